@@ -1,0 +1,5 @@
+"""The worker process and all that a handler may import, under TorchServe's own package name."""
+
+from ts.version import __version__
+
+__all__ = ["__version__"]

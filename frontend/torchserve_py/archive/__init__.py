@@ -1,0 +1,1 @@
+"""Models at rest: reading, writing, fetching and verifying archives and model folders."""

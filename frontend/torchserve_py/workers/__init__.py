@@ -1,0 +1,1 @@
+"""Where a job runs: worker processes and the frontend's end of their sockets."""
