@@ -1,0 +1,100 @@
+"""Messages: every kind that crosses the socket between the frontend and a worker, and the shape of each.
+
+A worker opens two connections. ``jobs`` carries the work and is read by the thread (or event loop) that runs the
+handler: no lock, no thread hop. ``heartbeat`` is answered by a thread of its own, so that a stopped or hung process is
+noticed while a long inference is not mistaken for one.
+
+Two rules keep both ends simple:
+
+* every row of an `INFER` frame gets exactly one result row with ``more`` false, cancelled or not;
+* rows are plain arrays in a fixed order (see `InferRow` and `ResultRow`), because building objects for each of them
+  would be most of the cost of a small request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypedDict
+
+from ts.protocol.frames import LARGE_BODY, Buffer, encode
+
+# Frontend to worker.
+LOAD: Final = "load"  # [LOAD, Load]
+INFER: Final = "infer"  # [INFER, [InferRow, …]]
+CANCEL: Final = "cancel"  # [CANCEL, [job id, …]]
+END_SEQUENCE: Final = "end_sequence"  # [END_SEQUENCE, [[sequence id, reason], …]]
+PING: Final = "ping"  # [PING, number]
+STOP: Final = "stop"  # [STOP]
+
+# Worker to frontend.
+HELLO: Final = "hello"  # [HELLO, Hello]
+LOADED: Final = "loaded"  # [LOADED, Loaded]
+RESULTS: Final = "results"  # [RESULTS, [ResultRow, …], seconds spent in the handler]
+METRICS: Final = "metrics"  # [METRICS, [[name, unit, type, value, [[dimension, value], …], request ids], …]]
+PONG: Final = "pong"  # [PONG, number]
+
+JOBS_CHANNEL: Final = "jobs"
+HEARTBEAT_CHANNEL: Final = "heartbeat"
+
+#: The environment variable with the one-time token that a worker says hello with.
+TOKEN_VARIABLE: Final = "TS_WORKER_TOKEN"  # noqa: S105 - the name of a variable
+
+#: ``(job id, headers, content type, body)``. Headers are pairs of ``bytes`` (as they came over HTTP) or ``str`` (set by
+#: the server); later pairs win. The body is ``bytes`` or, where the door already knows the row's parameters, a list of
+#: ``(name, content type or None, value)``.
+InferRow = tuple[str, Sequence[tuple[Any, Any]], str | None, Any]
+
+#: ``(job id, more, status, reason, headers, body, error)``. ``error`` is None or a message; then ``status`` is what the
+#: client is told and the body is empty.
+ResultRow = tuple[str, bool, int, str, Sequence[Sequence[str]], Buffer, str | None]
+
+#: The status of a row whose client left.
+STATUS_CANCELLED: Final = 499
+
+
+class Hello(TypedDict):
+    """Who connects."""
+
+    token: str
+    channel: str
+    pid: int
+
+
+class Load(TypedDict):
+    """All that a worker needs to load its copy of the model."""
+
+    contract: str  # "torchserve"
+    model_name: str
+    model_version: str
+    model_dir: str
+    manifest: dict[str, Any]
+    handler: str
+    gpu_id: int | None
+    batch_size: int
+    continuous: bool
+    sequences: bool
+    envelope: str | None
+    decode_input_request: bool
+    limit_max_image_pixels: bool
+    server_version: str
+    max_response_size: int
+    header_keys: list[str]  # names of the sequence id, start and end headers
+
+
+class Loaded(TypedDict):
+    """How loading went: on failure ``status`` is 500, or 507 when memory ran out."""
+
+    ok: bool
+    status: int
+    message: str
+    traceback: str
+
+
+def encode_infer(rows: Sequence[InferRow]) -> list[Buffer]:
+    """Encode a batch; bodies of `LARGE_BODY` bytes or more are not copied."""
+    return encode((INFER, rows), large=any(len(row[3]) >= LARGE_BODY or type(row[3]) is list for row in rows))
+
+
+def encode_results(rows: Sequence[ResultRow], handler_seconds: float) -> list[Buffer]:
+    """Encode results; bodies of `LARGE_BODY` bytes or more are not copied."""
+    return encode((RESULTS, rows, handler_seconds), large=any(len(row[5]) >= LARGE_BODY for row in rows))

@@ -1,0 +1,67 @@
+"""Frames survive any cut of the byte stream, and garbage is refused with a clear error."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ts.protocol.frames import LARGE_BODY, FrameBuffer, FrameError, encode
+from ts.protocol.messages import RESULTS, encode_infer, encode_results
+
+
+def feed(buffer: FrameBuffer, data: bytes, piece: int) -> list[list[object]]:
+    messages: list[list[object]] = []
+    while data:
+        room = buffer.writable()
+        count = min(len(room), piece, len(data))
+        room[:count] = data[:count]
+        buffer.received(count)
+        data = data[count:]
+        messages.extend(buffer.messages())
+    return messages
+
+
+@given(
+    bodies=st.lists(st.binary(max_size=200), max_size=8),
+    large=st.integers(0, 3),
+    piece=st.integers(1, 300_000),
+)
+def test_messages_come_out_as_they_went_in_however_the_stream_is_cut(
+    bodies: list[bytes], large: int, piece: int
+) -> None:
+    bodies += [bytes([i]) * (LARGE_BODY + 50_000 * i) for i in range(large)]
+    rows = [(f"job-{i}", False, 200, "", [["a", "b"]], body, None) for i, body in enumerate(bodies)]
+    stream = b"".join(encode_results(rows, 0.5)) + b"".join(encode(["pong", 7]))
+
+    messages = feed(FrameBuffer(), stream, max(piece, len(stream) // 200))
+
+    assert messages == [[RESULTS, [list(row) for row in rows], 0.5], ["pong", 7]]
+
+
+def test_a_large_body_is_passed_on_without_a_copy() -> None:
+    body = bytes(LARGE_BODY)
+
+    buffers = encode_infer([("job", ((b"accept", b"*/*"),), "text/plain", body)])
+
+    assert any(buffer is body for buffer in buffers)
+
+
+def test_memory_of_a_large_frame_is_given_back() -> None:
+    buffer = FrameBuffer()
+    feed(buffer, b"".join(encode(["infer", bytes(5_000_000)], large=True)), 1_000_000)
+
+    assert len(buffer.writable()) < 1_000_000
+
+
+def test_a_frame_over_the_limit_is_refused_before_it_is_received() -> None:
+    with pytest.raises(FrameError, match="2000 bytes is over the limit of 1000 bytes"):
+        feed(FrameBuffer(max_frame=1000), struct.pack(">I", 2000), 4)
+
+
+@pytest.mark.parametrize("payload", [b"\xc1", b"\x01", b"\x90", b"\x91\x01", b"\x93\xa1a", b"", b"\x91" * 5000])
+def test_a_frame_that_holds_no_message_is_refused(payload: bytes) -> None:
+    with pytest.raises(FrameError):
+        feed(FrameBuffer(), struct.pack(">I", len(payload)) + payload, 100_000)
