@@ -1,0 +1,60 @@
+"""Where a listener binds: the address syntax of config.properties."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_SYNTAX = re.compile(r"(?P<scheme>https?)://(?P<host>[^:/\s]+)(?::(?P<port>[0-9]+))?|unix:(?P<path>/.+)", re.IGNORECASE)
+_PORT_LIMIT = 65535
+_MAX_UNIX_PATH = 107
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One place to listen at: ``http`` or ``https`` with host and port, or ``unix`` with the path of a socket."""
+
+    scheme: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @property
+    def is_unix(self) -> bool:
+        """Whether this is a Unix socket and not a TCP port."""
+        return self.scheme == "unix"
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether clients speak TLS to this address."""
+        return self.scheme == "https"
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}" if self.is_unix else f"{self.scheme}://{self.host}:{self.port}"
+
+
+def parse_address(text: str, *, http_port: int, https_port: int) -> Address:
+    """Read ``http://host[:port]``, ``https://host[:port]`` or ``unix:/path``.
+
+    Args:
+        text: The address as written.
+        http_port: The port of an http address that names none.
+        https_port: The port of an https address that names none.
+
+    Raises:
+        ValueError: with TorchServe's sentence, when ``text`` is no such address or its port is out of range.
+    """
+    match = _SYNTAX.fullmatch(text)
+    if match is None:
+        raise ValueError(f"Invalid binding address: {text}")
+    path: str | None = match["path"]
+    if path is not None:
+        if len(path.encode()) > _MAX_UNIX_PATH:
+            raise ValueError(f"Invalid binding address: {text} (a socket path has at most {_MAX_UNIX_PATH} bytes)")
+        return Address("unix", path=path)
+    scheme = match["scheme"].lower()
+    default_port = https_port if scheme == "https" else http_port
+    port = int(match["port"]) if match["port"] else default_port
+    if port >= _PORT_LIMIT:
+        raise ValueError(f"Invalid port number: {match['port']}")
+    return Address(scheme, match["host"], port)

@@ -1,0 +1,105 @@
+"""Java properties files, with the line that each key stands on.
+
+The format is that of ``java.util.Properties``: ``key=value`` (also ``key: value`` and ``key value``), ``#`` and ``!``
+start a comment line, a backslash at the end of a line joins the next one, and ``\\t``, ``\\n``, ``\\uXXXX`` are
+escapes. A backslash before any other character is dropped, as Java does: a regular expression needs it twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_KEY = re.compile(r"(?:\\.|[^\\=:\s])*", re.DOTALL)
+_SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
+_ESCAPE = re.compile(r"\\(?:u(.{0,4})|(.?))", re.DOTALL)
+_CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_TRAILING_BACKSLASHES = re.compile(r"\\*$")
+_BLANK = " \t\f"
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One entry of a file: what it says, and the number of the line on which it starts (the first is 1)."""
+
+    key: str
+    value: str
+    line: int
+
+
+class PropertiesError(ValueError):
+    """The text of a line is no property; ``line`` is its number."""
+
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def read_properties(path: Path) -> list[Property]:
+    """Read the file at ``path``: UTF-8, or Latin-1 (the encoding of Java's own reader) where it is no UTF-8.
+
+    Raises:
+        OSError: The file cannot be read.
+        PropertiesError: A line cannot be understood.
+    """
+    content = path.read_bytes()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = content.decode("latin-1")
+    return parse_properties(text)
+
+
+def parse_properties(text: str) -> list[Property]:
+    """Return the entries of ``text`` in order; a key that stands there twice is there twice.
+
+    Raises:
+        PropertiesError: An escape is malformed.
+    """
+    return [_parse_entry(entry, line) for line, entry in _logical_lines(text)]
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    joined: list[str] = []
+    first = 0
+    for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
+        stripped = natural.lstrip(_BLANK)
+        if not joined:
+            if not stripped or stripped[0] in "#!":
+                continue
+            first = number
+        if _is_continued(stripped):
+            joined.append(stripped[:-1])
+            continue
+        yield first, "".join([*joined, stripped])
+        joined = []
+    if joined:
+        yield first, "".join(joined)
+
+
+def _is_continued(line: str) -> bool:
+    backslashes = _TRAILING_BACKSLASHES.search(line)
+    return backslashes is not None and len(backslashes[0]) % 2 == 1
+
+
+def _parse_entry(entry: str, line: int) -> Property:
+    key = _KEY.match(entry)
+    key_end = key.end() if key else 0
+    separator = _SEPARATOR.match(entry, key_end)
+    value_start = separator.end() if separator else key_end
+    return Property(_unescape(entry[:key_end], line), _unescape(entry[value_start:], line), line)
+
+
+def _unescape(text: str, line: int) -> str:
+    def replacement(match: re.Match[str]) -> str:
+        digits: str | None = match[1]
+        if digits is None:
+            character: str = match[2]
+            return _CONTROL.get(character, character)
+        if re.fullmatch(r"[0-9a-fA-F]{4}", digits) is None:
+            raise PropertiesError(f"\\u{digits} is no character: expected \\u and four hexadecimal digits", line)
+        return chr(int(digits, 16))
+
+    return _ESCAPE.sub(replacement, text)

@@ -1,0 +1,263 @@
+"""Flags, environment and config.properties become one frozen `Settings`; every value knows where it came from.
+
+The first source that gives a value wins: environment variable (those without a fixed role only where the file says
+``enable_envvars_config=true``), flag, file, default. There is one file: ``TS_CONFIG_FILE``, else ``--ts-config``, else
+``config.properties`` in the current directory, else none.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from torchserve_py.flags import JVM_FLAGS, Flags, parse_flags
+from torchserve_py.properties import PropertiesError, Property, read_properties
+from torchserve_py.settings_table import INTERNAL_KEYS, JVM_KEYS, SOURCES, Settings, Source, env_of
+
+__all__ = ["Effective", "Resolution", "Settings", "SettingsError", "load", "resolve"]
+
+_log = logging.getLogger(__name__)
+_REFERENCE = re.compile(r"\$\$(\w+)\$\$")
+_DEFAULT = "default"
+
+
+class SettingsError(Exception):
+    """The configuration is wrong; the message has one line per mistake, each ready to be shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """The value of one setting and where it came from, for people: ``default``, ``flag --models``, ``file:line``, …"""
+
+    value: Any
+    origin: str
+
+
+@dataclass(slots=True)
+class Resolution:
+    """The outcome of reading all sources.
+
+    Attributes:
+        effective: Setting name -> value and origin. A setting whose value is wrong or missing is not there.
+        warnings: What the user should know although the server can start.
+        errors: Why it cannot start, one line per mistake.
+    """
+
+    effective: dict[str, Effective] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings. Raises `SettingsError` when there are errors."""
+        if self.errors:
+            raise SettingsError("\n".join(self.errors))
+        return Settings(**{name: each.value for name, each in self.effective.items()})
+
+
+def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
+    """Return the settings for a command line and an environment, and log what is doubtful about them as warnings.
+
+    Raises:
+        SettingsError: A value is wrong or a mandatory one is missing.
+        SystemExit: ``argv`` is no valid command line.
+    """
+    resolution = resolve(parse_flags(argv), environ, Path.cwd())
+    settings = resolution.settings
+    for warning in resolution.warnings:
+        _log.warning(warning)
+    return settings
+
+
+def resolve(flags: Flags, environ: Mapping[str, str], cwd: Path) -> Resolution:
+    """Read all sources; relative paths start from ``cwd``. Mistakes are collected, never raised."""
+    return _Resolver(flags, environ, cwd).run()
+
+
+class _Resolver:
+    """One pass over all sources."""
+
+    def __init__(self, flags: Flags, environ: Mapping[str, str], cwd: Path) -> None:
+        self._flags = flags
+        self._environ = environ
+        self._cwd = cwd
+        self._file = ""
+        self._properties: dict[str, Property] = {}
+        self._out = Resolution()
+
+    def run(self) -> Resolution:
+        self._find_file()
+        self._check_flags()
+        self._check_keys()
+        env_enabled = self._file_switch("enable_envvars_config")
+        for name, source in SOURCES.items():
+            self._resolve_one(name, source, env_enabled=env_enabled)
+        self._check_environment(env_enabled=env_enabled)
+        return self._out
+
+    # The file
+
+    def _find_file(self) -> None:
+        named = self._environ.get("TS_CONFIG_FILE") or self._flags.ts_config
+        if named is None:
+            if not (self._cwd / "config.properties").is_file():
+                return
+            named = "config.properties"
+        if not (self._cwd / named).is_file():
+            self._out.errors.append(f"--ts-config file not found: {named}")
+            return
+        self._file = named
+        try:
+            entries = read_properties(self._cwd / named)
+        except OSError as error:
+            self._out.errors.append(f"Invalid configuration: {named} cannot be read: {error.strerror}")
+            return
+        except PropertiesError as error:
+            self._out.errors.append(f"Invalid configuration: {named}:{error.line}: {error}")
+            return
+        for entry in entries:
+            earlier = self._properties.get(entry.key)
+            if earlier is not None:
+                self._out.warnings.append(
+                    f"{named}:{entry.line}: {entry.key} replaces its value of line {earlier.line}; keep one of them"
+                )
+            self._properties[entry.key] = entry
+
+    def _place(self, entry: Property) -> str:
+        return f"{self._file}:{entry.line}"
+
+    def _file_switch(self, key: str) -> bool:
+        entry = self._properties.get(key)
+        return entry is not None and entry.value.strip().lower() == "true"
+
+    def _check_keys(self) -> None:
+        known = {name for name, source in SOURCES.items() if source.in_file}
+        ignored = [JVM_FLAGS[name] for name in JVM_FLAGS if getattr(self._flags, name) is not None]
+        for key, entry in self._properties.items():
+            if key in JVM_KEYS:
+                ignored.append(f"{key} ({self._place(entry)})")
+            elif key not in known and key not in INTERNAL_KEYS:
+                self._out.warnings.append(self._unknown_key(entry, [*known, *JVM_KEYS]))
+        if ignored:
+            self._out.warnings.append(
+                "No effect, because only the Java virtual machine or the C++ backend of TorchServe has a use for it: "
+                + ", ".join(ignored)
+            )
+
+    def _unknown_key(self, entry: Property, known: list[str]) -> str:
+        from difflib import get_close_matches  # 5 ms that a right file need not pay
+
+        message = f"{self._place(entry)}: {entry.key} is no key of config.properties and has no effect"
+        closest = get_close_matches(entry.key, sorted(known), n=1)
+        return f"{message}; did you mean {closest[0]}?" if closest else message
+
+    # Flags and environment
+
+    def _check_flags(self) -> None:
+        for name in ("log_config", "cpp_log_config"):
+            value = getattr(self._flags, name)
+            if value is not None and not (self._cwd / value).is_file():
+                self._out.errors.append(f"{JVM_FLAGS[name]} file not found: {value}")
+
+    def _check_environment(self, *, env_enabled: bool) -> None:
+        """Tell of variables that would override a setting but are not looked at."""
+        switch = "use_env_allowed_urls" if env_enabled else "enable_envvars_config"
+        without_effect = [
+            variable
+            for name, source in SOURCES.items()
+            if (variable := env_of(name, source)) is not None
+            and variable in self._environ
+            and not self._is_env_heeded(name, source, env_enabled=env_enabled)
+        ]
+        if without_effect:
+            self._out.warnings.append(
+                f"No effect without {switch}=true in config.properties: {', '.join(without_effect)}"
+            )
+
+    def _is_env_heeded(self, name: str, source: Source, *, env_enabled: bool) -> bool:
+        if name == "allowed_urls" and not self._file_switch("use_env_allowed_urls"):
+            return False
+        return source.env_always or env_enabled
+
+    # Values
+
+    def _resolve_one(self, name: str, source: Source, *, env_enabled: bool) -> None:
+        variable = env_of(name, source)
+        env_heeded = self._is_env_heeded(name, source, env_enabled=env_enabled)
+        if variable is not None and variable in self._environ and env_heeded:
+            self._from_environment(name, source, variable)
+        elif source.flag is not None and getattr(self._flags, name) is not None:
+            self._from_flag(name, source, source.flag)
+        elif source.in_file and name in self._properties:
+            self._from_file(name, source, self._properties[name])
+        else:
+            self._from_default(name)
+
+    def _from_environment(self, name: str, source: Source, variable: str) -> None:
+        text = self._environ[variable]
+        if name == "ts_open_inference_protocol":  # the one variable with a rule of its own: not true/false, but oip
+            self._out.effective[name] = Effective(text == "oip", f"environment variable {variable}")
+            return
+        if name == "temp_dir" and not (self._cwd / text).is_dir():
+            self._out.errors.append(f"Invalid temp directory: {text}, please check TEMP environment variable.")
+            return
+        self._read(name, source, text, f"environment variable {variable}", f"environment variable {variable} = {text}")
+
+    def _from_flag(self, name: str, source: Source, flag: str) -> None:
+        given = getattr(self._flags, name)
+        if name == "load_models":
+            models = [model for each in given for model in source.kind.read(each, self._cwd)]
+            self._out.effective[name] = Effective(tuple(models), f"flag {flag}")
+            return
+        if name in ("model_store", "workflow_store") and not (self._cwd / given).is_dir():
+            self._out.errors.append(f"{flag} directory not found: {given}")
+            return
+        self._read(name, source, given, f"flag {flag}", f"{flag} {given}")
+
+    def _from_file(self, name: str, source: Source, entry: Property) -> None:
+        place = self._place(entry)
+        described = f"{place}: {name} = {'********' if source.secret else entry.value}"
+        try:
+            text = _REFERENCE.sub(self._substitute, entry.value)
+        except KeyError as missing:
+            self._out.errors.append(
+                f"Invalid configuration: {described}: Invalid Environment Variable {missing.args[0]} (it is not set)"
+            )
+            return
+        self._read(name, source, text, place, described)
+
+    def _substitute(self, reference: re.Match[str]) -> str:
+        return self._environ[reference[1]]
+
+    def _from_default(self, name: str) -> None:
+        if name == "model_store":
+            self._out.errors.append("Missing mandatory parameter --model-store")
+            return
+        self._out.effective[name] = Effective(_default_of(name, self._cwd), _DEFAULT)
+
+    def _read(self, name: str, source: Source, text: str, origin: str, described: str) -> None:
+        """Store the value that ``text`` stands for; an empty one unsets a setting whose default is "none"."""
+        if not text.strip() and _default_of(name, self._cwd) is None:
+            self._out.effective[name] = Effective(None, origin)
+            return
+        try:
+            self._out.effective[name] = Effective(source.kind.read(text, self._cwd), origin)
+        except ValueError as error:
+            reason = f"{error}, expected" if error.args else "expected"
+            self._out.errors.append(f"Invalid configuration: {described}: {reason} {source.kind.expected}")
+
+
+_FIELDS = {each.name: each for each in fields(Settings)}
+
+
+def _default_of(name: str, cwd: Path) -> Any:
+    setting = _FIELDS[name]
+    if setting.default_factory is not MISSING:
+        return setting.default_factory()
+    if setting.default is MISSING:
+        return MISSING
+    return cwd / setting.default if isinstance(setting.default, Path) else setting.default

@@ -1,0 +1,340 @@
+"""Every setting there is: its name, type, default, meaning, and where its value may come from.
+
+`Settings` is the table. Each attribute is one key of config.properties, except the last few, which have no key.
+`torchserve_py.settings` fills it; nothing else reads files or the environment for configuration.
+"""
+
+# ruff: noqa: RUF009  (`_setting` is a dataclass field with its source attached, evaluated once as a field should be)
+from __future__ import annotations
+
+import re
+import tempfile
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torchserve_py import value_kinds as kinds
+from torchserve_py.addresses import Address
+from torchserve_py.value_kinds import Kind, ModelsMap
+
+T = TypeVar("T")
+
+_BY_RULE = "TS_<KEY>"
+_PATTERN_OF_ANY_URL = "file://.*|http(s)?://.*"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the value of a setting may come from, and how it is read.
+
+    Attributes:
+        kind: How its text is read.
+        meaning: One sentence for people.
+        env: The environment variable that overrides it, or None.
+        env_always: Whether that variable counts without ``enable_envvars_config=true``.
+        in_file: Whether it is a key of config.properties.
+        flag: The command line flag that sets it, or None.
+        secret: Whether its value must never be shown.
+        default_text: The default in words, where the value itself does not say it.
+    """
+
+    kind: Kind[Any]
+    meaning: str
+    env: str | None
+    env_always: bool = False
+    in_file: bool = True
+    flag: str | None = None
+    secret: bool = False
+    default_text: str | None = None
+
+
+def _from(kind: Kind[Any], meaning: str, env: str | None = _BY_RULE, **more: Any) -> dict[str, Source]:
+    return {"source": Source(kind, meaning, env, **more)}
+
+
+def _setting(kind: Kind[T], default: T, meaning: str, *, env: str | None = _BY_RULE, **more: Any) -> T:
+    value: T = field(default=default, metadata=_from(kind, meaning, env, **more))
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The effective configuration of one server. Paths are absolute when it comes from `torchserve_py.settings`."""
+
+    # Listeners
+    inference_address: Address = _setting(
+        kinds.address(http_port=80, https_port=443),
+        Address("http", "127.0.0.1", 8080),
+        "where the inference API listens",
+    )
+    management_address: Address = _setting(
+        kinds.address(http_port=8081, https_port=8444),
+        Address("http", "127.0.0.1", 8081),
+        "where the management API listens; the same as `inference_address` makes one listener serve both",
+    )
+    metrics_address: Address = _setting(
+        kinds.address(http_port=8082, https_port=8445),
+        Address("http", "127.0.0.1", 8082),
+        "where `/metrics` listens",
+    )
+    enable_metrics_api: bool = _setting(kinds.boolean, True, "whether the metrics listener is started")
+    grpc_inference_address: str = _setting(kinds.text, "127.0.0.1", "host that the gRPC inference API binds to")
+    grpc_management_address: str = _setting(kinds.text, "127.0.0.1", "host that the gRPC management API binds to")
+    grpc_inference_port: int = _setting(kinds.integer(0, 65535), 7070, "port of the gRPC inference API")
+    grpc_management_port: int = _setting(kinds.integer(0, 65535), 7071, "port of the gRPC management API")
+    grpc_inference_max_connection_age_ms: int | None = _setting(
+        kinds.integer(1),
+        None,
+        "milliseconds after which a gRPC inference connection is closed",
+        default_text="unlimited",
+    )
+    grpc_management_max_connection_age_ms: int | None = _setting(
+        kinds.integer(1),
+        None,
+        "milliseconds after which a gRPC management connection is closed",
+        default_text="unlimited",
+    )
+    grpc_inference_max_connection_age_grace_ms: int | None = _setting(
+        kinds.integer(0),
+        None,
+        "milliseconds that running calls have after the maximum age of an inference connection",
+        default_text="unlimited",
+    )
+    grpc_management_max_connection_age_grace_ms: int | None = _setting(
+        kinds.integer(0),
+        None,
+        "milliseconds that running calls have after the maximum age of a management connection",
+        default_text="unlimited",
+    )
+
+    # Models
+    model_store: Path = field(
+        metadata=_from(
+            kinds.existing_directory,
+            "directory of the model archives",
+            flag="--model-store",
+            default_text="none, mandatory",
+        )
+    )
+    workflow_store: Path | None = _setting(
+        kinds.existing_directory,
+        None,
+        "directory of the workflow archives",
+        flag="--workflow-store",
+        default_text="the model store",
+    )
+    load_models: tuple[str, ...] = _setting(
+        kinds.model_list, (), "models to load at start-up; `all` loads the whole model store", flag="--models"
+    )
+    models: ModelsMap = field(
+        default_factory=dict,
+        metadata=_from(kinds.models_map, "settings per model and version, as JSON", env=None),
+    )
+    model_snapshot: dict[str, Any] = field(
+        default_factory=dict,
+        metadata=_from(kinds.json_object, "models of a snapshot, written by the server, as JSON", env=None),
+    )
+    enable_model_api: bool = _setting(
+        kinds.boolean,
+        False,
+        "whether models can be registered and unregistered over the APIs",
+        flag="--enable-model-api",
+    )
+    allowed_urls: tuple[re.Pattern[str], ...] = _setting(
+        kinds.regexes,
+        (re.compile(_PATTERN_OF_ANY_URL, re.IGNORECASE),),
+        "regular expressions, one of which the whole URL of an archive must match; case does not count",
+    )
+    use_env_allowed_urls: bool = _setting(
+        kinds.boolean, False, "whether `TS_ALLOWED_URLS` overrides `allowed_urls`", env=None
+    )
+    install_py_dep_per_model: bool = _setting(
+        kinds.boolean, False, "whether the requirements file of each model is installed with pip"
+    )
+    default_service_handler: str | None = _setting(
+        kinds.text, None, "handler of an archive that names none", default_text="none"
+    )
+    service_envelope: str | None = _setting(
+        kinds.text,
+        None,
+        "request envelope of all models; replaces the one that an archive names",
+        default_text="none",
+    )
+
+    # Workers
+    default_workers_per_model: int = _setting(
+        kinds.integer(0),
+        0,
+        "workers of a model loaded at start-up; 0 means one per GPU, or one per CPU where there is no GPU",
+    )
+    number_of_gpu: int | None = _setting(kinds.integer(0), None, "upper bound on the GPUs used", default_text="all")
+    default_startup_timeout: int = _setting(kinds.integer(1), 120, "seconds that a model may take to load")
+    default_response_timeout: int = _setting(kinds.integer(1), 120, "seconds that an inference may take")
+    unregister_model_timeout: int = _setting(kinds.integer(1), 120, "seconds that stopping a worker may take")
+    worker_heartbeat_timeout: int = _setting(
+        kinds.integer(1), 30, "seconds without a sign of life after which a loaded worker is killed and replaced"
+    )
+    blacklist_env_vars: re.Pattern[str] | None = _setting(
+        kinds.regex,
+        None,
+        "regular expression; environment variables whose whole name matches are hidden from workers",
+        default_text="none",
+    )
+    initial_worker_port: int = _setting(
+        kinds.integer(0), 9000, "first worker id; every new worker takes the next one, none is used twice"
+    )
+    initial_distribution_port: int = _setting(kinds.integer(0), 29500, "first rendezvous port of parallel workers")
+    decode_input_request: bool = _setting(kinds.boolean, True, "whether workers decode JSON and text for the handler")
+    limit_max_image_pixels: bool = _setting(
+        kinds.boolean, True, "whether vision handlers keep Pillow's limit on the size of an image"
+    )
+    ipex_enable: bool = _setting(kinds.boolean, False, "whether BaseHandler uses the Intel extension for PyTorch")
+    ipex_gpu_enable: bool = _setting(kinds.boolean, False, "whether it uses that extension on Intel GPUs")
+    cpu_launcher_enable: bool = _setting(
+        kinds.boolean, False, "whether workers are started through `torch.backends.xeon.run_cpu`"
+    )
+    cpu_launcher_args: str | None = _setting(
+        kinds.text, None, "further arguments of that launcher, separated by spaces", default_text="none"
+    )
+    debug: bool = _setting(
+        kinds.boolean, False, "one worker per model, no time limits, and workers are started by hand in a debugger"
+    )
+
+    # Requests
+    job_queue_size: int = _setting(kinds.integer(1), 100, "requests that may wait for one model version")
+    max_request_size: int = _setting(kinds.integer(1), 6553500, "bytes that a request body may have")
+    max_response_size: int = _setting(kinds.integer(1), 6553500, "bytes that a worker's response may have")
+    stream_buffer_size: int = _setting(
+        kinds.integer(1), 1048576, "bytes that the server holds for one slow reader of a streamed response"
+    )
+    drain_timeout: int = _setting(
+        kinds.integer(0), 30, "seconds that accepted requests and open sequences have to finish when the server stops"
+    )
+    ts_header_key_sequence_id: str = _setting(
+        kinds.text,
+        "ts_request_sequence_id",
+        "name of the header that carries the id of a sequence",
+        env="TS_HEADER_KEY_SEQUENCE_ID",
+    )
+    ts_header_key_sequence_start: str = _setting(
+        kinds.text,
+        "ts_request_sequence_start",
+        "name of the header that starts a sequence",
+        env="TS_HEADER_KEY_SEQUENCE_START",
+    )
+    ts_header_key_sequence_end: str = _setting(
+        kinds.text,
+        "ts_request_sequence_end",
+        "name of the header that ends a sequence",
+        env="TS_HEADER_KEY_SEQUENCE_END",
+    )
+    ts_open_inference_protocol: bool = _setting(
+        kinds.boolean,
+        False,
+        "whether the Open Inference endpoints are served; in the environment the value `oip` means yes, any other no",
+        env="TS_OPEN_INFERENCE_PROTOCOL",
+        env_always=True,
+    )
+
+    # Access
+    disable_token_authorization: bool = _setting(
+        kinds.boolean, False, "whether requests need no token", flag="--disable-token-auth"
+    )
+    token_expiration_min: float = _setting(
+        kinds.positive_number, 60.0, "minutes that a token is valid", env="TS_TOKEN_EXPIRATION_TIME_MIN"
+    )
+    cors_allowed_origin: str | None = _setting(
+        kinds.text, None, "value of the header access-control-allow-origin", default_text="none"
+    )
+    cors_allowed_methods: str | None = _setting(
+        kinds.text, None, "value of the header access-control-allow-methods", default_text="none"
+    )
+    cors_allowed_headers: str | None = _setting(
+        kinds.text, None, "value of the header access-control-allow-headers", default_text="none"
+    )
+    keystore: Path | None = _setting(
+        kinds.path, None, "key store with the TLS key and certificate", default_text="none"
+    )
+    keystore_pass: str = _setting(kinds.any_text, "changeit", "password of the key store", secret=True)
+    keystore_type: str = _setting(kinds.text, "PKCS12", "format of the key store")
+    private_key_file: Path | None = _setting(kinds.path, None, "private key for TLS, PEM", default_text="none")
+    certificate_file: Path | None = _setting(kinds.path, None, "certificate chain for TLS, PEM", default_text="none")
+    enable_grpc_ssl: bool = _setting(kinds.boolean, False, "whether gRPC uses TLS")
+
+    # Metrics and logs
+    metrics_mode: str = _setting(
+        kinds.choice("log", "prometheus", "legacy"), "log", "where metrics go: `log`, `prometheus` or `legacy`"
+    )
+    metrics_config: Path | None = _setting(
+        kinds.existing_file, None, "YAML file that declares the metrics", default_text="built in"
+    )
+    model_metrics_auto_detect: bool = _setting(
+        kinds.boolean, False, "whether handlers may add metrics that the file does not declare"
+    )
+    disable_system_metrics: bool = _setting(kinds.boolean, False, "whether metrics of the host are left out")
+    system_metrics_cmd: str | None = _setting(
+        kinds.text,
+        None,
+        "Python script and arguments that print metrics of the host",
+        env=None,
+        default_text="built in",
+    )
+    metric_time_interval: int = _setting(
+        kinds.integer(1), 60, "seconds from one collection of host metrics to the next", env=None
+    )
+    access_log: bool = _setting(kinds.boolean, False, "whether each request is logged")
+    enable_envvars_config: bool = _setting(
+        kinds.boolean, False, "whether `TS_...` environment variables override this file", env=None
+    )
+
+    # No keys of config.properties
+    log_location: Path = _setting(
+        kinds.path, Path("logs"), "directory of the logs", env="LOG_LOCATION", env_always=True, in_file=False
+    )
+    metrics_location: Path = _setting(
+        kinds.path, Path("logs"), "directory of the metric logs", env="METRICS_LOCATION", env_always=True, in_file=False
+    )
+    temp_dir: Path = field(
+        default_factory=lambda: Path(tempfile.gettempdir()),
+        metadata=_from(
+            kinds.existing_directory,
+            "root of the directories that archives are unpacked to and worker sockets lie in",
+            env="TEMP",
+            env_always=True,
+            in_file=False,
+            default_text="the system's temporary directory",
+        ),
+    )
+    no_config_snapshots: bool = _setting(
+        kinds.boolean,
+        False,
+        "whether no snapshot of the configuration is read or written",
+        env=None,
+        in_file=False,
+        flag="--no-config-snapshots",
+    )
+
+
+def env_of(name: str, source: Source) -> str | None:
+    """Return the environment variable that overrides the setting ``name``, or None."""
+    return f"TS_{name.upper()}" if source.env == _BY_RULE else source.env
+
+
+#: Every setting by name, in the order of the documentation.
+SOURCES: dict[str, Source] = {each.name: each.metadata["source"] for each in fields(Settings)}
+
+#: Keys of config.properties that configure the Java virtual machine or the C++ backend of TorchServe: never acted on.
+JVM_KEYS = (
+    "async_logging",
+    "cpp_log_config",
+    "io_ratio",
+    "netty_client_threads",
+    "number_of_netty_threads",
+    "plugins_path",
+    "prefer_direct_buffer",
+    "use_native_io",
+    "vmargs",
+)
+
+#: Keys that TorchServe writes into its snapshots for itself: never acted on either.
+INTERNAL_KEYS = ("model_server_home", "python", "tsConfigFile", "version")
