@@ -1,0 +1,75 @@
+"""What the scheduler asks of the world: values that the shell around it performs, in order."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from torchserve_py.scheduling.job import Job
+
+
+class Cause(StrEnum):
+    """Why a job ends without an answer from its handler; the client sees it as `ts-error-cause`."""
+
+    no_worker = "no_worker"
+    draining = "draining"
+    queue_full = "queue_full"
+    sequence_queue_full = "sequence_queue_full"
+    sequence_capacity = "sequence_capacity"
+    sequence_expired = "sequence_expired"
+    sequence_lost = "sequence_lost"
+    worker_died = "worker_died"
+    response_timeout = "response_timeout"
+    client_timeout = "client_timeout"
+    unregistered = "unregistered"
+    cancelled = "cancelled"
+
+
+class EndReason(StrEnum):
+    """Why a sequence is over; its handler hears it in `on_sequence_end`."""
+
+    ended = "ended"
+    idle = "idle"
+    timeout = "timeout"
+    evicted = "evicted"
+    worker_lost = "worker_lost"
+    unregistered = "unregistered"
+    drained = "drained"
+
+
+class Send(NamedTuple):
+    """Send these jobs to the worker as one batch."""
+
+    worker_id: str
+    jobs: Sequence[Job]
+
+
+class Finish(NamedTuple):
+    """The job is over without an answer from its handler: tell its client why. At most once per job."""
+
+    job: Job
+    cause: Cause
+
+
+class Cancel(NamedTuple):
+    """Tell the worker that nobody waits for these jobs any more; it still answers each with a last part."""
+
+    worker_id: str
+    job_ids: Sequence[str]
+
+
+class EndSequence(NamedTuple):
+    """The sequence is over: its worker may drop the state. Once per opened sequence; None: it had no worker."""
+
+    worker_id: str | None
+    sequence_id: str
+    reason: EndReason
+
+
+class Released(NamedTuple):
+    """The retired worker has nothing in flight any more and may be stopped."""
+
+    worker_id: str
+
+
+Effect = Send | Finish | Cancel | EndSequence | Released
+Effects = Sequence[Effect]

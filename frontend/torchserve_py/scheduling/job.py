@@ -1,0 +1,84 @@
+"""A job: one inference request inside the server, from admission to its last byte.
+
+    NEW ─ accept ▶ WAITING ─ send ▶ RUNNING ─ stream ▶ STREAMING
+                                       └─── cancel ──────┴─── cancel ▶ CANCELLED
+    any of them ─ leave ▶ DONE
+
+A CANCELLED job has its outcome, but its worker has not let go of it yet.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from torchserve_py.scheduling.lifecycle import Transitions
+
+
+class JobState(StrEnum):
+    """Where a job is between admission and its last byte."""
+
+    NEW = "new"
+    WAITING = "waiting"
+    RUNNING = "running"
+    STREAMING = "streaming"
+    CANCELLED = "cancelled"
+    DONE = "done"
+
+
+class JobEvent(StrEnum):
+    """What can happen to a job."""
+
+    ACCEPT = "accept"
+    SEND = "send"
+    STREAM = "stream"
+    CANCEL = "cancel"
+    LEAVE = "leave"
+
+
+# Reading a member off its class takes 100 ns in Python 3.11; reading a module's constant takes a fifth of that.
+NEW, WAITING, RUNNING, STREAMING, CANCELLED, DONE = JobState
+ACCEPT, SEND, STREAM, CANCEL, LEAVE = JobEvent
+
+JOB_TRANSITIONS = Transitions[JobState, JobEvent](
+    {
+        (NEW, ACCEPT): WAITING,
+        (NEW, LEAVE): DONE,
+        (WAITING, SEND): RUNNING,
+        (WAITING, LEAVE): DONE,
+        (RUNNING, STREAM): STREAMING,
+        (RUNNING, CANCEL): CANCELLED,
+        (RUNNING, LEAVE): DONE,
+        (STREAMING, STREAM): STREAMING,
+        (STREAMING, CANCEL): CANCELLED,
+        (STREAMING, LEAVE): DONE,
+        (CANCELLED, STREAM): CANCELLED,
+        (CANCELLED, LEAVE): DONE,
+    }
+)
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request. Its owner sets the first group of fields, the scheduler keeps the second.
+
+    `alone` (a describe) travels in a batch of one and belongs to no sequence. `expires_at` (monotonic seconds) is when
+    its client stops waiting: a job that has not been sent by then never is. `payload` is never looked at.
+    """
+
+    id: str
+    sequence_id: str | None = None
+    starts_sequence: bool = False
+    ends_sequence: bool = False
+    alone: bool = False
+    expires_at: float | None = None
+    payload: Any = None
+
+    state: JobState = field(default=NEW, init=False)
+    worker_id: str | None = field(default=None, init=False)
+    submitted_at: float = field(default=0.0, init=False)
+    sent_at: float = field(default=0.0, init=False)
+    watched: bool = field(default=False, init=False, repr=False)
+
+    def due(self, now: float) -> float | None:
+        """When the job expires; None if it cannot any more."""
+        return self.expires_at if self.state is WAITING else None

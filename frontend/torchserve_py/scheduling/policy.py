@@ -1,0 +1,57 @@
+"""What one model version asks of its scheduler."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SequencePolicy:
+    """Limits of the sequences of a stateful model.
+
+    max_idle         seconds without a job after which a sequence closes (sequenceMaxIdleMSec)
+    timeout          seconds that a sequence may live, None for ever (sequenceTimeoutMSec)
+    queue_size       jobs that may wait in one sequence, those in flight not counted (maxSequenceJobQueueSize)
+    max_sequences    sequences that may be open; never less than the workers' batches hold (maxNumSequence)
+    restart_expired  a job of a closed sequence opens a new one instead of being refused (onExpiredSequence: restart)
+    """
+
+    max_idle: float
+    timeout: float | None = None
+    queue_size: int = 1
+    max_sequences: int = 1
+    restart_expired: bool = False
+
+    def __post_init__(self) -> None:
+        _require(self.max_idle > 0, "max_idle", self.max_idle, "more than 0 seconds")
+        _require(self.timeout is None or self.timeout > 0, "timeout", self.timeout, "None or more than 0 seconds")
+        _require(self.queue_size >= 1, "queue_size", self.queue_size, "at least 1")
+        _require(self.max_sequences >= 1, "max_sequences", self.max_sequences, "at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How the jobs of a model version are batched.
+
+    batch_size       jobs per batch; with `continuous`, jobs (or sequences) running at once per worker
+    max_batch_delay  seconds that a job may wait for a fuller batch; without meaning if `continuous`
+    queue_size       jobs that may wait, if the model has no sequences (jobQueueSize)
+    continuous       jobs join a worker's running ones at once instead of waiting for the next batch
+    job_ticket       a job is accepted only while a worker can take it at once; ignored for sequences (useJobTicket)
+    sequences        None for a stateless model
+    """
+
+    batch_size: int = 1
+    max_batch_delay: float = 0.0
+    queue_size: int = 100
+    continuous: bool = False
+    job_ticket: bool = False
+    sequences: SequencePolicy | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
+        _require(self.max_batch_delay >= 0, "max_batch_delay", self.max_batch_delay, "at least 0 seconds")
+        _require(self.queue_size >= 1, "queue_size", self.queue_size, "at least 1")
+
+
+def _require(right: bool, name: str, value: object, wanted: str) -> None:
+    if not right:
+        raise ValueError(f"{name} is {value!r}; it must be {wanted}")
