@@ -1,0 +1,262 @@
+"""The context that a handler gets with every call: the model it serves, and for each row of the batch the request's
+headers and the response's status and headers.
+
+There is one `Context` per worker process; only its request parts are swapped before a call, so what a handler hangs on
+it while loading is still there later. This is a hot path: request headers stay as they came over the socket until a
+handler asks for one, and a row whose response nobody touched costs no dictionary at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: A header's name or value: ``bytes`` as it came over HTTP, ``str`` where the server set it.
+WireText = bytes | str
+
+#: Status, reason phrase and headers of one row's response.
+ResponseHead = tuple[int, str, Sequence[tuple[str, str]]]
+
+_UNTOUCHED: ResponseHead = (200, "", ())
+
+
+class PartSender(Protocol):
+    """Sends one part of a streamed response for rows of the batch that is running."""
+
+    def __call__(self, ret: Any, req_id_map: Mapping[int, str], message: str, code: int) -> None: ...
+
+
+class RequestProcessor:
+    """The headers of one request and the head of its response.
+
+    Args:
+        request_header: The request's headers by name, or None to build them from the next two when first asked for.
+        wire_headers: (name, value) pairs as they came over the socket; of two with the same name the later counts.
+        value_types: (row key, content type) pairs, from which the pseudo headers are made that TorchServe adds: under
+            the key of each value of the row a dict ``{"content-type": type}``, unless a real header has that name.
+    """
+
+    __slots__ = (
+        "_folded",
+        "_reason_phrase",
+        "_request_header",
+        "_response_header",
+        "_status_code",
+        "_value_types",
+        "_wire_headers",
+    )
+
+    def __init__(
+        self,
+        request_header: dict[str, Any] | None,
+        wire_headers: Sequence[tuple[WireText, WireText]] = (),
+        value_types: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self._request_header = request_header
+        self._wire_headers = wire_headers
+        self._value_types = value_types
+        self._folded: dict[str, str] | None = None
+        self._status_code: int | None = 200
+        self._reason_phrase: str | None = None
+        self._response_header: dict[str, str] | None = None
+
+    def get_request_property(self, key: str) -> Any:
+        """Return the request header ``key``, or None.
+
+        A name that is there as written wins; otherwise a header whose name differs only in case is returned, because
+        case means nothing in an HTTP header name.
+        """
+        headers = self._request_header
+        if headers is None:
+            headers = self._build_request_header()
+        value = headers.get(key)
+        if value is not None or key in headers:
+            return value
+        if self._folded is None:
+            self._folded = {name.lower(): name for name in headers}
+        name = self._folded.get(key.lower())
+        return None if name is None else headers.get(name)
+
+    def get_request_properties(self) -> dict[str, Any]:
+        """Return all request headers, names as the client sent them, pseudo headers included."""
+        headers = self._request_header
+        return self._build_request_header() if headers is None else headers
+
+    def report_status(self, code: int | None, reason_phrase: str | None = None) -> None:
+        """Set the status code and reason phrase of the response."""
+        self._status_code = code
+        self._reason_phrase = reason_phrase
+
+    def get_response_status_code(self) -> int | None:
+        """Return the status code of the response, 200 unless set."""
+        return self._status_code
+
+    def get_response_status_phrase(self) -> str | None:
+        """Return the reason phrase of the response, None unless set."""
+        return self._reason_phrase
+
+    def add_response_property(self, key: str, value: str) -> None:
+        """Set the response header ``key``; it has one value."""
+        self.get_response_headers()[key] = value
+
+    def get_response_headers(self) -> dict[str, str]:
+        """Return the response headers; what is changed in the dict is changed in the response."""
+        headers = self._response_header
+        if headers is None:
+            headers = self._response_header = {}
+        return headers
+
+    def get_response_header(self, key: str) -> str | None:
+        """Return the response header ``key``, or None."""
+        return None if self._response_header is None else self._response_header.get(key)
+
+    def response_head(self) -> ResponseHead:
+        """Return status, reason phrase and headers of the response, checked.
+
+        Raises:
+            ValueError: The handler set what HTTP cannot carry.
+        """
+        headers = self._response_header
+        if headers is None and self._reason_phrase is None and self._status_code == 200:
+            return _UNTOUCHED
+        status, reason = self._status_code, self._reason_phrase or ""
+        if status is None:
+            status = 200
+        if not isinstance(status, int) or not 100 <= status <= 599:
+            raise ValueError(f"the handler set the response status {status!r}; it must be an integer from 100 to 599")
+        pairs = [] if headers is None else [(_line(name), _line(value)) for name, value in headers.items()]
+        return int(status), _line(reason), pairs
+
+    def reset_response(self) -> None:
+        """Forget the response's status and headers: the next step of a continuous batch sets its own."""
+        self._status_code = 200
+        self._reason_phrase = None
+        self._response_header = None
+
+    def _build_request_header(self) -> dict[str, Any]:
+        headers: dict[str, Any] = {key: {"content-type": type_} for key, type_ in self._value_types}
+        for name, value in self._wire_headers:
+            headers[name if isinstance(name, str) else _text(name)] = value if isinstance(value, str) else _text(value)
+        self._request_header = headers
+        return headers
+
+
+class Context:
+    """What a handler knows of its model and of the requests that it is called for.
+
+    Attributes:
+        model_name: The name that the model is registered under.
+        manifest: The archive's MANIFEST.json, or None.
+        model_yaml_config: The model's configuration file, ``{}`` without one.
+        metrics: Takes the handler's own metrics (`ts.metrics.metrics_cache.MetricsCache`).
+        request_ids: Row index to request id; None while the model is initialized.
+        request_processor: One `RequestProcessor` per row; None while the model is initialized.
+        stopping_criteria: Continuous batching: callables by row index, see `ts.runtimes.continuous`.
+        header_key_sequence_id, header_key_sequence_start, header_key_sequence_end: The configured header names.
+    """
+
+    def __init__(  # noqa: PLR0917 - TorchServe's signature
+        self,
+        model_name: str,
+        model_dir: str,
+        manifest: dict[str, Any] | None,
+        batch_size: int,
+        gpu: int | None,
+        mms_version: str,
+        limit_max_image_pixels: bool = True,
+        metrics: Any = None,
+        model_yaml_config: dict[str, Any] | None = None,
+    ) -> None:
+        self.model_name = model_name
+        self.manifest = manifest
+        self.model_yaml_config: dict[str, Any] = {} if model_yaml_config is None else model_yaml_config
+        self.system_properties: dict[str, Any] = {
+            "model_dir": model_dir,
+            "gpu_id": gpu,
+            "batch_size": batch_size,
+            "server_name": "MMS",
+            "server_version": mms_version,
+            "limit_max_image_pixels": limit_max_image_pixels,
+        }
+        self.metrics = metrics
+        self.request_ids: dict[int, str] | None = None
+        self.request_processor: Any = None
+        self.stopping_criteria: Sequence[Callable[[Any], bool | None]] | Mapping[Any, Any] | None = None
+        self.cl_socket: Any = None
+        #: How `send_intermediate_predict_response` reaches the client; set while a batch runs.
+        self.send_part: PartSender | None = None
+        self.header_key_sequence_id = os.environ.get("TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id")
+        self.header_key_sequence_start = os.environ.get("TS_REQUEST_SEQUENCE_START", "ts_request_sequence_start")
+        self.header_key_sequence_end = os.environ.get("TS_REQUEST_SEQUENCE_END", "ts_request_sequence_end")
+
+    def get_request_id(self, idx: int = 0) -> str | None:
+        """Return the id of row ``idx``'s request, or None."""
+        return None if self.request_ids is None else self.request_ids.get(idx)
+
+    def get_request_header(self, idx: int, key: str) -> Any:
+        """Return the request header ``key`` of row ``idx``, or None; exact names win over names in another case."""
+        return self.request_processor[idx].get_request_property(key)
+
+    def get_all_request_header(self, idx: int) -> dict[str, Any]:
+        """Return row ``idx``'s request headers by name as sent, with a pseudo header for each value of the row."""
+        headers: dict[str, Any] = self.request_processor[idx].get_request_properties()
+        return headers
+
+    def get_sequence_id(self, idx: int) -> str | None:
+        """Return the id of the sequence that row ``idx`` belongs to, or None."""
+        sequence_id: str | None = self.request_processor[idx].get_request_property(self.header_key_sequence_id)
+        return sequence_id
+
+    def set_response_content_type(self, idx: int, value: str) -> None:
+        """Set the ``content-type`` header of row ``idx``'s response."""
+        self.set_response_header(idx, "content-type", value)
+
+    def get_response_content_type(self, idx: int) -> str | None:
+        """Return the ``content-type`` header of row ``idx``'s response, or None."""
+        return self.get_response_headers(idx).get("content-type")
+
+    def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
+        """Set the status of row ``idx``'s response; its body stays what the handler returns."""
+        if self.request_processor is not None and self.request_processor[idx] is not None:
+            self.request_processor[idx].report_status(code, reason_phrase=phrase)
+
+    def set_all_response_status(self, code: int = 200, phrase: str = "") -> None:
+        """Set the status of every row's response."""
+        for processor in self._processors():
+            processor.report_status(code, reason_phrase=phrase)
+
+    def get_response_status(self, idx: int) -> tuple[int | None, str | None]:
+        """Return status code and reason phrase of row ``idx``'s response."""
+        processor = self.request_processor[idx]
+        return processor.get_response_status_code(), processor.get_response_status_phrase()
+
+    def set_response_header(self, idx: int, key: str, value: str) -> None:
+        """Set one header of row ``idx``'s response."""
+        self.request_processor[idx].add_response_property(key, value)
+
+    def get_response_headers(self, idx: int) -> dict[str, str]:
+        """Return the headers of row ``idx``'s response."""
+        headers: dict[str, str] = self.request_processor[idx].get_response_headers()
+        return headers
+
+    def _processors(self) -> Iterator[RequestProcessor]:
+        processors = self.request_processor
+        return iter(processors.values() if isinstance(processors, Mapping) else processors)
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def _line(value: Any) -> str:
+    text = value if type(value) is str else str(value)
+    if "\n" in text or "\r" in text:
+        raise ValueError(f"the handler set the response header or reason {text!r}, which holds a line break")
+    return text

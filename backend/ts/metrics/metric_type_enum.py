@@ -1,0 +1,13 @@
+"""The types of metrics."""
+
+from __future__ import annotations
+
+import enum
+
+
+class MetricTypes(enum.Enum):
+    """Counters only grow, gauges are set, histograms are observed."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"

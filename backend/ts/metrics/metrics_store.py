@@ -1,0 +1,103 @@
+"""TorchServe's older metrics store, which mocks of the context in handlers' own tests still use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ts.metrics.dimension import Dimension
+from ts.metrics.metric import Metric
+
+
+class MetricsStore:
+    """Keeps the metrics that a handler reports in ``store``, one object per name, unit, request and dimensions.
+
+    Args:
+        request_ids: Row index to request id, or one id.
+        model_name: The value of the dimension ``ModelName``.
+    """
+
+    def __init__(self, request_ids: Any, model_name: str) -> None:
+        self.store: list[Metric] = []
+        self.request_ids = request_ids
+        self.model_name = model_name
+        self.cache: dict[tuple[str, ...], Metric] = {}
+
+    def add_counter(
+        self, name: str, value: float, idx: int | None = None, dimensions: list[Dimension] | None = None
+    ) -> None:
+        """Add ``value`` to a counter."""
+        self._add_or_update(name, value, self._request_id(idx), "count", dimensions, "counter")
+
+    def add_time(
+        self,
+        name: str,
+        value: float,
+        idx: int | None = None,
+        unit: str = "ms",
+        dimensions: list[Dimension] | None = None,
+    ) -> None:
+        """Set a time in ``ms`` or ``s``."""
+        if unit not in {"ms", "s"}:
+            raise ValueError(f"the unit of the time metric {name!r} is {unit!r}; it must be 'ms' or 's'")
+        self._add_or_update(name, value, self._request_id(idx), unit, dimensions)
+
+    def add_size(
+        self,
+        name: str,
+        value: float,
+        idx: int | None = None,
+        unit: str = "MB",
+        dimensions: list[Dimension] | None = None,
+    ) -> None:
+        """Set a size in ``B``, ``kB``, ``MB`` or ``GB``."""
+        if unit not in {"MB", "kB", "GB", "B"}:
+            raise ValueError(f"the unit of the size metric {name!r} is {unit!r}; it must be 'MB', 'kB', 'GB' or 'B'")
+        self._add_or_update(name, value, self._request_id(idx), unit, dimensions)
+
+    def add_percent(
+        self, name: str, value: float, idx: int | None = None, dimensions: list[Dimension] | None = None
+    ) -> None:
+        """Set a percentage."""
+        self._add_or_update(name, value, self._request_id(idx), "percent", dimensions)
+
+    def add_error(self, name: str, value: Any, dimensions: list[Dimension] | None = None) -> None:
+        """Set an error's text or number, with the dimension ``Level`` = ``Error``."""
+        self._add_or_update(name, value, None, "", dimensions)
+
+    def add_metric(
+        self,
+        name: str,
+        value: float,
+        idx: int | None = None,
+        unit: str | None = None,
+        dimensions: list[Dimension] | None = None,
+    ) -> None:
+        """Set any metric."""
+        self._add_or_update(name, value, self._request_id(idx), unit, dimensions)
+
+    def _add_or_update(  # noqa: PLR0917
+        self,
+        name: str,
+        value: Any,
+        request_id: str | None,
+        unit: str | None,
+        dimensions: list[Dimension] | None,
+        method: str | None = None,
+    ) -> None:
+        own = [Dimension("Level", "Error")]
+        if request_id is not None:
+            own = [Dimension("ModelName", self.model_name), Dimension("Level", "Model")]
+        all_dimensions = [*(dimensions or []), *own]
+        key = (name, str(unit), str(request_id), *map(str, all_dimensions))
+        metric = self.cache.get(key)
+        if metric is not None:
+            metric.update(value)
+            return
+        metric = self.cache[key] = Metric(name, value, unit, all_dimensions, request_id, method)
+        self.store.append(metric)
+
+    def _request_id(self, idx: int | None) -> str:
+        ids = self.request_ids
+        if isinstance(ids, dict):
+            return str(ids[idx]) if idx in ids else ",".join(ids.values())
+        return str(ids)

@@ -1,0 +1,73 @@
+"""A loaded model: its context and the entry point that is called for every batch."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ts.context import Context
+from ts.utils.util import PredictionException, get_yaml_config
+from ts.version import __version__
+
+__all__ = ["PREDICTION_METRIC", "EntryPoint", "PredictionException", "Service", "emit_metrics"]
+
+#: The name of the metric with the milliseconds of one handler call.
+PREDICTION_METRIC = "PredictionTime"
+
+#: ``handle(data, context)``: a list of rows, or None while loading, to a list of results.
+EntryPoint = Callable[[Any, Context], Any]
+
+logger = logging.getLogger(__name__)
+
+
+class Service:
+    """A handler's entry point together with the one context of this process.
+
+    Args:
+        model_name: The name that the model is registered under.
+        model_dir: The folder with the model's files.
+        manifest: The archive's MANIFEST.json, or None; its ``configFile`` becomes ``context.model_yaml_config``.
+        entry_point: Called for every batch.
+        gpu: The device's index, or None.
+        batch_size: The most rows in one batch.
+        limit_max_image_pixels: Whether image handlers keep Pillow's limit on pixels.
+        metrics_cache: Takes the handler's metrics.
+
+    Raises:
+        OSError, ValueError: The model's configuration file is missing or no YAML mapping.
+    """
+
+    def __init__(  # noqa: PLR0917 - TorchServe's signature
+        self,
+        model_name: str,
+        model_dir: str,
+        manifest: dict[str, Any] | None,
+        entry_point: EntryPoint,
+        gpu: int | None,
+        batch_size: int,
+        limit_max_image_pixels: bool = True,
+        metrics_cache: Any = None,
+    ) -> None:
+        config_file = ((manifest or {}).get("model") or {}).get("configFile")
+        self.entry_point = entry_point
+        self.context = Context(
+            model_name,
+            model_dir,
+            manifest,
+            batch_size,
+            gpu,
+            __version__,
+            limit_max_image_pixels,
+            metrics_cache,
+            get_yaml_config(os.path.join(model_dir, config_file)) if config_file else {},  # noqa: PTH118
+        )
+        #: Called as ``on_sequence_end(sequence_id, reason)`` when a sequence is over, if the handler wants to know.
+        self.on_sequence_end: Callable[[str, str], Any] | None = None
+
+
+def emit_metrics(metrics: Iterable[Any]) -> None:
+    """Write metrics (`ts.metrics.metric.Metric`) to standard output in the form that log readers know."""
+    for metric in metrics or ():
+        logger.info("[METRICS]%s", metric)

@@ -1,0 +1,1 @@
+"""Small things that handlers import from TorchServe's ``ts.utils``."""

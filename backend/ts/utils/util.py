@@ -1,0 +1,175 @@
+"""What TorchServe offers to handlers as ``ts.utils.util``; same names, same meaning.
+
+Importing it costs next to nothing: YAML is imported when a file is read.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import itertools
+import json
+import logging
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+logger = logging.getLogger(__name__)
+
+#: Markup that text handlers remove: tags and character references.
+CLEANUP_REGEX = re.compile("<.*?>|&([a-z0-9]+|#[0-9]{1,6}|#x[0-9a-f]{1,6});")
+
+
+class PredictionException(Exception):
+    """Raised by a handler to answer the whole batch with a message and status of its choice.
+
+    Args:
+        message: What the clients are told.
+        error_code: The HTTP status that they get.
+    """
+
+    def __init__(self, message: str, error_code: int = 500) -> None:
+        super().__init__(message)
+        self.message = message
+        self.error_code = error_code
+
+    def __str__(self) -> str:
+        return f"{self.message} : {self.error_code}"
+
+
+class PT2Backend(enum.StrEnum):
+    """The ``torch.compile`` backends that a model configuration may name."""
+
+    EAGER = "eager"
+    AOT_EAGER = "aot_eager"
+    INDUCTOR = "inductor"
+    NVFUSER = "nvfuser"
+    AOT_NVFUSER = "aot_nvfuser"
+    AOT_CUDAGRAPHS = "aot_cudagraphs"
+    OFI = "ofi"
+    FX2TRT = "fx2trt"
+    ONNXRT = "onnxrt"
+    IPEX = "ipex"
+    TORCHXLA_TRACE_ONCE = "torchxla_trace_once"
+    OPENVINO = "openvino"
+    TENSORRT = "tensorrt"
+    HPU_BACKEND = "hpu_backend"
+
+
+def check_valid_pt2_backend(backend: str) -> bool:
+    """Tell whether ``backend`` is a known ``torch.compile`` backend; log a warning if not."""
+    if backend in set(PT2Backend):
+        return True
+    logger.warning("%s is not a supported backend; supported are: %s", backend, ", ".join(PT2Backend))
+    return False
+
+
+def list_classes_from_module(module: ModuleType, parent_class: type | None = None) -> list[type]:
+    """Return the classes defined in ``module`` itself, sorted by name; only subclasses of ``parent_class`` if given."""
+    return [
+        member
+        for _, member in sorted(vars(module).items())
+        if isinstance(member, type)
+        and member.__module__ == module.__name__
+        and (parent_class is None or issubclass(member, parent_class))
+    ]
+
+
+def load_label_mapping(mapping_file_path: str) -> dict[str, str] | None:
+    """Read a JSON file that maps class indexes to class names.
+
+    Accepted are ``{"0": "cat"}``, ``{"0": ["n02123045", "cat"]}`` (the last element counts) and
+    ``{"object_type_names": ["cat", …]}``.
+
+    Returns:
+        The mapping, or None (and a warning in the log) when the file does not exist.
+
+    Raises:
+        ValueError: The file holds something else.
+    """
+    if not os.path.isfile(mapping_file_path):  # noqa: PTH113 - pathlib would cost every worker its import
+        logger.warning("%r is missing. Inference output will not include class name.", mapping_file_path)
+        return None
+    with open(mapping_file_path, encoding="utf-8") as file:
+        mapping = json.load(file)
+    if not isinstance(mapping, dict):
+        raise ValueError(f'{mapping_file_path}: expected an object {{"class": "label"}}, got {type(mapping).__name__}')
+    names = mapping.get("object_type_names")
+    if isinstance(names, list):
+        return {str(index): name for index, name in enumerate(names)}
+    labels = {key: value[-1] if isinstance(value, list) and value else value for key, value in mapping.items()}
+    for key, label in labels.items():
+        if not isinstance(label, str):
+            raise ValueError(f"{mapping_file_path}: the label of {key!r} must be a string or a list of strings")
+    return labels
+
+
+def map_class_to_label(
+    probs: list[list[Any]], mapping: dict[str, str] | None = None, lbl_classes: Iterable[Iterable[Any]] | None = None
+) -> list[dict[str, Any]]:
+    """Return for every row of ``probs`` a dict from class name to probability.
+
+    Args:
+        probs: Rows of probabilities.
+        mapping: Class index, as a string, to class name; without it the index is the name.
+        lbl_classes: For every row the class indexes of its probabilities; 0, 1, 2, … without it.
+
+    Raises:
+        TypeError: ``probs`` is no list or ``mapping`` no dict.
+    """
+    if not isinstance(probs, list):
+        raise TypeError(f"convert the probabilities to a list before mapping them, got {type(probs).__name__}")
+    if mapping is not None and not isinstance(mapping, dict):
+        raise TypeError(f"the mapping must be a dict, got {type(mapping).__name__}")
+    if lbl_classes is None:
+        lbl_classes = itertools.repeat(range(len(probs[0]) if probs else 0), len(probs))
+    return [
+        {
+            (str(index) if mapping is None else mapping[str(index)]): value
+            for index, value in zip(indexes, row, strict=False)
+        }
+        for indexes, row in zip(lbl_classes, probs, strict=False)
+    ]
+
+
+def get_yaml_config(yaml_file_path: str) -> dict[str, Any]:
+    """Return what a YAML file holds; ``{}`` for an empty one.
+
+    Raises:
+        ValueError: The file is no YAML, or not a mapping.
+    """
+    import yaml
+
+    with open(yaml_file_path, encoding="utf-8") as file:
+        try:
+            config = yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+        except yaml.YAMLError as error:
+            raise ValueError(f"{yaml_file_path} is not valid YAML: {error}") from error
+    if config is None:
+        return {}
+    if not isinstance(config, dict):
+        raise ValueError(f"{yaml_file_path}: expected a mapping of keys to values, got {type(config).__name__}")
+    return config
+
+
+def deprecated(
+    version: str, replacement: str = "", klass: type[Warning] = PendingDeprecationWarning
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Return a decorator for a function that goes away in ``version``: each call warns and names its replacement."""
+
+    def deprecator(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            text = f"{function.__name__} is deprecated in {version} and moved to {replacement}"
+            warnings.warn(text, klass, stacklevel=2)
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    return deprecator
