@@ -42,7 +42,8 @@ class Resolution:
     """The outcome of reading all sources.
 
     Attributes:
-        effective: Setting name -> value and origin. A setting whose value is wrong or missing is not there.
+        effective: Setting name -> value and origin. A setting whose value is wrong or missing is not there; there is
+            none at all when the file or a flag cannot be read.
         warnings: What the user should know although the server can start.
         errors: Why it cannot start, one line per mistake.
     """
@@ -90,18 +91,21 @@ class _Resolver:
         self._out = Resolution()
 
     def run(self) -> Resolution:
-        self._find_file()
+        self._read_file()
         self._check_flags()
+        if self._out.errors:
+            return self._out
         self._check_keys()
         env_enabled = self._file_switch("enable_envvars_config")
         for name, source in SOURCES.items():
             self._resolve_one(name, source, env_enabled=env_enabled)
         self._check_environment(env_enabled=env_enabled)
+        self._check_origin_of_models()
         return self._out
 
     # The file
 
-    def _find_file(self) -> None:
+    def _read_file(self) -> None:
         named = self._environ.get("TS_CONFIG_FILE") or self._flags.ts_config
         if named is None:
             if not (self._cwd / "config.properties").is_file():
@@ -182,6 +186,14 @@ class _Resolver:
         if name == "allowed_urls" and not self._file_switch("use_env_allowed_urls"):
             return False
         return source.env_always or env_enabled
+
+    def _check_origin_of_models(self) -> None:
+        enabled, urls = self._out.effective.get("enable_model_api"), self._out.effective.get("allowed_urls")
+        if enabled is not None and enabled.value and urls is not None and urls.origin == _DEFAULT:
+            self._out.warnings.append(
+                "Models can be registered from every URL, that of any local file included: "
+                "name the right ones with allowed_urls in config.properties"
+            )
 
     # Values
 

@@ -53,7 +53,8 @@ def _from(kind: Kind[Any], meaning: str, env: str | None = _BY_RULE, **more: Any
 
 
 def _setting(kind: Kind[T], default: T, meaning: str, *, env: str | None = _BY_RULE, **more: Any) -> T:
-    value: T = field(default=default, metadata=_from(kind, meaning, env, **more))
+    metadata = _from(kind, meaning, env, **more)
+    value: T = field(default=default, metadata=metadata, repr=not metadata["source"].secret)
     return value
 
 

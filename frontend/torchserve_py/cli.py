@@ -1,0 +1,209 @@
+"""The command ``torchserve-py`` (also installed as ``torchserve``): start the server, stop it, show its configuration.
+
+The server is a process of its own, ``python -m torchserve_py.server`` with the same arguments. Everything that can be
+wrong with the configuration is told here, before that process exists. Messages and exit codes are TorchServe's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from torchserve_py.flags import Flags, parse_flags
+from torchserve_py.pid_file import PidFile, default_path
+from torchserve_py.settings import Resolution, resolve
+from torchserve_py.version import __version__
+
+if TYPE_CHECKING:
+    import psutil
+
+_KEY_FILE = "key_file.json"
+_STOP_MARGIN = 60
+_TELL_OF_WAITING_AFTER = 2.0
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """Starts and stops the server that the pid file at ``pid_path`` names.
+
+    Attributes:
+        argv: The command line without the program's name; the server gets the same.
+        module: The Python module that is the server.
+        pid_path: Where the pid file lies.
+    """
+
+    argv: Sequence[str]
+    module: str = "torchserve_py.server"
+    pid_path: Path = field(default_factory=default_path)
+
+    def run(self) -> int:
+        """Do what the command line asks for and return the exit code."""
+        flags = parse_flags(self.argv)
+        if flags.version:
+            print(f"TorchServe Version is {__version__}")
+            return 0
+        if flags.print_config:
+            return _print_config(resolve(flags, os.environ, Path.cwd()))
+        return self._stop() if flags.stop else self._start(flags)
+
+    @property
+    def _pid_file(self) -> PidFile:
+        return PidFile(self.pid_path, self.module)
+
+    def _running(self) -> psutil.Process | None:
+        if self._pid_file.is_orphan():
+            print("Removing orphan pid file.")
+            self.pid_path.unlink(missing_ok=True)
+        return self._pid_file.server()
+
+    # Start
+
+    def _start(self, flags: Flags) -> int:
+        running = self._running()
+        if running is not None:
+            print("TorchServe is already running, please use torchserve --stop to stop TorchServe.")
+            since = datetime.fromtimestamp(running.create_time())
+            print(f"It is process {running.pid}, running since {since:%Y-%m-%d %H:%M:%S}.")
+            return 1
+        errors = resolve(flags, os.environ, Path.cwd()).errors
+        if errors:
+            print("\n".join(errors))
+            return 1
+        forwarder = _SignalForwarder() if flags.foreground else None
+        sys.stdout.flush()
+        # A session of its own: Ctrl-C in the shell must not reach the server past its launcher, or after it.
+        server = subprocess.Popen(
+            [sys.executable, "-P", "-m", self.module, *self.argv], stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            self._pid_file.write(server.pid)
+        except OSError as error:
+            print(f"The pid file {self.pid_path} cannot be written: {error.strerror}. The server is not started.")
+            server.kill()
+            server.wait()
+            return 1
+        return 0 if forwarder is None else self._wait_in_foreground(server, forwarder)
+
+    def _wait_in_foreground(self, server: subprocess.Popen[bytes], forwarder: _SignalForwarder) -> int:
+        forwarder.attach(server)
+        code = server.wait()
+        self._pid_file.remove(server.pid)
+        return code if code >= 0 else 128 - code
+
+    # Stop
+
+    def _stop(self) -> int:
+        import psutil
+
+        server = self._running()
+        if server is None:
+            print("TorchServe is not currently running.")
+            return 0
+        try:
+            limit = self._drain_timeout(server) + _STOP_MARGIN
+            key_files = {Path.cwd() / _KEY_FILE, Path(server.cwd()) / _KEY_FILE}
+            server.terminate()
+        except psutil.NoSuchProcess:
+            self._pid_file.remove(server.pid)
+            print("TorchServe already stopped.")
+            return 0
+        except psutil.AccessDenied:
+            print(f"TorchServe is process {server.pid} of user {server.username()}; only that user can stop it.")
+            return 1
+        if not _wait_until_gone(server, limit):
+            print("Stopping TorchServe took too long.")
+            print(f"Process {server.pid} still runs after {limit} s; kill -9 {server.pid} ends it at once.")
+            return 1
+        for key_file in key_files:
+            key_file.unlink(missing_ok=True)
+        self._pid_file.remove(server.pid)
+        print("TorchServe has stopped.")
+        return 0
+
+    def _drain_timeout(self, server: psutil.Process) -> int:
+        """Return the drain limit that the running server was started with, in seconds."""
+        command = server.cmdline()
+        own_flags = parse_flags(command[command.index(self.module) + 1 :])
+        environ: Mapping[str, str] = server.environ()
+        effective = resolve(own_flags, environ, Path(server.cwd())).effective.get("drain_timeout")
+        return int(effective.value) if effective is not None else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code; ``argv`` defaults to the arguments of this process."""
+    try:
+        return Launcher(sys.argv[1:] if argv is None else argv).run()
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+class _SignalForwarder:
+    """Passes the signals that end this process on to the server, those too that come before it exists."""
+
+    def __init__(self) -> None:
+        self._server: subprocess.Popen[bytes] | None = None
+        self._waiting: list[int] = []
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or a background job of a script
+                signal.signal(number, self._forward)
+
+    def attach(self, server: subprocess.Popen[bytes]) -> None:
+        self._server = server
+        for number in self._waiting:
+            server.send_signal(number)
+
+    def _forward(self, number: int, _: FrameType | None) -> None:
+        number = signal.SIGTERM if number == signal.SIGHUP else number
+        if self._server is None:
+            self._waiting.append(number)
+        else:
+            self._server.send_signal(number)
+
+
+def _print_config(resolution: Resolution) -> int:
+    from torchserve_py.config_report import report
+
+    print("\n".join(report(resolution)))
+    return 1 if resolution.errors else 0
+
+
+def _wait_until_gone(server: psutil.Process, limit: float) -> bool:
+    """Wait until the process has ended, at most ``limit`` seconds; tell the user when that is not at once."""
+    import psutil
+
+    started = time.monotonic()
+    told = False
+    while (waited := time.monotonic() - started) < limit:
+        try:
+            server.wait(min(0.1, limit))
+        except psutil.TimeoutExpired:
+            pass
+        if _is_gone(server):
+            return True
+        if not told and waited > _TELL_OF_WAITING_AFTER:
+            print(f"Waiting for process {server.pid} to answer what it has accepted, at most {limit:g} s.", flush=True)
+            told = True
+    return False
+
+
+def _is_gone(server: psutil.Process) -> bool:
+    import psutil
+
+    try:
+        return not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
