@@ -1,0 +1,32 @@
+"""`ModelArchiverConfig`: the flags of `torch-model-archiver` as an object."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from torchserve_py.archive.pack import ArchiveFormat
+
+
+@dataclass
+class ModelArchiverConfig:
+    """What to pack. The fields have the names and the meaning of the command's flags; None means not given."""
+
+    model_name: str
+    handler: str
+    version: str
+    serialized_file: str | None = None
+    model_file: str | None = None
+    extra_files: str | None = None
+    runtime: str = "python"
+    export_path: str = field(default_factory=lambda: str(Path.cwd()))
+    archive_format: ArchiveFormat = "default"
+    force: bool = False
+    requirements_file: str | None = None
+    config_file: str | None = None
+
+    @classmethod
+    def from_args(cls, args: Namespace) -> ModelArchiverConfig:
+        """Take the fields from an argparse result that has all of them."""
+        return cls(**{item.name: getattr(args, item.name) for item in fields(cls)})

@@ -1,0 +1,17 @@
+"""`generate_model_archive(config=None)`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from model_archiver.model_archiver_config import ModelArchiverConfig
+from torchserve_py.archive.pack import PackOptions, pack
+from torchserve_py.archive.torch_model_archiver import parse_options
+
+
+def generate_model_archive(config: ModelArchiverConfig | None = None) -> None:
+    """Write the archive that `config`, or the command line when None, describes.
+
+    Raises ModelArchiverError, FileNotFoundError or OSError.
+    """
+    pack(parse_options() if config is None else PackOptions(**asdict(config)))

@@ -1,0 +1,90 @@
+"""Which files go into a model archive, and under which names: TorchServe flattens them into one folder.
+
+Nothing is copied or opened here: the files are found, and the archive is later written straight from where they are.
+"""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from torchserve_py.archive.manifest import MANIFEST_PATH
+
+log = logging.getLogger(__name__)
+
+UNWANTED_FOLDERS = ("__MACOSX", "__pycache__")
+_WILDCARD = re.compile(r"[*?]|\[.*\]")
+
+
+class Artifacts:
+    """The files of an archive by their paths in it, without the manifest.
+
+    `leave_out` is the archive that is being written: wildcards and folders may reach it, and it never holds itself.
+    """
+
+    def __init__(self, leave_out: Path) -> None:
+        self._leave_out = leave_out.resolve()
+        self._files: dict[PurePosixPath, Path] = {}
+
+    def sorted_files(self) -> list[tuple[PurePosixPath, Path]]:
+        """Path in the archive and file on disk, by path."""
+        return sorted(self._files.items())
+
+    def add_file(self, file: Path) -> None:
+        """Add `file` at the root of the archive. Raises FileNotFoundError."""
+        if not file.is_file():
+            raise FileNotFoundError(f"File does not exist: {file}")
+        self._add(PurePosixPath(file.name), file)
+
+    def add_extra_files(self, paths: str) -> None:
+        """Add `--extra-files`: a comma-separated list of files, wildcards, and folders, whose contents go to the root.
+
+        A wildcard that matches nothing is a warning. Raises FileNotFoundError for a plain path that leads nowhere.
+        """
+        for path in filter(None, (item.strip() for item in paths.split(","))):
+            for match in _matches(path):
+                folder = match if match.is_dir() else match.parent
+                for file in _files_below(match) if match.is_dir() else [match]:
+                    if not self._is_left_out(file):
+                        self._add(PurePosixPath(*file.relative_to(folder).parts), file)
+
+    def _is_left_out(self, file: Path) -> bool:
+        resolved = file.resolve()
+        return resolved == self._leave_out or self._leave_out in resolved.parents
+
+    def _add(self, name: PurePosixPath, file: Path) -> None:
+        if name == MANIFEST_PATH:
+            return
+        earlier = self._files.get(name)
+        if earlier is not None and not earlier.samefile(file):
+            log.warning("%s and %s have the same path %s in the archive: the second is taken", earlier, file, name)
+        self._files[name] = file
+
+
+def _matches(path: str) -> list[Path]:
+    if Path(path).exists():
+        return [Path(path)]
+    if not _WILDCARD.search(path):
+        raise FileNotFoundError(f"File does not exist: {path}")
+    found = sorted(glob.glob(path))  # noqa: PTH207, Path.glob takes no absolute pattern
+    if not found:
+        log.warning("Given wildcard pattern did not match any file: %s", path)
+    return [Path(match) for match in found]
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Every file below `folder` but those in hidden and unwanted folders. Links are followed, but not in circles."""
+    seen = {folder.resolve()}
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        kept = [name for name in sorted(folders) if name not in UNWANTED_FOLDERS and not name.startswith(".")]
+        folders[:] = [name for name in kept if (Path(parent) / name).resolve() not in seen]
+        seen.update((Path(parent) / name).resolve() for name in folders)
+        for name in files:
+            file = Path(parent) / name
+            if not file.is_file():
+                raise ValueError(f"Invalid extra file given {file}")
+            yield file

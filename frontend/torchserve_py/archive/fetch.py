@@ -1,0 +1,198 @@
+"""Downloading an archive into the model store, from the URLs that the operator allows and from no others.
+
+Plain synchronous code: the caller runs it in a thread. A file of the model store is never replaced or half written.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import os
+import re
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError
+from torchserve_py.archive.limits import GIB
+from torchserve_py.archive.locate import check_location
+from torchserve_py.archive.progress import progress_bar
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """How large a download may be and how long it may take.
+
+    max_bytes     the archive's size
+    idle_seconds  to connect, and between two pieces of data
+    total_seconds from start to end
+    """
+
+    max_bytes: int = 512 * GIB
+    idle_seconds: float = 30
+    total_seconds: float = 2 * 3600
+
+
+DEFAULT_FETCH_LIMITS = FetchLimits()
+
+
+def compile_allowed_urls(patterns: str | Iterable[str]) -> tuple[re.Pattern[str], ...]:
+    """The patterns of `allowed_urls`: regular expressions separated by commas, or one by one.
+
+    Raises ValueError naming the one that is no regular expression.
+    """
+    texts = patterns.split(",") if isinstance(patterns, str) else patterns
+    compiled = []
+    for text in filter(None, (text.strip() for text in texts)):
+        try:
+            compiled.append(re.compile(text, re.IGNORECASE))
+        except re.error as error:
+            raise ValueError(f'allowed_urls has "{text}", which is no regular expression: {error}') from error
+    return tuple(compiled)
+
+
+def fetch(
+    url: str,
+    model_store: Path | None,
+    *,
+    allowed_urls: Sequence[re.Pattern[str]] = (),
+    limits: FetchLimits = DEFAULT_FETCH_LIMITS,
+) -> Path:
+    """Download `url` (http, https or file) into the model store and return the new file, named as the URL's last part.
+
+    A URL is used only when one of `allowed_urls` matches the whole of it; so is every URL that it redirects to. Without
+    patterns nothing is downloaded.
+    Raises ArchiveNotFound (not allowed), ArchiveExists, DownloadError; then nothing is left behind.
+    """
+    store = check_location(url, model_store)
+    _check_allowed(url, allowed_urls)
+    name = urllib.parse.urlsplit(url).path.rsplit("/", 1)[-1]
+    if not name or name.startswith(".") or "\\" in name:
+        raise DownloadError(url, "the URL does not end in a file name")
+    if (store / name).exists():
+        raise ArchiveExists(name)
+    partial = store / f".{name}.{uuid.uuid4().hex}.part"
+    try:
+        with _opened(url, allowed_urls, limits) as (content, size):
+            _save(content, size, partial, url, limits)
+        _publish(partial, store / name)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise DownloadError(url, _reason(error)) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return store / name
+
+
+def _check_allowed(url: str, allowed_urls: Sequence[re.Pattern[str]]) -> None:
+    if any(pattern.fullmatch(url) for pattern in allowed_urls):
+        return
+    example = "allowed_urls=https://models[.]example[.]com/.*"
+    detail = f"allow it in config.properties with a pattern for the whole URL, such as {example}"
+    raise ArchiveNotFound(f"Given URL {url} does not match any allowed URL(s)", detail)
+
+
+@contextmanager
+def _opened(
+    url: str, allowed_urls: Sequence[re.Pattern[str]], limits: FetchLimits
+) -> Iterator[tuple[io.BufferedIOBase, int | None]]:
+    """The content at `url` and its size in bytes where that is known."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme.lower() == "file":
+        with _open_file(parts) as file:
+            yield file, os.fstat(file.fileno()).st_size
+        return
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        _AllowedRedirects(allowed_urls),
+    ):
+        opener.add_handler(handler)
+    with opener.open(url, timeout=limits.idle_seconds) as response:
+        length = response.headers.get("content-length")
+        yield response, int(length) if length else None
+
+
+def _open_file(parts: urllib.parse.SplitResult) -> io.BufferedReader:
+    if parts.netloc.lower() not in ("", "localhost"):
+        raise ValueError(f'a file URL must name a file of this machine, as in file:///path, not of "{parts.netloc}"')
+    path = Path(urllib.request.url2pathname(parts.path))
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    return path.open("rb")
+
+
+class _AllowedRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect only to a URL that is allowed itself."""
+
+    def __init__(self, allowed_urls: Sequence[re.Pattern[str]]) -> None:
+        self._allowed_urls = allowed_urls
+
+    def redirect_request(  # noqa: PLR0917, urllib's signature
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        try:
+            if urllib.parse.urlsplit(newurl).scheme not in ("http", "https"):
+                raise ValueError(f"it redirects to {newurl}, which is neither http nor https")
+            _check_allowed(newurl, self._allowed_urls)
+        except BaseException:
+            fp.close()
+            raise
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _save(content: io.BufferedIOBase, size: int | None, partial: Path, url: str, limits: FetchLimits) -> None:
+    if size is not None and size > limits.max_bytes:
+        raise DownloadError(url, f"it has {size} bytes, the limit is {limits.max_bytes}")
+    deadline = time.monotonic() + limits.total_seconds
+    received = 0
+    with partial.open("xb") as file, progress_bar(size, partial.name.split(".", 2)[1]) as progress:
+        while chunk := content.read1(_CHUNK_BYTES):
+            received += len(chunk)
+            if received > limits.max_bytes:
+                raise DownloadError(url, f"it has more than the limit of {limits.max_bytes} bytes")
+            if time.monotonic() > deadline:
+                raise DownloadError(url, f"it took longer than the limit of {limits.total_seconds:g} s")
+            file.write(chunk)
+            progress.update(len(chunk))
+    if size is not None and received != size:
+        raise DownloadError(url, f"the connection ended after {received} of {size} bytes")
+
+
+def _publish(partial: Path, target: Path) -> None:
+    """Give the finished file its name, unless a file has taken that name meanwhile."""
+    try:
+        os.link(partial, target)
+    except FileExistsError as error:
+        raise ArchiveExists(target.name) from error
+    except OSError:  # a file system without hard links
+        if target.exists():
+            raise ArchiveExists(target.name) from None
+        partial.rename(target)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        with error:
+            return f"the server answered {error.code} {error.reason}"
+    if isinstance(error, urllib.error.URLError):
+        return str(error.reason)
+    return str(error) or type(error).__name__

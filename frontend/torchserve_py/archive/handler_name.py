@@ -1,0 +1,60 @@
+"""The handler string of a manifest or a registration: which module, which function, which file to pack.
+
+`module`, `module:function`, `file.py`, `file.py:function`, each with or without folders before it, or the name of a
+built-in handler. The worker splits at the first `:`, drops a trailing `.py` and any folders, and imports the module.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchserve_py.archive.errors import PackError
+
+# TorchServe's table: the archiver copies no file for these. The values are the kind of input that they take.
+BUILT_IN_HANDLERS = {
+    "base_handler": "anything",
+    "text_classifier": "text",
+    "image_classifier": "vision",
+    "object_detector": "vision",
+    "image_segmenter": "vision",
+    "dali_image_classifier": "vision",
+    "vllm_handler": "text",
+    "trt_llm_handler": "text",
+}
+_BUILT_IN_CPP_HANDLERS = ("BaseHandler", "TorchScriptHandler")
+
+
+@dataclass(frozen=True, slots=True)
+class PackedHandler:
+    """A handler as an archive holds it: the string for its manifest and the file to copy, None for a built-in."""
+
+    manifest_entry: str
+    file: Path | None
+
+
+def packed_handler(handler: str, runtime: str) -> PackedHandler:
+    """What to pack for `--handler handler`. Raises PackError and, where the file does not exist, FileNotFoundError."""
+    built_in = _BUILT_IN_CPP_HANDLERS if runtime == "LSP" else tuple(BUILT_IN_HANDLERS)
+    if handler in built_in:
+        return PackedHandler(handler, None)
+    path, colon, function = handler.partition(":")
+    if not Path(path).name or (colon and not function):
+        raise PackError(f'Handler "{handler}" must be a built-in name, a Python file, or <module>:<function>.')
+    file = Path(path + _suffix(runtime)) if not path.endswith(_suffix(runtime)) else Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f"Handler file does not exist: {file}{_suggestion(handler, built_in)}")
+    return PackedHandler(Path(path).name + colon + function, file)
+
+
+def _suffix(runtime: str) -> str:
+    if runtime != "LSP":
+        return ".py"
+    return ".dylib" if sys.platform == "darwin" else ".so"
+
+
+def _suggestion(handler: str, built_in: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(handler, built_in, n=1)
+    return f" (did you mean the built-in {close[0]}?)" if close else ""

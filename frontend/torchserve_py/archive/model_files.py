@@ -1,0 +1,90 @@
+"""A model's files, ready for a worker: opened from an archive file or from a folder."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torchserve_py.archive.errors import ArchiveNotFound, UnreadableArchive
+from torchserve_py.archive.limits import DEFAULT_LIMITS, Limits
+from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, read
+from torchserve_py.archive.model_spec import fallback_name
+from torchserve_py.archive.plain_folder import describe_folder
+from torchserve_py.archive.unpack import unpack
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """Where a model's files are and what its manifest says.
+
+    name            the manifest's model name, else one made of the archive's or folder's name
+    model_dir       what a worker gets as `model_dir`
+    unpacked_dir    the private folder that was made for an archive; None for a folder, which is used in place
+    downloaded      the file in the model store that was downloaded for it, if any
+    """
+
+    name: str
+    model_dir: Path
+    manifest: Manifest
+    unpacked_dir: Path | None = None
+    downloaded: Path | None = None
+
+    @property
+    def config_file(self) -> Path | None:
+        """The model's own configuration (model-config.yaml), if it has one."""
+        return self.model_dir / self.manifest.config_file if self.manifest.config_file else None
+
+    def remove(self, *, downloaded: bool = False) -> None:
+        """Delete what was unpacked, and with `downloaded` (the model is unregistered) the downloaded file as well.
+
+        A folder of the user's is never touched. Nothing happens where the files are gone already.
+        """
+        if self.unpacked_dir:
+            shutil.rmtree(self.unpacked_dir, ignore_errors=True)
+        if downloaded and self.downloaded:
+            self.downloaded.unlink(missing_ok=True)
+
+
+def open_model(
+    path: Path, temp_dir: Path, *, url: str = "", handler: str | None = None, limits: Limits = DEFAULT_LIMITS
+) -> ModelFiles:
+    """Open the archive file or the folder at `path`. Blocks: call it in a thread.
+
+    An archive is unpacked below `temp_dir`. `url` is what the user called it, for messages; `path` when empty.
+    `handler` is the one that the registration names: then none is looked for in a model without a manifest.
+    Raises ArchiveNotFound, InvalidArchive, UnreadableArchive or UnsafeArchive; then nothing is left behind.
+    """
+    url = url or str(path)
+    if path.is_dir():
+        folder = path.absolute()
+        return _open_folder(folder, folder.name, url, handler)
+    if not path.is_file():
+        raise ArchiveNotFound(f"Model not found at: {url}")
+    unpacked = unpack(path, temp_dir.absolute(), url=url, limits=limits)
+    try:
+        return replace(_open_folder(unpacked, url, url, handler), unpacked_dir=unpacked)
+    except BaseException:
+        shutil.rmtree(unpacked, ignore_errors=True)
+        raise
+
+
+def _open_folder(folder: Path, name: str, url: str, handler: str | None) -> ModelFiles:
+    name = fallback_name(name)
+    try:
+        root = _model_root(folder)
+        if (root / MANIFEST_PATH).is_file():
+            manifest = read(root / MANIFEST_PATH)
+        else:
+            manifest = describe_folder(root, model_name=name, handler=handler)
+    except OSError as error:
+        raise UnreadableArchive(url, str(error)) from error
+    return ModelFiles(manifest.model_name or name, root, manifest)
+
+
+def _model_root(folder: Path) -> Path:
+    """`folder`, or its only entry where that is a folder: archives are often packed below a folder of their own."""
+    entries = list(folder.iterdir())
+    if len(entries) == 1 and entries[0].is_dir() and entries[0].name != MANIFEST_PATH.parts[0]:
+        return entries[0]
+    return folder

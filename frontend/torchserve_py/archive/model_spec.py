@@ -1,0 +1,101 @@
+"""`--models` and `load_models`: which models to load at start-up, and under which names.
+
+A value is a comma-separated list of `location` or `name=location`. `=` and `,` are legal in URLs, and TorchServe splits
+there too. Here a URL goes on behind a comma unless what follows starts a new value; see `_starts_value`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ARCHIVE_SUFFIXES = (".mar", ".model", ".tar.gz")
+
+_URL = re.compile(r"(?:file|https?)://", re.IGNORECASE)
+_NAME = re.compile(r"([^=:/?#]*)=(.*)", re.DOTALL)
+_ARCHIVE_NAME = re.compile(r"[^?#]*\.(?:mar|model|tar\.gz|tgz)", re.IGNORECASE)
+
+
+class ModelSpec(NamedTuple):
+    """One model to load: the name to register it under (None: its manifest's) and where it is."""
+
+    name: str | None
+    location: str
+
+
+def is_url(location: str) -> bool:
+    """Whether a location is a URL and not a path: it starts with http://, https:// or file://."""
+    return bool(_URL.match(location))
+
+
+def parse_model_specs(value: str | Iterable[str]) -> list[ModelSpec]:
+    """Read `load_models` (one text) or the values of `--models`. Empty values mean nothing.
+
+    Raises ValueError where a value has no location or an empty name.
+    """
+    texts = [value] if isinstance(value, str) else list(value)
+    return [_parse_value(item) for text in texts for item in _split(text)]
+
+
+def expand_model_specs(specs: Iterable[ModelSpec], model_store: Path) -> list[ModelSpec]:
+    """Replace the single value `all`, in any case, by everything in `model_store` that looks like a model, sorted.
+
+    That is every folder, and every file that ends in `.mar`, `.model` or `.tar.gz`, unless its name starts with a dot.
+    """
+    specs = list(specs)
+    if len(specs) != 1 or specs[0].name is not None or specs[0].location.lower() != "all":
+        return specs
+    entries = (entry for entry in model_store.iterdir() if not entry.name.startswith("."))
+    found = sorted(entry.name for entry in entries if entry.is_dir() or entry.name.endswith(ARCHIVE_SUFFIXES))
+    return [ModelSpec(None, name) for name in found]
+
+
+def fallback_name(location: str) -> str:
+    """The name of a model whose manifest has none, made of the last component of its location as TorchServe does."""
+    if is_url(location):
+        location = re.split(r"[?#]", location, maxsplit=1)[0]
+    name = location.rstrip("/").rsplit("/", 1)[-1]
+    if ".mar" in name or ".model" in name:
+        name = name.rsplit(".", 1)[0]
+    return re.sub(r"\W", "_", name, flags=re.ASCII)
+
+
+def _split(text: str) -> Iterator[str]:
+    value = ""
+    for chunk in text.split(","):
+        if value and is_url(_location(value)) and not _starts_value(value, chunk):
+            value += "," + chunk
+            continue
+        if value.strip():
+            yield value.strip()
+        value = chunk.lstrip()
+    if value.strip():
+        yield value.strip()
+
+
+def _starts_value(url_value: str, chunk: str) -> bool:
+    """Whether `chunk`, found behind a comma, is a new value and not the rest of the URL before it.
+
+    It is when it is empty, a URL or an archive's name itself, or when the URL already ends in an archive's name.
+    """
+    chunk = chunk.strip()
+    location = _location(chunk)
+    url_is_complete = _ARCHIVE_NAME.fullmatch(_location(url_value).strip())
+    return bool(not chunk or url_is_complete or is_url(location) or _ARCHIVE_NAME.fullmatch(location))
+
+
+def _location(value: str) -> str:
+    named = _NAME.fullmatch(value)
+    return named.group(2).lstrip() if named else value
+
+
+def _parse_value(value: str) -> ModelSpec:
+    named = _NAME.fullmatch(value)
+    if not named:
+        return ModelSpec(None, value)
+    name, location = named.group(1).strip(), named.group(2).strip()
+    if not name or not location:
+        raise ValueError(f'"{value}" is no model to load: expected <location> or <name>=<location>')
+    return ModelSpec(name, location)

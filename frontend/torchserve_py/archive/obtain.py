@@ -1,0 +1,36 @@
+"""The way in to this package: from the `url` of a registration to a model's files, downloaded or found, then opened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torchserve_py.archive.fetch import fetch
+from torchserve_py.archive.locate import locate
+from torchserve_py.archive.model_files import ModelFiles, open_model
+from torchserve_py.archive.model_spec import is_url
+
+
+def obtain(
+    url: str,
+    *,
+    model_store: Path | None,
+    temp_dir: Path,
+    allowed_urls: Sequence[re.Pattern[str]] = (),
+    handler: str | None = None,
+) -> ModelFiles:
+    """Get the model at `url`: a URL that is allowed, a file or folder of the model store, or a folder by its path.
+
+    Blocks, possibly for long: call it in a thread. `handler` is the one that the registration names, if any.
+    Raises ArchiveError; then nothing is left behind, in the model store or in `temp_dir`.
+    """
+    if not is_url(url):
+        return open_model(locate(url, model_store), temp_dir, url=url, handler=handler)
+    archive = fetch(url, model_store, allowed_urls=allowed_urls)
+    try:
+        return replace(open_model(archive, temp_dir, url=url, handler=handler), downloaded=archive)
+    except BaseException:
+        archive.unlink(missing_ok=True)
+        raise

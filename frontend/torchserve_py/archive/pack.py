@@ -1,0 +1,208 @@
+"""Making a model archive: `.mar` (ZIP, deflated or stored), `.tar.gz` or a folder.
+
+Large files are streamed from where they are, and the archive takes its name only when it is complete.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import shutil
+import tarfile
+import time
+import uuid
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import IO, BinaryIO, Literal, cast
+
+from torchserve_py.archive.artifacts import Artifacts
+from torchserve_py.archive.errors import PackError
+from torchserve_py.archive.handler_name import packed_handler
+from torchserve_py.archive.manifest import MANIFEST_PATH, RUNTIMES, Manifest, describe, stamped
+from torchserve_py.archive.progress import Progress, progress_bar
+
+log = logging.getLogger(__name__)
+
+ArchiveFormat = Literal["default", "tgz", "no-archive", "zip-store"]
+# What TorchServe's archiver adds to the model's name.
+SUFFIXES: dict[ArchiveFormat, str] = {"tgz": ".tar.gz", "no-archive": "", "zip-store": ".mar", "default": ".mar"}
+
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
+_CHUNK_BYTES = 1 << 20
+_GZIP_LEVEL = 6  # tarfile's own default, 9, takes twice the time for weights and saves nothing
+_Files = Sequence[tuple[PurePosixPath, Path]]
+
+
+@dataclass(frozen=True, slots=True)
+class PackOptions:
+    """What `torch-model-archiver` is told. Paths are relative to the working directory; None means not given.
+
+    handler      a built-in name, or a Python file with or without `.py`, and `:function` behind it where one is meant
+    extra_files  comma-separated files, wildcards and folders
+    """
+
+    model_name: str
+    handler: str
+    version: str
+    serialized_file: str | None = None
+    model_file: str | None = None
+    extra_files: str | None = None
+    runtime: str = RUNTIMES[0]
+    export_path: str = "."
+    archive_format: ArchiveFormat = "default"
+    force: bool = False
+    requirements_file: str | None = None
+    config_file: str | None = None
+
+
+def pack(options: PackOptions) -> Path:
+    """Write the archive and return its path.
+
+    Raises PackError, FileNotFoundError for a file that is not there, and OSError; then a new archive is not left behind
+    half written, and one that was there before is as it was.
+    """
+    if not _MODEL_NAME.fullmatch(options.model_name):
+        raise PackError(
+            "Model name contains special characters.\n"
+            "The allowed regular expression filter for model name is: ^[A-Za-z0-9][A-Za-z0-9_\\-.]*$"
+        )
+    if options.archive_format not in SUFFIXES:
+        raise PackError(f'Archive format "{options.archive_format}" must be one of {", ".join(SUFFIXES)}.')
+    export_path = Path(options.export_path)
+    target = export_path / (options.model_name + SUFFIXES[options.archive_format])
+    artifacts = Artifacts(leave_out=target)
+    manifest = _collect(options, artifacts)
+    _check_target(target, options.force)
+    try:
+        export_path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise PackError(
+            f"Given export-path {export_path} is not a directory. Point to a valid export-path directory."
+        ) from error
+    _write(target, options, manifest, artifacts.sorted_files())
+    return target
+
+
+def _collect(options: PackOptions, artifacts: Artifacts) -> Manifest:
+    """Find the files and make the manifest, which knows them by their names in the archive."""
+    if options.runtime not in RUNTIMES:
+        raise PackError(f'Runtime "{options.runtime}" must be one of {", ".join(RUNTIMES)}.')
+    handler = packed_handler(options.handler, options.runtime)
+    for path in (options.model_file, options.serialized_file, handler.file):
+        if path:
+            artifacts.add_file(Path(path))
+    if options.extra_files:
+        artifacts.add_extra_files(options.extra_files)
+    for path in (options.requirements_file, options.config_file):
+        if path:
+            artifacts.add_file(Path(path))
+    manifest = describe(
+        model_name=options.model_name,
+        version=options.version,
+        handler=handler.manifest_entry,
+        serialized_file=_name(options.serialized_file),
+        model_file=_name(options.model_file),
+        requirements_file=_name(options.requirements_file),
+        config_file=_name(options.config_file),
+        runtime=options.runtime,
+    )
+    return stamped(manifest, datetime.now())
+
+
+def _name(path: str | None) -> str | None:
+    return Path(path).name if path else None
+
+
+def _check_target(target: Path, force: bool) -> None:
+    if not target.exists():
+        return
+    if not force:
+        raise PackError(
+            f"{target} already exists.\n"
+            "Please specify --force/-f option to overwrite the model archive output file.\n"
+            "See -h/--help for more details."
+        )
+    log.warning("Overwriting %s ...", target)
+
+
+def _write(target: Path, options: PackOptions, manifest: Manifest, files: _Files) -> None:
+    total = sum(file.stat().st_size for _, file in files)
+    with progress_bar(total, target.name) as progress:
+        if options.archive_format == "no-archive":
+            _write_folder(target, manifest, files, progress)
+            return
+        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+        try:
+            if options.archive_format == "tgz":
+                _write_tar(partial, options.model_name, manifest, files, progress)
+            else:
+                compression = zipfile.ZIP_STORED if options.archive_format == "zip-store" else zipfile.ZIP_DEFLATED
+                _write_zip(partial, compression, manifest, files, progress)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _write_zip(target: Path, compression: int, manifest: Manifest, files: _Files, progress: Progress) -> None:
+    with zipfile.ZipFile(target, "w", compression) as archive:
+        for name, file in files:
+            member = zipfile.ZipInfo.from_file(file, str(name), strict_timestamps=False)
+            member.compress_type = compression
+            with archive.open(member, "w") as sink, file.open("rb") as source:
+                _copy(source, sink, progress)
+        archive.writestr(str(MANIFEST_PATH), manifest.to_json())
+
+
+def _write_tar(target: Path, top_folder: str, manifest: Manifest, files: _Files, progress: Progress) -> None:
+    with tarfile.open(target, "w:gz", compresslevel=_GZIP_LEVEL, dereference=True) as archive:
+        for name, file in files:
+            with file.open("rb") as source:
+                member = archive.gettarinfo(arcname=f"{top_folder}/{name}", fileobj=source)
+                archive.addfile(_anonymous(member), cast(IO[bytes], _Watched(source, progress)))
+        content = manifest.to_json().encode()
+        member = tarfile.TarInfo(f"{top_folder}/{MANIFEST_PATH}")
+        member.size, member.mtime = len(content), int(time.time())
+        archive.addfile(member, io.BytesIO(content))
+
+
+def _write_folder(target: Path, manifest: Manifest, files: _Files, progress: Progress) -> None:
+    for name, file in files:
+        copy = target / name
+        if copy.exists() and copy.samefile(file):
+            continue
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("rb") as source, copy.open("wb") as sink:
+            _copy(source, sink, progress)
+        shutil.copymode(file, copy)
+    (target / MANIFEST_PATH).parent.mkdir(parents=True, exist_ok=True)
+    (target / MANIFEST_PATH).write_text(manifest.to_json(), encoding="utf-8")
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Without the packer's account, which is nobody's business and would make equal archives differ."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
+
+
+def _copy(source: BinaryIO, sink: IO[bytes], progress: Progress) -> None:
+    while chunk := source.read(_CHUNK_BYTES):
+        sink.write(chunk)
+        progress.update(len(chunk))
+
+
+class _Watched:
+    """A file that tells a progress bar what was read of it."""
+
+    def __init__(self, file: BinaryIO, progress: Progress) -> None:
+        self._file = file
+        self._progress = progress
+
+    def read(self, size: int) -> bytes:
+        chunk = self._file.read(size)
+        self._progress.update(len(chunk))
+        return chunk

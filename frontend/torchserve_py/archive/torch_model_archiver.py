@@ -1,0 +1,89 @@
+"""The command `torch-model-archiver`: the flags of TorchServe's, and their meaning."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+
+from torchserve_py.archive.errors import PackError
+from torchserve_py.archive.handler_name import BUILT_IN_HANDLERS
+from torchserve_py.archive.manifest import RUNTIMES
+from torchserve_py.archive.pack import SUFFIXES, PackOptions, pack
+
+_FLAGS: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
+    (("--model-name",), {"required": True, "help": "name of the model, and of the archive: <model-name>.mar"}),
+    (
+        ("--handler",),
+        {
+            "required": True,
+            "help": "a Python file (.py may be left out), <file>:<function>, or a built-in handler:\n"
+            + " ".join(BUILT_IN_HANDLERS),
+        },
+    ),
+    (("-v", "--version"), {"required": True, "help": "version of the model"}),
+    (
+        ("--serialized-file",),
+        {"help": "weights: a .pt or .pth file with a state_dict (eager mode), a TorchScript module, or an .onnx file"},
+    ),
+    (
+        ("--model-file",),
+        {"help": "Python file with the model's class, for eager mode: exactly one class derived from torch.nn.Module"},
+    ),
+    (
+        ("--extra-files",),
+        {"help": "comma-separated files, wildcards and folders; the contents of a folder go to the archive's root"},
+    ),
+    (
+        ("--runtime",),
+        {"choices": RUNTIMES, "default": RUNTIMES[0], "help": "language of the handler (default: python)"},
+    ),
+    (
+        ("--export-path",),
+        {"default": ".", "help": "where the archive is written (default: the current folder); made if missing"},
+    ),
+    (
+        ("--archive-format",),
+        {
+            "choices": tuple(SUFFIXES),
+            "default": "default",
+            "help": "default:    <model-name>.mar, a compressed ZIP\n"
+            "zip-store:  <model-name>.mar, not compressed: quick to write\n"
+            "tgz:        <model-name>.tar.gz\n"
+            "no-archive: the folder <model-name>",
+        },
+    ),
+    (("-f", "--force"), {"action": "store_true", "help": "overwrite an archive that exists"}),
+    (("-r", "--requirements-file"), {"help": "requirements.txt with the Python packages that the model needs"}),
+    (("-c", "--config-file"), {"help": "model-config.yaml with the model's settings, such as batchSize"}),
+)
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> PackOptions:
+    """Read the command line, `sys.argv` when None. Bad usage prints what is wrong and exits with status 2."""
+    parser = argparse.ArgumentParser(
+        prog="torch-model-archiver",
+        description="Pack a model and its handler into an archive that the model server loads.",
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    for names, settings in _FLAGS:
+        parser.add_argument(*names, **settings)  # type: ignore[arg-type]
+    return PackOptions(**vars(parser.parse_args(arguments)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Pack what the command line asks for. Returns the exit status: 0, or 1 after printing what was wrong."""
+    logging.basicConfig(format="%(levelname)s - %(message)s")
+    options = parse_options(arguments)
+    try:
+        archive = pack(options)
+    except (PackError, OSError, ValueError) as error:
+        print(f"ERROR - {error}", file=sys.stderr)
+        return 1
+    print(f"Successfully exported model {options.model_name} to file {archive}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
