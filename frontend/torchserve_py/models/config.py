@@ -1,0 +1,340 @@
+"""`model-config.yaml`: what a model's author says about how the model is to be run.
+
+The handler reads the same file, so keys that the server does not know are left to it. The keys that the server does
+know (TorchServe's, and `onExpiredSequence`) are strict: a wrong type, a value out of range or two settings that
+contradict each other are refused with all problems named at once, instead of being ignored until the first request
+fails. `docs/model-config.md` describes every key.
+"""
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+from torchserve_py.models.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
+
+MAX_INT = 2**31 - 1
+
+HANDLER_KEYS = frozenset({"pt2", "handler", "dali", "deepspeed", "pippy", "micro_batching"})
+"""Keys that code running in the worker reads; the server never does."""
+
+
+class InvalidModelConfig(ValueError):
+    """The file cannot be used. `problems` has one line for each thing to correct; `str()` has them all."""
+
+    def __init__(self, source: str, problems: list[str]) -> None:
+        super().__init__(f"{source}: " + "; ".join(problems))
+        self.source = source
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchrunConfig:
+    """The `torchrun` map: how the processes of one parallel worker are launched. None = not set."""
+
+    nnodes: int | None = None
+    nproc_per_node: int | None = None
+    rdzv_backend: str | None = None
+    rdzv_endpoint: str | None = None
+    rdzv_conf: str | None = None
+    monitor_interval: int | None = None
+    node_rank: int | None = None
+    omp_num_threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """One model-config.yaml. None = the key is not in the file. Times are milliseconds (`_ms`) or seconds."""
+
+    min_workers: int | None = None
+    max_workers: int | None = None
+    batch_size: int | None = None
+    max_batch_delay_ms: int | None = None
+    response_timeout: int | None = None
+    startup_timeout: int | None = None
+    device_type: Literal["cpu", "gpu", "auto"] | None = None
+    device_ids: tuple[int, ...] | None = None
+    parallel_type: Literal["", "pp", "tp", "pptp", "custom"] | None = None
+    parallel_level: int | None = None
+    torchrun: TorchrunConfig | None = None
+    max_retry_timeout: int | None = None
+    client_timeout_ms: int | None = None
+    job_queue_size: int | None = None
+    use_job_ticket: bool | None = None
+    continuous_batching: bool | None = None
+    sequence_batching: bool | None = None
+    sequence_max_idle_ms: int | None = None
+    sequence_timeout_ms: int | None = None
+    max_sequence_job_queue_size: int | None = None
+    max_num_sequence: int | None = None
+    on_expired_sequence: Literal["refuse", "restart"] | None = None
+    async_communication: bool | None = None
+    use_venv: bool | None = None
+    source: str = "model-config.yaml"
+    raw: Mapping[Any, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    """The whole file, as the handler sees it in `context.model_yaml_config`."""
+    warnings: tuple[str, ...] = ()
+    """What is allowed but probably not meant, one line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key that the server reads. `read` turns its value into the attribute's, or raises ValueError(what is right)."""
+
+    name: str
+    attribute: str
+    read: Callable[[object], object]
+
+
+def _integer(minimum: int, maximum: int = MAX_INT) -> Callable[[object], object]:
+    bounds = f"an integer from {minimum}" + (f" to {maximum}" if maximum < MAX_INT else "")
+
+    def read(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            raise ValueError(bounds)
+        return value
+
+    return read
+
+
+def _boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("a text")
+    return value
+
+
+def _choice(*choices: str) -> Callable[[object], object]:
+    def read(value: object) -> str:
+        if not isinstance(value, str) or value.lower() not in choices:
+            raise ValueError("one of " + ", ".join(choice or '""' for choice in choices))
+        return value.lower()
+
+    return read
+
+
+def _device_ids(value: object) -> tuple[int, ...]:
+    """Whether the ids exist is known only where the model is run: see `effective.resolve`."""
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(type(item) is int and 0 <= item <= MAX_INT for item in value)
+    ):
+        raise ValueError("a list of one or more GPU numbers, each an integer from 0, for example [0, 1]")
+    return tuple(value)
+
+
+def _mapping(value: object) -> Mapping[Any, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("a map of torchrun options, for example {nproc-per-node: 4}")
+    return value
+
+
+KEYS: tuple[Key, ...] = (
+    Key("minWorkers", "min_workers", _integer(1)),
+    Key("maxWorkers", "max_workers", _integer(1)),
+    Key("batchSize", "batch_size", _integer(1)),
+    Key("maxBatchDelay", "max_batch_delay_ms", _integer(0)),
+    Key("responseTimeout", "response_timeout", _integer(1)),
+    Key("startupTimeout", "startup_timeout", _integer(1)),
+    Key("deviceType", "device_type", _choice("cpu", "gpu", "auto")),
+    Key("deviceIds", "device_ids", _device_ids),
+    Key("parallelType", "parallel_type", _choice("", "pp", "tp", "pptp", "custom")),
+    Key("parallelLevel", "parallel_level", _integer(0)),
+    Key("torchrun", "torchrun", _mapping),
+    Key("maxRetryTimeoutInSec", "max_retry_timeout", _integer(0)),
+    Key("clientTimeoutInMills", "client_timeout_ms", _integer(0)),
+    Key("jobQueueSize", "job_queue_size", _integer(0)),
+    Key("useJobTicket", "use_job_ticket", _boolean),
+    Key("continuousBatching", "continuous_batching", _boolean),
+    Key("sequenceBatching", "sequence_batching", _boolean),
+    Key("sequenceMaxIdleMSec", "sequence_max_idle_ms", _integer(0)),
+    Key("sequenceTimeoutMSec", "sequence_timeout_ms", _integer(0)),
+    Key("maxSequenceJobQueueSize", "max_sequence_job_queue_size", _integer(1)),
+    Key("maxNumSequence", "max_num_sequence", _integer(1)),
+    Key("onExpiredSequence", "on_expired_sequence", _choice("refuse", "restart")),
+    Key("asyncCommunication", "async_communication", _boolean),
+    Key("useVenv", "use_venv", _boolean),
+)
+
+TORCHRUN_KEYS: tuple[Key, ...] = (
+    Key("nnodes", "nnodes", _integer(1)),
+    Key("nproc-per-node", "nproc_per_node", _integer(1)),
+    Key("rdzv-backend", "rdzv_backend", _text),
+    Key("rdzv-endpoint", "rdzv_endpoint", _text),
+    Key("rdzv-conf", "rdzv_conf", _text),
+    Key("monitor-interval", "monitor_interval", _integer(1)),
+    Key("node-rank", "node_rank", _integer(0)),
+    Key("OMP_NUMBER_THREADS", "omp_num_threads", _integer(1)),
+)
+
+_SEQUENCE_KEYS = (
+    "sequenceMaxIdleMSec",
+    "sequenceTimeoutMSec",
+    "maxSequenceJobQueueSize",
+    "maxNumSequence",
+    "onExpiredSequence",
+)
+
+
+def read_model_config(path: Path) -> ModelConfig:
+    """Reads and checks the model config at `path`. Raises InvalidModelConfig (also for a file that cannot be read)."""
+    try:
+        mapping = read_yaml_mapping(path)
+    except UnreadableYaml as error:
+        raise InvalidModelConfig(path.name, [str(error)]) from error
+    except OSError as error:
+        raise InvalidModelConfig(path.name, [f"the file cannot be read: {error.strerror or error}"]) from error
+    return parse_model_config(mapping, path.name)
+
+
+def parse_model_config(mapping: YamlMapping, source: str = "model-config.yaml") -> ModelConfig:
+    """Checks a mapping that was read from `source`. Raises InvalidModelConfig with every problem found."""
+    refused: dict[str, str] = {}
+    values = _read_keys(mapping.values, KEYS, "", mapping.lines, refused)
+    warnings = list(_misspelt(mapping.values))
+    options = values.get("torchrun")
+    if isinstance(options, Mapping):
+        values["torchrun"] = TorchrunConfig(**_read_keys(options, TORCHRUN_KEYS, "torchrun.", mapping.lines, refused))
+        warnings += _unknown_torchrun(options)
+    config = ModelConfig(**values, source=source, raw=MappingProxyType(dict(mapping.values)))
+    problems = list(refused.values())
+    problems += [text for names, text in _contradictions(config) if refused.keys().isdisjoint(names)]
+    if problems:
+        raise InvalidModelConfig(source, problems)
+    return replace(config, warnings=(*warnings, *_without_effect(config)))
+
+
+def _read_keys(
+    values: Mapping[Any, Any], keys: tuple[Key, ...], parent: str, lines: Mapping[str, int], refused: dict[str, str]
+) -> dict[str, Any]:
+    """The attributes of the keys that are present (`null`: absent); `refused` gets the name and fault of the others."""
+    attributes: dict[str, Any] = {}
+    for key in keys:
+        value = values.get(key.name)
+        if value is None:
+            continue
+        name = parent + key.name
+        try:
+            attributes[key.attribute] = key.read(value)
+        except ValueError as error:
+            line = lines.get(parent.rstrip(".") or key.name)
+            refused[name] = f"{f'line {line}: ' if line else ''}{name} is {_shown(value)}, it must be {error}"
+    return attributes
+
+
+_Contradiction: TypeAlias = tuple[tuple[str, ...], str]
+
+
+def _contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
+    """The keys and the text of each pair of settings that cannot both be meant."""
+    yield from _worker_contradictions(config)
+    yield from _parallel_contradictions(config)
+    yield from _batching_contradictions(config)
+
+
+def _worker_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
+    low, high = config.min_workers, config.max_workers
+    if low and high and low > high:
+        yield (
+            ("minWorkers", "maxWorkers"),
+            f"minWorkers is {low} but maxWorkers is {high}; maxWorkers must be at least {low}",
+        )
+    if config.device_ids and config.device_type == "cpu":
+        ids = list(config.device_ids)
+        yield ("deviceIds", "deviceType"), f"deviceIds is {ids} but deviceType is cpu; say gpu or leave deviceIds out"
+
+
+def _parallel_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
+    keys = ("parallelType", "parallelLevel", "torchrun", "torchrun.nproc-per-node", "deviceIds")
+    processes = config.torchrun.nproc_per_node if config.torchrun else None
+    level = config.parallel_level or processes or 0
+    named = f"parallelLevel is {level}" if config.parallel_level else f"torchrun.nproc-per-node is {level}"
+    if processes and level != processes:
+        yield (
+            keys,
+            f"{named} but torchrun.nproc-per-node is {processes}; they mean the same, so leave parallelLevel out",
+        )
+    if level > 1 and not config.parallel_type:
+        yield keys, f"{named} but parallelType is not set; it must be pp, tp, pptp or custom"
+    if config.parallel_type and not level:
+        yield (
+            keys,
+            f"parallelType is {config.parallel_type} but parallelLevel is not set; "
+            "it must be the number of GPUs of one worker (or torchrun.nproc-per-node must)",
+        )
+    ids = list(config.device_ids or ())
+    if config.parallel_type and len(set(ids)) < len(ids):
+        yield keys, f"deviceIds is {ids}; with parallelType each GPU may be named only once"
+    elif config.parallel_type and ids and level > len(ids):
+        yield keys, f"{named} but deviceIds names only {len(ids)} GPUs: {ids}; name at least {level}"
+
+
+def _batching_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
+    if config.sequence_batching and not config.sequence_max_idle_ms:
+        idle = "not set" if config.sequence_max_idle_ms is None else config.sequence_max_idle_ms
+        yield (
+            ("sequenceBatching", "sequenceMaxIdleMSec"),
+            f"sequenceBatching is true but sequenceMaxIdleMSec is {idle}; it must be the milliseconds after which a "
+            "sequence without requests is closed, for example 60000",
+        )
+    for name, enabled in (
+        ("continuousBatching", config.continuous_batching),
+        ("sequenceBatching", config.sequence_batching),
+    ):
+        if enabled and config.async_communication:
+            yield (
+                (name, "asyncCommunication"),
+                f"{name} and asyncCommunication are both true but each decides when requests are sent; keep one",
+            )
+
+
+def _without_effect(config: ModelConfig) -> Iterator[str]:
+    """Settings that are allowed together although one of them then does nothing."""
+    if not config.sequence_batching:
+        unused = [name for name in _SEQUENCE_KEYS if config.raw.get(name)]
+        if unused:
+            yield f"{', '.join(unused)} has no effect because sequenceBatching is not true"
+    if config.use_job_ticket and config.sequence_batching:
+        yield "useJobTicket is ignored for a model with sequenceBatching"
+    elif config.use_job_ticket and (config.batch_size or 1) > 1:
+        yield f"batchSize {config.batch_size} has no effect: useJobTicket takes a request only while a worker is idle"
+    timeout = config.client_timeout_ms
+    if timeout and config.max_batch_delay_ms and config.max_batch_delay_ms >= timeout and (config.batch_size or 1) > 1:
+        yield (
+            f"clientTimeoutInMills is {timeout} but maxBatchDelay is {config.max_batch_delay_ms}: "
+            "a request that waits for its batch to fill expires first"
+        )
+
+
+def _misspelt(values: Mapping[Any, Any]) -> Iterator[str]:
+    """A warning for each unknown key that reads like a known one."""
+    known = {_plain(key.name): key.name for key in KEYS}
+    for name in values:
+        if isinstance(name, str) and name not in known.values() and name not in HANDLER_KEYS:
+            for match in difflib.get_close_matches(_plain(name), known, n=1, cutoff=0.8):
+                yield f"{name} is not a key that the server reads; did you mean {known[match]}?"
+
+
+def _unknown_torchrun(options: Mapping[Any, Any]) -> Iterator[str]:
+    """Only the server reads the torchrun map, so every unknown key in it is worth a word."""
+    known = [key.name for key in TORCHRUN_KEYS]
+    for option in options:
+        if option not in known:
+            yield f"torchrun.{option} is not known and has no effect; known are {', '.join(known)}"
+
+
+def _plain(key: str) -> str:
+    return key.replace("_", "").replace("-", "").lower()
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"

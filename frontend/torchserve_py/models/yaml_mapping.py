@@ -1,0 +1,124 @@
+"""A YAML file that holds one mapping, read without trusting its author.
+
+PyYAML's C composer recurses without a limit and merge keys multiply, so a small file could take the whole server down.
+The limits on size, nesting and expansion are checked before anything is built from the text.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+try:
+    from yaml import CSafeLoader as SafeLoader
+except ImportError:
+    from yaml import SafeLoader  # type: ignore[assignment]
+
+MAX_SIZE = 1 << 20
+"""Bytes."""
+MAX_DEPTH = 64
+"""Mappings and lists inside each other."""
+MAX_NODES = 100_000
+"""Values, with every alias counted as often as it is used."""
+
+
+class UnreadableYaml(ValueError):
+    """The file is not YAML, not a mapping, or over a limit; the text says which, and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class YamlMapping:
+    """`values` as `yaml.safe_load` gives them, and the line (from 1) on which each top-level key stands."""
+
+    values: Mapping[Any, Any]
+    lines: Mapping[str, int]
+
+
+def read_yaml_mapping(path: Path) -> YamlMapping:
+    """The mapping in the file at `path`; without a document it is empty. Raises UnreadableYaml, OSError."""
+    with path.open("rb") as file:
+        text = file.read(MAX_SIZE + 1)
+    if len(text) > MAX_SIZE:
+        raise UnreadableYaml(f"the file is larger than {MAX_SIZE} bytes, the most that is read")
+    return parse_yaml_mapping(text)
+
+
+def parse_yaml_mapping(text: bytes) -> YamlMapping:
+    """Parses one YAML document. Raises UnreadableYaml."""
+    try:
+        _check_depth(text)
+        loader = SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None or _is_null(node):
+                return YamlMapping({}, {})
+            if not isinstance(node, yaml.MappingNode):
+                raise UnreadableYaml(f"{_place(node)}the file must hold 'key: value' lines, not a {_kind(node)}")
+            _count_nodes(node, {})
+            lines = _unique_keys(node, "")
+            return YamlMapping(loader.construct_document(node), lines)
+        finally:
+            loader.dispose()
+    except UnreadableYaml:
+        raise
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number or a date that Python cannot hold
+        raise UnreadableYaml(f"not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def _check_depth(text: bytes) -> None:
+    depth = 0
+    for event in yaml.parse(text, SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise UnreadableYaml(f"{_place(event)}mappings and lists are nested more than {MAX_DEPTH} deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _count_nodes(node: yaml.Node, counted: dict[int, int]) -> int:
+    """How many nodes `node` stands for once its aliases are expanded."""
+    known = counted.get(id(node))
+    if known is not None:
+        if known == 0:
+            raise UnreadableYaml(f"{_place(node)}an alias makes this value contain itself")
+        return known
+    counted[id(node)] = 0
+    children = [child for pair in node.value for child in pair] if isinstance(node, yaml.MappingNode) else node.value
+    count = 1 if isinstance(node, yaml.ScalarNode) else 1 + sum(_count_nodes(child, counted) for child in children)
+    if count > MAX_NODES:
+        raise UnreadableYaml(f"{_place(node)}more than {MAX_NODES} values once the aliases are expanded")
+    counted[id(node)] = count
+    return count
+
+
+def _unique_keys(node: yaml.MappingNode, parent: str) -> dict[str, int]:
+    """The line of each key; a key that is given twice is refused, because PyYAML would silently take the last one."""
+    lines: dict[str, int] = {}
+    for key, value in node.value:
+        if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+            if key.value in lines:
+                first = lines[key.value]
+                raise UnreadableYaml(f"{_place(key)}{parent}{key.value} is already given on line {first}; keep one")
+            lines[key.value] = _line(key)
+            if not parent and isinstance(value, yaml.MappingNode):
+                _unique_keys(value, f"{key.value}.")
+    return lines
+
+
+def _line(place: yaml.Node | yaml.Event) -> int:
+    return place.start_mark.line + 1 if place.start_mark else 0
+
+
+def _place(place: yaml.Node | yaml.Event) -> str:
+    return f"line {_line(place)}: "
+
+
+def _is_null(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+
+
+def _kind(node: yaml.Node) -> str:
+    return "list" if isinstance(node, yaml.SequenceNode) else "single value"
