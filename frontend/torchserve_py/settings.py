@@ -52,7 +52,6 @@ class Resolution:
     warnings: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
-    @property
     def settings(self) -> Settings:
         """The settings. Raises `SettingsError` when there are errors."""
         if self.errors:
@@ -68,7 +67,7 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         SystemExit: ``argv`` is no valid command line.
     """
     resolution = resolve(parse_flags(argv), environ, Path.cwd())
-    settings = resolution.settings
+    settings = resolution.settings()
     for warning in resolution.warnings:
         _log.warning(warning)
     return settings

@@ -1,0 +1,283 @@
+"""The command: what it prints, its exit codes, and which processes there are afterwards. The server is a small fake."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from torchserve_py.cli import Launcher, main
+from torchserve_py.version import __version__
+
+DEADLINE = 30.0
+FAKE_SERVER = """
+import os, signal, sys, time
+from pathlib import Path
+
+def end(number, frame):
+    Path("signals").open("a").write(signal.Signals(number).name + " ")
+    if "stubborn" not in os.environ.get("FAKE", ""):
+        sys.exit(int(os.environ.get("FAKE_EXIT", "0")))
+
+signal.signal(signal.SIGTERM, end)
+signal.signal(signal.SIGINT, end)
+Path("argv.part").write_text(" ".join(sys.argv[1:]))
+os.rename("argv.part", "argv")
+while True:
+    time.sleep(0.05)
+"""
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A current directory with a model store, and a fake server that can be started from it."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "fake_server.py").write_text(FAKE_SERVER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "modules"), *filter(None, sys.path)]))
+    yield tmp_path
+    pid_path = tmp_path / "pid"
+    if pid_path.exists() and int(pid_path.read_text()) != os.getpid():
+        for process in psutil.process_iter(["pid", "cmdline"]):
+            if str(process.pid) == pid_path.read_text() and "fake_server" in (process.info["cmdline"] or []):
+                process.kill()
+                process.wait(DEADLINE)
+
+
+def launch(home, *argv):
+    return Launcher(argv, module="fake_server", pid_path=home / "pid").run()
+
+
+def start(home, *argv):
+    """Start the fake server and wait until it listens to signals; returns its process."""
+    assert launch(home, "--model-store", "store", *argv) == 0
+    wait_for((home / "argv").exists)
+    return psutil.Process(int((home / "pid").read_text()))
+
+
+# Start
+
+
+def test_start_returns_at_once_and_leaves_a_server_in_a_session_of_its_own(home, capsys):
+    server = start(home, "--start", "--ncs")
+    assert (home / "argv").read_text() == "--model-store store --start --ncs"
+    assert os.getsid(server.pid) == server.pid
+    assert server.cwd() == str(home)
+    assert oct((home / "pid").stat().st_mode & 0o777) == "0o644"
+    assert [path.name for path in home.glob("*pid*")] == ["pid"]
+    assert capsys.readouterr().out == ""
+
+
+def test_a_second_start_tells_who_is_running(home, capsys):
+    server = start(home)
+    assert launch(home, "--start", "--model-store", "store") == 1
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "TorchServe is already running, please use torchserve --stop to stop TorchServe."
+    assert second.startswith(f"It is process {server.pid}, running since 20")
+
+
+@pytest.mark.parametrize("argv", [["--model-store", "no"], ["--foreground", "--model-store", "store"]])
+def test_a_wrong_configuration_is_told_before_any_process_starts(home, capsys, argv):
+    (home / "config.properties").write_text("debug=maybe" if "store" in argv else "")
+    assert launch(home, *argv) == 1
+    assert capsys.readouterr().out.strip() in (
+        "--model-store directory not found: no",
+        "Invalid configuration: config.properties:1: debug = maybe: expected true or false",
+    )
+    assert not (home / "pid").exists()
+
+
+def test_a_pid_file_that_cannot_be_written_leaves_no_server(home, capsys):
+    launcher = Launcher(["--model-store", "store"], module="fake_server", pid_path=home / "no_directory" / "pid")
+    assert launcher.run() == 1
+    assert "cannot be written" in capsys.readouterr().out
+    children = [child.cmdline() for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    assert not [cmdline for cmdline in children if "fake_server" in cmdline]
+
+
+# Pid file
+
+
+@pytest.fixture
+def unused_pid():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize("content", ["{unused}", "", "no number"])
+def test_an_orphan_pid_file_is_removed(home, capsys, unused_pid, content):
+    (home / "pid").write_text(content.format(unused=unused_pid))
+    assert launch(home, "--stop") == 0
+    assert capsys.readouterr().out == "Removing orphan pid file.\nTorchServe is not currently running.\n"
+    assert not (home / "pid").exists()
+
+
+def test_a_pid_of_another_program_is_no_running_server(home, capsys):
+    (home / "pid").write_text(str(os.getpid()))
+    assert launch(home, "--stop") == 0
+    assert capsys.readouterr().out == "TorchServe is not currently running.\n"
+    assert (home / "pid").read_text() == str(os.getpid())
+    server = start(home)
+    assert server.pid != os.getpid()
+
+
+# Stop
+
+
+def test_stop_waits_until_the_server_is_gone(home, capsys):
+    server = start(home)
+    (home / "key_file.json").write_text("{}")
+    assert launch(home, "--stop") == 0
+    assert capsys.readouterr().out == "TorchServe has stopped.\n"
+    assert not server.is_running()
+    assert (home / "signals").read_text() == "SIGTERM "
+    assert not (home / "pid").exists()
+    assert not (home / "key_file.json").exists()
+
+
+def test_stop_from_elsewhere_deletes_the_key_file_of_the_server_too(home, monkeypatch):
+    start(home)
+    (home / "elsewhere").mkdir()
+    for directory in (home, home / "elsewhere"):
+        (directory / "key_file.json").write_text("{}")
+    monkeypatch.chdir(home / "elsewhere")
+    assert launch(home, "--stop") == 0
+    assert not list(home.rglob("key_file.json"))
+
+
+def test_stop_without_a_server(home, capsys):
+    assert launch(home, "--stop") == 0
+    assert capsys.readouterr().out == "TorchServe is not currently running.\n"
+
+
+def test_stop_gives_up_after_the_drain_limit_of_the_server_and_a_margin(home, capsys, monkeypatch):
+    monkeypatch.setenv("FAKE", "stubborn")
+    monkeypatch.setattr("torchserve_py.cli._STOP_MARGIN", 0)
+    monkeypatch.setattr("torchserve_py.cli._TELL_OF_WAITING_AFTER", 0.0)
+    (home / "config.properties").write_text("drain_timeout=1")
+    server = start(home)
+    (home / "elsewhere").mkdir()
+    monkeypatch.chdir(home / "elsewhere")
+    assert launch(home, "--stop") == 1
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == f"Waiting for process {server.pid} to answer what it has accepted, at most 1 s."
+    assert second == "Stopping TorchServe took too long."
+    assert third == f"Process {server.pid} still runs after 1 s; kill -9 {server.pid} ends it at once."
+    assert server.is_running()
+    assert (home / "pid").exists()
+
+
+def test_stop_of_a_server_that_vanishes_meanwhile(home, capsys, monkeypatch):
+    server = start(home)
+
+    def vanish(process):
+        process.kill()
+        process.wait(DEADLINE)
+        raise psutil.NoSuchProcess(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "terminate", vanish)
+    assert launch(home, "--stop") == 0
+    assert capsys.readouterr().out == "TorchServe already stopped.\n"
+    assert not (home / "pid").exists()
+    assert not server.is_running()
+
+
+# Foreground
+
+
+def foreground(home, **environ):
+    """Start a launcher process with --foreground and wait until its server listens to signals."""
+    code = (
+        "import sys; from pathlib import Path; from torchserve_py.cli import Launcher;"
+        "sys.exit(Launcher(sys.argv[1:], module='fake_server', pid_path=Path('pid')).run())"
+    )
+    command = [sys.executable, "-c", code, "--foreground", "--model-store", "store"]
+    process = subprocess.Popen(command, cwd=home, env=os.environ | environ)
+    wait_for((home / "argv").exists)
+    wait_for((home / "pid").exists)
+    return process
+
+
+@pytest.mark.parametrize(
+    ("sent", "received"), [(signal.SIGINT, "SIGINT "), (signal.SIGTERM, "SIGTERM "), (signal.SIGHUP, "SIGTERM ")]
+)
+def test_foreground_forwards_signals_once_and_passes_the_exit_code_on(home, sent, received):
+    launcher = foreground(home, FAKE_EXIT="7")
+    launcher.send_signal(sent)
+    assert launcher.wait(DEADLINE) == 7
+    assert (home / "signals").read_text() == received
+    assert not (home / "pid").exists()
+
+
+def test_foreground_tells_of_a_killed_server_as_a_shell_does(home):
+    launcher = foreground(home)
+    os.kill(int((home / "pid").read_text()), signal.SIGKILL)
+    assert launcher.wait(DEADLINE) == 128 + signal.SIGKILL
+
+
+def test_stop_ends_a_foreground_server_and_its_launcher(home, capsys):
+    launcher = foreground(home)
+    assert launch(home, "--stop") == 0
+    assert launcher.wait(DEADLINE) == 0
+    assert capsys.readouterr().out == "TorchServe has stopped.\n"
+
+
+# The rest
+
+
+@pytest.mark.parametrize("flag", ["-v", "--version", "--vers"])
+def test_version(capsys, flag):
+    assert main([flag]) == 0
+    assert capsys.readouterr().out == f"TorchServe Version is {__version__}\n"
+
+
+def test_print_config_starts_nothing(home, capsys):
+    assert launch(home, "--print-config", "--start", "--model-store", "store") == 0
+    assert f"{home / 'store'}" in capsys.readouterr().out
+    assert not (home / "pid").exists()
+
+
+def test_print_config_of_a_wrong_configuration(home, capsys):
+    (home / "config.properties").write_text("debug=maybe")
+    assert launch(home, "--print-config") == 1
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "Missing mandatory parameter --model-store",
+        "Invalid configuration: config.properties:1: debug = maybe: expected true or false",
+    ]
+
+
+@pytest.mark.parametrize("argv", [["--start", "--stop"], ["--model", "x"], ["--no-such-flag"]])
+def test_a_wrong_command_line(argv, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    assert "usage: torchserve-py" in capsys.readouterr().err
+
+
+def test_prefixes_of_flags_are_accepted(home):
+    start(home, "--star", "--no-config", "--dis", "--enable", "--work", "store")
+
+
+def test_the_command_imports_nothing_heavy(home):
+    code = "import sys; import torchserve_py.cli; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"aiohttp", "asyncio", "prometheus_client", "psutil", "torch", "numpy", "yaml"} & set(modules)
+
+
+def test_the_pid_file_is_where_torchserve_keeps_it():
+    import tempfile
+
+    assert Launcher([]).pid_path == Path(tempfile.gettempdir()) / ".model_server.pid"

@@ -1,0 +1,367 @@
+"""Settings: precedence, provenance, and what is said about wrong and unknown values."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from torchserve_py.addresses import Address
+from torchserve_py.config_report import report
+from torchserve_py.flags import parse_flags
+from torchserve_py.settings import Settings, SettingsError, load, resolve
+from torchserve_py.settings_table import JVM_KEYS, SOURCES, env_of
+from torchserve_py.value_kinds import split_model_list
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A current directory with a model store."""
+    (tmp_path / "store").mkdir()
+    return tmp_path
+
+
+def configure(home, text="", argv=("--model-store", "store"), environ=None):
+    """Resolve ``text`` as config.properties of ``home``."""
+    if text:
+        (home / "config.properties").write_text(text)
+    return resolve(parse_flags(argv), environ or {}, home)
+
+
+def value(resolution, name):
+    effective = resolution.effective[name]
+    return effective.value, effective.origin
+
+
+# Precedence and provenance
+
+
+def test_defaults(home):
+    resolution = configure(home)
+    assert resolution.settings() == Settings(
+        model_store=home / "store", log_location=home / "logs", metrics_location=home / "logs"
+    )
+    assert {name: each.origin for name, each in resolution.effective.items() if each.origin != "default"} == {
+        "model_store": "flag --model-store"
+    }
+    assert not resolution.warnings
+
+
+def test_file_beats_default_flag_beats_file_environment_beats_flag(home):
+    for name in ("of_flag", "of_env"):
+        (home / name).mkdir()
+    text = "\nmodel_store=store\n"
+    assert value(configure(home, text, argv=[]), "model_store") == (home / "store", "config.properties:2")
+    flag = ["--model-store", "of_flag"]
+    assert value(configure(home, text, argv=flag), "model_store") == (home / "of_flag", "flag --model-store")
+    environ = {"TS_MODEL_STORE": "of_env"}
+    assert value(configure(home, text, flag, environ), "model_store") == (home / "of_flag", "flag --model-store")
+    assert value(configure(home, text + "enable_envvars_config=true", flag, environ), "model_store") == (
+        home / "of_env",
+        "environment variable TS_MODEL_STORE",
+    )
+
+
+def test_the_file_of_the_environment_beats_that_of_the_flag_beats_that_of_the_directory(home):
+    for size, name in enumerate(("config.properties", "flag.properties", "env.properties"), start=1):
+        (home / name).write_text(f"job_queue_size={size}")
+    argv = ["--model-store", "store"]
+    assert value(configure(home), "job_queue_size") == (1, "config.properties:1")
+    argv += ["--ts-config", "flag.properties"]
+    assert value(configure(home, argv=argv), "job_queue_size") == (2, "flag.properties:1")
+    environ = {"TS_CONFIG_FILE": "env.properties"}
+    assert value(configure(home, argv=argv, environ=environ), "job_queue_size") == (3, "env.properties:1")
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("job_queue_size", "TS_JOB_QUEUE_SIZE"),
+        ("token_expiration_min", "TS_TOKEN_EXPIRATION_TIME_MIN"),
+        ("ts_header_key_sequence_id", "TS_HEADER_KEY_SEQUENCE_ID"),
+        ("ts_header_key_sequence_start", "TS_HEADER_KEY_SEQUENCE_START"),
+        ("ts_header_key_sequence_end", "TS_HEADER_KEY_SEQUENCE_END"),
+        ("ts_open_inference_protocol", "TS_OPEN_INFERENCE_PROTOCOL"),
+        ("drain_timeout", "TS_DRAIN_TIMEOUT"),
+        ("log_location", "LOG_LOCATION"),
+        ("temp_dir", "TEMP"),
+        ("models", None),
+        ("model_snapshot", None),
+        ("system_metrics_cmd", None),
+        ("metric_time_interval", None),
+        ("enable_envvars_config", None),
+        ("use_env_allowed_urls", None),
+        ("no_config_snapshots", None),
+    ],
+)
+def test_the_environment_variable_of_a_setting(name, variable):
+    assert env_of(name, SOURCES[name]) == variable
+
+
+def test_an_environment_variable_without_the_switch_is_told_of(home):
+    resolution = configure(home, environ={"TS_JOB_QUEUE_SIZE": "5", "PATH": "/bin"})
+    assert value(resolution, "job_queue_size") == (100, "default")
+    assert resolution.warnings == [
+        "No effect without enable_envvars_config=true in config.properties: TS_JOB_QUEUE_SIZE"
+    ]
+
+
+def test_allowed_urls_of_the_environment_need_a_switch_of_their_own(home):
+    environ = {"TS_ALLOWED_URLS": "https://a/.*, https://b/.*"}
+    resolution = configure(home, "enable_envvars_config=true", environ=environ)
+    assert value(resolution, "allowed_urls")[1] == "default"
+    assert "use_env_allowed_urls=true" in resolution.warnings[0]
+    resolution = configure(home, "enable_envvars_config=true\nuse_env_allowed_urls=true", environ=environ)
+    patterns, origin = value(resolution, "allowed_urls")
+    assert [pattern.pattern for pattern in patterns] == ["https://a/.*", "https://b/.*"]
+    assert origin == "environment variable TS_ALLOWED_URLS"
+    assert patterns[0].fullmatch("HTTPS://A/x.mar")
+
+
+@pytest.mark.parametrize(("text", "expected"), [("oip", True), ("true", False), ("OIP", False), ("", False)])
+def test_the_open_inference_protocol_of_the_environment(home, text, expected):
+    resolution = configure(home, "ts_open_inference_protocol=true", environ={"TS_OPEN_INFERENCE_PROTOCOL": text})
+    assert resolution.settings().ts_open_inference_protocol is expected
+
+
+def test_directories_of_the_environment_need_no_switch(home):
+    environ = {"LOG_LOCATION": "l", "METRICS_LOCATION": str(home / "m"), "TEMP": "store"}
+    settings = configure(home, environ=environ).settings()
+    assert (settings.log_location, settings.metrics_location) == (home / "l", home / "m")
+    assert settings.temp_dir == home / "store"
+
+
+def test_switches_of_the_command_line(home):
+    argv = ["--model-store", "store", "--ncs", "--dt", "--enable-model-api", "--models", "a.mar", "b=x.mar,c.mar"]
+    settings = configure(home, "load_models=all", argv=argv).settings()
+    assert settings.no_config_snapshots
+    assert settings.disable_token_authorization
+    assert settings.enable_model_api
+    assert settings.load_models == ("a.mar", "b=x.mar", "c.mar")
+
+
+# Values
+
+
+def test_values_are_typed(home):
+    settings = configure(
+        home,
+        """
+        inference_address=http://0.0.0.0
+        management_address=unix:/tmp/m.sock
+        metrics_address=https://0.0.0.0
+        default_response_timeout= 300
+        token_expiration_min=0.5
+        decode_input_request=FALSE
+        number_of_gpu=0
+        load_models=a.mar, b=b.mar
+        models={\\
+          "noop": {"1.0": {"batchSize": 4}}\\
+        }
+        metrics_mode=Prometheus
+        blacklist_env_vars=.*USERNAME.*|.*PASSWORD.*
+        service_envelope=
+        system_metrics_cmd=my_metrics.py --gpu 0
+        certificate_file=tls/cert.pem
+        grpc_inference_max_connection_age_ms=4294967296
+        """,
+    ).settings()
+    assert settings.inference_address == Address("http", "0.0.0.0", 80)
+    assert settings.management_address == Address("unix", path="/tmp/m.sock")
+    assert settings.metrics_address == Address("https", "0.0.0.0", 8445)
+    assert settings.default_response_timeout == 300
+    assert settings.token_expiration_min == 0.5
+    assert settings.decode_input_request is False
+    assert settings.number_of_gpu == 0
+    assert settings.load_models == ("a.mar", "b=b.mar")
+    assert settings.models == {"noop": {"1.0": {"batchSize": 4}}}
+    assert settings.metrics_mode == "prometheus"
+    assert settings.blacklist_env_vars.fullmatch("MY_PASSWORD_X")
+    assert settings.service_envelope is None
+    assert settings.system_metrics_cmd == "my_metrics.py --gpu 0"
+    assert settings.certificate_file == home / "tls/cert.pem"
+    assert settings.grpc_inference_max_connection_age_ms == 2**32
+
+
+def test_an_empty_list_of_allowed_urls_allows_none(home):
+    assert configure(home, "allowed_urls=").settings().allowed_urls == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("job_queue_size=abc", "job_queue_size = abc: expected a whole number of at least 1"),
+        ("job_queue_size=0", "job_queue_size = 0: expected a whole number of at least 1"),
+        ("job_queue_size=", "job_queue_size = : expected a whole number of at least 1"),
+        ("grpc_inference_port=70000", "grpc_inference_port = 70000: expected a whole number from 0 to 65535"),
+        ("debug=yes", "debug = yes: expected true or false"),
+        ("token_expiration_min=-1", "token_expiration_min = -1: expected a number greater than 0"),
+        ("token_expiration_min=nan", "token_expiration_min = nan: expected a number greater than 0"),
+        ("metrics_mode=loud", "metrics_mode = loud: expected one of log, prometheus, legacy"),
+        ("metrics_config=no.yaml", "metrics_config = no.yaml: no such file, expected an existing file"),
+        ("workflow_store=no", "workflow_store = no: no such directory, expected an existing directory"),
+        (
+            "inference_address=127.0.0.1:8080",
+            "inference_address = 127.0.0.1:8080: Invalid binding address: 127.0.0.1:8080, expected http://host[:port], "
+            "https://host[:port] or unix:/path, with a port below 65535",
+        ),
+        (
+            "blacklist_env_vars=(",
+            "blacklist_env_vars = (: ( is no regular expression: missing ), unterminated subpattern at position 0, "
+            "expected a regular expression",
+        ),
+        (
+            'models={"a": 1}',
+            'models = {"a": 1}: the value of model a is no JSON object, '
+            'expected a JSON object: {"model": {"version": {"batchSize": 4, ...}}}',
+        ),
+        (
+            "models={",
+            "models = {: no valid JSON: Expecting property name enclosed in double quotes at character 2, "
+            'expected a JSON object: {"model": {"version": {"batchSize": 4, ...}}}',
+        ),
+        ("ts_header_key_sequence_id=", "ts_header_key_sequence_id = : expected a text that is not empty"),
+        (
+            "job_queue_size=$$NO_SUCH$$",
+            "job_queue_size = $$NO_SUCH$$: Invalid Environment Variable NO_SUCH (it is not set)",
+        ),
+    ],
+)
+def test_a_wrong_value_names_file_line_key_value_and_what_would_be_right(home, line, message):
+    resolution = configure(home, f"# a comment\n{line}\n")
+    assert resolution.errors == [f"Invalid configuration: config.properties:2: {message}"]
+    with pytest.raises(SettingsError, match="Invalid configuration"):
+        resolution.settings()
+
+
+def test_a_wrong_value_of_the_environment_names_the_variable(home):
+    resolution = configure(home, "enable_envvars_config=true", environ={"TS_JOB_QUEUE_SIZE": "x"})
+    assert resolution.errors == [
+        "Invalid configuration: environment variable TS_JOB_QUEUE_SIZE = x: expected a whole number of at least 1"
+    ]
+
+
+def test_every_mistake_is_told_at_once(home):
+    assert len(configure(home, "job_queue_size=x\ndebug=y\nmetrics_mode=z", argv=[]).errors) == 4
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "message"),
+    [
+        ([], {}, "Missing mandatory parameter --model-store"),
+        (["--model-store", "no"], {}, "--model-store directory not found: no"),
+        (
+            ["--model-store", "store", "--workflow-store", "no"],
+            {},
+            "--workflow-store directory not found: no",
+        ),
+        (["--ts-config", "no"], {}, "--ts-config file not found: no"),
+        ([], {"TS_CONFIG_FILE": "no"}, "--ts-config file not found: no"),
+        (["--model-store", "store", "--log-config", "no"], {}, "--log-config file not found: no"),
+        (["--model-store", "store", "--cpp-log-config", "no"], {}, "--cpp-log-config file not found: no"),
+        (
+            ["--model-store", "store"],
+            {"TEMP": "no"},
+            "Invalid temp directory: no, please check TEMP environment variable.",
+        ),
+    ],
+)
+def test_the_sentences_of_torchserve(home, argv, environ, message):
+    assert configure(home, argv=argv, environ=environ).errors == [message]
+
+
+def test_variables_in_values_are_replaced_before_anything_else(home):
+    resolution = configure(home, "model_store=$$ROOT$$/$$DIR$$", argv=[], environ={"ROOT": str(home), "DIR": "store"})
+    assert resolution.settings().model_store == home / "store"
+
+
+def test_a_malformed_file_names_its_line(home):
+    assert configure(home, "a=1\nb=\\uzz").errors[0].startswith("Invalid configuration: config.properties:2: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.mar,b.mar", ["a.mar", "b.mar"]),
+        (" a.mar , ,b=dir ", ["a.mar", "b=dir"]),
+        ("", []),
+        ("all", ["all"]),
+        ("https://h/a.mar?x=1,2&y=3", ["https://h/a.mar?x=1,2&y=3"]),
+        ("m=https://h/a?x=1,2,b.mar", ["m=https://h/a?x=1,2", "b.mar"]),
+        ("https://h/a.mar,https://h/b.mar,c=dir", ["https://h/a.mar", "https://h/b.mar", "c=dir"]),
+        ("dir,other", ["dir", "other"]),
+    ],
+)
+def test_a_list_of_models_is_split_at_commas_but_not_inside_a_url(text, expected):
+    assert split_model_list(text) == expected
+
+
+# Keys
+
+
+def test_every_key_is_known(home):
+    text = "\n".join(f"{key}=1" for key in JVM_KEYS) + "\nversion=0.12.0\npython=python3\ntsConfigFile=x"
+    resolution = configure(home, text, argv=["--model-store", "store", "--plugins-path", "p"])
+    assert not resolution.errors
+    (warning,) = resolution.warnings
+    assert warning.startswith("No effect, because only the Java virtual machine")
+    assert all(key in warning for key in (*JVM_KEYS, "--plugins-path"))
+
+
+def test_an_unknown_key_names_the_closest_known_one(home):
+    resolution = configure(home, "job_queue_sze=5\nxyzzy=1")
+    assert resolution.warnings == [
+        "config.properties:1: job_queue_sze is no key of config.properties and has no effect; "
+        "did you mean job_queue_size?",
+        "config.properties:2: xyzzy is no key of config.properties and has no effect",
+    ]
+
+
+def test_a_setting_without_a_key_cannot_stand_in_the_file(home):
+    resolution = configure(home, "log_location=/tmp")
+    assert value(resolution, "log_location") == (home / "logs", "default")
+    assert "log_location is no key" in resolution.warnings[0]
+
+
+def test_the_last_of_two_equal_keys_counts_and_is_told_of(home):
+    resolution = configure(home, "job_queue_size=5\njob_queue_size=6")
+    assert value(resolution, "job_queue_size") == (6, "config.properties:2")
+    assert resolution.warnings == ["config.properties:2: job_queue_size replaces its value of line 1; keep one of them"]
+
+
+def test_registering_from_anywhere_is_told_of(home):
+    assert "allowed_urls" in configure(home, "enable_model_api=true").warnings[0]
+    assert not configure(home, "enable_model_api=true\nallowed_urls=https://models/.*").warnings
+
+
+# What callers see
+
+
+def test_load_logs_the_warnings(home, monkeypatch, caplog):
+    monkeypatch.chdir(home)
+    (home / "config.properties").write_text("vmargs=-Xmx1g\nmodel_store=store")
+    with caplog.at_level(logging.WARNING):
+        assert load([], {}).model_store == home / "store"
+    assert "vmargs (config.properties:1)" in caplog.text
+
+
+def test_the_report_shows_value_and_origin_and_no_secret(home):
+    text = "keystore_pass=hunter2\njob_queue_size=7\ndebug=maybe\nvmargs=x"
+    lines = list(report(configure(home, text)))
+    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines if line.split()[0] in SOURCES}
+    assert list(rows) == list(SOURCES)
+    assert rows["job_queue_size"].split() == ["7", "config.properties:2"]
+    assert rows["keystore_pass"].split() == ["********", "config.properties:1"]
+    assert rows["enable_metrics_api"].split() == ["true", "default"]
+    assert rows["model_store"].split() == [str(home / "store"), "flag", "--model-store"]
+    assert rows["debug"] == "(missing or wrong, see below)"
+    assert lines[-2].startswith("Warning: No effect")
+    assert lines[-1] == "Invalid configuration: config.properties:3: debug = maybe: expected true or false"
+    assert "hunter2" not in "\n".join(lines)
+    origins = [
+        line.rindex(line.split()[-1]) for line in lines if line.endswith((" default", ":2")) and str(home) not in line
+    ]
+    assert len(set(origins)) == 1
+
+
+def test_settings_do_not_show_the_password():
+    assert "hunter2" not in repr(Settings(model_store=Path("store"), keystore_pass="hunter2"))
