@@ -1,0 +1,68 @@
+"""Whether the server is well: three questions that are not the same.
+
+``/ping`` is TorchServe's: does every model have the workers it should have. ``/live``: does this process serve at all;
+if not, restart it. ``/ready``: should it get traffic; not before every start-up model has its workers, and not while it
+shuts down.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from torchserve_py.api.errors import not_found
+from torchserve_py.api.responses import Responses, Sent
+from torchserve_py.api.routing import Route, Routes
+from torchserve_py.api.token_authorization import TokenType
+
+if TYPE_CHECKING:
+    from torchserve_py.models.registry import ModelRegistry
+
+
+class HealthDoor:
+    """Answers probes."""
+
+    def __init__(self, registry: ModelRegistry, responses: Responses) -> None:
+        self._registry = registry
+        self._responses = responses
+        #: Set when the server begins to shut down.
+        self.draining = False
+
+    @property
+    def routes(self) -> Routes:
+        """First path segment to handler."""
+        return {
+            "ping": Route(self.ping, TokenType.inference),
+            "live": Route(self.live, token=None),
+            "ready": Route(self.ready, token=None),
+        }
+
+    async def ping(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
+        """``/ping``: 200, or 500 while a model lacks workers."""
+        _exact(path)
+        if self._registry.healthy():
+            return await self._responses.send_json(request, 200, {"status": "Healthy"})
+        return await self._responses.send_json(request, 500, {"status": "Unhealthy"})
+
+    async def live(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
+        """``/live``: 200 whenever it answers."""
+        _exact(path)
+        return await self._responses.send_json(request, 200, {"status": "Live"})
+
+    async def ready(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
+        """``/ready``: 200, or 503 with the reasons."""
+        _exact(path)
+        reasons = []
+        if self.draining:
+            reasons.append("The server is shutting down.")
+        if not self._registry.startup_ready():
+            reasons.append("A start-up model does not have its minimum of workers yet.")
+        if reasons:
+            return await self._responses.send_json(request, 503, {"status": "NotReady", "reasons": reasons})
+        return await self._responses.send_json(request, 200, {"status": "Ready"})
+
+
+def _exact(path: tuple[str, ...]) -> None:
+    if len(path) != 1:
+        raise not_found()

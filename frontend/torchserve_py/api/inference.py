@@ -1,0 +1,138 @@
+"""The inference door: ``/predictions`` and ``/explanations``.
+
+A request is passed on as it came: raw headers, raw body. The worker decodes. This is the server's hottest path, so it
+makes no object that it does not need and does its bookkeeping in the answer's one write (see `responses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import hdrs, web
+
+from torchserve_py.api.errors import (
+    DoorError,
+    bad_request,
+    failure_of_job,
+    handler_failure,
+    method_not_allowed,
+    not_found,
+)
+from torchserve_py.api.requests import read_body
+from torchserve_py.api.responses import Headers, Responses, Sent
+from torchserve_py.api.routing import Route, Routes
+from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
+from torchserve_py.api.streaming import send_stream
+from torchserve_py.api.token_authorization import TokenType
+from torchserve_py.workers.parts import JobFailed, Parts
+
+if TYPE_CHECKING:
+    from torchserve_py.models.registry import ModelRegistry
+    from torchserve_py.settings import Settings
+
+Pairs = tuple[tuple[str, str], ...]
+
+#: What the server tells the handler about the path, where the path ends with the model (or its version).
+_PREDICT: Final[Pairs] = (("url_path", ""), ("explain", "False"))
+_EXPLAIN: Final[Pairs] = (("url_path", ""), ("explain", "True"))
+
+
+class InferenceDoor:
+    """Turns HTTP requests into jobs, and the parts of their responses into HTTP answers."""
+
+    def __init__(self, settings: Settings, registry: ModelRegistry, responses: Responses) -> None:
+        self._registry = registry
+        self._responses = responses
+        self._sequences = SequenceHeaders(settings)
+        self._max_body = settings.max_request_size
+        self._stall_limit = float(settings.default_response_timeout)
+
+    @property
+    def routes(self) -> Routes:
+        """First path segment to handler."""
+        route = Route(self.infer, TokenType.inference)
+        return {"predictions": route, "explanations": route}
+
+    async def infer(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
+        """``/predictions/{model}[/{version}[/{rest…}]]``, any method but OPTIONS; ``/explanations`` likewise.
+
+        Raises:
+            DoorError: The request is refused before there is a job.
+            ModelNotFound: No such model.
+            ModelVersionNotFound: No such version of it.
+        """
+        depth = len(path)
+        if depth < 2:
+            raise not_found()
+        if request.method == "OPTIONS":
+            raise method_not_allowed()
+        version = path[2] if depth > 2 else None
+        model = self._registry.get(path[1], version)
+        sequence = self._sequences.read(request) if model.is_stateful else None
+        content_type = request.headers.get(hdrs.CONTENT_TYPE, "")
+        if not content_type.isascii():
+            raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
+        body = await read_body(request, self._max_body, self._stall_limit)
+        headers = request.raw_headers + _path_headers(path)
+        if sequence is None:
+            parts = model.submit(headers, body, content_type=content_type)
+        else:
+            parts = model.submit(
+                headers + sequence.headers,
+                body,
+                content_type=content_type,
+                sequence_id=sequence.id,
+                starts_sequence=sequence.starts,
+                ends_sequence=sequence.ends,
+            )
+        try:
+            return await self._answer(request, parts, path[1], version, sequence)
+        finally:
+            parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
+
+    async def _answer(
+        self,
+        request: web.BaseRequest,
+        parts: Parts,
+        model: str,
+        version: str | None,
+        sequence: SequenceRequest | None,
+    ) -> Sent:
+        responses = self._responses
+        request_id = parts.job.id
+        try:
+            part = await parts.next()
+        except JobFailed as failed:
+            failure = failure_of_job(failed.cause, model, version, parts.job.sequence_id)
+            return await responses.send_failure(request, failure, self._echo(sequence), request_id=request_id)
+        if part.error is not None:
+            failure = handler_failure(part.status, part.error)
+            return await responses.send_failure(request, failure, self._echo(sequence), request_id=request_id)
+        headers: Headers = part.headers if sequence is None else self._with_sequence(sequence, part.headers)
+        try:
+            if part.more:
+                return await send_stream(responses, request, parts, part, headers)
+            return await responses.send(
+                request, part.status, part.body, headers, reason=part.reason, request_id=request_id
+            )
+        except DoorError as error:  # the handler set what HTTP does not allow
+            return await responses.send_failure(request, error.failure, self._echo(sequence), request_id=request_id)
+
+    def _echo(self, sequence: SequenceRequest | None) -> Headers:
+        return () if sequence is None else ((self._sequences.id_name, sequence.id),)
+
+    def _with_sequence(self, sequence: SequenceRequest, headers: Sequence[Sequence[str]]) -> Headers:
+        """The id goes back to the client, who may not have chosen it; a handler that sets it itself wins."""
+        name = self._sequences.id_name
+        lowered = name.lower()
+        if any(set_name.lower() == lowered for set_name, _ in headers):
+            return headers
+        return (*headers, (name, sequence.id))
+
+
+def _path_headers(path: tuple[str, ...]) -> Pairs:
+    explains = path[0] == "explanations"
+    if len(path) <= 3:
+        return _EXPLAIN if explains else _PREDICT
+    return (("url_path", "/".join(path[3:])), ("explain", "True" if explains else "False"))

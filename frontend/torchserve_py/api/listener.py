@@ -1,0 +1,229 @@
+"""Where the doors listen: binding addresses, and what aiohttp does with a connection.
+
+aiohttp is used at its lowest level (no application, router or middleware). A listener has one `Router`; doors with the
+same address share a listener, as in SageMaker's layout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+
+from torchserve_py.addresses import Address
+from torchserve_py.api.access_log import LOGGER_NAME, AccessLog
+from torchserve_py.api.errors import Failure, invalid_message
+from torchserve_py.api.health import HealthDoor
+from torchserve_py.api.inference import InferenceDoor
+from torchserve_py.api.management import ManagementDoor
+from torchserve_py.api.metrics import MetricsDoor
+from torchserve_py.api.responses import Responses
+from torchserve_py.api.routing import Route, Router, Routes
+from torchserve_py.api.token_authorization import KEY_FILE, TokenAuthorization
+
+if TYPE_CHECKING:
+    from torchserve_py.metrics.server_metrics import ServerMetrics
+    from torchserve_py.models.registry import ModelRegistry
+    from torchserve_py.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+#: TorchServe's limits; it counts 8192 bytes for all headers together, here they are for each of at most 128.
+_MAX_REQUEST_LINE: Final = 4096
+_MAX_HEADER: Final = 8192
+#: Idle connections stay open longer than the proxies in use keep theirs (up to 600 s), or those meet closed ones.
+_KEEP_ALIVE_SECONDS: Final = 620.0
+#: How long the rest of a refused body is read and dropped, so that the client sees the refusal and no reset connection.
+_LINGER_SECONDS: Final = 1.0
+_BACKLOG: Final = 1024
+#: How long answers that are being written may take when the doors close.
+_CLOSE_SECONDS: Final = 5.0
+
+
+class ListenError(OSError):
+    """The server cannot listen where it is told to; the message names the address and its setting."""
+
+
+class _Connection(web.RequestHandler):
+    """aiohttp's connection, with TorchServe's answer to what is no HTTP request."""
+
+    __slots__ = ("_responses",)
+
+    def __init__(self, manager: web.Server, responses: Responses, *, access_log: bool) -> None:
+        super().__init__(
+            manager,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            max_line_size=_MAX_REQUEST_LINE,
+            max_field_size=_MAX_HEADER,
+            lingering_time=_LINGER_SECONDS,
+            auto_decompress=False,  # handlers get the body as it was sent
+            access_log_class=AccessLog,
+            access_log=logging.getLogger(LOGGER_NAME) if access_log else None,  # type: ignore[arg-type]
+        )
+        self._responses = responses
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer a request that could not be parsed. (Doors handle their own errors, so that there is no other.)"""
+        logger.debug("Refused a request: %s", message, exc_info=exc)
+        return self._responses.send_failure_now(request, _failure_of_message(exc))
+
+
+def _failure_of_message(error: BaseException | None) -> Failure:
+    if isinstance(error, LineTooLong):
+        limits = f"The request line may have {_MAX_REQUEST_LINE} bytes, a header {_MAX_HEADER}."
+        return invalid_message(limits)
+    return invalid_message()
+
+
+class _Listener(web.Server):
+    """All connections of one address."""
+
+    def __init__(self, router: Router, responses: Responses, *, access_log: bool) -> None:
+        super().__init__(router, handler_cancellation=True)
+        self._responses = responses
+        self._access_log = access_log
+
+    def __call__(self) -> _Connection:
+        """The protocol of a new connection."""
+        return _Connection(self, self._responses, access_log=self._access_log)
+
+
+@dataclass(slots=True)
+class _Bound:
+    listener: _Listener
+    server: asyncio.Server
+    address: Address
+
+
+class Doors:
+    """The open doors of a running server."""
+
+    def __init__(self, health: HealthDoor, tokens: TokenAuthorization | None) -> None:
+        #: Setting name (``inference_address``, …) to the address in use, with the port that port 0 became.
+        self.addresses: dict[str, Address] = {}
+        self._health = health
+        self._tokens = tokens
+        self._bound: list[_Bound] = []
+
+    def start_draining(self) -> None:
+        """Let ``/ready`` answer 503 from now on; everything else goes on."""
+        self._health.draining = True
+
+    async def open(self, names: list[str], address: Address, listener: _Listener) -> None:
+        """Listen at one more address.
+
+        Args:
+            names: The settings that name it.
+            address: Where.
+            listener: What serves it.
+
+        Raises:
+            ListenError: It is in use, not an address of this machine, not permitted, …
+        """
+        try:
+            bound = await _bind(address, listener)
+        except OSError as error:
+            raise ListenError(_why_not(names, address, error)) from error
+        self._bound.append(bound)
+        for name in names:
+            self.addresses[name] = bound.address
+        logger.info("%s: listening at %s", ", ".join(names), bound.address)
+
+    async def close(self) -> None:
+        """Stop listening, let answers that are being written finish for a few seconds, close every connection."""
+        for bound in self._bound:
+            bound.server.close()
+            bound.listener.pre_shutdown()
+        await asyncio.gather(*(bound.listener.shutdown(_CLOSE_SECONDS) for bound in self._bound))
+        for bound in self._bound:
+            await bound.server.wait_closed()
+            if bound.address.is_unix:
+                Path(bound.address.path).unlink(missing_ok=True)
+        self._bound.clear()
+        if self._tokens is not None:
+            self._tokens.remove_key_file()
+
+
+async def start_doors(
+    settings: Settings, registry: ModelRegistry, metrics: ServerMetrics, key_file: Path = Path(KEY_FILE)
+) -> Doors:
+    """Open the HTTP doors.
+
+    Args:
+        settings: Addresses, limits, header names.
+        registry: The models.
+        metrics: What the doors count in, and what ``/metrics`` shows.
+        key_file: Where the tokens are written, unless token authorization is off.
+
+    Raises:
+        ListenError: An address cannot be used; no door is open then.
+        OSError: The key file cannot be written.
+    """
+    tokens = None
+    if not settings.disable_token_authorization:
+        tokens = TokenAuthorization(key_file.absolute(), settings.token_expiration_min)
+    responses = Responses(settings, metrics)
+    health = HealthDoor(registry, responses)
+    inference = InferenceDoor(settings, registry, responses)
+    management = ManagementDoor(settings, registry, tokens, responses)
+    wanted: list[tuple[str, Address, Routes]] = [
+        ("inference_address", settings.inference_address, {**health.routes, **inference.routes}),
+        ("management_address", settings.management_address, management.routes),
+    ]
+    if settings.enable_metrics_api:
+        wanted.append(("metrics_address", settings.metrics_address, MetricsDoor(metrics, responses).routes))
+    doors = Doors(health, tokens)
+    try:
+        for names, address, routes in _by_address(wanted):
+            router = Router(routes, tokens, responses)
+            await doors.open(names, address, _Listener(router, responses, access_log=settings.access_log))
+    except BaseException:
+        await doors.close()
+        raise
+    return doors
+
+
+def _by_address(wanted: list[tuple[str, Address, Routes]]) -> list[tuple[list[str], Address, dict[str, Route]]]:
+    """One entry for each address; port 0 is another free port each time."""
+    merged: list[tuple[list[str], Address, dict[str, Route]]] = []
+    for name, address, routes in wanted:
+        for names, other, all_routes in merged:
+            if other == address and (address.is_unix or address.port != 0):
+                names.append(name)
+                all_routes.update(routes)
+                break
+        else:
+            merged.append(([name], address, dict(routes)))
+    return merged
+
+
+async def _bind(address: Address, listener: _Listener) -> _Bound:
+    loop = asyncio.get_running_loop()
+    if address.is_tls:
+        raise OSError(errno.EPROTONOSUPPORT, "https is not supported yet; use http behind a proxy that ends TLS")
+    if address.is_unix:
+        server = await loop.create_unix_server(listener, address.path, backlog=_BACKLOG)
+        return _Bound(listener, server, address)
+    server = await loop.create_server(listener, address.host, address.port, reuse_address=True, backlog=_BACKLOG)
+    port = server.sockets[0].getsockname()[1]
+    return _Bound(listener, server, replace(address, port=port))
+
+
+def _why_not(names: list[str], address: Address, error: OSError) -> str:
+    where = f"{' and '.join(names)}: cannot listen at {address}"
+    if error.errno == errno.EADDRINUSE:
+        return f"{where}: the address is in use; stop what uses it (another server?) or choose another address"
+    return f"{where}: {error.strerror or error}"

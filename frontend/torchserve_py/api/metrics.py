@@ -1,0 +1,36 @@
+"""The metrics door: ``GET /metrics`` in Prometheus' text format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from torchserve_py.api.errors import method_not_allowed
+from torchserve_py.api.responses import Responses, Sent
+from torchserve_py.api.routing import Route, Routes
+
+if TYPE_CHECKING:
+    from torchserve_py.metrics.server_metrics import ServerMetrics
+
+_TEXT_FORMAT: Final = ("content-type", "text/plain; version=0.0.4; charset=utf-8")
+
+
+class MetricsDoor:
+    """Shows the server's metrics; no token is needed."""
+
+    def __init__(self, metrics: ServerMetrics, responses: Responses) -> None:
+        self._metrics = metrics
+        self._responses = responses
+
+    @property
+    def routes(self) -> Routes:
+        """First path segment to route."""
+        return {"metrics": Route(self.show, token=None)}
+
+    async def show(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
+        """``/metrics[?name[]=X…]``: all series, or those with one of the names. Further path segments are ignored."""
+        if request.method not in ("GET", "HEAD"):
+            raise method_not_allowed()
+        names = set(request.query.getall("name[]", []))
+        return await self._responses.send(request, 200, self._metrics.expose(names or None), (_TEXT_FORMAT,))

@@ -1,0 +1,72 @@
+"""What doors read from an HTTP request: the segments of its path, and its body."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from torchserve_py.api.errors import BodyTooLargeError, request_timeout
+
+#: Where a request's path is the same as an earlier one's, splitting it again is wasted; clients use few paths.
+_KEPT_PATHS = 1024
+
+
+@lru_cache(maxsize=_KEPT_PATHS)
+def split_path(target: str) -> tuple[str, ...]:
+    """The segments of a request target: percent-decoded, split at ``/``, without the query and trailing slashes.
+
+    ``/predictions/noop/1.0/`` gives ``("predictions", "noop", "1.0")``; ``/`` and what is no path give ``()``.
+    """
+    path = target.partition("?")[0].partition("#")[0]
+    if not path.startswith("/"):
+        _, scheme, rest = path.partition("://")  # the absolute form, as sent to proxies
+        path = "/" + rest.partition("/")[2] if scheme else ""
+    if not path.isascii():
+        path = path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if "%" in path:
+        path = unquote(path)
+    return tuple(path.rstrip("/").split("/")[1:])
+
+
+async def read_body(request: web.BaseRequest, max_size: int, stall_limit: float) -> bytes:
+    """The whole body.
+
+    Args:
+        request: Whose body.
+        max_size: Bytes allowed. A larger body is refused at its ``Content-Length`` or at the first byte too many.
+        stall_limit: Seconds without a byte after which the client is given up.
+
+    Raises:
+        BodyTooLargeError: The body is too large.
+        DoorError: The client stalled.
+    """
+    content = request.content
+    if content.is_eof():  # the common case: it came with the head
+        body = content.read_nowait()
+        if len(body) > max_size:
+            raise BodyTooLargeError(max_size)
+        return body
+    announced = request.content_length
+    if announced is not None and announced > max_size:
+        raise BodyTooLargeError(max_size)
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    content.set_read_chunk_size(max_size)
+    chunks: list[bytes] = []
+    size = 0
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(stall_limit) as stalled:
+            while chunk := await content.readany():
+                size += len(chunk)
+                if size > max_size:
+                    raise BodyTooLargeError(max_size)
+                chunks.append(chunk)
+                stalled.reschedule(loop.time() + stall_limit)
+    except TimeoutError:
+        message = f"No byte of the request body arrived for {stall_limit:g} seconds."
+        raise request_timeout(message) from None
+    return b"".join(chunks)

@@ -1,0 +1,70 @@
+"""Which sequence a request belongs to, as its headers say.
+
+Header names are matched without regard to case, as HTTP has it. The handler finds the configured names spelled as they
+are configured, whatever the client's library made of them.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiohttp import web
+from multidict import istr
+
+from torchserve_py.api.errors import bad_request
+
+if TYPE_CHECKING:
+    from torchserve_py.settings import Settings
+
+_UNUSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+class SequenceRequest(NamedTuple):
+    """``headers`` are the pairs that the handler gets; `id` was generated if the client named none."""
+
+    id: str
+    starts: bool
+    ends: bool
+    headers: tuple[tuple[str, str], ...]
+
+
+class SequenceHeaders:
+    """Reads the three configured headers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.id_name: str = settings.ts_header_key_sequence_id
+        self._id = istr(settings.ts_header_key_sequence_id)
+        self._start = istr(settings.ts_header_key_sequence_start)
+        self._end = istr(settings.ts_header_key_sequence_end)
+
+    def read(self, request: web.BaseRequest) -> SequenceRequest:
+        """The sequence of a request.
+
+        A request without an id (or with an empty one) opens a sequence of its own, ``ts-seq-<uuid4>``.
+
+        Raises:
+            DoorError: The id is not text.
+        """
+        sent = request.headers
+        sequence_id = sent.get(self._id, "")
+        start = sent.get(self._start)
+        end = sent.get(self._end)
+        if not sequence_id:
+            sequence_id = f"ts-seq-{uuid.uuid4()}"
+            start = "true"
+        elif _UNUSABLE.search(sequence_id):
+            raise bad_request(
+                f"Header {self.id_name}: {sequence_id!a} is no sequence id; use printable characters in UTF-8."
+            )
+        headers = [(self.id_name, sequence_id)]
+        if start is not None:
+            headers.append((str(self._start), start))
+        if end is not None:
+            headers.append((str(self._end), end))
+        return SequenceRequest(sequence_id, _is_true(start), _is_true(end), tuple(headers))
+
+
+def _is_true(value: str | None) -> bool:
+    return value is not None and value.strip().lower() == "true"

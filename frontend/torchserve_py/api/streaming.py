@@ -1,0 +1,86 @@
+"""A streamed answer: one chunk for each part, and a connection that breaks where the stream does.
+
+HTTP has no way to say "an error" once a response has begun. A stream that fails is therefore left without its last
+chunk, which every HTTP client reports as an incomplete answer.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+from aiohttp.http import HttpVersion11
+
+from torchserve_py.api.responses import Headers, ReaderStalledError, Responses, Sent
+from torchserve_py.workers.parts import JobFailed, Part, Parts
+
+_STREAM_HEADER = "ts_stream_next"
+_LAST_CHUNK = b"0\r\n\r\n"
+
+
+async def send_stream(
+    responses: Responses, request: web.BaseRequest, parts: Parts, first: Part, headers: Headers
+) -> Sent:
+    """Answer with ``first`` and every part that follows it.
+
+    Waits for the client after each part, so that a slow reader slows the stream down and does not fill memory. A client
+    that reads nothing for too long is dropped; the caller cancels the job.
+
+    Raises:
+        DoorError: The status or a header of the first part is not one that HTTP allows; nothing was written.
+    """
+    chunked = request.version >= HttpVersion11
+    keep_alive = chunked and request.keep_alive
+    headers = [*headers]
+    if not any(name.lower() == _STREAM_HEADER for name, _ in headers):
+        headers.append((_STREAM_HEADER, "true"))
+    framing = "transfer-encoding: chunked\r\n" if chunked else ""
+    head = responses.head(
+        first.status, keep_alive, headers, framing=framing, reason=first.reason, request_id=parts.job.id
+    )
+    sent = responses.sent(first.status, keep_alive)
+    if request.method == "HEAD" or first.status in (204, 304):
+        _write(request, (head,))
+        return sent
+    _write(request, (head, *_chunk(first, chunked)))
+    part = first
+    try:
+        while part.more:
+            if request.protocol.writing_paused:
+                await responses.drained(request)
+            part = await parts.next()
+            if part.error is not None:
+                return _break_off(request, first.status, chunked)
+            _write(request, _chunk(part, chunked))
+        if request.protocol.writing_paused:
+            await responses.drained(request)
+    except JobFailed:
+        return _break_off(request, first.status, chunked)
+    except ReaderStalledError:
+        return responses.abort(request, first.status)
+    return sent
+
+
+def _chunk(part: Part, chunked: bool) -> tuple[bytes, ...]:
+    body = part.body
+    if not chunked:
+        return (body,)
+    if not body:  # a chunk of no bytes would end the stream
+        return () if part.more else (_LAST_CHUNK,)
+    size = b"%x\r\n" % len(body)
+    return (size, body, b"\r\n") if part.more else (size, body, b"\r\n" + _LAST_CHUNK)
+
+
+def _write(request: web.BaseRequest, pieces: tuple[bytes, ...]) -> None:
+    transport = request.transport
+    if pieces and transport is not None and not transport.is_closing():
+        transport.write(b"".join(pieces))
+
+
+def _break_off(request: web.BaseRequest, status: int, chunked: bool) -> Sent:
+    """End the stream so that the client sees that it is incomplete."""
+    transport = request.transport
+    if transport is not None:
+        if chunked:
+            transport.close()  # what was written still arrives; the missing last chunk tells the rest
+        else:
+            transport.abort()  # without chunks an orderly close would look like the end of the stream
+    return Sent(status, keep_alive=False)
