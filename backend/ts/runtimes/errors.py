@@ -1,10 +1,10 @@
-"""What can go wrong between a wire row and a handler's answer, as exceptions with the status that the client gets."""
+"""What can go wrong between a wire row and its answer."""
 
 from __future__ import annotations
 
 
-class RowError(Exception):
-    """One row cannot be run or answered; its batch-mates go on.
+class Failure(Exception):
+    """A row, or every row of a batch, is answered with an error.
 
     Args:
         status: The HTTP status for the client.

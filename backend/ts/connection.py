@@ -1,0 +1,132 @@
+"""The worker's end of a connection to the frontend: one blocking socket, read and written by one thread.
+
+Cancellations overtake: they are noted the moment they are read, so that a job can be stopped while the batch that it
+belongs to runs or before it begins. All other messages wait their turn.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from ts.protocol.frames import Buffer, FrameBuffer, encode
+from ts.protocol.messages import CANCEL, HELLO, METRICS, ResultRow, encode_results
+
+#: The most buffers for one system call; the kernel takes 1,024.
+_MAX_BUFFERS = 512
+_NO_WAIT = 0
+
+
+class FrontendGone(SystemExit):
+    """The frontend closed the connection, so this process ends. No handler's ``except Exception`` stops that."""
+
+
+class Connection:
+    """One connection to the frontend.
+
+    Args:
+        path: The frontend's Unix socket.
+        channel: Which of a worker's two connections this is.
+        token: The one-time token that proves who connects.
+
+    Raises:
+        OSError: The frontend does not listen there.
+
+    Attributes:
+        cancelled: Ids of jobs that nobody waits for any longer and that may still be here.
+    """
+
+    def __init__(self, path: str, channel: str, token: str) -> None:
+        self.cancelled: set[str] = set()
+        self._messages: deque[list[Any]] = deque()
+        self._buffer = FrameBuffer()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.connect(path)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self.send([HELLO, {"token": token, "channel": channel, "pid": os.getpid()}])
+
+    def receive(self, *, wait: bool) -> list[Any] | None:
+        """Return the next message; None if there is none and ``wait`` is false.
+
+        Raises:
+            FrontendGone: The connection was closed.
+            FrameError: What came is no frame.
+        """
+        if not self._messages:
+            if wait:
+                # All jobs are answered: a cancellation still noted here crossed its job's answer on the way.
+                self.cancelled.clear()
+                while not self._messages:
+                    self._read()
+            else:
+                self.look()
+        return self._messages.popleft() if self._messages else None
+
+    def look(self) -> None:
+        """Take in what has arrived, without waiting.
+
+        Raises:
+            FrontendGone: The connection was closed.
+            FrameError: What came is no frame.
+        """
+        if self._poll.poll(_NO_WAIT):
+            self._read()
+
+    def send(self, message: list[Any]) -> None:
+        """Send one message that holds no large bodies.
+
+        Raises:
+            FrontendGone: The connection was closed.
+        """
+        self._write(encode(message))
+
+    def send_results(self, rows: Sequence[ResultRow], seconds: float, metrics: Sequence[list[Any]] = ()) -> None:
+        """Send result rows, with the seconds that the handler took and the metrics that it reported meanwhile.
+
+        Raises:
+            FrontendGone: The connection was closed.
+        """
+        frame = encode_results(rows, seconds)
+        self._write([*encode([METRICS, metrics]), *frame] if metrics else frame)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def _read(self) -> None:
+        try:
+            count = self._socket.recv_into(self._buffer.writable())
+        except ConnectionError as error:
+            raise FrontendGone(0) from error
+        if count == 0:
+            raise FrontendGone(0)
+        self._buffer.received(count)
+        for message in self._buffer.messages():
+            if message[0] == CANCEL:
+                self.cancelled.update(message[1])
+            else:
+                self._messages.append(message)
+
+    def _write(self, buffers: Sequence[Buffer]) -> None:
+        try:
+            if len(buffers) == 1:
+                self._socket.sendall(buffers[0])
+            else:
+                self._write_many([memoryview(buffer) for buffer in buffers])
+        except ConnectionError as error:
+            raise FrontendGone(0) from error
+
+    def _write_many(self, views: list[memoryview]) -> None:
+        first = 0
+        while first < len(views):
+            sent = self._socket.sendmsg(views[first : first + _MAX_BUFFERS])
+            while first < len(views) and sent >= len(views[first]):
+                sent -= len(views[first])
+                first += 1
+            if sent:
+                views[first] = views[first][sent:]

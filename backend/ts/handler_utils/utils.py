@@ -1,0 +1,52 @@
+"""Streaming a response in parts, and importing a class by name."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ts.context import Context
+
+#: Of several processes that run one model together only the first answers.
+_ANSWERS = os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def send_intermediate_predict_response(
+    ret: Any, req_id_map: Mapping[int, str], message: str, code: int, context: Context
+) -> None:
+    """Send one part of every row's response to its client at once; the handler's return value is the last part.
+
+    Args:
+        ret: One element per row of the batch, as ``handle`` returns it.
+        req_id_map: The rows to send to: ``context.request_ids`` for all.
+        message: The error message if ``code`` is not 200.
+        code: 200; another status ends the rows with an error.
+        context: The context that ``handle`` was called with.
+
+    Raises:
+        ts.runtimes.errors.JobsCancelled: No client of the batch waits any longer; let it pass, or clean up and return.
+        RuntimeError: No batch runs.
+    """
+    if not _ANSWERS:
+        return
+    if context.send_part is None:
+        raise RuntimeError("a part of a response can only be sent while the handler runs a batch")
+    context.send_part(ret, req_id_map, message, code)
+
+
+def import_class(class_name: str, module_prefix: str | None = None) -> type:
+    """Return the class that a dotted name says, ``module.Class``, below ``module_prefix`` if given.
+
+    Raises:
+        ImportError: There is no such module, or no such class in it.
+    """
+    path = f"{module_prefix}.{class_name}" if module_prefix else class_name
+    module_name, _, name = path.rpartition(".")
+    if not module_name:
+        raise ImportError(f"{class_name!r} does not say which module the class is in")
+    found = getattr(importlib.import_module(module_name), name, None)
+    if not isinstance(found, type):
+        raise ImportError(f"module {module_name!r} has no class {name!r}")
+    return found

@@ -1,0 +1,165 @@
+"""One call of a handler: its rows, how it can fail, and that every row is answered exactly once.
+
+One row that fails (its result cannot be sent, its client left) never touches its batch-mates; an exception out of the
+handler answers all rows that are still open, with TorchServe's statuses and messages.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ts.connection import Connection
+from ts.protocol.messages import STATUS_CANCELLED, ResultRow
+from ts.runtimes.errors import Failure, JobsCancelled
+from ts.runtimes.responses import encode_body, error_status
+from ts.runtimes.rows import Row
+from ts.service import PredictionException, Service
+
+logger = logging.getLogger(__name__)
+
+#: The response header that tells whether a further part follows.
+STREAM_NEXT = "ts_stream_next"
+
+
+class Batch:
+    """The rows of one handler call.
+
+    Making it makes it the current batch of the service's context.
+
+    Args:
+        service: The model.
+        rows: The rows, none of them done.
+        connection: Where the answers go, and where cancellations come from.
+        max_response_size: The largest body in bytes that one row may have.
+    """
+
+    def __init__(self, service: Service, rows: list[Row], connection: Connection, max_response_size: int) -> None:
+        self.rows = rows
+        self._service = service
+        self._connection = connection
+        self._max_response_size = max_response_size
+        self._answers: list[ResultRow] = []
+        self._seconds = 0.0
+        context = service.context
+        context.request_ids = {index: row.job_id for index, row in enumerate(rows)}
+        context.request_processor = [row.processor for row in rows]
+        context.metrics.request_ids = context.request_ids
+        context.send_part = self.send_part
+
+    def run(self) -> list[Any] | None:
+        """Call the handler and return its results, one per row; None if it failed and all rows are answered."""
+        started = time.perf_counter()
+        try:
+            return self._call_handler()
+        except Failure as failure:
+            for row in self.rows:
+                self.fail(row, failure)
+            return None
+        finally:
+            self._seconds = time.perf_counter() - started
+
+    def answer(self, row: Row, value: Any, stream_next: str | None) -> None:
+        """Answer ``row`` with a result, unless it is done; if nobody waits for it any longer, say so instead.
+
+        Args:
+            row: A row of this batch.
+            value: What the handler returned for it.
+            stream_next: "true" if further parts follow, "false" after the last of several, None for an only one.
+        """
+        if row.done:
+            return
+        more = stream_next == "true"
+        try:
+            if row.job_id in self._connection.cancelled:
+                raise Failure(STATUS_CANCELLED, "cancelled")
+            body = encode_body(value)
+            if len(body) > self._max_response_size:
+                raise Failure(
+                    500, f"The response has {len(body)} bytes; max_response_size is {self._max_response_size}."
+                )
+            if stream_next is not None:
+                row.processor.get_response_headers()[STREAM_NEXT] = stream_next
+            status, reason, headers = row.processor.response_head()
+        except Failure as failure:
+            self.fail(row, failure)
+            return
+        except ValueError as error:
+            logger.warning("Cannot send the response of request %s: %s", row.job_id, error)
+            self.fail(row, Failure(500, str(error)))
+            return
+        if row.streaming and len(headers) == 1:
+            # The head of the response left with the first part: do not say again and again that it streams.
+            headers = ()
+        row.streaming = more
+        row.done = not more
+        self._answers.append((row.job_id, more, status, reason, headers, body, None))
+
+    def fail(self, row: Row, failure: Failure) -> None:
+        """Answer ``row`` with an error, unless it is done."""
+        if row.done:
+            return
+        row.done = True
+        if row.job_id in self._connection.cancelled:
+            failure = Failure(STATUS_CANCELLED, "cancelled")
+        self._answers.append((row.job_id, False, failure.status, "", (), b"", failure.message))
+
+    def flush(self) -> None:
+        """Send the answers that were given, with the handler's time and metrics."""
+        metrics = self._service.context.metrics.take_records()
+        if self._answers or metrics:
+            self._connection.send_results(self._answers, self._seconds, metrics)
+            self._answers = []
+
+    def send_part(self, ret: Any, req_id_map: Mapping[int, str], message: str, code: int) -> None:
+        """Send one part of the response of every row in ``req_id_map``, to be called by the handler while it runs.
+
+        A ``code`` other than 200 ends those rows with ``message`` as the error.
+
+        Raises:
+            JobsCancelled: Every row of the batch is done: nobody waits for what the handler computes.
+        """
+        self._connection.look()
+        for index in req_id_map:
+            row = self.rows[index]
+            if code == 200:
+                self.answer(row, ret[index], "true")
+            else:
+                self.fail(row, Failure(error_status(code), message))
+        self.flush()
+        if all(row.done for row in self.rows):
+            raise JobsCancelled("no client waits for this batch any longer")
+
+    def _call_handler(self) -> list[Any]:
+        context = self._service.context
+        try:
+            results = self._service.entry_point([row.data for row in self.rows], context)
+        except JobsCancelled as error:
+            raise Failure(STATUS_CANCELLED, "cancelled") from error
+        except MemoryError as error:
+            logger.exception("System out of memory")
+            raise Failure(507, "Out of resources") from error
+        except PredictionException as error:
+            logger.exception("Prediction error")
+            raise Failure(error_status(error.error_code), str(error.message)) from error
+        except Exception as error:
+            # CUDA tells that its memory ran out, or nearly did, in many ways; all of them name it.
+            if "CUDA" in str(error):
+                logger.exception("CUDA out of memory")
+                raise Failure(507, "Out of resources") from error
+            logger.warning("Invoking custom service failed.", exc_info=True)
+            raise Failure(503, "Prediction failed") from error
+        if not isinstance(results, list):
+            logger.warning("model: %s, Invalid return type: %s.", context.model_name, type(results))
+            raise Failure(503, "Invalid model predict output")
+        if len(results) != len(self.rows):
+            logger.warning(
+                "model: %s, number of batch response mismatched, expect: %d, got: %d.",
+                context.model_name,
+                len(self.rows),
+                len(results),
+            )
+            raise Failure(503, "number of batch response mismatched")
+        return results

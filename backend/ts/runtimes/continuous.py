@@ -1,0 +1,103 @@
+"""Continuous batching: the step loop in the worker.
+
+Every step calls the handler with all live rows; rows that it has seen before come as an empty dict, the handler keeps
+their state by request id. New rows join, and cancelled ones leave, between two steps. After a step the handler's
+``context.stopping_criteria`` holds a callable for each row (a list, or a dict by row index or request id), which gets
+the row's result and says
+
+* True: that was the row's last part,
+* False: a part, and the row goes on,
+* None: the result is the whole response (not streamed).
+
+A row without a callable is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ts.protocol.messages import InferRow
+from ts.runtimes.errors import Failure
+from ts.runtimes.rows import Row
+from ts.runtimes.torchserve_handler import TorchServeHandler
+
+logger = logging.getLogger(__name__)
+
+
+class ContinuousHandler:
+    """Runs a handler step by step over the rows that are live.
+
+    Args:
+        handler: Reads rows and runs single batches.
+    """
+
+    def __init__(self, handler: TorchServeHandler) -> None:
+        self._handler = handler
+        self._live: list[Row] = []
+        self._describe: list[Row] = []
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether rows are live."""
+        return bool(self._live or self._describe)
+
+    def admit(self, wire_rows: Sequence[InferRow]) -> None:
+        """Let rows join with the next step."""
+        for row in self._handler.read_rows(wire_rows):
+            is_describe = row.processor.get_request_property("describe") == "True"
+            (self._describe if is_describe else self._live).append(row)
+
+    def end_sequences(self, ended: Iterable[Sequence[str]]) -> None:
+        """Tell the handler that sequences are over."""
+        self._handler.end_sequences(ended)
+
+    def step(self) -> None:
+        """Run one step of all live rows; a request to describe the model runs alone."""
+        if self._describe:
+            self._handler.run_batch([self._describe.pop(0)])
+            return
+        live = self._handler.drop_cancelled(self._live)
+        self._live = []
+        if live:
+            self._run(live)
+            self._live = [row for row in live if not row.done]
+            for row in self._live:
+                row.data = {}
+                row.processor.reset_response()
+
+    def _run(self, live: list[Row]) -> None:
+        batch = self._handler.new_batch(live)
+        results = batch.run()
+        if results is not None:
+            criteria = self._handler.context.stopping_criteria
+            for index, (row, value) in enumerate(zip(live, results, strict=True)):
+                try:
+                    stream_next = _stream_next(row, _criterion(criteria, index, row.job_id), value)
+                except Exception:
+                    logger.warning("The stopping criterion of request %s failed.", row.job_id, exc_info=True)
+                    batch.fail(row, Failure(503, "Prediction failed"))
+                else:
+                    batch.answer(row, value, stream_next)
+        batch.flush()
+
+
+def _criterion(criteria: Any, index: int, job_id: str) -> Callable[[Any], bool | None] | None:
+    """Return the callable for a row, or None."""
+    if not criteria:
+        return None
+    found: Callable[[Any], bool | None] | None
+    if isinstance(criteria, Mapping):
+        found = criteria.get(index, criteria.get(job_id))
+    else:
+        found = criteria[index] if index < len(criteria) else None
+    return found
+
+
+def _stream_next(row: Row, criterion: Callable[[Any], bool | None] | None, value: Any) -> str | None:
+    """Return what the response header ``ts_stream_next`` says after this step; None for a response of one part."""
+    stop = None if criterion is None or row.done else criterion(value)
+    if stop is None:
+        return "false" if row.streaming else None
+    return "false" if stop else "true"

@@ -1,0 +1,118 @@
+"""Finds a handler's code and makes a `Service` of it.
+
+A handler is named as in TorchServe: ``file.py``, ``module``, ``module:function``, with or without a folder in front, or
+the name of a built-in handler.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ts.context import Context
+from ts.metrics.metrics_cache import MetricsCache
+from ts.protocol.messages import Load
+from ts.runtimes.errors import LoadError
+from ts.service import EntryPoint, Service
+from ts.utils.util import list_classes_from_module
+
+_BUILT_IN = "ts.torch_handler"
+_ENVELOPES = "ts.torch_handler.request_envelope"
+
+
+def load_service(load: Load) -> Service:
+    """Import and initialize the model that ``load`` describes.
+
+    Raises:
+        LoadError: There is no such handler, or it is not shaped like one.
+        Exception: Whatever the handler's own code raises.
+    """
+    module, function_name = _import_handler(load["handler"], load["model_dir"])
+    entry_point, initialize, on_sequence_end = _entry_point(module, function_name)
+    if load["envelope"]:
+        entry_point = _wrap_in_envelope(load["envelope"], entry_point)
+    service = Service(
+        load["model_name"],
+        load["model_dir"],
+        load["manifest"],
+        entry_point,
+        load["gpu_id"],
+        load["batch_size"],
+        load["limit_max_image_pixels"],
+        MetricsCache(load["model_name"]),
+    )
+    service.on_sequence_end = on_sequence_end
+    context = service.context
+    context.system_properties["server_version"] = load["server_version"]
+    (
+        context.header_key_sequence_id,
+        context.header_key_sequence_start,
+        context.header_key_sequence_end,
+    ) = load["header_keys"]
+    initialize(context)
+    return service
+
+
+def _import_handler(handler: str, model_dir: str) -> tuple[ModuleType, str]:
+    path, _, function_name = handler.partition(":")
+    folder, _, name = path.removesuffix(".py").rpartition("/")
+    sys.path.insert(0, model_dir)
+    if folder:
+        sys.path.insert(0, os.path.join(model_dir, folder))  # noqa: PTH118
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # Only if the handler itself is absent may the name mean a built-in one; what the handler imports in vain is
+        # the handler's error.
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        module = _import_built_in(name, handler, model_dir)
+    return module, function_name or "handle"
+
+
+def _import_built_in(name: str, handler: str, model_dir: str) -> ModuleType:
+    built_in = f"{_BUILT_IN}.{name}"
+    try:
+        return importlib.import_module(built_in)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{built_in}.".startswith(f"{error.name}."):
+            raise
+        raise LoadError(
+            f"There is no handler {handler!r}: no module {name!r} in {model_dir}, and no built-in handler of that name."
+        ) from None
+
+
+def _entry_point(
+    module: ModuleType, function_name: str
+) -> tuple[EntryPoint, Callable[[Context], Any], Callable[[str, str], Any] | None]:
+    """Return what is called for a batch, what is called once to load, and what is told of a sequence's end."""
+    function: EntryPoint | None = getattr(module, function_name, None)
+    if function is not None:
+        return function, lambda context: function(None, context), None
+    classes = list_classes_from_module(module)
+    if len(classes) != 1:
+        names = [cls.__name__ for cls in classes]
+        raise LoadError(f"Expected only one class in custom service code or a function entry point {names}")
+    instance: Any = classes[0]()
+    if not hasattr(instance, "handle"):
+        raise LoadError(f"Expect handle method in class {classes[0]}")
+    if not hasattr(instance, "initialize"):
+        raise LoadError(f"Expect initialize method in class {classes[0]}")
+    return instance.handle, instance.initialize, getattr(instance, "on_sequence_end", None)
+
+
+def _wrap_in_envelope(envelope: str, entry_point: EntryPoint) -> EntryPoint:
+    name = f"{_ENVELOPES}.{envelope}"
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise LoadError(f"There is no service envelope {envelope!r}.") from None
+    wrapper: Any = list_classes_from_module(module)[0](entry_point)
+    handle: EntryPoint = wrapper.handle
+    return handle

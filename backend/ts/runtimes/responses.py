@@ -1,0 +1,73 @@
+"""From what a handler returns to wire rows: the body by the element's type, the head from the row's processor."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from typing import Any
+
+from ts.protocol.frames import Buffer
+from ts.protocol.messages import ResultRow
+from ts.runtimes.errors import Failure
+
+logger = logging.getLogger(__name__)
+
+_SCALARS = frozenset((str, int, float, bool, type(None)))
+
+
+def encode_body(value: Any) -> Buffer:
+    """Return one element of a handler's result as the bytes of a response body.
+
+    ``bytes`` and ``bytearray`` go out as they are, ``str`` as UTF-8, a ``torch.Tensor`` as ``torch.save`` writes it,
+    all else as JSON indented by two spaces.
+
+    Raises:
+        Failure: The value is none of these.
+    """
+    if isinstance(value, bytes | bytearray):
+        return value
+    try:
+        if isinstance(value, str):
+            return value.encode()
+        # A value can only be a tensor if the handler has imported torch; this process must not do it for nothing.
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
+            file = io.BytesIO()
+            torch.save(value, file)
+            return file.getvalue()
+        return _json(value).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        logger.warning("Unable to serialize model output.", exc_info=True)
+        raise Failure(503, "Unsupported model output data type.") from error
+
+
+def error_row(job_id: str, status: int, message: str) -> ResultRow:
+    """Return the last row of a job that failed."""
+    return job_id, False, status, "", (), b"", message
+
+
+def _json(value: Any) -> str:
+    """Return ``json.dumps(value, indent=2)``.
+
+    The standard encoder falls back to slow Python code when it has to indent. For flat lists and dicts, which most
+    results are, its fast code with other separators gives the same text.
+    """
+    flat_list = isinstance(value, list)
+    if value and (flat_list or isinstance(value, dict)):
+        members = value if flat_list else [*value.values(), *value]
+        if all(type(member) in _SCALARS for member in members):
+            text = json.dumps(value, separators=(",\n  ", ": "))
+            return f"{text[0]}\n  {text[1:-1]}\n{text[-1]}"
+    return json.dumps(value, indent=2)
+
+
+def error_status(code: Any) -> int:
+    """Return the HTTP status for the error code that a handler chose; 413 is told as 507, as TorchServe does."""
+    if code == 413:
+        return 507
+    if not isinstance(code, int) or not 200 <= code <= 599:
+        logger.warning("The handler failed with error code %r, which is no HTTP status: answering 500", code)
+        return 500
+    return int(code)

@@ -1,0 +1,128 @@
+"""From a wire row to what a handler gets for it: a dict of decoded values, and the request's headers.
+
+TorchServe's rules: an ordinary body becomes the one key ``body``; a form has one key per field. A value of type
+``application/json`` is decoded to what it says, ``text/…`` to ``str``, anything else is a ``bytearray``; what cannot be
+decoded is passed on as it came.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ts.context import RequestProcessor
+from ts.protocol.messages import InferRow
+
+logger = logging.getLogger(__name__)
+
+#: Decodes one value of a row.
+Decoder = Callable[[Any], Any]
+
+#: Name, content type ("" if it has none) and value.
+Parameter = tuple[str, str, bytes]
+
+_FORM_TYPES = {"multipart/form-data", "application/x-www-form-urlencoded"}
+
+
+class Row:
+    """One request while it runs.
+
+    Attributes:
+        job_id: The request's id.
+        data: The row's values by name, as the handler gets them.
+        processor: The request's headers and the head of its response.
+        streaming: A part was sent, and with it the head of the response.
+        done: The last answer was given.
+    """
+
+    __slots__ = ("data", "done", "job_id", "processor", "streaming")
+
+    def __init__(self, job_id: str, data: dict[str, Any], processor: RequestProcessor) -> None:
+        self.job_id = job_id
+        self.data = data
+        self.processor = processor
+        self.streaming = False
+        self.done = False
+
+
+class RowReader:
+    """Builds the handler's side of wire rows.
+
+    Args:
+        decode: Whether JSON and text are decoded (``decode_input_request``).
+    """
+
+    def __init__(self, *, decode: bool = True) -> None:
+        self._decode = decode
+
+    def read(self, row: InferRow) -> Row:
+        """Return the row as the handler sees it.
+
+        Raises:
+            Failure: The body is a form that cannot be parsed.
+        """
+        job_id, headers, content_type, body = row
+        if type(body) is list:
+            return self._read_parameters(job_id, headers, [_parameter(*item) for item in body])
+        decoder, value_types = _body_type(content_type)
+        if decoder is None:
+            from ts.runtimes.forms import parse_form
+
+            return self._read_parameters(job_id, headers, parse_form(content_type or "", body))
+        if not self._decode:
+            decoder = bytearray
+        return Row(job_id, {"body": decoder(body)}, RequestProcessor(None, headers, value_types))
+
+    def _read_parameters(self, job_id: str, headers: Sequence[tuple[Any, Any]], parameters: Sequence[Parameter]) -> Row:
+        data: dict[str, Any] = {}
+        for name, type_, value in parameters:
+            data[name] = _decoder(type_)(value) if self._decode else bytearray(value)
+        return Row(job_id, data, RequestProcessor(None, headers, [(name, type_) for name, type_, _ in parameters]))
+
+
+@functools.lru_cache(maxsize=256)
+def _body_type(content_type: str | bytes | None) -> tuple[Decoder | None, tuple[tuple[str, str]]]:
+    """Return how a body of that type is decoded (None: it is a form) and its pseudo header."""
+    media_type = _media_type(content_type)
+    decoder = None if media_type.lower() in _FORM_TYPES else _decoder(media_type)
+    return decoder, (("body", media_type),)
+
+
+def _media_type(content_type: str | bytes | None) -> str:
+    if not content_type:
+        return ""
+    text = content_type.decode("latin-1") if isinstance(content_type, bytes) else content_type
+    return text.partition(";")[0].strip()
+
+
+def _parameter(name: str | bytes, content_type: str | bytes | None, value: str | bytes) -> Parameter:
+    return (
+        name if isinstance(name, str) else name.decode("utf-8", "replace"),
+        _media_type(content_type),
+        value if isinstance(value, bytes) else value.encode(),
+    )
+
+
+def _decoder(media_type: str) -> Decoder:
+    if media_type == "application/json":
+        return _decode_json
+    return _decode_text if media_type.startswith("text") else bytearray
+
+
+def _decode_json(value: bytes) -> Any:
+    try:
+        return json.loads(str(value, "utf-8"))
+    except (ValueError, RecursionError):
+        logger.warning("Failed json decoding of input data. Forwarding encoded payload", exc_info=True)
+        return bytearray(value)
+
+
+def _decode_text(value: bytes) -> str | bytearray:
+    try:
+        return str(value, "utf-8")
+    except UnicodeDecodeError:
+        logger.warning("Failed utf-8 decoding of input data. Forwarding encoded payload", exc_info=True)
+        return bytearray(value)

@@ -1,0 +1,131 @@
+"""How the TorchServe contract is run: ``handle(data, context)`` with a list of rows, one result per row.
+
+`TorchServeHandler` runs a batch in one call. The step loop of continuous batching is `ts.runtimes.continuous`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from ts.connection import Connection
+from ts.context import Context
+from ts.protocol.messages import STATUS_CANCELLED, InferRow, ResultRow
+from ts.runtimes.batch import Batch
+from ts.runtimes.errors import Failure
+from ts.runtimes.responses import error_row
+from ts.runtimes.rows import Row, RowReader
+from ts.service import Service
+
+logger = logging.getLogger(__name__)
+
+
+class Runtime(Protocol):
+    """What the worker's main loop drives."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there are rows to run."""
+
+    def admit(self, wire_rows: Sequence[InferRow]) -> None:
+        """Take the rows of one frame; they run in the next steps."""
+
+    def step(self) -> None:
+        """Call the model once and send what it answers."""
+
+    def end_sequences(self, ended: Iterable[Sequence[str]]) -> None:
+        """Tell the model that sequences are over: pairs of id and reason."""
+
+
+class TorchServeHandler:
+    """Runs every frame of rows as one batch, in one call of the handler.
+
+    Args:
+        service: The loaded model.
+        connection: Where rows come from and answers go.
+        decode_input: Whether JSON and text bodies are decoded for the handler.
+        max_response_size: The largest body in bytes that one row may have.
+    """
+
+    def __init__(self, service: Service, connection: Connection, *, decode_input: bool, max_response_size: int) -> None:
+        self._service = service
+        self._connection = connection
+        self._reader = RowReader(decode=decode_input)
+        self._max_response_size = max_response_size
+        self._batches: deque[Sequence[InferRow]] = deque()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch waits."""
+        return bool(self._batches)
+
+    def admit(self, wire_rows: Sequence[InferRow]) -> None:
+        """Queue the rows of one frame as one batch."""
+        self._batches.append(wire_rows)
+
+    def step(self) -> None:
+        """Run the oldest batch; rows that were cancelled while it waited are answered without running."""
+        self.run_batch(self.read_rows(self._batches.popleft()))
+
+    def run_batch(self, rows: list[Row]) -> None:
+        """Call the handler once for ``rows`` and answer all of them."""
+        if not rows:
+            return
+        batch = self.new_batch(rows)
+        results = batch.run()
+        if results is not None:
+            for row, value in zip(rows, results, strict=True):
+                batch.answer(row, value, "false" if row.streaming else None)
+        batch.flush()
+
+    def new_batch(self, rows: list[Row]) -> Batch:
+        """Make ``rows`` the batch that the handler is called for next."""
+        return Batch(self._service, rows, self._connection, self._max_response_size)
+
+    @property
+    def context(self) -> Context:
+        """The model's context."""
+        return self._service.context
+
+    def read_rows(self, wire_rows: Iterable[InferRow]) -> list[Row]:
+        """Return the rows that can run; those that were cancelled or cannot be parsed are answered at once."""
+        rows: list[Row] = []
+        refused: list[ResultRow] = []
+        cancelled = self._connection.cancelled
+        for wire_row in wire_rows:
+            if wire_row[0] in cancelled:
+                refused.append(error_row(wire_row[0], STATUS_CANCELLED, "cancelled"))
+                continue
+            try:
+                rows.append(self._reader.read(wire_row))
+            except Failure as failure:
+                refused.append(error_row(wire_row[0], failure.status, failure.message))
+        if refused:
+            self._connection.send_results(refused, 0.0)
+        return rows
+
+    def drop_cancelled(self, rows: list[Row]) -> list[Row]:
+        """Return the rows that somebody waits for; the others are answered."""
+        cancelled = self._connection.cancelled
+        if not cancelled:
+            return rows
+        dropped = [error_row(row.job_id, STATUS_CANCELLED, "cancelled") for row in rows if row.job_id in cancelled]
+        if dropped:
+            self._connection.send_results(dropped, 0.0)
+        remaining = [row for row in rows if row.job_id not in cancelled]
+        # Nothing else waits to be read or run: what was cancelled is answered now, or was before.
+        cancelled.clear()
+        return remaining
+
+    def end_sequences(self, ended: Iterable[Sequence[str]]) -> None:
+        """Call the handler's ``on_sequence_end``, if it has one; what it raises is logged and nothing more."""
+        hook = self._service.on_sequence_end
+        if hook is None:
+            return
+        for sequence_id, reason in ended:
+            try:
+                hook(sequence_id, reason)
+            except Exception:
+                logger.exception("on_sequence_end(%r, %r) failed", sequence_id, reason)

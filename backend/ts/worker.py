@@ -1,0 +1,126 @@
+"""The worker process: one copy of one model on one device.
+
+    TS_WORKER_TOKEN=… python -P -m ts.worker --socket PATH        (in the model's folder)
+
+It connects to the frontend's Unix socket, loads the model that the first message names, and then runs what it is sent
+until it is told to stop or the frontend goes away. `serve` is the loop.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+import traceback
+
+from ts.connection import Connection
+from ts.heartbeat import start_heartbeat
+from ts.parent_death import die_with_parent
+from ts.protocol.messages import END_SEQUENCE, INFER, JOBS_CHANNEL, LOAD, LOADED, STOP, TOKEN_VARIABLE, Load
+from ts.runtimes.errors import LoadError
+from ts.runtimes.loader import load_service
+from ts.runtimes.torchserve_handler import Runtime, TorchServeHandler
+
+logger = logging.getLogger(__name__)
+
+
+def main(arguments: list[str]) -> int:
+    """Run a worker; return its exit code."""
+    if len(arguments) != 2 or arguments[0] != "--socket":
+        print("usage: python -P -m ts.worker --socket PATH", file=sys.stderr)
+        return 2
+    path = arguments[1]
+    # Before connecting: should the frontend be gone already, then connecting fails, and after it the signal is armed.
+    die_with_parent()
+    # Ctrl-C in a terminal reaches every process there; the frontend handles it and stops its workers in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    configure_output()
+    token = os.environ.pop(TOKEN_VARIABLE, "")
+    connection = Connection(path, JOBS_CHANNEL, token)
+    start_heartbeat(path, token)
+    runtime = load(connection)
+    if runtime is None:
+        return 1
+    # What is loaded now stays: the garbage collector need not look at it again and again.
+    gc.freeze()
+    serve(connection, runtime)
+    return 0
+
+
+def configure_output() -> None:
+    """Make every line that the handler prints or logs a line of the model log, at once."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
+
+
+def load(connection: Connection) -> Runtime | None:
+    """Receive the load message, load the model and say how it went; return its runtime, or None if that failed."""
+    message = connection.receive(wait=True)
+    if message is None or message[0] != LOAD:
+        raise ValueError(f"expected the message {LOAD!r} first, got {message!r}")
+    try:
+        runtime = make_runtime(message[1], connection)
+    except Exception as error:
+        logger.exception("Loading the model failed")
+        status, text = load_failure(error)
+        reply = {"ok": False, "status": status, "message": text, "traceback": traceback.format_exc()}
+        connection.send([LOADED, reply])
+        return None
+    connection.send([LOADED, {"ok": True, "status": 200, "message": "", "traceback": ""}])
+    return runtime
+
+
+def make_runtime(load: Load, connection: Connection) -> Runtime:
+    """Load the model that ``load`` describes and return what runs it.
+
+    Raises:
+        LoadError: The contract is unknown or the handler not shaped like one.
+        Exception: Whatever the model's own code raises.
+    """
+    if load["contract"] != "torchserve":
+        raise LoadError(f"This worker cannot run the contract {load['contract']!r}; it knows 'torchserve'.")
+    handler = TorchServeHandler(
+        load_service(load),
+        connection,
+        decode_input=load["decode_input_request"],
+        max_response_size=load["max_response_size"],
+    )
+    if load["continuous"]:
+        from ts.runtimes.continuous import ContinuousHandler
+
+        return ContinuousHandler(handler)
+    return handler
+
+
+def load_failure(error: Exception) -> tuple[int, str]:
+    """Return the status and message that a failed load is reported with."""
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "CUDA" in str(error)):
+        return 507, "System out of memory"
+    if isinstance(error, LoadError):
+        return 500, str(error)
+    return 500, f"{type(error).__name__}: {error}"
+
+
+def serve(connection: Connection, runtime: Runtime) -> None:
+    """Run the model until the frontend says stop.
+
+    What has arrived is taken in before every step, so jobs and cancellations join between two steps.
+    """
+    while True:
+        message = connection.receive(wait=not runtime.is_busy)
+        if message is None:
+            runtime.step()
+        elif message[0] == INFER:
+            runtime.admit(message[1])
+        elif message[0] == END_SEQUENCE:
+            runtime.end_sequences(message[1])
+        elif message[0] == STOP:
+            return
+        else:
+            raise ValueError(f"the frontend sent a message of unknown kind {message[0]!r}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
