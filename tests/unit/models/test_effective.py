@@ -57,7 +57,7 @@ def effective(
 def test_the_call_beats_the_yaml_beats_the_json_beats_the_default(
     attribute: str, api: str, yaml: str, json: str, default: int
 ) -> None:
-    def value(*places: dict[str, Any] | None) -> int:
+    def value(*places: Any) -> Any:
         return getattr(effective(*places), attribute)
 
     assert value({api: 7}, {yaml: 8}, {json: 9}) == 7

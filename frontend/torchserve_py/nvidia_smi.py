@@ -1,0 +1,89 @@
+"""What `nvidia-smi` tells: which GPUs there are, and how busy each is. A host without it has no GPUs.
+
+The server asks the tool instead of torch or NVML: importing torch would cost the frontend 200 MB, and the tool comes
+with every driver.
+"""
+
+import logging
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT = 15.0
+"""Seconds; a driver that hangs must not hang the server."""
+
+_GPU_LINE = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[^)\s]+)\)")
+_MIG_LINE = re.compile(r"\s+MIG .*\(UUID: (MIG-[^)\s]+)\)")
+_USAGE_FIELDS = "index,utilization.gpu,utilization.memory,memory.used,memory.total"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A physical GPU; `mig_uuids` are the instances that it is divided into, if it is."""
+
+    index: int
+    uuid: str
+    mig_uuids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUsage:
+    """How busy a GPU is. Utilizations in percent, memory in MiB; None where the GPU does not tell (a divided one)."""
+
+    index: int
+    utilization: float | None
+    memory_utilization: float | None
+    memory_used: float | None
+    memory_total: float | None
+
+
+Run = Callable[[list[str]], str]
+"""Runs a command and returns its standard output. Raises OSError or subprocess.SubprocessError."""
+
+
+def run_command(command: list[str]) -> str:
+    """The `Run` that starts a process."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=True).stdout
+
+
+def list_gpus(run: Run = run_command) -> tuple[Gpu, ...]:
+    """The GPUs in the order of their numbers. Blocks until the tool has answered: call it once, at start-up."""
+    gpus: list[Gpu] = []
+    for line in _ask(["nvidia-smi", "-L"], run).splitlines():
+        if gpu := _GPU_LINE.match(line):
+            gpus.append(Gpu(int(gpu[1]), gpu[2]))
+        elif (instance := _MIG_LINE.match(line)) and gpus:
+            last = gpus.pop()
+            gpus.append(Gpu(last.index, last.uuid, (*last.mig_uuids, instance[1])))
+    return tuple(gpus)
+
+
+def read_usage(run: Run = run_command) -> tuple[GpuUsage, ...]:
+    """How busy each GPU is now. Blocks until the tool has answered, which takes tens of milliseconds or more."""
+    command = ["nvidia-smi", f"--query-gpu={_USAGE_FIELDS}", "--format=csv,noheader,nounits"]
+    usages = []
+    for line in _ask(command, run).splitlines():
+        index, *values = (field.strip() for field in line.split(","))
+        if index.isdigit() and len(values) == 4:
+            usages.append(GpuUsage(int(index), *(_number(value) for value in values)))
+    return tuple(usages)
+
+
+def _ask(command: list[str], run: Run) -> str:
+    try:
+        return run(command)
+    except FileNotFoundError:
+        return ""
+    except (OSError, subprocess.SubprocessError) as error:
+        logger.warning("GPUs are not seen because nvidia-smi failed: %s", error)
+        return ""
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:  # "[N/A]", "[Not Supported]"
+        return None

@@ -1,0 +1,180 @@
+"""Which device a worker gets.
+
+The server numbers the devices that it may use 0 to n-1: those that `CUDA_VISIBLE_DEVICES` names, in its order, at most
+`number_of_gpu` of them. `deviceIds` and `gpu_id` are such numbers. A worker inherits `CUDA_VISIBLE_DEVICES`, so for it
+number k is CUDA device k, unless its environment gets a value of its own (parallel workers, MIG instances): then its
+devices are counted from 0 again.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torchserve_py.nvidia_smi import Gpu
+
+_LEADING_NUMBER = re.compile(r"[+-]?\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU or a MIG instance of one. `token` names it in CUDA_VISIBLE_DEVICES, `gpu_index` is nvidia-smi's number."""
+
+    token: str
+    gpu_index: int
+    is_mig: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What one worker gets.
+
+    gpu_id                the first of its devices, as the worker counts them; None on a CPU
+    cuda_visible_devices  what its environment must say; None = as inherited
+    devices               its devices, empty on a CPU
+    """
+
+    gpu_id: int | None
+    cuda_visible_devices: str | None = None
+    devices: tuple[Device, ...] = ()
+
+
+ON_CPU = Assignment(None)
+
+
+class UnsuitableDevices(ValueError):
+    """The server has devices, but not as the model asks for them."""
+
+
+def visible_devices(gpus: Sequence[Gpu], variable: str | None, limit: int | None = None) -> tuple[Device, ...]:
+    """The devices that this server may use.
+
+    gpus: what the host has; variable: the value of CUDA_VISIBLE_DEVICES, None if it is not set; limit: number_of_gpu.
+
+    Reads the variable as CUDA and torch do: numbers or UUIDs (or unambiguous beginnings of them), the kind of the first
+    holding for all; the first entry that is negative, unreadable or names no device ends the list; a device named twice
+    makes it empty. A GPU that is divided counts as its MIG instances.
+    """
+    devices = _all_devices(gpus) if variable is None else _named_devices(gpus, variable)
+    return devices if limit is None else devices[: max(0, limit)]
+
+
+def _all_devices(gpus: Sequence[Gpu]) -> tuple[Device, ...]:
+    return tuple(device for gpu in gpus for device in _devices_of(gpu, str(gpu.index)))
+
+
+def _devices_of(gpu: Gpu, token: str) -> list[Device]:
+    if gpu.mig_uuids:
+        return [Device(uuid, gpu.index, is_mig=True) for uuid in gpu.mig_uuids]
+    return [Device(token, gpu.index)]
+
+
+def _named_devices(gpus: Sequence[Gpu], variable: str) -> tuple[Device, ...]:
+    names = [name.strip() for name in variable.split(",")]
+    kind = names[0][:4]
+    found = _by_uuid(gpus, names, kind) if kind in ("GPU-", "MIG-") else _by_number(gpus, names)
+    return tuple(found) if len(set(found)) == len(found) else ()
+
+
+def _by_number(gpus: Sequence[Gpu], names: list[str]) -> list[Device]:
+    numbers: list[int] = []
+    for name in names:
+        leading = _LEADING_NUMBER.match(name)
+        if leading is None or int(leading[0]) < 0:
+            break
+        if int(leading[0]) in numbers:
+            return []
+        numbers.append(int(leading[0]))
+    found: list[Device] = []
+    for number in numbers:
+        if number >= len(gpus):
+            break
+        found += _devices_of(gpus[number], str(number))
+    return found
+
+
+def _by_uuid(gpus: Sequence[Gpu], names: list[str], prefix: str) -> list[Device]:
+    if prefix == "GPU-":
+        known = {gpu.uuid: _devices_of(gpu, gpu.uuid) for gpu in gpus}
+    else:
+        known = {uuid: [Device(uuid, gpu.index, is_mig=True)] for gpu in gpus for uuid in gpu.mig_uuids}
+    found: list[Device] = []
+    for name in names:
+        matches = [uuid for uuid in known if name.startswith(prefix) and len(name) > 4 and uuid.startswith(name)]
+        if len(matches) != 1:
+            break
+        found += known[matches[0]]
+    return found
+
+
+class Devices:
+    """The devices of one server. Models that leave the choice to it share one round robin over all of them."""
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self._devices = tuple(devices)
+        # A process sees only one MIG instance, and the order of the others is CUDA's secret: name each worker's device.
+        self._isolate = any(device.is_mig for device in devices)
+        self._last = 0
+
+    @property
+    def count(self) -> int:
+        """How many devices there are."""
+        return len(self._devices)
+
+    def for_model(
+        self, device_type: Literal["cpu", "gpu"], device_ids: Sequence[int] | None, parallel_level: int
+    ) -> "ModelDevices":
+        """The devices of one model version's workers.
+
+        device_ids: the numbers to choose from, None for all. parallel_level: devices per worker, 0 for a plain worker.
+        Raises UnsuitableDevices.
+        """
+        if device_type == "cpu" or not self._devices:
+            return ModelDevices(self, (), 0, shared=False)
+        ids = tuple(device_ids or range(self.count))
+        missing = [number for number in ids if not 0 <= number < self.count]
+        if missing:
+            raise UnsuitableDevices(f"deviceIds names {missing}, but the devices are numbered 0 to {self.count - 1}")
+        if parallel_level > len(ids):
+            raise UnsuitableDevices(f"a worker needs {parallel_level} devices, but there are only {len(ids)}")
+        if parallel_level > 1 and any(self._devices[number].is_mig for number in ids):
+            raise UnsuitableDevices("a worker cannot be spread over MIG instances: CUDA shows a process only one")
+        return ModelDevices(self, ids, parallel_level, shared=device_ids is None and not parallel_level)
+
+    def next_shared(self) -> Assignment:
+        """The next device in the round robin of all models; as in TorchServe it starts with number 1."""
+        self._last = (self._last + 1) % self.count
+        return self.assignment(self._last)
+
+    def assignment(self, number: int) -> Assignment:
+        """The device with that number, for one plain worker."""
+        device = self._devices[number]
+        if self._isolate:
+            return Assignment(0, device.token, (device,))
+        return Assignment(number, None, (device,))
+
+    def group(self, numbers: Sequence[int]) -> Assignment:
+        """Several devices for one worker, which counts them from 0."""
+        devices = tuple(self._devices[number] for number in numbers)
+        return Assignment(0, ",".join(device.token for device in devices), devices)
+
+
+class ModelDevices:
+    """Hands a device or a group of devices to each worker of one model version; made by `Devices.for_model`."""
+
+    def __init__(self, devices: Devices, ids: tuple[int, ...], parallel_level: int, *, shared: bool) -> None:
+        self._devices = devices
+        self._ids = ids
+        self._parallel_level = parallel_level
+        self._shared = shared
+        self._start = 0
+
+    def next(self) -> Assignment:
+        """What the next worker gets."""
+        if not self._ids:
+            return ON_CPU
+        if self._shared:
+            return self._devices.next_shared()
+        taken = [self._ids[(self._start + offset) % len(self._ids)] for offset in range(self._parallel_level or 1)]
+        self._start = (self._start + len(taken)) % len(self._ids)
+        return self._devices.group(taken) if self._parallel_level else self._devices.assignment(taken[0])

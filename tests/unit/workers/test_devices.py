@@ -1,0 +1,181 @@
+"""Which device a worker gets, as a table."""
+
+import pytest
+
+from torchserve_py.nvidia_smi import Gpu
+from torchserve_py.workers.devices import (
+    ON_CPU,
+    Assignment,
+    Device,
+    Devices,
+    UnsuitableDevices,
+    visible_devices,
+)
+
+A, B, C, D = "GPU-aa11", "GPU-aa22", "GPU-cc33", "GPU-dd44"
+HOST = tuple(Gpu(index, uuid) for index, uuid in enumerate((A, B, C, D)))
+M1, M2, M3 = "MIG-11", "MIG-12", "MIG-23"
+DIVIDED = (Gpu(0, A, (M1, M2)), Gpu(1, B), Gpu(2, C, (M3,)))
+
+
+@pytest.mark.parametrize(
+    ("variable", "limit", "tokens"),
+    [
+        (None, None, ["0", "1", "2", "3"]),
+        (None, 2, ["0", "1"]),
+        (None, 0, []),
+        (None, 9, ["0", "1", "2", "3"]),
+        ("0,1,2,3", None, ["0", "1", "2", "3"]),
+        ("2,0", None, ["2", "0"]),
+        (" 2 , 0 ", None, ["2", "0"]),
+        ("2,0,1", 2, ["2", "0"]),
+        ("3", None, ["3"]),
+        ("", None, []),
+        ("  ", None, []),
+        ("NoDevFiles", None, []),
+        ("-1", None, []),
+        ("none", None, []),
+        ("void", None, []),
+        ("1,-1,2", None, ["1"]),
+        ("1,,2", None, ["1"]),
+        ("0,1,", None, ["0", "1"]),
+        ("1gpu,2amp", None, ["1", "2"]),
+        ("+1", None, ["1"]),
+        ("1,7,2", None, ["1"]),
+        ("7", None, []),
+        ("1,1", None, []),
+        ("0,1,0", None, []),
+        ("1,-1,1", None, ["1"]),
+        (A, None, [A]),
+        (f"{D},{A}", None, [D, A]),
+        (f"{D}, {A}", None, [D, A]),
+        ("GPU-c", None, [C]),
+        ("GPU-cc,GPU-dd4", None, [C, D]),
+        ("GPU-aa", None, []),
+        (f"{C},GPU-aa,{D}", None, [C]),
+        ("GPU-", None, []),
+        (f"{A},{A}", None, []),
+        (f"{C},GPU-cc", None, []),
+        ("GPU-ffff", None, []),
+        (f"{A},GPU-ffff,{B}", None, [A]),
+        (f"{A},1", None, [A]),
+        (f"1,{A}", None, ["1"]),
+        (f"{A},{B},{C}", 1, [A]),
+        (M1, None, []),
+    ],
+)
+def test_visible_devices(variable: str | None, limit: int | None, tokens: list[str]) -> None:
+    assert [device.token for device in visible_devices(HOST, variable, limit)] == tokens
+
+
+@pytest.mark.parametrize(
+    ("variable", "devices"),
+    [
+        (None, [(M1, 0), (M2, 0), ("1", 1), (M3, 2)]),
+        ("0", [(M1, 0), (M2, 0)]),
+        ("1,2", [("1", 1), (M3, 2)]),
+        (f"{M3},{M1}", [(M3, 2), (M1, 0)]),
+        ("MIG-2", [(M3, 2)]),
+        ("MIG-1", []),
+        (f"{M1},{M1}", []),
+        (f"{M1},{B}", [(M1, 0)]),
+        (f"{A}", [(M1, 0), (M2, 0)]),
+        ("MIG-99", []),
+    ],
+)
+def test_a_divided_gpu_counts_as_its_instances(variable: str | None, devices: list[tuple[str, int]]) -> None:
+    assert [(device.token, device.gpu_index) for device in visible_devices(DIVIDED, variable)] == devices
+
+
+@pytest.mark.parametrize("variable", [None, "0", "", A, "MIG-1"])
+def test_a_host_without_gpus_has_none(variable: str | None) -> None:
+    assert visible_devices((), variable) == ()
+
+
+def devices(count: int) -> Devices:
+    return Devices(visible_devices(tuple(Gpu(n, f"GPU-{n}") for n in range(count)), None))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device_type", "device_ids", "level", "gpu_ids"),
+    [
+        (4, "gpu", None, 0, [1, 2, 3, 0, 1]),
+        (1, "gpu", None, 0, [0, 0]),
+        (2, "gpu", None, 0, [1, 0, 1]),
+        (0, "gpu", None, 0, [None, None]),
+        (4, "cpu", None, 0, [None, None]),
+        (0, "cpu", None, 0, [None]),
+        (0, "gpu", [3], 2, [None]),
+        (4, "gpu", [2, 3], 0, [2, 3, 2]),
+        (4, "gpu", [3], 0, [3, 3]),
+        (4, "gpu", [1, 1, 0], 0, [1, 1, 0, 1]),
+        (4, "cpu", [2, 3], 0, [None]),
+    ],
+)
+def test_plain_workers(
+    gpus: int, device_type: str, device_ids: list[int] | None, level: int, gpu_ids: list[int | None]
+) -> None:
+    model = devices(gpus).for_model(device_type, device_ids, level)  # type: ignore[arg-type]
+    handed_out = [model.next() for _ in gpu_ids]
+    assert [each.gpu_id for each in handed_out] == gpu_ids
+    assert all(each.cuda_visible_devices is None for each in handed_out)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device_ids", "level", "groups"),
+    [
+        (4, None, 2, ["0,1", "2,3", "0,1"]),
+        (4, None, 4, ["0,1,2,3", "0,1,2,3"]),
+        (4, None, 1, ["0", "1", "2", "3", "0"]),
+        (5, None, 2, ["0,1", "2,3", "4,0", "1,2"]),
+        (4, [3, 1, 0], 2, ["3,1", "0,3", "1,0"]),
+        (4, [2, 3], 2, ["2,3", "2,3"]),
+    ],
+)
+def test_parallel_workers(gpus: int, device_ids: list[int] | None, level: int, groups: list[str]) -> None:
+    model = devices(gpus).for_model("gpu", device_ids, level)
+    handed_out = [model.next() for _ in groups]
+    assert [each.cuda_visible_devices for each in handed_out] == groups
+    assert [each.gpu_id for each in handed_out] == [0] * len(groups)
+    assert [len(each.devices) for each in handed_out] == [level] * len(groups)
+
+
+def test_models_share_one_round_robin() -> None:
+    pool = devices(3)
+    first, second = pool.for_model("gpu", None, 0), pool.for_model("gpu", None, 0)
+    fixed = pool.for_model("gpu", [0, 1], 0)
+    order = [first, second, fixed, first, second, fixed]
+    assert [model.next().gpu_id for model in order] == [1, 2, 0, 0, 1, 1]
+
+
+def test_groups_are_counted_per_model() -> None:
+    pool = devices(4)
+    first, second = pool.for_model("gpu", None, 2), pool.for_model("gpu", None, 2)
+    assert [model.next().cuda_visible_devices for model in (first, second, first)] == ["0,1", "0,1", "2,3"]
+
+
+def test_numbers_are_positions_in_cuda_visible_devices() -> None:
+    pool = Devices(visible_devices(HOST, f"{D},{B},{A}"))
+    assert pool.count == 3
+    assert pool.for_model("gpu", [0], 0).next() == Assignment(0, None, (Device(D, 3),))
+    assert pool.for_model("gpu", None, 2).next().cuda_visible_devices == f"{D},{B}"
+
+
+def test_a_worker_on_an_instance_sees_nothing_else() -> None:
+    model = Devices(visible_devices(DIVIDED, None)).for_model("gpu", None, 0)
+    handed_out = [model.next() for _ in range(4)]
+    assert [each.cuda_visible_devices for each in handed_out] == [M2, "1", M3, M1]
+    assert [each.gpu_id for each in handed_out] == [0, 0, 0, 0]
+
+
+def test_cpu_workers_inherit_the_environment() -> None:
+    assert devices(4).for_model("cpu", None, 0).next() == ON_CPU == Assignment(None, None, ())
+
+
+def test_unsuitable_devices_are_named() -> None:
+    with pytest.raises(UnsuitableDevices, match=r"deviceIds names \[4\], but the devices are numbered 0 to 3"):
+        devices(4).for_model("gpu", [0, 4], 0)
+    with pytest.raises(UnsuitableDevices, match="a worker needs 4 devices, but there are only 2"):
+        devices(4).for_model("gpu", [0, 1], 4)
+    with pytest.raises(UnsuitableDevices, match="cannot be spread over MIG instances"):
+        Devices(visible_devices(DIVIDED, None)).for_model("gpu", None, 2)
