@@ -16,7 +16,7 @@ from typing import Any
 
 from torchserve_py.flags import JVM_FLAGS, Flags, parse_flags
 from torchserve_py.properties import PropertiesError, Property, read_properties
-from torchserve_py.settings_table import INTERNAL_KEYS, JVM_KEYS, SOURCES, Settings, Source, env_of
+from torchserve_py.settings_table import INTERNAL_KEYS, JVM_KEYS, PENDING, SOURCES, Settings, Source, env_of
 
 __all__ = ["Effective", "Resolution", "Settings", "SettingsError", "load", "resolve"]
 
@@ -99,6 +99,7 @@ class _Resolver:
         for name, source in SOURCES.items():
             self._resolve_one(name, source, env_enabled=env_enabled)
         self._check_environment(env_enabled=env_enabled)
+        self._check_pending()
         self._check_origin_of_models()
         return self._out
 
@@ -185,6 +186,15 @@ class _Resolver:
         if name == "allowed_urls" and not self._file_switch("use_env_allowed_urls"):
             return False
         return source.env_always or env_enabled
+
+    def _check_pending(self) -> None:
+        without_effect = [
+            f"{name} ({each.origin})"
+            for name in PENDING
+            if (each := self._out.effective.get(name)) is not None and each.value != _default_of(name, self._cwd)
+        ]
+        if without_effect:
+            self._out.warnings.append(f"No effect in this version yet: {', '.join(without_effect)}")
 
     def _check_origin_of_models(self) -> None:
         enabled, urls = self._out.effective.get("enable_model_api"), self._out.effective.get("allowed_urls")

@@ -339,3 +339,36 @@ JVM_KEYS = (
 
 #: Keys that TorchServe writes into its snapshots for itself: never acted on either.
 INTERNAL_KEYS = ("model_server_home", "python", "tsConfigFile", "version")
+
+#: Settings of features that this version lacks: read and checked, not acted on. Who adds the feature removes them here.
+PENDING = (
+    "grpc_inference_address",
+    "grpc_management_address",
+    "grpc_inference_port",
+    "grpc_management_port",
+    "grpc_inference_max_connection_age_ms",
+    "grpc_management_max_connection_age_ms",
+    "grpc_inference_max_connection_age_grace_ms",
+    "grpc_management_max_connection_age_grace_ms",
+    "enable_grpc_ssl",
+    "workflow_store",
+    "model_snapshot",
+    "install_py_dep_per_model",
+    "initial_distribution_port",
+    "cpu_launcher_enable",
+    "cpu_launcher_args",
+    "ts_open_inference_protocol",
+    "cors_allowed_origin",
+    "cors_allowed_methods",
+    "cors_allowed_headers",
+    "keystore",
+    "keystore_pass",
+    "keystore_type",
+    "private_key_file",
+    "certificate_file",
+    "metrics_config",
+    "model_metrics_auto_detect",
+    "disable_system_metrics",
+    "system_metrics_cmd",
+    "metric_time_interval",
+)

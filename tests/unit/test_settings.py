@@ -328,6 +328,15 @@ def test_the_last_of_two_equal_keys_counts_and_is_told_of(home):
     assert resolution.warnings == ["config.properties:2: job_queue_size replaces its value of line 1; keep one of them"]
 
 
+def test_settings_of_missing_features_are_told_of_when_they_differ_from_the_default(home):
+    resolution = configure(home, "grpc_inference_port=7070\ngrpc_management_port=9\ncors_allowed_origin=*")
+    assert resolution.settings().cors_allowed_origin == "*"
+    assert resolution.warnings == [
+        "No effect in this version yet: "
+        "grpc_management_port (config.properties:2), cors_allowed_origin (config.properties:3)"
+    ]
+
+
 def test_registering_from_anywhere_is_told_of(home):
     assert "allowed_urls" in configure(home, "enable_model_api=true").warnings[0]
     assert not configure(home, "enable_model_api=true\nallowed_urls=https://models/.*").warnings

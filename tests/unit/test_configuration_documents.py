@@ -1,0 +1,60 @@
+"""docs/configuration.md and configs/config.properties say what the table of settings says."""
+
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pytest
+
+from torchserve_py.config_report import show
+from torchserve_py.flags import parse_flags
+from torchserve_py.properties import parse_properties
+from torchserve_py.settings import Settings, resolve
+from torchserve_py.settings_table import INTERNAL_KEYS, JVM_KEYS, PENDING, SOURCES, env_of
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs" / "configuration.md").read_text()
+EXAMPLE = (ROOT / "configs" / "config.properties").read_text()
+DEFAULTS = {each.name: each.default for each in fields(Settings) if each.default not in (MISSING, None)}
+
+
+def row(name):
+    """Return the line that the document has for a setting."""
+    source = SOURCES[name]
+    default = source.default_text or f"`{show(DEFAULTS[name])}`" if name in DEFAULTS else source.default_text or "none"
+    ways = [f"`{way}`" for way in (env_of(name, source), source.flag) if way is not None]
+    cells = [f"`{name}`", source.kind.expected, default, ", ".join(ways) or "–", source.meaning]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_document_has_the_row_of_every_setting(name):
+    assert row(name) in DOCUMENT.splitlines()
+
+
+def test_the_document_has_no_row_of_anything_else():
+    assert set(re.findall(r"^\| `(\w+)` \|", DOCUMENT, re.MULTILINE)) == set(SOURCES)
+
+
+def test_the_document_names_the_keys_without_effect():
+    section = DOCUMENT.split("\n## Keys without effect\n")[1].split("\n## ")[0]
+    named = set(re.findall(r"`(\w+)`", section))
+    assert named == {*JVM_KEYS, *INTERNAL_KEYS, *PENDING}
+
+
+def test_the_example_is_valid_as_it_is(tmp_path):
+    (tmp_path / "model_store").mkdir()
+    (tmp_path / "config.properties").write_text(EXAMPLE)
+    resolution = resolve(parse_flags([]), {}, tmp_path)
+    assert not resolution.errors
+    assert not resolution.warnings
+
+
+def test_the_example_shows_every_key_with_its_default():
+    shown = {
+        entry.key: entry.value for entry in parse_properties(re.sub(r"^#(?=\w+=)", "", EXAMPLE, flags=re.MULTILINE))
+    }
+    assert set(shown) == {name for name, source in SOURCES.items() if source.in_file}
+    assert {name: shown[name] for name in DEFAULTS if SOURCES[name].in_file} == {
+        name: show(default) if default != () else "" for name, default in DEFAULTS.items() if SOURCES[name].in_file
+    }
