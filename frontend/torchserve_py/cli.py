@@ -103,12 +103,12 @@ class Launcher:
     # Stop
 
     def _stop(self) -> int:
-        import psutil
-
         server = self._running()
         if server is None:
             print("TorchServe is not currently running.")
             return 0
+        import psutil  # loaded already, to look at the process
+
         try:
             limit = self._drain_timeout(server) + _STOP_MARGIN
             key_files = {Path.cwd() / _KEY_FILE, Path(server.cwd()) / _KEY_FILE}

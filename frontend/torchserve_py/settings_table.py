@@ -358,9 +358,6 @@ PENDING = (
     "cpu_launcher_enable",
     "cpu_launcher_args",
     "ts_open_inference_protocol",
-    "cors_allowed_origin",
-    "cors_allowed_methods",
-    "cors_allowed_headers",
     "keystore",
     "keystore_pass",
     "keystore_type",
@@ -368,7 +365,5 @@ PENDING = (
     "certificate_file",
     "metrics_config",
     "model_metrics_auto_detect",
-    "disable_system_metrics",
     "system_metrics_cmd",
-    "metric_time_interval",
 )

@@ -329,11 +329,11 @@ def test_the_last_of_two_equal_keys_counts_and_is_told_of(home):
 
 
 def test_settings_of_missing_features_are_told_of_when_they_differ_from_the_default(home):
-    resolution = configure(home, "grpc_inference_port=7070\ngrpc_management_port=9\ncors_allowed_origin=*")
-    assert resolution.settings().cors_allowed_origin == "*"
+    resolution = configure(home, "grpc_inference_port=7070\ngrpc_management_port=9\ncertificate_file=cert.pem")
+    assert resolution.settings().certificate_file == home / "cert.pem"
     assert resolution.warnings == [
         "No effect in this version yet: "
-        "grpc_management_port (config.properties:2), cors_allowed_origin (config.properties:3)"
+        "grpc_management_port (config.properties:2), certificate_file (config.properties:3)"
     ]
 
 
