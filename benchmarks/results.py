@@ -1,0 +1,105 @@
+"""What a comparison found: the values of every round, and the medians, ratios and spreads that follow from them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+OURS = "torchserve-py"
+THEIRS = "TorchServe"
+YARDSTICK = "bare aiohttp"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of some rounds, and the lowest and highest of them."""
+
+    median: float
+    lowest: float
+    highest: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Spread:
+        """Of at least one value."""
+        return cls(statistics.median(values), min(values), max(values))
+
+
+@dataclass(frozen=True)
+class FigureResult:
+    """One figure's values: server name -> one value per round. The rounds of all servers belong together in order."""
+
+    name: str
+    title: str
+    unit: str
+    goal: float
+    higher_is_better: bool
+    goal_is_for_the_value: bool  # and not for its ratio to TorchServe's, which has none
+    values: dict[str, list[float]]
+
+    def ratio(self) -> Spread | None:
+        """This server over TorchServe, round by round; None if TorchServe was not measured."""
+        if THEIRS not in self.values:
+            return None
+        return Spread.of([ours / theirs for ours, theirs in zip(self.values[OURS], self.values[THEIRS], strict=True)])
+
+    def is_met(self) -> bool | None:
+        """Whether the goal is reached; None if there is nothing to tell it by."""
+        achieved = Spread.of(self.values[OURS]) if self.goal_is_for_the_value else self.ratio()
+        if achieved is None:
+            return None
+        return achieved.median >= self.goal if self.higher_is_better else achieved.median <= self.goal
+
+
+@dataclass(frozen=True)
+class Results:
+    """A whole comparison."""
+
+    when: str
+    machine: dict[str, str]
+    rounds: int
+    seconds: int
+    figures: list[FigureResult]
+
+    def write(self, path: Path) -> None:
+        """Write everything as JSON."""
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+
+def today() -> str:
+    """The date for a report, UTC."""
+    return datetime.now(UTC).strftime("%Y-%m-%d")
+
+
+def machine_facts() -> dict[str, str]:
+    """What a reader needs to know of the machine to judge the figures, and nothing that names it."""
+    return {
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
+        "Python": platform.python_version(),
+        "Java": _first_line("java", "-version"),
+        "wrk": _first_line("wrk", "--version"),
+    }
+
+
+def _processor() -> str:
+    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return found[1] if found else platform.machine()
+
+
+def _first_line(program: str, argument: str) -> str:
+    if shutil.which(program) is None:
+        return "not installed"
+    done = subprocess.run([program, argument], capture_output=True, text=True, timeout=30, check=False)
+    return (done.stdout + done.stderr).strip().splitlines()[0].split(" Copyright")[0]
