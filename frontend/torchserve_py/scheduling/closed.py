@@ -1,0 +1,45 @@
+"""What is remembered of closed sequences: ids whose next job must hear that the state is gone."""
+
+from collections import OrderedDict
+
+from torchserve_py.scheduling.effects import Cause, EndReason
+
+REMEMBERED_IDS = 100_000
+REMEMBERED_SECONDS = 3600.0
+
+REFUSALS = {
+    EndReason.idle: Cause.sequence_expired,
+    EndReason.timeout: Cause.sequence_expired,
+    EndReason.evicted: Cause.sequence_lost,
+    EndReason.worker_lost: Cause.sequence_lost,
+}
+
+
+class ClosedIds:
+    """Id -> why a job that continues that sequence is refused; bounded in number and time, the oldest goes first."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids: OrderedDict[str, tuple[Cause, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def remember(self, sequence_id: str, reason: EndReason, now: float) -> None:
+        """The sequence closed for this reason; one that simply ended may begin anew and is not remembered."""
+        if (cause := REFUSALS.get(reason)) is None:
+            return
+        self._ids[sequence_id] = (cause, now)
+        self._ids.move_to_end(sequence_id)
+        while len(self._ids) > REMEMBERED_IDS or now - next(iter(self._ids.values()))[1] > REMEMBERED_SECONDS:
+            self._ids.popitem(last=False)
+
+    def refusal(self, sequence_id: str, now: float) -> Cause | None:
+        """Why a job that continues this sequence is refused; None if nothing is known against it."""
+        cause, closed_at = self._ids.get(sequence_id, (None, now))
+        return cause if now - closed_at <= REMEMBERED_SECONDS else None
+
+    def forget(self, sequence_id: str) -> None:
+        """The id is open again."""
+        self._ids.pop(sequence_id, None)

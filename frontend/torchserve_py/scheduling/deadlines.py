@@ -1,0 +1,77 @@
+"""One heap of deadlines for everything that waits for a moment: jobs, sequences, lanes."""
+
+import heapq
+from itertools import count
+from typing import Protocol
+
+SMALLEST_CLEANING = 1_000
+
+
+class Watchable(Protocol):
+    """Something with a deadline that may move later, or go away, without telling anyone."""
+
+    watched: bool
+
+    def due(self, now: float) -> float | None:
+        """When it needs attention; None if it does not any more.
+
+        What cannot say yet names a moment after `now` before which it certainly will not, and is asked again then.
+        """
+
+
+class Deadlines:
+    """At most one heap entry per thing, at or before its deadline.
+
+    A deadline that moves later leaves its entry where it is: when that comes to the top the thing is asked again. So an
+    idle deadline that moves with every step costs nothing per step. Entries of things that are over are dropped when
+    they come to the top, or all together whenever the heap has doubled, which keeps memory in proportion.
+    """
+
+    __slots__ = ("_cleaning_size", "_heap", "_order")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Watchable]] = []
+        self._order = count()
+        self._cleaning_size = SMALLEST_CLEANING
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def next(self) -> float | None:
+        """The first moment at which something may need attention."""
+        return self._heap[0][0] if self._heap else None
+
+    def watch(self, thing: Watchable, now: float) -> None:
+        """Have the thing come out of `pop` when it is due; it is not watched any more after that."""
+        if thing.watched or (due := thing.due(now)) is None:
+            return
+        thing.watched = True
+        heapq.heappush(self._heap, (due, next(self._order), thing))
+        if len(self._heap) > self._cleaning_size:
+            self._drop_what_is_over(now)
+
+    def pop(self, now: float) -> Watchable | None:
+        """A thing that is due by now, None if there is no other."""
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            thing = heap[0][2]
+            due = thing.due(now)
+            if due is not None and due > now:
+                heapq.heapreplace(heap, (due, next(self._order), thing))
+                continue
+            heapq.heappop(heap)
+            thing.watched = False
+            if due is not None:
+                return thing
+        return None
+
+    def _drop_what_is_over(self, now: float) -> None:
+        kept = []
+        for entry in self._heap:
+            if entry[2].due(now) is None:
+                entry[2].watched = False
+            else:
+                kept.append(entry)
+        heapq.heapify(kept)
+        self._heap = kept
+        self._cleaning_size = max(SMALLEST_CLEANING, 2 * len(kept))

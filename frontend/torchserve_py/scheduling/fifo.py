@@ -1,0 +1,81 @@
+"""The source of stateless models: one queue of jobs, first in, first out, for all workers."""
+
+from torchserve_py.scheduling.effects import Cause, EndReason
+from torchserve_py.scheduling.job import Job
+from torchserve_py.scheduling.lane import Lane, Worker
+from torchserve_py.scheduling.ledger import Ledger
+
+
+class JobLane(Lane[Job]):
+    """Waiting jobs, at most `size` of them."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int, delay: float) -> None:
+        super().__init__(delay)
+        self.size = size
+
+    def limit(self) -> int:
+        """A full queue cannot grow."""
+        return self.size
+
+    def take(self, room: int) -> list[Job]:
+        """The oldest jobs."""
+        items = self.items
+        return [items.popitem(last=False)[0] for _ in range(min(room, len(items)))]
+
+
+class Fifo:
+    """With `tickets`, a job is accepted only while a worker has room (TorchServe's useJobTicket)."""
+
+    def __init__(self, ledger: Ledger, queue_size: int, delay: float = 0.0, *, tickets: bool = False) -> None:
+        self.lane = JobLane(queue_size, delay)
+        self._ledger = ledger
+        self._tickets = tickets
+
+    def continues(self, job: Job) -> bool:
+        """A job stands for itself."""
+        return False
+
+    def admit(self, job: Job, now: float) -> Cause | None:
+        """Queue the job unless the queue is full."""
+        if len(self.lane.items) >= self.lane.size or (self._tickets and not self.lane.free):
+            return Cause.queue_full
+        self.lane.items[job] = now
+        self._ledger.stirred.append(self.lane)
+        return None
+
+    def withdraw(self, job: Job, now: float) -> None:
+        """The job leaves the queue."""
+        del self.lane.items[job]
+
+    def streams(self, job: Job, now: float) -> None:
+        """Of no consequence to other jobs."""
+
+    def returned(self, job: Job, now: float) -> None:
+        """Of no consequence to other jobs."""
+
+    def worker_up(self, worker_id: str, now: float) -> Worker:
+        """Every worker takes from the one lane."""
+        return Worker(worker_id, self.lane)
+
+    def retire(self, worker: Worker, now: float) -> None:
+        """The queue stays for the others."""
+
+    def worker_lost(self, worker: Worker, now: float) -> None:
+        """The queue stays for the others."""
+
+    def set_workers(self, count: int, now: float) -> None:
+        """The queue's size does not depend on it."""
+
+    def end_sequence(self, sequence_id: str, reason: EndReason, now: float) -> None:
+        """There are none."""
+
+    def close(self, reason: EndReason, now: float) -> None:
+        """Nothing waits any more."""
+        self.lane.items.clear()
+
+    @property
+    def remaining_capacity(self) -> int:
+        """How many more jobs may wait."""
+        return self.lane.size - len(self.lane.items)

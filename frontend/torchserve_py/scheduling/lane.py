@@ -1,0 +1,60 @@
+"""Lanes, and the workers that take their batches from them.
+
+Under `Fifo` every worker takes from one shared lane of jobs. Under `Sequences` each worker has a lane of its own, in
+which the ready ones of its sequences stand.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from typing import Any, Generic, TypeVar
+
+from torchserve_py.scheduling.job import Job
+
+Item = TypeVar("Item")
+
+
+class Lane(ABC, Generic[Item]):
+    """Items that a worker may take, oldest first, each with the moment at which it became takeable.
+
+    An OrderedDict, since items also leave from the middle (a cancelled job) and enter at the front (a sequence that
+    joins its own stream), both in O(1). `free` holds the workers of this lane that have room, the longest free first.
+    """
+
+    __slots__ = ("delay", "free", "items", "watched")
+
+    def __init__(self, delay: float) -> None:
+        self.delay = delay
+        self.items: OrderedDict[Item, float] = OrderedDict()
+        self.free: dict[str, Worker] = {}
+        self.watched = False
+
+    @abstractmethod
+    def limit(self) -> int:
+        """How many items could ever stand here at once: when they do, waiting for more is of no use."""
+
+    @abstractmethod
+    def take(self, room: int) -> list[Job]:
+        """The next jobs for one worker, `room` at most; they are in flight from now on."""
+
+    def due(self, now: float) -> float | None:
+        """When the oldest item will have waited long enough for a fuller batch; None if there is none."""
+        for takeable_at in self.items.values():
+            return takeable_at + self.delay
+        return None
+
+
+class Worker:
+    """A worker as far as scheduling goes: what it takes from and what it has in flight."""
+
+    __slots__ = ("id", "in_flight", "lane", "retiring")
+
+    def __init__(self, worker_id: str, lane: Lane[Any]) -> None:
+        self.id = worker_id
+        self.lane = lane
+        self.in_flight: dict[str, Job] = {}
+        self.retiring = False
+
+    def __repr__(self) -> str:
+        return f"Worker({self.id!r}, in_flight={list(self.in_flight)}{', retiring' if self.retiring else ''})"

@@ -1,0 +1,318 @@
+"""When the jobs of a model version run, and on which of its workers.
+
+One synchronous object. Events come in with the time, effects go out as values; there is no I/O, no clock and no task in
+here. It is a product of two choices: where the next jobs come from (`Fifo`, `Sequences`) and when a worker takes more
+(`WhenIdle`, `WhileBelow`). An event does what was due before it, then its own work, then sends what may be sent.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+from torchserve_py.scheduling.admission import Admission, WhenIdle, WhileBelow
+from torchserve_py.scheduling.effects import Cancel, Cause, Effects, EndReason, Finish, Released, Send
+from torchserve_py.scheduling.fifo import Fifo
+from torchserve_py.scheduling.job import CANCEL, CANCELLED, JOB_TRANSITIONS, SEND, STREAM, STREAMING, WAITING, Job
+from torchserve_py.scheduling.lane import Lane, Worker
+from torchserve_py.scheduling.ledger import Ledger
+from torchserve_py.scheduling.policy import Policy
+from torchserve_py.scheduling.sequence import Sequence
+from torchserve_py.scheduling.sequences import Sequences
+from torchserve_py.scheduling.source import Source
+
+
+class Scheduler:
+    """Queues, batches and sequences of one model version.
+
+    Every job gets exactly one outcome: its owner's, when it hands the last part to `part`, or a `Finish`. Every
+    sequence that was opened gets exactly one `EndSequence`. `now` is monotonic seconds and never goes back. Events
+    about workers that are not up raise ValueError.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._ledger = Ledger()
+        self._workers: dict[str, Worker] = {}
+        self._wanted_workers = 0
+        self._draining = False
+        self._closed: Cause | None = None
+        self._alone = Fifo(self._ledger, policy.queue_size)
+        self._source, self._admission = _compose(policy, self._ledger)
+
+    # Jobs
+
+    def submit(self, job: Job, now: float) -> Effects:
+        """A new job. It is queued, and perhaps sent at once; or refused with a Finish."""
+        self._catch_up(now)
+        if job.id in self._ledger.jobs:
+            raise ValueError(f"there is a job {job.id!r} already; ids must be unique")
+        job.submitted_at = now
+        if (cause := self._refusal(job, now)) is None:
+            self._ledger.accept(job, now)
+        else:
+            self._ledger.leave(job, cause)
+        return self._conclude(now)
+
+    def part(self, job_id: str, more: bool, now: float) -> Effects:
+        """A part of the job's answer has come from its worker; the last one (`more` false) frees its place there.
+
+        If the answer also ends the sequence, call `end_sequence` first: this call may send the sequence's next job.
+        """
+        self._catch_up(now)
+        job = self._ledger.jobs.get(job_id)
+        if job is None:
+            pass  # its worker was given up, or everything is closed
+        elif not more:
+            self._return(job, now)
+        elif job.state is not STREAMING:
+            job.state = JOB_TRANSITIONS[job.state, STREAM]
+            self._source_of(job).streams(job, now)
+        return self._conclude(now)
+
+    def cancel(self, job_id: str, now: float) -> Effects:
+        """Nobody waits for the job any more. In flight, it keeps its place until its worker's last part."""
+        self._catch_up(now)
+        job = self._ledger.jobs.get(job_id)
+        if job is None or job.state is CANCELLED:
+            pass
+        elif job.state is WAITING:
+            self._withdraw(job, Cause.cancelled, now)
+        else:
+            job.state = JOB_TRANSITIONS[job.state, CANCEL]
+            self._ledger.effects += (Finish(job, Cause.cancelled), Cancel(_worker_id(job), (job_id,)))
+        return self._conclude(now)
+
+    # Time
+
+    def next_deadline(self) -> float | None:
+        """When to call `tick` at the latest; None if nothing waits for a moment. It may turn out to be too early."""
+        return self._ledger.deadlines.next()
+
+    def tick(self, now: float) -> Effects:
+        """Time has passed."""
+        self._catch_up(now)
+        return self._conclude(now)
+
+    # Workers
+
+    def worker_up(self, worker_id: str, now: float) -> Effects:
+        """A worker is ready for jobs."""
+        self._catch_up(now)
+        if worker_id in self._workers:
+            raise ValueError(f"worker {worker_id!r} is up already")
+        worker = self._workers[worker_id] = self._source.worker_up(worker_id, now)
+        worker.lane.free[worker_id] = worker
+        self._ledger.stirred.append(worker.lane)
+        return self._conclude(now)
+
+    def worker_lost(self, worker_id: str, cause: Cause, now: float) -> Effects:
+        """A worker is gone, and with it what it had in flight and the state of its sequences."""
+        self._catch_up(now)
+        worker = self._remove(self._worker(worker_id))
+        for job in worker.in_flight.values():
+            self._ledger.leave(job, cause)
+        self._source.worker_lost(worker, now)
+        self._refuse_without_workers(now)
+        return self._conclude(now)
+
+    def retire(self, worker_id: str, now: float) -> Effects:
+        """Scale down: the worker takes nothing more, and is Released once nothing is in flight there."""
+        self._catch_up(now)
+        worker = self._worker(worker_id)
+        if not worker.retiring:
+            worker.retiring = True
+            worker.lane.free.pop(worker_id, None)
+            self._source.retire(worker, now)
+            self._refuse_without_workers(now)
+            self._place_freed(worker)
+        return self._conclude(now)
+
+    def set_workers(self, count: int, now: float) -> Effects:
+        """So many workers are wanted. With none wanted and none up, jobs are refused as no_worker."""
+        self._catch_up(now)
+        self._wanted_workers = count
+        self._source.set_workers(count, now)
+        self._refuse_without_workers(now)
+        return self._conclude(now)
+
+    # Ends
+
+    def end_sequence(self, sequence_id: str, reason: EndReason, now: float) -> Effects:
+        """The handler or its cache says that the sequence is over; it closes once nothing of it is in flight."""
+        self._catch_up(now)
+        self._source.end_sequence(sequence_id, reason, now)
+        return self._conclude(now)
+
+    def drain(self, now: float) -> Effects:
+        """Refuse new jobs as draining, but for those of open sequences; what was accepted runs on."""
+        self._catch_up(now)
+        self._draining = True
+        return self._conclude(now)
+
+    def close(self, cause: Cause, now: float) -> Effects:
+        """Finish every job and end every sequence now; refuse every later job with the same cause."""
+        self._catch_up(now)
+        if self._closed is None:
+            self._closed = cause
+            for job in list(self._ledger.jobs.values()):
+                self._ledger.leave(job, cause)
+            self._alone.close(EndReason.drained, now)
+            self._source.close(EndReason.unregistered if cause is Cause.unregistered else EndReason.drained, now)
+            for worker in list(self._workers.values()):
+                worker.in_flight.clear()
+                self._place_freed(worker)
+        return self._conclude(now)
+
+    # What can be read
+
+    @property
+    def queued(self) -> int:
+        """Jobs that wait."""
+        return len(self._ledger.jobs) - self.in_flight
+
+    @property
+    def in_flight(self) -> int:
+        """Jobs that workers have, cancelled ones included."""
+        return sum(len(worker.in_flight) for worker in self._workers.values())
+
+    @property
+    def open_sequences(self) -> int:
+        """Sequences that are not closed."""
+        return len(self._sequences())
+
+    @property
+    def is_idle(self) -> bool:
+        """There is no job and no open sequence."""
+        return not self._ledger.jobs and not self._sequences()
+
+    @property
+    def remaining_capacity(self) -> int:
+        """Jobs that may still be queued; sequences that may still open, for a stateful model."""
+        return self._source.remaining_capacity
+
+    # Within an event
+
+    def _catch_up(self, now: float) -> None:
+        """Do what was due before this event, so that no event meets a job or a sequence whose time is over."""
+        while (thing := self._ledger.deadlines.pop(now)) is not None:
+            match thing:
+                case Job():
+                    self._withdraw(thing, Cause.client_timeout, now)
+                case Sequence():
+                    self._source.end_sequence(thing.id, thing.expiry(), now)
+                case Lane():
+                    self._ledger.stirred.append(thing)
+
+    def _conclude(self, now: float) -> Effects:
+        """Send what may be sent now; the event's effects."""
+        ledger = self._ledger
+        while ledger.stirred:
+            self._serve(ledger.stirred.pop(), now)
+        if not ledger.effects:
+            return ()
+        effects, ledger.effects = ledger.effects, []
+        return effects
+
+    def _serve(self, lane: Lane[Any], now: float) -> None:
+        """Send what the lane's free workers may take."""
+        while lane.free:
+            if self._alone.lane.items:
+                worker, jobs = self._admission.choose(lane.free), self._alone.lane.take(1)
+            elif not lane.items:
+                return
+            elif self._admission.waits(lane, now):
+                self._ledger.deadlines.watch(lane, now)
+                return
+            else:
+                worker = self._admission.choose(lane.free)
+                jobs = lane.take(self._admission.room(worker))
+                if not jobs:
+                    return
+            self._send(worker, jobs, now)
+
+    def _send(self, worker: Worker, jobs: list[Job], now: float) -> None:
+        for job in jobs:
+            job.state = JOB_TRANSITIONS[job.state, SEND]
+            job.worker_id = worker.id
+            job.sent_at = now
+            worker.in_flight[job.id] = job
+        if not self._admission.room(worker):
+            del worker.lane.free[worker.id]
+        self._ledger.effects.append(Send(worker.id, jobs))
+
+    def _return(self, job: Job, now: float) -> None:
+        """A job in flight has been answered to its end."""
+        self._ledger.leave(job, None)
+        worker = self._workers[_worker_id(job)]
+        del worker.in_flight[job.id]
+        self._source_of(job).returned(job, now)
+        self._place_freed(worker)
+
+    def _place_freed(self, worker: Worker) -> None:
+        """A job has left the worker, or the worker retires."""
+        if not worker.retiring:
+            if self._admission.room(worker):
+                worker.lane.free[worker.id] = worker
+                self._ledger.stirred.append(worker.lane)
+        elif not worker.in_flight:
+            self._remove(worker)
+            self._ledger.effects.append(Released(worker.id))
+
+    def _withdraw(self, job: Job, cause: Cause, now: float) -> None:
+        """A waiting job is over."""
+        self._ledger.leave(job, cause)
+        self._source_of(job).withdraw(job, now)
+
+    def _refusal(self, job: Job, now: float) -> Cause | None:
+        """Queue the job, or say why it is refused."""
+        if self._closed is not None:
+            return self._closed
+        if job.expires_at is not None and job.expires_at <= now:
+            return Cause.client_timeout
+        if self._draining and not self._source.continues(job):
+            return Cause.draining
+        if not self._wanted_workers and not self._any_worker():
+            return Cause.no_worker
+        return self._source_of(job).admit(job, now)
+
+    def _refuse_without_workers(self, now: float) -> None:
+        """With no worker up and none to come, whatever waits would wait for ever."""
+        if not self._wanted_workers and not self._any_worker():
+            for job in [job for job in self._ledger.jobs.values() if job.state is WAITING]:
+                self._withdraw(job, Cause.no_worker, now)
+
+    def _any_worker(self) -> bool:
+        return any(not worker.retiring for worker in self._workers.values())
+
+    def _worker(self, worker_id: str) -> Worker:
+        if (worker := self._workers.get(worker_id)) is None:
+            raise ValueError(f"worker {worker_id!r} is not up; these are: {', '.join(self._workers) or 'none'}")
+        return worker
+
+    def _remove(self, worker: Worker) -> Worker:
+        del self._workers[worker.id]
+        worker.lane.free.pop(worker.id, None)
+        return worker
+
+    def _source_of(self, job: Job) -> Source:
+        return self._alone if job.alone else self._source
+
+    def _sequences(self) -> Collection[str]:
+        return self._source.open if isinstance(self._source, Sequences) else ()
+
+
+def _worker_id(job: Job) -> str:
+    if job.worker_id is None:
+        raise RuntimeError(f"{job} has not been sent to a worker")
+    return job.worker_id
+
+
+def _compose(policy: Policy, ledger: Ledger) -> tuple[Source, Admission]:
+    """Source x admission. A job ticket is for one job, so it makes batches of one."""
+    size = policy.batch_size
+    if policy.sequences is not None:
+        if policy.continuous:
+            return Sequences(ledger, policy.sequences, size, 0.0, joins=True), WhileBelow(2 * size)
+        return Sequences(ledger, policy.sequences, size, policy.max_batch_delay, joins=False), WhenIdle(size)
+    if policy.continuous:
+        return Fifo(ledger, policy.queue_size, tickets=policy.job_ticket), WhileBelow(size)
+    size = 1 if policy.job_ticket else size
+    return Fifo(ledger, policy.queue_size, policy.max_batch_delay, tickets=policy.job_ticket), WhenIdle(size)

@@ -1,0 +1,149 @@
+"""A sequence: jobs that share state, in order. Its lifecycle, and the lane of the worker that holds its state.
+
+PENDING ─ bind ▶ READY ─ send ▶ RUNNING ─ call ▶ READY (recall: back to RUNNING)
+                   └──── rest ─────┴───── rest ▶ IDLE ─ call ▶ READY
+any of them ─ close ▶ CLOSED
+
+PENDING  a job waits, no worker has a slot yet
+READY    bound; its next job may be sent: it stands in its worker's lane
+RUNNING  bound; it has a job in flight, and no other may be sent now
+IDLE     bound; nothing waits, nothing is in flight: the idle deadline runs
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+
+from torchserve_py.scheduling.effects import EndReason
+from torchserve_py.scheduling.job import Job
+from torchserve_py.scheduling.lane import Lane
+from torchserve_py.scheduling.lifecycle import Transitions
+from torchserve_py.scheduling.policy import SequencePolicy
+
+
+class SequenceState(StrEnum):
+    """Where a sequence is between its first job and its end."""
+
+    PENDING = "pending"
+    READY = "ready"
+    RUNNING = "running"
+    IDLE = "idle"
+    CLOSED = "closed"
+
+
+class SequenceEvent(StrEnum):
+    """What can happen to a sequence."""
+
+    BIND = "bind"
+    CALL = "call"
+    SEND = "send"
+    RECALL = "recall"
+    REST = "rest"
+    CLOSE = "close"
+
+
+PENDING, READY, RUNNING, IDLE, CLOSED = SequenceState
+BIND, CALL, SEND, RECALL, REST, CLOSE = SequenceEvent
+
+SEQUENCE_TRANSITIONS = Transitions[SequenceState, SequenceEvent](
+    {
+        (PENDING, BIND): READY,
+        (PENDING, CLOSE): CLOSED,
+        (READY, SEND): RUNNING,
+        (READY, RECALL): RUNNING,
+        (READY, REST): IDLE,
+        (READY, CLOSE): CLOSED,
+        (RUNNING, CALL): READY,
+        (RUNNING, REST): IDLE,
+        (RUNNING, CLOSE): CLOSED,
+        (IDLE, CALL): READY,
+        (IDLE, CLOSE): CLOSED,
+    }
+)
+
+
+class Sequence:
+    """The jobs of one sequence id, from the first to the end of the sequence.
+
+    `waiting` and `in_flight` are lists, not deques: they hold a handful of jobs, and an empty deque takes 600 bytes.
+    `ending` is set when the sequence is to close as soon as nothing of it is in flight.
+    """
+
+    __slots__ = (
+        "ending",
+        "ends_at",
+        "id",
+        "idle_since",
+        "in_flight",
+        "lane",
+        "max_idle",
+        "state",
+        "waiting",
+        "watched",
+    )
+
+    def __init__(self, sequence_id: str, first: Job, lane: SequenceLane, policy: SequencePolicy, now: float) -> None:
+        self.id = sequence_id
+        self.state = PENDING
+        self.lane = lane
+        self.waiting: list[Job] = [first]
+        self.in_flight: list[Job] = []
+        self.max_idle = policy.max_idle
+        self.ends_at = math.inf if policy.timeout is None else now + policy.timeout
+        self.idle_since = now
+        self.ending: EndReason | None = None
+        self.watched = False
+
+    def __repr__(self) -> str:
+        return f"Sequence({self.id!r}, {self.state}, waiting={len(self.waiting)}, in_flight={len(self.in_flight)})"
+
+    def due(self, now: float) -> float | None:
+        """When the sequence closes if nothing happens; None once it has."""
+        if self.state is IDLE:
+            return min(self.idle_since + self.max_idle, self.ends_at)
+        if self.state is CLOSED:
+            return None
+        idle_at_the_earliest = now + self.max_idle
+        return min(idle_at_the_earliest, self.ends_at) if self.ends_at > now else idle_at_the_earliest
+
+    def expiry(self) -> EndReason:
+        """Which of its two deadlines an idle sequence meets first."""
+        return EndReason.timeout if self.ends_at <= self.idle_since + self.max_idle else EndReason.idle
+
+
+class SequenceLane(Lane[Sequence]):
+    """One worker's ready sequences; how many are bound to it, and how many of these have a job in flight.
+
+    At most `batch_size` of them do. Pending sequences stand in a lane that has no worker.
+    """
+
+    __slots__ = ("batch_size", "bound", "running", "worker_id")
+
+    def __init__(self, worker_id: str | None, batch_size: int, delay: float) -> None:
+        super().__init__(delay)
+        self.worker_id = worker_id
+        self.batch_size = batch_size
+        self.bound = 0
+        self.running = 0
+
+    def limit(self) -> int:
+        """Every sequence that is bound here could be ready."""
+        return self.bound
+
+    def take(self, room: int) -> list[Job]:
+        """One job of each of the next sequences, as far as these may run together."""
+        jobs: list[Job] = []
+        items = self.items
+        while items and len(jobs) < room:
+            sequence = next(iter(items))
+            if not sequence.in_flight:
+                if self.running == self.batch_size:
+                    break
+                self.running += 1
+            del items[sequence]
+            sequence.state = SEQUENCE_TRANSITIONS[sequence.state, SEND]
+            job = sequence.waiting.pop(0)
+            sequence.in_flight.append(job)
+            jobs.append(job)
+        return jobs

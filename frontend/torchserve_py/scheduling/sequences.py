@@ -1,0 +1,253 @@
+"""The source of stateful models: a queue per sequence, each sequence bound to the worker that holds its state.
+
+Each worker has as many slots as its share of the capacity. A new sequence is bound to the worker with the most free
+slots, or is pending until one is free. A sequence leaves its slot through `_close` and nowhere else.
+"""
+
+import math
+
+from torchserve_py.scheduling.closed import ClosedIds
+from torchserve_py.scheduling.effects import Cause, EndReason, EndSequence
+from torchserve_py.scheduling.job import STREAMING, Job
+from torchserve_py.scheduling.lane import Worker
+from torchserve_py.scheduling.ledger import Ledger
+from torchserve_py.scheduling.policy import SequencePolicy
+from torchserve_py.scheduling.sequence import (
+    BIND,
+    CALL,
+    CLOSE,
+    IDLE,
+    PENDING,
+    READY,
+    RECALL,
+    REST,
+    RUNNING,
+    SEQUENCE_TRANSITIONS,
+    Sequence,
+    SequenceLane,
+)
+
+
+class Sequences:
+    """Open sequences by id; at most `batch_size` of them run on a worker at once.
+
+    A sequence has one job in flight. With `joins`, a second may join it once the first streams: that is how a request
+    cancels a stream of its own sequence. It finds room even where every place of a batch is taken.
+    """
+
+    def __init__(self, ledger: Ledger, policy: SequencePolicy, batch_size: int, delay: float, *, joins: bool) -> None:
+        self.open: dict[str, Sequence] = {}
+        self._ledger = ledger
+        self._policy = policy
+        self._batch_size = batch_size
+        self._delay = delay
+        self._joins = joins
+        self._lanes: dict[str, SequenceLane] = {}
+        self._pending = SequenceLane(None, batch_size, delay)
+        self._closed = ClosedIds()
+        self._capacity = self._slots = policy.max_sequences
+
+    # Jobs
+
+    def continues(self, job: Job) -> bool:
+        """Whether its sequence is open."""
+        return job.sequence_id in self.open
+
+    def admit(self, job: Job, now: float) -> Cause | None:
+        """Queue the job in its sequence, which it opens if need be; or say why it is refused."""
+        sequence = self.open.get(_id(job))
+        if sequence is None:
+            if (cause := self._closed_cause(job, now)) is not None:
+                return cause
+            if len(self.open) >= self._capacity:
+                return Cause.sequence_capacity
+            self._open(job, now)
+        elif sequence.ends_at <= now:
+            return Cause.sequence_expired
+        elif len(sequence.waiting) >= self._policy.queue_size:
+            return Cause.sequence_queue_full
+        else:
+            sequence.waiting.append(job)
+            if sequence.state is IDLE or (sequence.state is RUNNING and self._may_join(sequence)):
+                self._call(sequence, now)
+        return None
+
+    def withdraw(self, job: Job, now: float) -> None:
+        """A waiting job is over: its place in the queue of its sequence is free."""
+        sequence = self.open[_id(job)]
+        sequence.waiting.remove(job)
+        self._settle(sequence, now)
+
+    def streams(self, job: Job, now: float) -> None:
+        """The next job of the sequence may join."""
+        self._settle(self.open[_id(job)], now)
+
+    def returned(self, job: Job, now: float) -> None:
+        """A job in flight is over: the next one is called, or the sequence rests, or ends if the job was its last."""
+        sequence = self.open[_id(job)]
+        sequence.in_flight.remove(job)
+        if job.ends_sequence and sequence.ending is None:
+            sequence.ending = EndReason.ended
+        if not sequence.in_flight:
+            sequence.lane.running -= 1
+        self._settle(sequence, now)
+
+    # Workers
+
+    def worker_up(self, worker_id: str, now: float) -> Worker:
+        """The worker gets a lane and slots; pending sequences are bound."""
+        lane = self._lanes[worker_id] = SequenceLane(worker_id, self._batch_size, self._delay)
+        self._bind_pending(now)
+        return Worker(worker_id, lane)
+
+    def retire(self, worker: Worker, now: float) -> None:
+        """Its sequences lose their state with it, as soon as nothing of them is in flight."""
+        for sequence in self._unlink(worker):
+            self._end(sequence, EndReason.worker_lost, now)
+
+    def worker_lost(self, worker: Worker, now: float) -> None:
+        """Its sequences have lost their state."""
+        for sequence in self._unlink(worker):
+            sequence.in_flight.clear()
+            self._close(sequence, sequence.ending or EndReason.worker_lost, now)
+
+    def set_workers(self, count: int, now: float) -> None:
+        """Capacity is never less than what the workers' batches hold (D10), and is shared evenly as slots."""
+        self._capacity = max(self._policy.max_sequences, count * self._batch_size)
+        self._slots = math.ceil(self._capacity / max(count, 1))
+        self._bind_pending(now)
+
+    # Ends
+
+    def end_sequence(self, sequence_id: str, reason: EndReason, now: float) -> None:
+        """End the sequence, if it is open, as soon as nothing of it is in flight."""
+        if (sequence := self.open.get(sequence_id)) is not None:
+            self._end(sequence, reason, now)
+
+    def expire(self, sequence: Sequence, now: float) -> None:
+        """An idle sequence has met one of its deadlines."""
+        self._close(sequence, sequence.expiry(), now)
+
+    def close(self, reason: EndReason, now: float) -> None:
+        """End every sequence; their jobs are over already. Pending ones first, so that none takes a slot on the way."""
+        for sequence in sorted(self.open.values(), key=lambda sequence: sequence.state is not PENDING):
+            sequence.in_flight.clear()
+            sequence.waiting.clear()
+            self._close(sequence, reason, now)
+
+    @property
+    def remaining_capacity(self) -> int:
+        """How many more sequences may open."""
+        return max(0, self._capacity - len(self.open))
+
+    # What a sequence goes through
+
+    def _closed_cause(self, job: Job, now: float) -> Cause | None:
+        """Why a job must not open a sequence: it continues one whose state is gone."""
+        if job.starts_sequence or self._policy.restart_expired:
+            return None
+        return self._closed.refusal(_id(job), now)
+
+    def _open(self, job: Job, now: float) -> None:
+        sequence = Sequence(_id(job), job, self._pending, self._policy, now)
+        self.open[sequence.id] = sequence
+        self._pending.bound += 1
+        self._pending.items[sequence] = now
+        self._closed.forget(sequence.id)
+        self._ledger.deadlines.watch(sequence, now)
+        self._bind_pending(now)
+
+    def _bind_pending(self, now: float) -> None:
+        """Bind pending sequences, the oldest first, each to the worker with the most free slots."""
+        pending = self._pending
+        while pending.items and self._lanes:
+            lane = min(self._lanes.values(), key=lambda lane: lane.bound)
+            if lane.bound >= self._slots:
+                return
+            sequence, _ = pending.items.popitem(last=False)
+            pending.bound -= 1
+            lane.bound += 1
+            sequence.lane = lane
+            sequence.state = SEQUENCE_TRANSITIONS[sequence.state, BIND]
+            lane.items[sequence] = now
+            self._ledger.stirred.append(lane)
+
+    def _call(self, sequence: Sequence, now: float) -> None:
+        """Its next job may be sent. One that joins a job in flight goes to the front: its place is kept for it."""
+        sequence.state = SEQUENCE_TRANSITIONS[sequence.state, CALL]
+        lane = sequence.lane
+        lane.items[sequence] = now
+        if sequence.in_flight:
+            lane.items.move_to_end(sequence, last=False)
+        self._ledger.stirred.append(lane)
+
+    def _recall(self, sequence: Sequence) -> None:
+        """The job that was to join is over, or the sequence is about to end."""
+        if sequence.state is READY:
+            sequence.state = SEQUENCE_TRANSITIONS[READY, RECALL]
+            del sequence.lane.items[sequence]
+
+    def _may_join(self, sequence: Sequence) -> bool:
+        """Whether a second job may join the one in flight, if the sequence has one waiting."""
+        running = sequence.in_flight
+        return self._joins and len(running) == 1 and running[0].state is STREAMING and sequence.ending is None
+
+    def _settle(self, sequence: Sequence, now: float) -> None:
+        """A job of the sequence has left it or begun to stream: what may it do now?"""
+        if sequence.in_flight:
+            if not (sequence.waiting and self._may_join(sequence)):
+                self._recall(sequence)
+            elif sequence.state is RUNNING:
+                self._call(sequence, now)
+        elif sequence.ending is not None:
+            self._close(sequence, sequence.ending, now)
+        elif sequence.waiting:
+            if sequence.state is RUNNING:
+                self._call(sequence, now)
+        elif sequence.ends_at <= now:
+            self._close(sequence, EndReason.timeout, now)
+        elif sequence.state is PENDING:
+            self._close(sequence, EndReason.ended, now)  # it has no state that could be missed
+        else:
+            sequence.lane.items.pop(sequence, None)
+            sequence.state = SEQUENCE_TRANSITIONS[sequence.state, REST]
+            sequence.idle_since = now
+
+    def _end(self, sequence: Sequence, reason: EndReason, now: float) -> None:
+        sequence.ending = sequence.ending or reason
+        self._settle(sequence, now)
+
+    def _close(self, sequence: Sequence, reason: EndReason, now: float) -> None:
+        """The one way out for a sequence. Its slot is free, and jobs that still wait go the way of new ones: they open
+        a new sequence under the id, or are refused if they continue a state that is gone."""
+        sequence.state = SEQUENCE_TRANSITIONS[sequence.state, CLOSE]
+        del self.open[sequence.id]
+        lane = sequence.lane
+        lane.bound -= 1
+        lane.items.pop(sequence, None)
+        self._ledger.stirred.append(lane)  # those left may all be ready now
+        self._closed.remember(sequence.id, reason, now)
+        self._ledger.effects.append(EndSequence(lane.worker_id, sequence.id, reason))
+        self._bind_pending(now)
+        for job in sequence.waiting:
+            self._admit_again(job, now)
+
+    def _admit_again(self, job: Job, now: float) -> None:
+        """A job that was accepted once: limits do not apply, but it must not continue a state that is gone."""
+        if (sequence := self.open.get(_id(job))) is not None:
+            sequence.waiting.append(job)
+        elif (cause := self._closed_cause(job, now)) is not None:
+            self._ledger.leave(job, cause)
+        else:
+            self._open(job, now)
+
+    def _unlink(self, worker: Worker) -> list[Sequence]:
+        """No further sequence is bound to the worker; those that are."""
+        self._lanes.pop(worker.id, None)
+        return [sequence for sequence in self.open.values() if sequence.lane is worker.lane]
+
+
+def _id(job: Job) -> str:
+    if job.sequence_id is None:
+        raise ValueError(f"job {job.id} has no sequence_id; every job of a stateful model that is not alone needs one")
+    return job.sequence_id
