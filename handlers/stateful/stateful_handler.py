@@ -43,7 +43,7 @@ class StatefulHandler:
 
     def handle(self, data: list[dict[str, Any]], context: Context) -> list[str]:
         """Answer one batch: one row per request, and in continuous mode also the rows that still stream."""
-        request_ids = [context.get_request_id(idx) for idx in range(len(data))]
+        request_ids = [str(context.get_request_id(idx)) for idx in range(len(data))]
         # A stream whose client went away is simply missing from the next step.
         self.streams = {rid: self.streams[rid] for rid in request_ids if rid in self.streams}
         results = []
