@@ -76,6 +76,10 @@ class FrameBuffer:
         self._start = 0
         self._end = 0
 
+    def limit(self, max_frame: int) -> None:
+        """Refuse frames longer than ``max_frame`` bytes from now on."""
+        self._max_frame = max_frame
+
     def writable(self) -> memoryview:
         """Return the free memory behind what is buffered, never empty, large enough for the frame that has begun."""
         pending = self._end - self._start

@@ -1,0 +1,247 @@
+"""From a registration to a model: obtain its files, settle its configuration, wire its dispatcher and its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchserve_py.archive.model_files import ModelFiles
+from torchserve_py.archive.obtain import obtain
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.models.config import InvalidModelConfig, ModelConfig, read_model_config
+from torchserve_py.models.effective import EffectiveConfig, Hardware, RegistrationOverrides, resolve
+from torchserve_py.models.errors import InvalidModel
+from torchserve_py.models.model import Model
+from torchserve_py.nvidia_smi import list_gpus
+from torchserve_py.settings import Settings
+from torchserve_py.version import __version__
+from torchserve_py.workers.devices import Assignment, Devices, ModelDevices, UnsuitableDevices, visible_devices
+from torchserve_py.workers.dispatcher import Dispatcher
+from torchserve_py.workers.listener import WorkerListener
+from torchserve_py.workers.pool import WorkerPool
+from torchserve_py.workers.process import Launch
+from torchserve_py.workers.processors import available_processors
+from torchserve_py.workers.worker import Worker, WorkerLimits
+from ts.protocol.messages import Load
+
+logger = logging.getLogger(__name__)
+
+#: From launch to connection: importing the worker itself, not the model's libraries (seconds).
+_CONNECT_LIMIT = 120.0
+#: From the stop message to the exit of a worker that has nothing left to do (seconds).
+_STOP_LIMIT = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegisterRequest:
+    """A registration call; None = not given. ``max_batch_delay`` is in milliseconds, timeouts in seconds."""
+
+    url: str
+    model_name: str | None = None
+    handler: str | None = None
+    runtime: str | None = None
+    batch_size: int | None = None
+    max_batch_delay: int | None = None
+    initial_workers: int | None = None
+    synchronous: bool = True
+    response_timeout: int | None = None
+    startup_timeout: int | None = None
+    s3_sse_kms: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be served and how, all decided; nothing runs yet."""
+
+    name: str
+    version: str
+    url: str
+    files: ModelFiles
+    handler: str
+    config: EffectiveConfig
+    devices: ModelDevices
+    at_startup: bool
+
+
+class Assembly:
+    """Knows the server's settings, sockets, devices and metrics, and wires models to them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        listener: WorkerListener,
+        metrics: ServerMetrics,
+        worker_memory: Mapping[int, int],
+    ) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._metrics = metrics
+        self._worker_memory = worker_memory
+        self._devices = Devices(
+            visible_devices(list_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"), settings.number_of_gpu)
+        )
+        self._worker_numbers = itertools.count(settings.initial_worker_port)
+        hidden = settings.blacklist_env_vars
+        self._hidden_variables = frozenset(name for name in os.environ if hidden and hidden.fullmatch(name))
+
+    async def prepare(self, request: RegisterRequest, *, at_startup: bool) -> Plan:
+        """Obtain the model's files and settle its configuration.
+
+        Raises:
+            ArchiveError: The archive could not be fetched or read.
+            ModelError: It cannot be served as it is configured.
+        """
+        settings = self._settings
+        files = await asyncio.to_thread(
+            obtain,
+            request.url,
+            model_store=settings.model_store,
+            temp_dir=settings.temp_dir,
+            allowed_urls=settings.allowed_urls,
+            handler=request.handler,
+        )
+        try:
+            return self._plan(request, files, at_startup=at_startup)
+        except BaseException:
+            files.remove(downloaded=True)
+            raise
+
+    def _plan(self, request: RegisterRequest, files: ModelFiles, *, at_startup: bool) -> Plan:
+        manifest = files.manifest
+        name = request.model_name or manifest.model_name
+        if not name:
+            raise InvalidModel("Model name is not defined.")
+        handler = request.handler or manifest.handler or self._settings.default_service_handler
+        if not handler:
+            raise InvalidModel(
+                f"No handler is known for model {name}: name one in the manifest, in the registration, or as"
+                " default_service_handler in config.properties."
+            )
+        try:
+            yaml = read_model_config(files.config_file) if files.config_file else ModelConfig()
+            for warning in yaml.warnings:
+                logger.warning("%s: %s", name, warning)
+            config = resolve(
+                RegistrationOverrides(
+                    batch_size=request.batch_size,
+                    max_batch_delay=request.max_batch_delay,
+                    initial_workers=request.initial_workers,
+                    response_timeout=request.response_timeout,
+                    startup_timeout=request.startup_timeout,
+                    runtime=request.runtime,
+                ),
+                yaml,
+                self._settings.models.get(name, {}).get(manifest.model_version, {}),
+                self._settings,
+                model_name=name,
+                hardware=Hardware(gpus=self._devices.count, cpus=available_processors()),
+                at_startup=at_startup,
+                manifest_runtime=manifest.runtime,
+            )
+            devices = self._devices.for_model(config.device_type, config.device_ids, config.parallel_level)
+        except (InvalidModelConfig, UnsuitableDevices) as error:
+            raise InvalidModel(str(error)) from error
+        return Plan(name, manifest.model_version, request.url, files, handler, config, devices, at_startup)
+
+    def build(self, plan: Plan) -> Model:
+        """Wire the model; its pool has no workers yet."""
+        settings, config = self._settings, plan.config
+        metrics = self._metrics.model(plan.name, plan.version)
+        dispatcher = Dispatcher(
+            config.policy(),
+            metrics,
+            end_header=settings.ts_header_key_sequence_end,
+            stream_buffer_size=settings.stream_buffer_size,
+            record_model_metrics=lambda entries: self._metrics.record_model_metrics(plan.name, entries),
+        )
+        limits = WorkerLimits(
+            connect=_CONNECT_LIMIT,
+            load=config.startup_timeout,
+            response=config.response_timeout,
+            stop=_STOP_LIMIT,
+            heartbeat=settings.worker_heartbeat_timeout,
+        )
+
+        def make_worker(worker_id: str) -> Worker:
+            device = plan.devices.next()
+            return Worker(
+                worker_id,
+                f"W-{worker_id}-{plan.name}_{plan.version}",
+                self._launch(plan, device),
+                self._load_message(plan, device),
+                limits,
+                self._listener,
+                dispatcher,
+            )
+
+        pool = WorkerPool(
+            make_worker,
+            lambda: str(next(self._worker_numbers)),
+            dispatcher,
+            metrics,
+            max_retry=config.max_retry_timeout,
+            stop_limit=settings.unregister_model_timeout,
+        )
+        return Model(
+            plan.name,
+            plan.version,
+            plan.url,
+            plan.files,
+            config,
+            dispatcher,
+            pool,
+            loaded_at_startup=plan.at_startup,
+            worker_memory=self._worker_memory,
+        )
+
+    def _launch(self, plan: Plan, device: Assignment) -> Launch:
+        settings = self._settings
+        environment = {
+            # TorchServe's workers read these names; a handler may as well.
+            "TS_REQUEST_SEQUENCE_ID": settings.ts_header_key_sequence_id,
+            "TS_REQUEST_SEQUENCE_START": settings.ts_header_key_sequence_start,
+            "TS_REQUEST_SEQUENCE_END": settings.ts_header_key_sequence_end,
+            "TS_DECODE_INPUT_REQUEST": str(settings.decode_input_request).lower(),
+            "TS_IPEX_ENABLE": str(settings.ipex_enable).lower(),
+            "TS_IPEX_GPU_ENABLE": str(settings.ipex_gpu_enable).lower(),
+        }
+        if device.cuda_visible_devices is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = device.cuda_visible_devices
+        return Launch(plan.files.model_dir, plan.config.runtime, environment, self._hidden_variables)
+
+    def _load_message(self, plan: Plan, device: Assignment) -> Load:
+        settings, config = self._settings, plan.config
+        return Load(
+            contract="torchserve",
+            model_name=plan.name,
+            model_version=plan.version,
+            model_dir=str(plan.files.model_dir),
+            manifest=_plain(plan.files.manifest.raw),
+            handler=plan.handler,
+            gpu_id=device.gpu_id,
+            batch_size=config.batch_size,
+            continuous=config.continuous,
+            sequences=config.stateful,
+            envelope=settings.service_envelope,
+            decode_input_request=settings.decode_input_request,
+            limit_max_image_pixels=settings.limit_max_image_pixels,
+            server_version=__version__,
+            max_response_size=settings.max_response_size,
+            header_keys=[
+                settings.ts_header_key_sequence_id,
+                settings.ts_header_key_sequence_start,
+                settings.ts_header_key_sequence_end,
+            ],
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Return a mapping as the dictionaries that the wire knows."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,170 @@
+"""One version of a model, being served: its files, its configuration, its jobs and its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from torchserve_py.archive.model_files import ModelFiles
+from torchserve_py.models.effective import EffectiveConfig
+from torchserve_py.models.errors import NoDescribeWorker
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.workers.dispatcher import Dispatcher
+from torchserve_py.workers.parts import JobFailed, Parts
+from torchserve_py.workers.pool import WorkerPool
+
+_DESCRIBE_HEADERS = (("describe", "True"),)
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """A worker as the management API shows it."""
+
+    id: str
+    started_at: datetime
+    status: str  # "READY" or "UNLOADING" (anything else)
+    memory: int  # bytes, 0 before it was measured
+    pid: int  # -1 before there is one
+    gpu: bool
+    gpu_usage: str
+
+
+class Model:
+    """A registered model version.
+
+    Doors submit requests here; `ModelRegistry` starts and ends it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        url: str,
+        files: ModelFiles,
+        config: EffectiveConfig,
+        dispatcher: Dispatcher,
+        pool: WorkerPool,
+        *,
+        loaded_at_startup: bool,
+        worker_memory: Mapping[int, int],
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.url = url
+        self.files = files
+        self.config = config
+        self.pool = pool
+        self.dispatcher = dispatcher
+        self.loaded_at_startup = loaded_at_startup
+        self.is_stateful = config.stateful
+        self._expires_in = config.client_timeout_ms / 1000 or None
+        self._worker_memory = worker_memory
+
+    def submit(
+        self,
+        headers: Iterable[tuple[Any, Any]],
+        body: Any,
+        *,
+        content_type: str | None,
+        sequence_id: str | None = None,
+        starts_sequence: bool = False,
+        ends_sequence: bool = False,
+        alone: bool = False,
+    ) -> Parts:
+        """Admit one inference request.
+
+        Args:
+            headers: Pairs of name and value, ``bytes`` as received or ``str`` as set by the server; later ones win.
+            body: The raw body, or the parameters as ``(name, content type, value)`` triples.
+            content_type: The media type of a raw body.
+            sequence_id: The sequence it belongs to, if the model is stateful.
+            starts_sequence: Whether a sequence that is over may be opened anew.
+            ends_sequence: Whether the sequence ends with this request.
+            alone: Whether it must not share a batch and belongs to no sequence.
+
+        Returns:
+            The response; a refusal is raised by its first `Parts.next`.
+        """
+        return self.dispatcher.submit(
+            headers,
+            body,
+            content_type,
+            sequence_id=sequence_id,
+            starts_sequence=starts_sequence,
+            ends_sequence=ends_sequence,
+            alone=alone,
+            expires_in=self._expires_in,
+        )
+
+    async def describe_custom(self) -> Any:
+        """Ask the handler to describe the model; return what it answers, decoded from JSON.
+
+        Raises:
+            NoDescribeWorker: No worker answered.
+        """
+        if not self.pool.ready_count:
+            raise NoDescribeWorker(self.name)
+        parts = self.submit(_DESCRIBE_HEADERS, [], content_type=None, alone=True)
+        try:
+            async with asyncio.timeout(self.config.response_timeout):
+                part = await parts.next()
+        except (TimeoutError, JobFailed) as error:
+            raise NoDescribeWorker(self.name) from error
+        finally:
+            parts.cancel()
+        if part.error is not None:
+            raise NoDescribeWorker(self.name)
+        try:
+            return json.loads(part.body)
+        except ValueError:
+            return {}
+
+    @property
+    def min_workers(self) -> int:
+        """How many workers it is meant to have at least."""
+        return self.pool.min_workers
+
+    @property
+    def max_workers(self) -> int:
+        """How many workers it is meant to have at most."""
+        return self.pool.max_workers
+
+    @property
+    def workers(self) -> Sequence[WorkerInfo]:
+        """Its workers, oldest first."""
+        return [
+            WorkerInfo(
+                id=supervisor.id,
+                started_at=supervisor.started_at,
+                status="READY" if supervisor.ready else "UNLOADING",
+                memory=self._worker_memory.get(supervisor.pid, 0),
+                pid=supervisor.pid,
+                gpu=supervisor.gpu_id is not None,
+                gpu_usage="N/A" if supervisor.gpu_id is None else f"gpuId::{supervisor.gpu_id}",
+            )
+            for supervisor in self.pool.supervisors
+        ]
+
+    @property
+    def queue_remaining(self) -> int:
+        """How many more jobs its queue takes."""
+        return self.dispatcher.remaining_capacity
+
+    @property
+    def queue_pending(self) -> int:
+        """How many jobs wait."""
+        return self.dispatcher.queued
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has its minimum of workers."""
+        return self.pool.ready_count >= self.pool.min_workers
+
+    async def end(self, cause: Cause, limit: float) -> None:
+        """Answer every job with ``cause``, end every sequence, and stop the workers within ``limit`` seconds."""
+        self.dispatcher.close(cause)
+        await self.pool.stop(limit)

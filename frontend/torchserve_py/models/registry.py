@@ -1,0 +1,262 @@
+"""Which models are served, under which names and versions: the one interface that the doors use."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchserve_py.archive.errors import ArchiveError
+from torchserve_py.archive.model_spec import ModelSpec, expand_model_specs, parse_model_specs
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.models.assembly import Assembly, Plan, RegisterRequest
+from torchserve_py.models.config import InvalidModelConfig
+from torchserve_py.models.errors import (
+    DefaultVersionInUse,
+    DefaultVersionNotFound,
+    ModelError,
+    ModelNotFound,
+    ModelVersionNotFound,
+    VersionConflict,
+    WorkersFailed,
+)
+from torchserve_py.models.model import Model
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.settings import Settings
+from torchserve_py.workers.listener import WorkerListener
+from torchserve_py.workers.worker import WorkerFailed
+
+logger = logging.getLogger(__name__)
+
+#: How long workers may take to finish what they are at when the server stops after its drain (seconds).
+_CLOSE_LIMIT = 5.0
+
+
+@dataclass(frozen=True)
+class RegisterResult:
+    """What a registration came to."""
+
+    model_name: str
+    model_version: str
+    workers_started: int
+    workers_wanted: int
+    pending: bool  # whether the workers are still being started
+
+
+@dataclass(frozen=True)
+class ScaleResult:
+    """What scaling came to."""
+
+    pending: bool
+    workers: int
+    wanted: int
+
+
+class _Versions:
+    """The versions of one model name, and which of them serves requests that name none."""
+
+    def __init__(self, first: Model) -> None:
+        self.models = {first.version: first}
+        self.default = first
+
+
+class ModelRegistry:
+    """All registered models."""
+
+    def __init__(self, settings: Settings, listener: WorkerListener, metrics: ServerMetrics) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._names: dict[str, _Versions] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        #: Bytes of resident memory by worker process id, refreshed with the system metrics.
+        self.worker_memory: dict[int, int] = {}
+        self._assembly = Assembly(settings, listener, metrics, self.worker_memory)
+
+    # Looking up.
+
+    def get(self, name: str, version: str | None = None) -> Model:
+        """Return a version of a model, the default one when ``version`` is None.
+
+        Raises:
+            ModelNotFound: No such name.
+            ModelVersionNotFound: No such version of it.
+        """
+        versions = self._names.get(name)
+        if versions is None:
+            raise ModelNotFound(name)
+        if version is None:
+            return versions.default
+        model = versions.models.get(version)
+        if model is None:
+            raise ModelVersionNotFound(name, version)
+        return model
+
+    def models(self) -> list[tuple[str, Model]]:
+        """Return every name with its default version, sorted by name."""
+        return [(name, versions.default) for name, versions in sorted(self._names.items())]
+
+    def versions(self, name: str) -> list[Model]:
+        """Return all versions of a model, in the order of registration.
+
+        Raises:
+            ModelNotFound: No such name.
+        """
+        if name not in self._names:
+            raise ModelNotFound(name)
+        return list(self._names[name].models.values())
+
+    # Health.
+
+    def healthy(self) -> bool:
+        """Whether the default version of every model has enough workers that are up or on their way (TorchServe)."""
+        return all(model.pool.healthy for _, model in self.models())
+
+    def startup_ready(self) -> bool:
+        """Whether every model loaded at start-up has its minimum of workers."""
+        return all(model.is_ready for model in self._all() if model.loaded_at_startup)
+
+    def worker_pids(self) -> list[int]:
+        """Return the process ids of all workers."""
+        return [worker.pid for model in self._all() for worker in model.pool.supervisors if worker.pid > 0]
+
+    # Changing.
+
+    async def load_startup_models(self) -> None:
+        """Register what ``load_models`` names; a model that cannot be is logged, and the others are served."""
+        specs = expand_model_specs(parse_model_specs(self._settings.load_models), self._settings.model_store)
+        await asyncio.gather(*(self._load_at_startup(spec) for spec in specs))
+
+    async def register(self, request: RegisterRequest) -> RegisterResult:
+        """Register a model and start its workers; wait for them when the request is synchronous.
+
+        Raises:
+            ArchiveError: The archive could not be fetched or read.
+            ModelError: It cannot be served, or its workers did not start (then it is not registered).
+        """
+        model = self._add(await self._assembly.prepare(request, at_startup=False))
+        wanted = model.config.min_workers
+        if wanted == 0:
+            return RegisterResult(model.name, model.version, 0, 0, pending=False)
+        scaling = model.pool.scale(model.config.min_workers, model.config.max_workers)
+        if not request.synchronous:
+            self._in_background(scaling)
+            return RegisterResult(model.name, model.version, 0, wanted, pending=True)
+        try:
+            await asyncio.shield(asyncio.ensure_future(scaling))
+        except WorkerFailed as failure:
+            await self._remove(model)
+            raise WorkersFailed(model.name, model.version, failure.status) from failure
+        return RegisterResult(model.name, model.version, model.pool.ready_count, wanted, pending=False)
+
+    async def scale(
+        self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
+    ) -> ScaleResult:
+        """Change how many workers a model version has.
+
+        Raises:
+            ModelNotFound: No such name.
+            ModelVersionNotFound: No such version of it.
+            WorkersFailed: A worker of a synchronous call did not start (it is tried again).
+        """
+        model = self.get(name, version)
+        scaling = model.pool.scale(min_workers, max_workers)
+        if not synchronous:
+            self._in_background(scaling)
+            return ScaleResult(pending=True, workers=model.pool.ready_count, wanted=min_workers)
+        try:
+            await asyncio.shield(asyncio.ensure_future(scaling))
+        except WorkerFailed as failure:
+            raise WorkersFailed(name, version, failure.status) from failure
+        return ScaleResult(pending=False, workers=model.pool.ready_count, wanted=min_workers)
+
+    def set_default(self, name: str, version: str) -> None:
+        """Let ``version`` serve requests that name none.
+
+        Raises:
+            ModelNotFound: No such name.
+            DefaultVersionNotFound: No such version of it.
+        """
+        versions = self._names.get(name)
+        if versions is None:
+            raise ModelNotFound(name)
+        if version not in versions.models:
+            raise DefaultVersionNotFound(name, version)
+        versions.default = versions.models[version]
+
+    async def unregister(self, name: str, version: str | None = None) -> None:
+        """Stop serving a version of a model (the default one when None) and remove its files; its jobs are answered.
+
+        Raises:
+            ModelNotFound: No such name.
+            ModelVersionNotFound: No such version of it.
+            DefaultVersionInUse: It is the default version, and there are others.
+        """
+        model = self.get(name, version)
+        if self._names[name].default is model and len(self._names[name].models) > 1:
+            raise DefaultVersionInUse(name)
+        await asyncio.shield(asyncio.ensure_future(self._remove(model)))
+
+    async def drain(self, limit: float) -> bool:
+        """Let every model finish what it has, at most ``limit`` seconds; return whether nothing is left."""
+        return all(await asyncio.gather(*(model.dispatcher.drain(limit) for model in self._all())))
+
+    async def close(self) -> None:
+        """End every model; what still runs is told that the server is shutting down."""
+        for task in self._background:
+            task.cancel()
+        models = self._all()
+        self._names.clear()
+        await asyncio.gather(*(model.end(Cause.draining, _CLOSE_LIMIT) for model in models))
+        for model in models:
+            model.files.remove()
+
+    # How.
+
+    def _all(self) -> Sequence[Model]:
+        return [model for versions in self._names.values() for model in versions.models.values()]
+
+    def _add(self, plan: Plan) -> Model:
+        versions = self._names.get(plan.name)
+        if versions is not None and plan.version in versions.models:
+            plan.files.remove(downloaded=True)
+            raise VersionConflict(plan.name, plan.version)
+        model = self._assembly.build(plan)
+        if versions is None:
+            self._names[model.name] = _Versions(model)
+        else:
+            versions.models[model.version] = model
+        logger.info("Model %s version %s is registered", model.name, model.version)
+        return model
+
+    async def _remove(self, model: Model) -> None:
+        versions = self._names[model.name]
+        del versions.models[model.version]
+        if not versions.models:
+            del self._names[model.name]
+        await model.end(Cause.unregistered, self._settings.unregister_model_timeout)
+        model.files.remove(downloaded=True)
+        self._metrics.forget(model.name, model.version)
+        logger.info("Model %s version %s is unregistered", model.name, model.version)
+
+    async def _load_at_startup(self, spec: ModelSpec) -> None:
+        request = RegisterRequest(url=spec.location, model_name=spec.name, synchronous=False)
+        try:
+            model = self._add(await self._assembly.prepare(request, at_startup=True))
+        except (ArchiveError, ModelError, InvalidModelConfig) as error:
+            logger.warning("Model %s is not loaded: %s", spec.location, error)
+            return
+        self._in_background(model.pool.scale(model.config.min_workers, model.config.max_workers))
+
+    def _in_background(self, scaling: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(self._logged(scaling))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    @staticmethod
+    async def _logged(scaling: Coroutine[Any, Any, None]) -> None:
+        try:
+            await scaling
+        except WorkerFailed as failure:
+            logger.error("A worker did not start: %s", failure)

@@ -1,0 +1,148 @@
+"""The server process, from its parts to its end: build, start, serve, drain, stop. Start reading here.
+
+doors (api) ──▶ registry (models) ──▶ dispatcher ──▶ scheduler (scheduling, pure)
+                                          │
+                                          └──▶ workers ══ Unix socket ══▶ ts.worker processes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import importlib
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from torchserve_py.flags import parse_flags
+from torchserve_py.logs import configure_logging
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.metrics.system import SystemMetrics
+from torchserve_py.models.registry import ModelRegistry
+from torchserve_py.settings import Settings, SettingsError, resolve
+from torchserve_py.workers.listener import WorkerListener
+
+if TYPE_CHECKING:
+    from torchserve_py.api.listener import Doors
+
+logger = logging.getLogger(__name__)
+
+STARTED_LINE = "Model server started."
+
+
+class Server:
+    """Everything that one server process consists of."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._metrics = ServerMetrics()
+        self._listener = WorkerListener(settings.temp_dir)
+        self._registry = ModelRegistry(settings, self._listener, self._metrics)
+        self._system_metrics = SystemMetrics(self._metrics)
+        self._doors: Doors | None = None
+        self._background: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Register the start-up models, then open the doors; models go on loading meanwhile.
+
+        Raises:
+            OSError: An address cannot be bound.
+        """
+        await self._listener.start()
+        # The doors' libraries take longest to import: meanwhile the first workers start.
+        _, listener = await asyncio.gather(
+            self._registry.load_startup_models(),
+            asyncio.to_thread(importlib.import_module, "torchserve_py.api.listener"),
+        )
+        self._doors = await listener.start_doors(self._settings, self._registry, self._metrics)
+        if not self._settings.disable_system_metrics:
+            self._background.append(asyncio.create_task(self._collect_system_metrics()))
+
+    async def drain(self) -> None:
+        """Refuse new work and let what was accepted finish, within the drain limit."""
+        if self._doors is not None:
+            self._doors.start_draining()
+        logger.info("Draining for at most %d s", self._settings.drain_timeout)
+        if not await self._registry.drain(self._settings.drain_timeout):
+            logger.warning("The drain limit of %d s has passed with work left", self._settings.drain_timeout)
+
+    async def stop(self) -> None:
+        """End everything: open requests are answered, workers are gone when this returns."""
+        for task in self._background:
+            task.cancel()
+        await self._registry.close()
+        if self._doors is not None:
+            await self._doors.close()
+        await self._listener.close()
+
+    async def _collect_system_metrics(self) -> None:
+        while True:
+            pids = self._registry.worker_pids()
+            self._registry.worker_memory = await asyncio.to_thread(self._system_metrics.collect, pids)
+            await asyncio.sleep(self._settings.metric_time_interval)
+
+
+async def serve(settings: Settings) -> None:
+    """Run a server until SIGTERM or SIGINT; a second signal cuts the drain short.
+
+    Raises:
+        OSError: An address cannot be bound.
+    """
+    signals = asyncio.Queue[signal.Signals]()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signals.put_nowait, number)
+    server = Server(settings)
+    try:
+        await server.start()
+        # What exists now lives as long as the server: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        print(STARTED_LINE, flush=True)  # noqa: T201 - launchers wait for exactly this line on standard output
+        received = await signals.get()
+        logger.info("%s received", received.name)
+        drain = asyncio.create_task(server.drain())
+        hurry = asyncio.create_task(signals.get())
+        await asyncio.wait([drain, hurry], return_when=asyncio.FIRST_COMPLETED)
+        for task in (drain, hurry):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+    finally:
+        await server.stop()
+    logger.info("The server has stopped")
+
+
+def run(settings: Settings) -> int:
+    """Run a server to its end and return the exit status."""
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(settings))
+    except OSError as error:
+        logger.error("The server cannot run: %s", error)
+        return 1
+    return 0
+
+
+def main() -> int:
+    """Run the server that the command line and the environment describe; the command line is that of `torchserve-py`."""
+    resolution = resolve(parse_flags(sys.argv[1:]), os.environ, Path.cwd())
+    try:
+        settings = resolution.settings()
+        configure_logging(settings.log_location, access_log=settings.access_log)
+    except (SettingsError, OSError) as error:
+        print(error, flush=True)  # noqa: T201 - as TorchServe does, before there is a log
+        return 1
+    for warning in resolution.warnings:
+        logger.warning(warning)
+    return run(settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

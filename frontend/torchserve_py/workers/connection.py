@@ -1,0 +1,84 @@
+"""The frontend's end of one socket connection to a worker process: frames in, frames out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+from ts.protocol.frames import MAX_FRAME, Buffer, FrameBuffer, FrameError
+
+logger = logging.getLogger(__name__)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Receives straight into the frame buffer and calls ``on_message`` for every message, ``on_close`` once at the end.
+
+    A peer that sends what is no message loses the connection; ``on_close`` then gets the error.
+    """
+
+    def __init__(
+        self,
+        on_message: Callable[[Connection, list[Any]], None],
+        on_close: Callable[[Connection, str], None],
+        max_frame: int = MAX_FRAME,
+    ) -> None:
+        self.on_message = on_message
+        self.on_close = on_close
+        self._frames = FrameBuffer(max_frame)
+        self._transport: asyncio.Transport | None = None
+        self._error = ""
+
+    def limit_frames(self, max_frame: int) -> None:
+        """Refuse longer frames from now on; called between two messages."""
+        self._frames.limit(max_frame)
+
+    def send(self, buffers: list[Buffer]) -> None:
+        """Write one frame; does nothing once the connection is closed."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if len(buffers) == 1:
+            transport.write(buffers[0])
+        else:
+            transport.writelines(buffers)
+
+    def close(self) -> None:
+        """Close without waiting for what is still to be written."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        """Stop receiving: the worker blocks once the socket's buffer is full."""
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Receive again."""
+        if self._transport is not None and not self._transport.is_closing() and not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    # asyncio calls the following.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.writable()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._frames.received(nbytes)
+        try:
+            for message in self._frames.messages():
+                self.on_message(self, message)
+        except (FrameError, ValueError, TypeError, KeyError, IndexError) as error:
+            self._error = f"sent a malformed message: {error or type(error).__name__}"
+            logger.exception("A worker connection is closed: its peer %s", self._error)
+            self.close()
+
+    def eof_received(self) -> None:
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.on_close(self, self._error or (str(exc) if exc else "closed the connection"))

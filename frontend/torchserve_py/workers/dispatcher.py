@@ -1,0 +1,291 @@
+"""The asyncio shell around one scheduler: it performs the scheduler's effects and tells it what happened.
+
+Nothing is decided here. Doors submit jobs and read their `Parts`; workers deliver results; the scheduler says who gets
+what when; one timer wakes it at its next deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from torchserve_py.metrics.model_metrics import ModelMetrics
+from torchserve_py.scheduling.effects import Cancel, Cause, Effect, EndReason, EndSequence, Finish, Send
+from torchserve_py.scheduling.job import Job
+from torchserve_py.scheduling.policy import Policy
+from torchserve_py.scheduling.scheduler import Scheduler
+from torchserve_py.workers.parts import Part, Parts
+from torchserve_py.workers.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+#: A reader this many times behind its buffer limit is given up when others need the worker that serves it.
+_GIVE_UP_FACTOR = 8
+_SEQUENCE_ID_SEPARATOR = ";"
+
+
+class Dispatcher:
+    """All jobs of one model version, from admission to their outcome."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        metrics: ModelMetrics,
+        end_header: str,
+        stream_buffer_size: int,
+        record_model_metrics: Callable[[list[list[Any]]], None],
+    ) -> None:
+        self._scheduler = Scheduler(policy)
+        self._metrics = metrics
+        self._end_header = end_header.lower() if policy.sequences is not None else None
+        self._stream_buffer_size = stream_buffer_size
+        self._record_model_metrics = record_model_metrics
+        self._parts: dict[str, Parts] = {}
+        self._workers: dict[str, Worker] = {}
+        self._released: dict[str, asyncio.Future[None]] = {}
+        self._idle: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        metrics.observe_state(
+            queue_depth=lambda: self._scheduler.queued, open_sequences=lambda: self._scheduler.open_sequences
+        )
+
+    # What doors see, through the model.
+
+    def submit(
+        self,
+        headers: Iterable[tuple[Any, Any]],
+        body: Any,
+        content_type: str | None,
+        *,
+        sequence_id: str | None = None,
+        starts_sequence: bool = False,
+        ends_sequence: bool = False,
+        alone: bool = False,
+        expires_in: float | None = None,
+    ) -> Parts:
+        """Admit one inference request; a refusal is raised by the first `Parts.next`."""
+        now = time.monotonic()
+        job_id = _new_job_id()
+        job = Job(
+            job_id,
+            sequence_id=sequence_id,
+            starts_sequence=starts_sequence,
+            ends_sequence=ends_sequence,
+            alone=alone,
+            expires_at=None if expires_in is None else now + expires_in,
+            payload=(job_id, headers, content_type, body),
+        )
+        parts = self._parts[job_id] = Parts(job, self._cancel, self._was_read)
+        self._metrics.requests_total.inc()
+        self._perform(self._scheduler.submit(job, now), now)
+        return parts
+
+    @property
+    def queued(self) -> int:
+        """How many jobs wait."""
+        return self._scheduler.queued
+
+    @property
+    def remaining_capacity(self) -> int:
+        """How many more jobs the queue takes."""
+        return self._scheduler.remaining_capacity
+
+    # What workers tell.
+
+    def results(self, worker: Worker, rows: list[list[Any]], handler_seconds: float) -> None:
+        """Deliver result rows to their readers and tell the scheduler."""
+        now = time.monotonic()
+        if handler_seconds:
+            self._metrics.observe_handler(handler_seconds)
+        part_event = self._scheduler.part
+        for row in rows:
+            part = Part._make(row)
+            job_id = part.job_id
+            if self._end_header is not None and part.headers:
+                self._end_sequences(part.headers, now)
+            parts = self._parts.get(job_id)
+            if parts is not None:
+                parts.deliver(part)
+                if part.more:
+                    if parts.buffered_bytes > self._stream_buffer_size:
+                        self._slow_reader(parts, worker, now)
+                else:
+                    self._forget(parts, now)
+            if not part.more:
+                worker.in_flight.discard(job_id)
+            effects = part_event(job_id, part.more, now)
+            if effects:
+                self._perform(effects, now)
+        self._arm(now)
+
+    def model_metrics(self, entries: list[list[Any]]) -> None:
+        """Pass on what a handler measured."""
+        self._record_model_metrics(entries)
+
+    def worker_up(self, worker: Worker) -> None:
+        """Give work to ``worker`` from now on."""
+        now = time.monotonic()
+        self._workers[worker.id] = worker
+        self._perform(self._scheduler.worker_up(worker.id, now), now)
+
+    def worker_lost(self, worker: Worker) -> None:
+        """Settle what the dead ``worker`` had; does nothing when it was released before."""
+        if self._workers.get(worker.id) is not worker:
+            return
+        now = time.monotonic()
+        del self._workers[worker.id]
+        self._perform(self._scheduler.worker_lost(worker.id, worker.loss_cause, now), now)
+        self._release(worker.id)
+
+    # Scaling and shutting down, called by the pool and the model.
+
+    def set_workers(self, count: int) -> None:
+        """Tell how many workers there are meant to be; with none, requests are refused."""
+        now = time.monotonic()
+        self._perform(self._scheduler.set_workers(count, now), now)
+
+    async def retire(self, worker: Worker, limit: float) -> None:
+        """Give no more work to ``worker`` and wait until it has none left, at most ``limit`` seconds."""
+        if self._workers.get(worker.id) is not worker:
+            return
+        released = self._released[worker.id] = asyncio.get_running_loop().create_future()
+        now = time.monotonic()
+        self._perform(self._scheduler.retire(worker.id, now), now)
+        await asyncio.wait([released], timeout=limit)
+
+    async def drain(self, limit: float) -> bool:
+        """Refuse what is new and wait for the rest, at most ``limit`` seconds; return whether nothing is left."""
+        now = time.monotonic()
+        self._perform(self._scheduler.drain(now), now)
+        if not self._scheduler.is_idle:
+            self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._idle], timeout=limit)
+        return self._scheduler.is_idle
+
+    def close(self, cause: Cause) -> None:
+        """End every job with ``cause`` and every sequence; refuse what comes after."""
+        now = time.monotonic()
+        self._perform(self._scheduler.close(cause, now), now)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # Effects.
+
+    def _perform(self, effects: Sequence[Effect], now: float) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._send(effect, now)
+            elif isinstance(effect, Finish):
+                self._finish(effect, now)
+            elif isinstance(effect, Cancel):
+                self._workers[effect.worker_id].cancel(effect.job_ids)
+            elif isinstance(effect, EndSequence):
+                self._end_sequence(effect)
+            else:
+                self._release(effect.worker_id)
+        self._arm(now)
+
+    def _send(self, effect: Send, now: float) -> None:
+        metrics = self._metrics
+        metrics.batch_size.observe(len(effect.jobs))
+        for job in effect.jobs:
+            metrics.observe_queue(now - job.submitted_at)
+        self._workers[effect.worker_id].send(effect.jobs, now)
+
+    def _finish(self, effect: Finish, now: float) -> None:
+        parts = self._parts.get(effect.job.id)
+        if parts is not None:
+            parts.fail(effect.cause)
+            self._forget(parts, now)
+
+    def _end_sequence(self, effect: EndSequence) -> None:
+        self._metrics.sequences_closed[effect.reason].inc()
+        worker = None if effect.worker_id is None else self._workers.get(effect.worker_id)
+        if worker is not None:
+            worker.end_sequence(effect.sequence_id, effect.reason.value)
+
+    def _release(self, worker_id: str) -> None:
+        released = self._released.pop(worker_id, None)
+        if released is not None and not released.done():
+            self._workers.pop(worker_id, None)
+            released.set_result(None)
+
+    def _forget(self, parts: Parts, now: float) -> None:
+        """Let go of a job that has its outcome (what was delivered stays readable)."""
+        del self._parts[parts.job.id]
+        self._metrics.observe_request(now - parts.job.submitted_at)
+        self._let_go(parts)
+
+    def _end_sequences(self, headers: list[list[str]], now: float) -> None:
+        """Obey the response header with which a handler ends sequences."""
+        for name, value in headers:
+            if name.lower() == self._end_header:
+                for sequence_id in value.split(_SEQUENCE_ID_SEPARATOR):
+                    self._perform(self._scheduler.end_sequence(sequence_id.strip(), EndReason.ended, now), now)
+
+    # Readers.
+
+    def _cancel(self, parts: Parts) -> None:
+        now = time.monotonic()
+        self._perform(self._scheduler.cancel(parts.job.id, now), now)
+
+    def _slow_reader(self, parts: Parts, worker: Worker, now: float) -> None:
+        """Slow the worker down to the pace of its readers, or give one reader up for the sake of the others."""
+        limit = self._stream_buffer_size
+        others = (self._parts.get(job_id) for job_id in worker.in_flight)
+        if all(other is None or other.buffered_bytes > limit for other in others):
+            worker.pause()
+        elif parts.buffered_bytes > limit * _GIVE_UP_FACTOR:
+            logger.warning("Request %s is given up: its client reads too slowly", parts.job.id)
+            self._perform(self._scheduler.cancel(parts.job.id, now), now)
+
+    def _was_read(self, parts: Parts) -> None:
+        if parts.buffered_bytes < self._stream_buffer_size:
+            self._let_go(parts)
+
+    def _let_go(self, parts: Parts) -> None:
+        """A reader does not hold its worker back, or no longer."""
+        worker_id = parts.job.worker_id
+        worker = None if worker_id is None else self._workers.get(worker_id)
+        if worker is not None:
+            worker.resume()
+
+    # Time.
+
+    def _arm(self, now: float) -> None:
+        """Keep one timer that fires no later than the scheduler's next deadline."""
+        deadline = self._scheduler.next_deadline()
+        if deadline is None or deadline >= self._timer_at:
+            self._settle_idle()
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, deadline - now), self._tick)
+        self._settle_idle()
+
+    def _tick(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        now = time.monotonic()
+        self._perform(self._scheduler.tick(now), now)
+
+    def _settle_idle(self) -> None:
+        if self._idle is not None and not self._idle.done() and self._scheduler.is_idle:
+            self._idle.set_result(None)
+
+
+def _new_job_id() -> str:
+    """Return a random UUID (version 4) as text.
+
+    From the process's own random generator: a request id has to be unique, not secret, and this is several times cheaper
+    than asking the system for entropy for each request.
+    """
+    digits = f"{random.getrandbits(128):032x}"  # noqa: S311
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"

@@ -1,0 +1,106 @@
+"""The Unix socket that worker processes connect to, and the tokens that tell who is who."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+
+from torchserve_py.workers.connection import Connection
+from ts.protocol.messages import HELLO
+
+logger = logging.getLogger(__name__)
+
+#: A connection that has not said hello by then is closed (seconds).
+HELLO_LIMIT = 10.0
+#: The longest path that a Unix socket address can hold on Linux, its final zero included.
+_MAX_SOCKET_PATH = 108
+#: A hello is small; nothing longer is read from a peer that is not known yet.
+_MAX_HELLO = 4096
+
+
+class Expected(Protocol):
+    """Who waits for a process to connect."""
+
+    def connected(self, connection: Connection, channel: str) -> None:
+        """Take over ``connection``: set its callbacks."""
+
+
+class WorkerListener:
+    """Accepts the connections of worker processes on a socket in a private directory (mode 0700)."""
+
+    def __init__(self, temp_dir: Path) -> None:
+        self._temp_dir = temp_dir
+        self._directory: Path | None = None
+        self._server: asyncio.AbstractServer | None = None
+        self._expected: dict[str, Expected] = {}
+        self._strangers: dict[Connection, asyncio.TimerHandle] = {}
+
+    @property
+    def path(self) -> Path:
+        """Where workers connect."""
+        assert self._directory is not None, "the listener has not been started"
+        return self._directory / "workers.sock"
+
+    async def start(self) -> None:
+        """Create the directory and listen."""
+        self._directory = Path(tempfile.mkdtemp(prefix="ts-", dir=self._temp_dir))
+        if len(str(self.path)) >= _MAX_SOCKET_PATH:
+            shutil.rmtree(self._directory)
+            raise OSError(
+                f"the path of the workers' socket, {self.path}, is longer than the {_MAX_SOCKET_PATH - 1} bytes that"
+                " the system allows: choose a shorter temporary directory (environment variable TEMP)"
+            )
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(self._accept, str(self.path))
+
+    async def close(self) -> None:
+        """Stop listening and remove the directory."""
+        for connection in list(self._strangers):
+            connection.close()
+        if self._server is not None:
+            self._server.close()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def expect(self, owner: Expected) -> str:
+        """Return a fresh token; connections that show it are handed to ``owner`` until `forget`."""
+        token = secrets.token_urlsafe(24)
+        self._expected[token] = owner
+        return token
+
+    def forget(self, token: str) -> None:
+        """Refuse ``token`` from now on."""
+        self._expected.pop(token, None)
+
+    def _accept(self) -> Connection:
+        connection = Connection(self._hello, self._stranger_left, _MAX_HELLO)
+        loop = asyncio.get_running_loop()
+        self._strangers[connection] = loop.call_later(HELLO_LIMIT, connection.close)
+        return connection
+
+    def _hello(self, connection: Connection, message: list[Any]) -> None:
+        kind, hello = message
+        if kind != HELLO:
+            raise ValueError(f"expected {HELLO!r} as the first message, got {kind!r}")
+        token = str(hello["token"])
+        # Compared in constant time against every expected token: a dictionary look-up would leak by timing.
+        owner = None
+        for expected, candidate in self._expected.items():
+            if hmac.compare_digest(expected.encode(), token.encode()):
+                owner = candidate
+        if owner is None:
+            raise ValueError("the token of its hello is not expected")
+        self._strangers.pop(connection).cancel()
+        owner.connected(connection, str(hello["channel"]))
+
+    def _stranger_left(self, connection: Connection, reason: str) -> None:
+        timer = self._strangers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+            logger.warning("A connection to the workers' socket ended before it said who it is: it %s", reason)

@@ -1,0 +1,102 @@
+"""What a door holds while its job runs: the parts of the response as they arrive, and the means to give up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.scheduling.job import Job
+
+
+class Part(NamedTuple):
+    """One piece of a response; the only one of a unary response.
+
+    ``error`` is None or the message of an error that the handler or the worker reported for this row; ``status`` is then
+    what the client is told, and the body is empty. The order of the fields is that of a result row on the socket.
+    """
+
+    job_id: str
+    more: bool
+    status: int
+    reason: str
+    headers: list[list[str]]
+    body: bytes
+    error: str | None
+
+
+class JobFailed(Exception):
+    """The job has ended without an answer from a handler, for ``cause``."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause.value)
+        self.cause = cause
+
+
+class Parts:
+    """The response of one job, read by one door.
+
+    Every job ends in one of three ways: a part with ``more`` false, `JobFailed`, or `cancel` by the reader.
+    """
+
+    __slots__ = ("_buffer", "_buffered_bytes", "_failure", "_on_cancel", "_on_read", "_waiter", "ended", "job")
+
+    def __init__(self, job: Job, on_cancel: Callable[[Parts], None], on_read: Callable[[Parts], None]) -> None:
+        self.job = job
+        #: Whether the last part, or a failure, has arrived (it may still wait to be read).
+        self.ended = False
+        self._on_cancel = on_cancel
+        self._on_read = on_read
+        self._buffer: deque[Part] | None = None
+        self._buffered_bytes = 0
+        self._failure: Cause | None = None
+        self._waiter: asyncio.Future[Part] | None = None
+
+    async def next(self) -> Part:
+        """Wait for the next part.
+
+        Raises:
+            JobFailed: The job ended without (the rest of) an answer.
+        """
+        if self._buffer:
+            part = self._buffer.popleft()
+            self._buffered_bytes -= len(part.body)
+            self._on_read(self)
+            return part
+        if self._failure is not None:
+            raise JobFailed(self._failure)
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            return await self._waiter
+        finally:
+            self._waiter = None
+
+    def cancel(self) -> None:
+        """Give up: the reader is gone. Does nothing once the job has ended."""
+        if not self.ended:
+            self._on_cancel(self)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """The size of the parts that have arrived and were not read yet."""
+        return self._buffered_bytes
+
+    def deliver(self, part: Part) -> None:
+        """Hand over the next part; called by the dispatcher."""
+        self.ended = not part.more
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(part)
+            return
+        if self._buffer is None:
+            self._buffer = deque()
+        self._buffer.append(part)
+        self._buffered_bytes += len(part.body)
+
+    def fail(self, cause: Cause) -> None:
+        """End the job without an answer; parts that have arrived can still be read. Called by the dispatcher."""
+        self.ended = True
+        self._failure = cause
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(JobFailed(cause))

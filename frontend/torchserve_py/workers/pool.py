@@ -1,0 +1,97 @@
+"""The workers of one model version: how many there are meant to be, and who they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from torchserve_py.metrics.model_metrics import ModelMetrics
+from torchserve_py.workers.dispatcher import Dispatcher
+from torchserve_py.workers.supervisor import Supervisor
+from torchserve_py.workers.worker import Worker, WorkerFailed
+
+
+class WorkerPool:
+    """Grows and shrinks between ``min_workers`` and ``max_workers``; every place is kept filled by a supervisor.
+
+    Args:
+        make_worker: Makes the worker for a place, given its id.
+        new_worker_id: Returns an id that no worker of the server has had.
+        max_retry: How long a failing worker is started again (seconds).
+        stop_limit: How long a worker that is to go may finish its jobs (seconds).
+    """
+
+    def __init__(
+        self,
+        make_worker: Callable[[str], Worker],
+        new_worker_id: Callable[[], str],
+        dispatcher: Dispatcher,
+        metrics: ModelMetrics,
+        max_retry: float,
+        stop_limit: float,
+    ) -> None:
+        self.min_workers = 0
+        self.max_workers = 0
+        self._make_worker = make_worker
+        self._new_worker_id = new_worker_id
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+        self._max_retry = max_retry
+        self._stop_limit = stop_limit
+        self._supervisors: list[Supervisor] = []
+
+    @property
+    def supervisors(self) -> Sequence[Supervisor]:
+        """The places, oldest first."""
+        return self._supervisors
+
+    @property
+    def ready_count(self) -> int:
+        """How many workers take jobs."""
+        return sum(supervisor.ready for supervisor in self._supervisors)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether enough workers are up, starting, or being replaced: TorchServe's idea of health."""
+        return sum(not supervisor.gave_up for supervisor in self._supervisors) >= self.min_workers
+
+    async def scale(self, min_workers: int, max_workers: int) -> None:
+        """Start workers up to ``min_workers``, stop the newest above ``max_workers``, replace those that gave up.
+
+        Returns when every started worker is ready and every stopped one gone.
+
+        Raises:
+            WorkerFailed: A started worker failed its first attempt (it is tried again, as any that dies).
+        """
+        self.min_workers, self.max_workers = min_workers, max_workers
+        leaving = [supervisor for supervisor in self._supervisors if supervisor.gave_up]
+        staying = [supervisor for supervisor in self._supervisors if not supervisor.gave_up]
+        leaving += staying[max_workers:]
+        staying = staying[:max_workers]
+        started = [self._start() for _ in range(min_workers - len(staying))]
+        self._supervisors = staying + started
+        self._tell_dispatcher()
+        outcomes = await asyncio.gather(
+            *(supervisor.first_attempt() for supervisor in started),
+            *(supervisor.stop(self._stop_limit) for supervisor in leaving),
+        )
+        for failure in outcomes:
+            if isinstance(failure, WorkerFailed):
+                raise failure
+
+    async def stop(self, limit: float) -> None:
+        """Stop every worker; each may finish its jobs for at most ``limit`` seconds."""
+        leaving, self._supervisors = self._supervisors, []
+        self.min_workers = self.max_workers = 0
+        await asyncio.gather(*(supervisor.stop(limit) for supervisor in leaving))
+
+    def _start(self) -> Supervisor:
+        worker_id = self._new_worker_id()
+        supervisor = Supervisor(worker_id, lambda: self._make_worker(worker_id), self._dispatcher, self._max_retry)
+        supervisor.on_restart = self._metrics.worker_restarts.inc
+        supervisor.on_give_up = self._tell_dispatcher
+        return supervisor
+
+    def _tell_dispatcher(self) -> None:
+        """Requests are accepted as long as a worker may come that serves them."""
+        self._dispatcher.set_workers(sum(not supervisor.gave_up for supervisor in self._supervisors))

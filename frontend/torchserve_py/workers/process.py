@@ -1,0 +1,144 @@
+"""One operating system process of a worker: launch it, log what it prints, tell why it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ts.protocol.messages import TOKEN_VARIABLE
+
+logger = logging.getLogger(__name__)
+model_log = logging.getLogger("MODEL_LOG")
+
+_READ_SIZE = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a worker process of a model version is started."""
+
+    working_dir: Path
+    runtime: str = "python"  # "python": this interpreter; "python3": the one on PATH
+    environment: Mapping[str, str] = field(default_factory=dict)  # on top of the server's own
+    hidden_variables: frozenset[str] = frozenset()  # names of the server's variables that the worker must not see
+
+    def command(self, socket: Path) -> list[str]:
+        """Return the command line.
+
+        Raises:
+            FileNotFoundError: The interpreter that the runtime asks for is not on PATH.
+        """
+        python = sys.executable
+        if self.runtime == "python3":
+            found = shutil.which("python3")
+            if found is None:
+                raise FileNotFoundError("the model asks for runtime 'python3', but no python3 is on PATH")
+            python = found
+        # -P keeps the working directory, which is the model's, from shadowing modules of the worker itself.
+        return [python, "-P", "-m", "ts.worker", "--socket", str(socket)]
+
+    def worker_environment(self, token: str) -> dict[str, str]:
+        """Return the environment of the process."""
+        environment = {name: value for name, value in os.environ.items() if name not in self.hidden_variables}
+        inherited = environment.get("PYTHONPATH")
+        paths = [inherited] if inherited else []
+        environment["PYTHONPATH"] = os.pathsep.join([*paths, str(self.working_dir), str(_package_root())])
+        return {**environment, **self.environment, TOKEN_VARIABLE: token}
+
+
+def _package_root() -> Path:
+    """Return the directory that ``ts`` is imported from, for workers whose interpreter does not have it installed."""
+    spec = importlib.util.find_spec("ts")
+    assert spec is not None, "the worker's package is part of the distribution"
+    assert spec.origin is not None, "the worker's package is a regular package"
+    return Path(spec.origin).parent.parent
+
+
+class WorkerProcess:
+    """A running process whose standard output and error go to the model log, line by line."""
+
+    def __init__(self, process: asyncio.subprocess.Process, label: str) -> None:
+        self._process = process
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._pumps = asyncio.gather(
+            _log_lines(process.stdout, f"{label}-stdout", logging.INFO),
+            _log_lines(process.stderr, f"{label}-stderr", logging.WARNING),
+        )
+
+    @classmethod
+    async def launch(cls, launch: Launch, socket: Path, token: str, label: str) -> WorkerProcess:
+        """Start the process.
+
+        Raises:
+            OSError: It could not be started.
+        """
+        process = await asyncio.create_subprocess_exec(
+            *launch.command(socket),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=launch.working_dir,
+            env=launch.worker_environment(token),
+        )
+        return cls(process, label)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process has not been reaped yet."""
+        return self._process.returncode is None
+
+    async def wait(self) -> str:
+        """Wait for the end of the process and of its output; return why it ended."""
+        code = await self._process.wait()
+        # A child that the handler started may hold the pipes open after the worker is gone.
+        await asyncio.wait([self._pumps], timeout=1.0)
+        self._pumps.cancel()
+        return describe_exit(code)
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless the process is gone."""
+        if self.running:
+            try:
+                self._process.kill()
+            except ProcessLookupError:
+                logger.debug("Worker process %d ended just before it was killed", self.pid)
+
+
+def describe_exit(code: int) -> str:
+    """Say in words what an exit status means (negative: ended by that signal)."""
+    if code == 0:
+        return "exited with code 0"
+    if code > 0:
+        return f"exited with code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    if -code == signal.SIGKILL:
+        return f"was killed by {name}, probably because the machine ran out of memory"
+    return f"was killed by {name}"
+
+
+async def _log_lines(stream: asyncio.StreamReader, label: str, level: int) -> None:
+    """Log every line; a line longer than what is read at once is logged in pieces."""
+    rest = b""
+    while data := await stream.read(_READ_SIZE):
+        *lines, rest = (rest + data).split(b"\n")
+        if len(rest) >= _READ_SIZE:
+            lines.append(rest)
+            rest = b""
+        for line in lines:
+            model_log.log(level, "%s %s", label, line.decode("utf-8", "replace").rstrip("\r"))
+    if rest:
+        model_log.log(level, "%s %s", label, rest.decode("utf-8", "replace"))

@@ -1,0 +1,132 @@
+"""Keeps one place of a pool filled: starts its worker, and replaces it when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from torchserve_py.workers.dispatcher import Dispatcher
+from torchserve_py.workers.lifecycle import WorkerState
+from torchserve_py.workers.worker import Worker, WorkerFailed
+
+logger = logging.getLogger(__name__)
+
+#: Seconds before each restart of a failing worker: Fibonacci numbers as in TorchServe, but the first at once.
+RESTART_DELAYS = (0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
+#: A worker that was ready this long (seconds) before it died starts the delays anew.
+_STABLE_AFTER = 10.0
+
+
+class Supervisor:
+    """One place of a pool; its id is that of every worker that fills it in turn.
+
+    It gives up when a worker has not got ready for ``max_retry`` seconds since the first failure.
+    """
+
+    def __init__(
+        self, worker_id: str, make_worker: Callable[[], Worker], dispatcher: Dispatcher, max_retry: float
+    ) -> None:
+        self.id = worker_id
+        self.started_at = datetime.now(UTC)
+        self.gave_up = False
+        self.worker: Worker | None = None
+        #: Called when a worker was lost and is to be replaced.
+        self.on_restart: Callable[[], None] = lambda: None
+        #: Called when a worker got ready, with the seconds that it took.
+        self.on_ready: Callable[[float], None] = lambda seconds: None
+        #: Called when no further attempt will be made.
+        self.on_give_up: Callable[[], None] = lambda: None
+        self._make_worker = make_worker
+        self._dispatcher = dispatcher
+        self._max_retry = max_retry
+        self._stopping = asyncio.Event()
+        self._first_attempt: asyncio.Future[WorkerFailed | None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(), name=f"supervisor-{worker_id}")
+
+    @property
+    def ready(self) -> bool:
+        """Whether its worker takes jobs."""
+        return self.worker is not None and self.worker.state is WorkerState.READY
+
+    @property
+    def pid(self) -> int:
+        """The process id of its worker, -1 while there is none."""
+        return self.worker.pid if self.worker is not None else -1
+
+    @property
+    def gpu_id(self) -> int | None:
+        """The GPU of its worker, as the worker sees it."""
+        return self.worker.gpu_id if self.worker is not None else None
+
+    async def first_attempt(self) -> WorkerFailed | None:
+        """Wait until the first worker is ready or has failed; return the failure."""
+        return await asyncio.shield(self._first_attempt)
+
+    async def stop(self, limit: float) -> None:
+        """Take the worker out of service, let it finish its jobs for at most ``limit`` seconds, and end it."""
+        self._stopping.set()
+        worker = self.worker
+        if worker is not None:
+            await self._dispatcher.retire(worker, limit)
+            await worker.stop()
+        await self._task
+
+    async def _run(self) -> None:
+        failing_since: float | None = None
+        attempt = 0
+        while not self._stopping.is_set():
+            ready_for = await self._one_life()
+            if self._stopping.is_set():
+                break
+            if ready_for is not None:
+                failing_since = None
+                if ready_for > _STABLE_AFTER:
+                    attempt = 0
+            now = time.monotonic()
+            failing_since = failing_since or now
+            if now - failing_since > self._max_retry:
+                self._give_up()
+                break
+            delay = RESTART_DELAYS[min(attempt, len(RESTART_DELAYS) - 1)]
+            attempt += 1
+            logger.info("Worker %s starts again in %d s", self.id, delay)
+            self.on_restart()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), delay)
+        if not self._first_attempt.done():
+            self._first_attempt.set_result(WorkerFailed(500, f"worker {self.id} was stopped before it was ready"))
+
+    async def _one_life(self) -> float | None:
+        """Start a worker and wait for its end; return for how many seconds it was ready, None if it never was."""
+        launched = time.monotonic()
+        worker = self.worker = self._make_worker()
+        try:
+            await worker.start()
+        except WorkerFailed as failure:
+            logger.error("Worker %s did not get ready: %s", worker.label, failure)
+            self._answer_first_attempt(failure)
+            return None
+        ready_at = time.monotonic()
+        if worker.state is WorkerState.READY:
+            logger.info("Worker %s (pid %d) is ready after %.2f s", worker.label, worker.pid, ready_at - launched)
+            self.on_ready(ready_at - launched)
+            self._dispatcher.worker_up(worker)
+            self._answer_first_attempt(None)
+        reason = await worker.ended
+        self._dispatcher.worker_lost(worker)
+        if worker.state is WorkerState.DIED:
+            logger.error("Worker %s (pid %d) %s", worker.label, worker.pid, reason)
+        return time.monotonic() - ready_at
+
+    def _answer_first_attempt(self, failure: WorkerFailed | None) -> None:
+        if not self._first_attempt.done():
+            self._first_attempt.set_result(failure)
+
+    def _give_up(self) -> None:
+        logger.error("Worker %s is not started again: it has been failing for %g s", self.id, self._max_retry)
+        self.gave_up = True
+        self.on_give_up()

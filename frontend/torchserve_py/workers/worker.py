@@ -1,0 +1,305 @@
+"""One worker: a process with its two connections, from launch to exit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.scheduling.job import Job
+from torchserve_py.workers.connection import Connection
+from torchserve_py.workers.lifecycle import WorkerEvent, WorkerState, next_state
+from torchserve_py.workers.listener import WorkerListener
+from torchserve_py.workers.process import Launch, WorkerProcess
+from ts.protocol.frames import encode
+from ts.protocol.messages import (
+    CANCEL,
+    END_SEQUENCE,
+    HEARTBEAT_CHANNEL,
+    JOBS_CHANNEL,
+    LOAD,
+    LOADED,
+    METRICS,
+    PING,
+    PONG,
+    RESULTS,
+    STOP,
+    Load,
+    Loaded,
+    encode_infer,
+)
+
+logger = logging.getLogger(__name__)
+
+#: How long a process may live on after its connection closed, and the other way round (seconds).
+_LINGER = 1.0
+#: How often a worker's limits are checked: this many times in the shortest of them, but at least once a second.
+_CHECKS_PER_LIMIT = 5
+
+
+@dataclass(frozen=True)
+class WorkerLimits:
+    """How long a worker may take, in seconds."""
+
+    connect: float  # from launch to its connection
+    load: float  # to load the model
+    response: float  # without a word while it has jobs
+    stop: float  # from the stop message to its exit
+    heartbeat: float  # without answering a ping, once loaded
+
+
+class WorkerFailed(Exception):
+    """A worker did not get ready; ``status`` is 507 when memory ran out, else 500."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class WorkerOwner(Protocol):
+    """Who takes what a worker sends."""
+
+    def results(self, worker: Worker, rows: list[list[Any]], handler_seconds: float) -> None:
+        """Take result rows, see `ts.protocol.messages.ResultRow`."""
+
+    def model_metrics(self, entries: list[list[Any]]) -> None:
+        """Take metrics that the handler has emitted."""
+
+
+class Worker:
+    """One process with one copy of the model.
+
+    `start` it, wait for `ended`; in between it takes jobs. ``id`` names its place in the pool and outlives it: the worker
+    that replaces a dead one has the same.
+    """
+
+    def __init__(
+        self,
+        worker_id: str,
+        label: str,
+        launch: Launch,
+        load: Load,
+        limits: WorkerLimits,
+        listener: WorkerListener,
+        owner: WorkerOwner,
+    ) -> None:
+        self.id = worker_id
+        self.label = label
+        self.state = WorkerState.STARTING
+        self.started_at = datetime.now(UTC)
+        self.in_flight: set[str] = set()
+        self.gpu_id = load["gpu_id"]
+        #: Resolves to why the process is gone, once it is and its output was read.
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        #: What the jobs in flight are told when the worker is lost.
+        self.loss_cause = Cause.worker_died
+        self._launch, self._load, self._limits = launch, load, limits
+        self._listener, self._owner = listener, owner
+        self._process: WorkerProcess | None = None
+        self._jobs: Connection | None = None
+        self._heartbeat: Connection | None = None
+        self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loaded: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
+        self._disconnected = asyncio.Event()
+        self._paused = False
+        self._last_heard = self._last_pong = 0.0
+        self._kill_reason = ""
+        self._reaper: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id, -1 before there is one."""
+        return self._process.pid if self._process is not None else -1
+
+    async def start(self) -> None:
+        """Launch the process and load the model.
+
+        Raises:
+            WorkerFailed: It did not come up; no process is left behind.
+        """
+        token = self._listener.expect(self)
+        try:
+            await self._launch_process(token)
+            await self._reach(self._connected, self._limits.connect, "connect to the server")
+            loaded: Loaded = await self._reach(self._loaded, self._limits.load, "load the model")
+            if not loaded["ok"]:
+                logger.error("Worker %s could not load the model: %s", self.label, loaded["message"])
+                raise WorkerFailed(int(loaded["status"]), str(loaded["message"]))
+        except BaseException:
+            await self._abandon()
+            raise
+        finally:
+            self._listener.forget(token)
+        self._advance(WorkerEvent.LOADED)
+        self._last_pong = time.monotonic()
+        self._watcher = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Ask a ready worker to stop, kill it when it does not in time or is not ready; wait until it is gone."""
+        if self.ended.done():
+            return
+        ready = self.state is WorkerState.READY
+        self._advance(WorkerEvent.STOP)
+        if ready and self._jobs is not None:
+            self.resume()
+            self._jobs.send(encode([STOP]))
+            await asyncio.wait([self.ended], timeout=self._limits.stop)
+        if not self.ended.done():
+            self.kill("it was told to stop")
+        await asyncio.wait([self.ended])
+
+    def kill(self, reason: str) -> None:
+        """End the process at once; ``reason`` is logged."""
+        if not self._kill_reason:
+            self._kill_reason = reason
+            logger.debug("Worker %s is killed: %s", self.label, reason)
+        if self._process is not None:
+            self._process.kill()
+
+    # Work, called by the dispatcher.
+
+    def send(self, jobs: Sequence[Job], now: float) -> None:
+        """Send a batch."""
+        if not self.in_flight:
+            self._last_heard = now
+        self.in_flight.update([job.id for job in jobs])
+        if self._jobs is not None:
+            self._jobs.send(encode_infer([job.payload for job in jobs]))
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """Tell the worker to drop rows that it has."""
+        if self._jobs is not None:
+            self._jobs.send(encode([CANCEL, list(job_ids)]))
+
+    def end_sequence(self, sequence_id: str, reason: str) -> None:
+        """Tell the handler that a sequence is over."""
+        if self._jobs is not None:
+            self._jobs.send(encode([END_SEQUENCE, [[sequence_id, reason]]]))
+
+    def pause(self) -> None:
+        """Take no results for now, so that the worker is slowed down to the pace of its readers."""
+        if not self._paused and self._jobs is not None:
+            self._paused = True
+            self._jobs.pause()
+
+    def resume(self) -> None:
+        """Take results again."""
+        if self._paused and self._jobs is not None:
+            self._paused = False
+            self._last_heard = time.monotonic()
+            self._jobs.resume()
+
+    # Connections, called by the listener and by the connections themselves.
+
+    def connected(self, connection: Connection, channel: str) -> None:
+        """Take over a connection that showed this worker's token."""
+        if channel == JOBS_CHANNEL and self._jobs is None:
+            self._jobs = connection
+            connection.limit_frames(self._load["max_response_size"] * max(1, self._load["batch_size"]) + 2**20)
+            connection.on_message, connection.on_close = self._received, self._jobs_closed
+            self._advance(WorkerEvent.CONNECTED)
+            if self.state is WorkerState.LOADING:
+                connection.send(encode([LOAD, self._load]))
+            if not self._connected.done():
+                self._connected.set_result(None)
+        elif channel == HEARTBEAT_CHANNEL and self._heartbeat is None:
+            self._heartbeat = connection
+            connection.on_message, connection.on_close = self._beat, self._heartbeat_closed
+        else:
+            raise ValueError(f"channel {channel!r} is unknown or connected already")
+
+    def _received(self, connection: Connection, message: list[Any]) -> None:
+        kind = message[0]
+        self._last_heard = time.monotonic()
+        if kind == RESULTS:
+            self._owner.results(self, message[1], message[2])
+        elif kind == METRICS:
+            self._owner.model_metrics(message[1])
+        elif kind == LOADED and not self._loaded.done():
+            self._loaded.set_result(message[1])
+        else:
+            raise ValueError(f"unexpected message {kind!r}")
+
+    def _beat(self, connection: Connection, message: list[Any]) -> None:
+        if message[0] != PONG:
+            raise ValueError(f"unexpected message {message[0]!r}")
+        self._last_pong = time.monotonic()
+
+    def _jobs_closed(self, connection: Connection, reason: str) -> None:
+        self._disconnected.set()
+        if self._process is not None and self._process.running:
+            asyncio.get_running_loop().call_later(_LINGER, self.kill, f"it {reason}")
+
+    def _heartbeat_closed(self, connection: Connection, reason: str) -> None:
+        logger.debug("The heartbeat of worker %s ended: it %s", self.label, reason)
+
+    # Life.
+
+    def _advance(self, event: WorkerEvent) -> None:
+        self.state = next_state(self.state, event)
+
+    async def _launch_process(self, token: str) -> None:
+        try:
+            self._process = await WorkerProcess.launch(self._launch, self._listener.path, token, self.label)
+        except OSError as error:
+            self.ended.set_result(f"could not be started: {error}")
+            raise WorkerFailed(500, f"worker {self.label} could not be started: {error}") from error
+        self._reaper = asyncio.create_task(self._reap(self._process))
+
+    async def _reach(self, step: asyncio.Future[Any], limit: float, what: str) -> Any:
+        """Wait for a step of the start-up, the end of the process, or the limit."""
+        await asyncio.wait([step, self.ended], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        if step.done():
+            return step.result()
+        if self.ended.done():
+            raise WorkerFailed(500, f"worker {self.label} {self.ended.result()} before it could {what}")
+        raise WorkerFailed(500, f"worker {self.label} took longer than {limit:g} s to {what}")
+
+    async def _abandon(self) -> None:
+        self.kill("it did not get ready")
+        if self._process is not None:
+            await asyncio.wait([self.ended])
+        elif not self.ended.done():
+            self.ended.set_result("was never started")
+
+    async def _reap(self, process: WorkerProcess) -> None:
+        """Wait for the end of the process; results that it sent before are still taken."""
+        reason = await process.wait()
+        if self._jobs is not None:
+            self.resume()
+            try:
+                await asyncio.wait_for(self._disconnected.wait(), _LINGER)
+            except TimeoutError:
+                logger.warning("A child process of worker %s holds its connection open", self.label)
+        for connection in (self._jobs, self._heartbeat):
+            if connection is not None:
+                connection.close()
+        self._advance(WorkerEvent.EXITED if self.state is WorkerState.STOPPING else WorkerEvent.DIED)
+        if self._kill_reason:
+            reason = f"was killed by the server because {self._kill_reason}"
+        self.ended.set_result(reason)
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+    async def _watch(self) -> None:
+        """Kill the worker when it answers neither jobs nor pings for too long."""
+        limits = self._limits
+        interval = min(1.0, limits.response / _CHECKS_PER_LIMIT, limits.heartbeat / _CHECKS_PER_LIMIT)
+        beat = 0
+        while not self.ended.done():
+            await asyncio.sleep(interval)
+            now = time.monotonic()
+            if self.in_flight and not self._paused and now - self._last_heard > limits.response:
+                self.loss_cause = Cause.response_timeout
+                self.kill(f"it gave no response for {limits.response:g} s")
+            elif self._heartbeat is not None and now - self._last_pong > limits.heartbeat:
+                self.kill(f"it answered no ping for {limits.heartbeat:g} s")
+            elif self._heartbeat is not None:
+                beat += 1
+                self._heartbeat.send(encode([PING, beat]))
