@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,22 @@ pytestmark = pytest.mark.torch
 
 HANDLER = "gru_session/gru_session_handler.py"
 SEQUENCE_ID = "ts_request_sequence_id"
+
+
+class Server:
+    """Plays the server's part for one freshly loaded handler."""
+
+    def __init__(self, handler: Any, context: Any):
+        self.handler = handler
+        self.context = context
+        handler.initialize(context)
+
+    def post(self, *rows: tuple[str | None, Any], **headers: str) -> list[Any]:
+        """Send (sequence id, body) rows as one batch. Returns the handler's answers."""
+        requests = [({} if name is None else {SEQUENCE_ID: name}) | headers for name, _ in rows]
+        self.context.next_batch([(f"request-{idx}", request) for idx, request in enumerate(requests)])
+        answers: list[Any] = self.handler.handle([{"body": body} for _, body in rows], self.context)
+        return answers
 
 
 @pytest.fixture
@@ -29,85 +46,77 @@ def make_weights(handlers_dir: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleT
 
 
 @pytest.fixture
-def start(handler_module: ModuleType, make_weights: ModuleType, handlers_dir: Path, fake_context: type, tmp_path: Path):
-    """A function that loads the handler afresh from a model folder and returns its ``post(rows)``."""
+def start(
+    handler_module: ModuleType, make_weights: ModuleType, handlers_dir: Path, fake_context: type, tmp_path: Path
+) -> Callable[[], Server]:
+    """A function that loads the handler afresh from a model folder and returns it behind a ``Server``."""
     (tmp_path / "model.py").write_text((handlers_dir / "gru_session" / "model.py").read_text())
     make_weights.write_weights(tmp_path / "weights.pt")
     manifest = {"model": {"modelFile": "model.py", "serializedFile": "weights.pt"}}
 
-    def load() -> tuple[Any, Any]:
+    def load() -> Server:
         context = fake_context({"batchSize": 8, "maxNumSequence": 100, "sequenceBatching": True}, tmp_path, manifest)
-        handler = handler_module.GruSessionHandler()
-        handler.initialize(context)
-
-        def post(*rows: tuple[str | None, Any], **headers: str) -> list[Any]:
-            requests = [({} if name is None else {SEQUENCE_ID: name}) | headers for name, _ in rows]
-            context.next_batch([(f"request-{idx}", request) for idx, request in enumerate(requests)])
-            return handler.handle([{"body": body} for _, body in rows], context)
-
-        post.handler = handler
-        post.context = context
-        return post
+        return Server(handler_module.GruSessionHandler(), context)
 
     return load
 
 
-def test_batched_sessions_equal_each_session_alone(start: Any) -> None:
+def test_batched_sessions_equal_each_session_alone(start: Callable[[], Server]) -> None:
     rng = random.Random(7)
     sessions = {f"s{n}": [[rng.uniform(-2, 2) for _ in range(4)] for _ in range(rng.randint(1, 12))] for n in range(20)}
 
     batched: dict[str, list[list[float]]] = {name: [] for name in sessions}
-    post = start()
+    server = start()
     waiting = {name: list(steps) for name, steps in sessions.items()}
     while waiting:  # a random subset of the sessions steps in each batch, in a random order
         names = rng.sample(sorted(waiting), k=rng.randint(1, min(8, len(waiting))))
-        for name, answer in zip(names, post(*[(name, waiting[name].pop(0)) for name in names]), strict=True):
+        for name, answer in zip(names, server.post(*[(name, waiting[name].pop(0)) for name in names]), strict=True):
             batched[name].append(answer["output"])
         waiting = {name: steps for name, steps in waiting.items() if steps}
 
     for name, steps in sessions.items():
         alone = start()
-        outputs = [alone((name, step))[0]["output"] for step in steps]
+        outputs = [alone.post((name, step))[0]["output"] for step in steps]
         torch.testing.assert_close(torch.tensor(batched[name]), torch.tensor(outputs), rtol=1e-5, atol=1e-6)
 
 
-def test_the_hidden_state_matters(start: Any) -> None:
-    post = start()
+def test_the_hidden_state_matters(start: Callable[[], Server]) -> None:
+    server = start()
     step = [0.5, -0.5, 1.0, 0.0]
-    first, second = post(("a", step))[0], post(("a", step))[0]
+    first, second = server.post(("a", step))[0], server.post(("a", step))[0]
     assert first != second
-    assert post(("a", step), ts_request_sequence_start="true")[0] == first
+    assert server.post(("a", step), ts_request_sequence_start="true")[0] == first
 
 
-def test_a_closed_session_is_forgotten(start: Any) -> None:
-    post = start()
+def test_a_closed_session_is_forgotten(start: Callable[[], Server]) -> None:
+    server = start()
     step = [0.5, -0.5, 1.0, 0.0]
-    first = post(("a", step))[0]
-    post.handler.on_sequence_end("a", "idle")
-    assert post(("a", step))[0] == first
+    first = server.post(("a", step))[0]
+    server.handler.on_sequence_end("a", "idle")
+    assert server.post(("a", step))[0] == first
 
 
-def test_the_end_header_is_passed_on(start: Any) -> None:
-    post = start()
-    post(("a", [0, 0, 0, 0]), ts_request_sequence_end="true")
-    assert post.context.response_headers[0]["ts_request_sequence_end"] == "a"
+def test_the_end_header_is_passed_on(start: Callable[[], Server]) -> None:
+    server = start()
+    server.post(("a", [0, 0, 0, 0]), ts_request_sequence_end="true")
+    assert server.context.response_headers[0]["ts_request_sequence_end"] == "a"
 
 
 @pytest.mark.parametrize("body", [b"nonsense", [1, 2, 3], ["1", 2, 3, 4], [1, 2, 3, float("nan")], {"x": 1}, b"", None])
-def test_a_bad_row_fails_alone(start: Any, body: Any) -> None:
+def test_a_bad_row_fails_alone(start: Callable[[], Server], body: Any) -> None:
     step = [0.1, 0.2, 0.3, 0.4]
-    expected = start()(("a", step), ("c", step))
-    post = start()
-    answers = post(("a", step), ("b", body), ("c", b"[0.1, 0.2, 0.3, 0.4]"))
-    assert post.context.status == {1: (400, "Bad Request")}
+    expected = start().post(("a", step), ("c", step))
+    server = start()
+    answers = server.post(("a", step), ("b", body), ("c", b"[0.1, 0.2, 0.3, 0.4]"))
+    assert server.context.status == {1: (400, "Bad Request")}
     assert isinstance(answers[1], str)
     assert [answers[0], answers[2]] == expected
 
 
-def test_a_row_without_a_sequence_id_is_refused(start: Any) -> None:
-    post = start()
-    post((None, [0, 0, 0, 0]))
-    assert post.context.status[0][0] == 400
+def test_a_row_without_a_sequence_id_is_refused(start: Callable[[], Server]) -> None:
+    server = start()
+    server.post((None, [0, 0, 0, 0]))
+    assert server.context.status[0][0] == 400
 
 
 def test_the_weights_are_the_same_every_time_and_load_safely(make_weights: ModuleType, tmp_path: Path) -> None:

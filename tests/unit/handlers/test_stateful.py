@@ -38,7 +38,7 @@ class Server:
             rows.append((f"request-{self._count}", row_headers))
             data.append({"body": body})
         self.context.next_batch(rows)
-        results = self.handler.handle(data, self.context)
+        results: list[str] = self.handler.handle(data, self.context)
         assert len(results) == len(rows)
         criteria = self.context.stopping_criteria
         if criteria is not None:
