@@ -23,7 +23,7 @@ from typing import IO
 from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError
 from torchserve_py.archive.limits import GIB
 from torchserve_py.archive.locate import check_location
-from torchserve_py.archive.progress import progress_bar
+from torchserve_py.archive.progress import Progress, progress_bar
 
 _CHUNK_BYTES = 1 << 20
 
@@ -75,21 +75,30 @@ def fetch(
     """
     store = check_location(url, model_store)
     _check_allowed(url, allowed_urls)
-    name = urllib.parse.urlsplit(url).path.rsplit("/", 1)[-1]
-    if not name or name.startswith(".") or "\\" in name:
-        raise DownloadError(url, "the URL does not end in a file name")
-    if (store / name).exists():
-        raise ArchiveExists(name)
-    partial = store / f".{name}.{uuid.uuid4().hex}.part"
+    partial = store / f".{uuid.uuid4().hex}.part"
     try:
-        with _opened(url, allowed_urls, limits) as (content, size):
-            _save(content, size, partial, url, limits)
-        _publish(partial, store / name)
+        target = store / _file_name(url)
+        if target.exists():
+            raise ArchiveExists(target.name)
+        with _opened(url, allowed_urls, limits) as (content, size), progress_bar(size, target.name) as progress:
+            if size is not None and size > limits.max_bytes:
+                raise ValueError(f"it has {size} bytes, more than the limit of {limits.max_bytes}")
+            received = _save(content, partial, progress, limits)
+        if size is not None and received != size:
+            raise ValueError(f"the connection ended after {received} of {size} bytes")
+        _publish(partial, target)
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise DownloadError(url, _reason(error)) from error
     finally:
         partial.unlink(missing_ok=True)
-    return store / name
+    return target
+
+
+def _file_name(url: str) -> str:
+    name = urllib.parse.urlsplit(url).path.rsplit("/", 1)[-1]
+    if not name or name.startswith(".") or "\\" in name:
+        raise ValueError("the URL does not end in a file name")
+    return name
 
 
 def _check_allowed(url: str, allowed_urls: Sequence[re.Pattern[str]]) -> None:
@@ -159,22 +168,20 @@ class _AllowedRedirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _save(content: io.BufferedIOBase, size: int | None, partial: Path, url: str, limits: FetchLimits) -> None:
-    if size is not None and size > limits.max_bytes:
-        raise DownloadError(url, f"it has {size} bytes, the limit is {limits.max_bytes}")
+def _save(content: io.BufferedIOBase, partial: Path, progress: Progress, limits: FetchLimits) -> int:
+    """Write the content to a file and return how many bytes it has. Raises ValueError when it is over the limits."""
     deadline = time.monotonic() + limits.total_seconds
     received = 0
-    with partial.open("xb") as file, progress_bar(size, partial.name.split(".", 2)[1]) as progress:
+    with partial.open("xb") as file:
         while chunk := content.read1(_CHUNK_BYTES):
             received += len(chunk)
             if received > limits.max_bytes:
-                raise DownloadError(url, f"it has more than the limit of {limits.max_bytes} bytes")
+                raise ValueError(f"it has more than the limit of {limits.max_bytes} bytes")
             if time.monotonic() > deadline:
-                raise DownloadError(url, f"it took longer than the limit of {limits.total_seconds:g} s")
+                raise TimeoutError(f"it took longer than the limit of {limits.total_seconds:g} s")
             file.write(chunk)
             progress.update(len(chunk))
-    if size is not None and received != size:
-        raise DownloadError(url, f"the connection ended after {received} of {size} bytes")
+    return received
 
 
 def _publish(partial: Path, target: Path) -> None:

@@ -45,7 +45,7 @@ def packed_handler(handler: str, runtime: str) -> PackedHandler:
         raise PackError(f'Handler "{handler}" must be a built-in name, a Python file, or <module>:<function>.')
     file = Path(path + _suffix(runtime)) if not path.endswith(_suffix(runtime)) else Path(path)
     if not file.is_file():
-        raise FileNotFoundError(f"Handler file does not exist: {file}{_suggestion(handler, built_in)}")
+        raise FileNotFoundError(f"Handler file does not exist: {file}{_suggestion(path, built_in)}")
     return PackedHandler(Path(path).name + colon + function, file)
 
 
@@ -55,6 +55,6 @@ def _suffix(runtime: str) -> str:
     return ".dylib" if sys.platform == "darwin" else ".so"
 
 
-def _suggestion(handler: str, built_in: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(handler, built_in, n=1)
+def _suggestion(name: str, built_in: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(name, built_in, n=1, cutoff=0.8)
     return f" (did you mean the built-in {close[0]}?)" if close else ""

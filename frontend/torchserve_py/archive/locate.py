@@ -10,23 +10,33 @@ from torchserve_py.archive.errors import ArchiveNotFound
 def locate(location: str, model_store: Path | None) -> Path:
     """The archive file or model folder that `location`, which is no URL, stands for.
 
-    In this order: an entry of the model store; a folder, by its absolute path or relative to the working directory;
-    and where a path leads nowhere, the entry of the model store that has its last component, as TorchServe does.
-    Archive files are taken from the model store only. Raises ArchiveNotFound with TorchServe's messages.
+    In this order: an entry of the model store, unless the location starts with `.`; a folder, by its absolute path or
+    relative to the working directory; and where a path leads nowhere, the entry of the model store that has its last
+    component, as TorchServe does. Archive files are taken from the model store only.
+    Raises ArchiveNotFound with TorchServe's messages.
     """
     store = check_location(location, model_store)
-    relative = Path(location)
-    if not relative.is_absolute() and (store / relative).exists():
-        return store / relative
-    if relative.is_dir():
-        return relative
-    if relative.exists() and store.resolve() not in relative.resolve().parents:
+    try:
+        found = _find(location, store)
+    except OSError as error:  # a path that is too long, or may not be looked at
+        raise ArchiveNotFound(f"Model not found at: {location}", error.strerror or str(error)) from error
+    if found is None:
+        raise ArchiveNotFound(f"Model not found at: {location}")
+    return found
+
+
+def _find(location: str, store: Path) -> Path | None:
+    path = Path(location)
+    if not path.is_absolute() and not location.startswith(".") and (store / path).exists():
+        return store / path
+    if path.is_dir():
+        return path
+    if path.exists():
+        if store.resolve() in path.resolve().parents:
+            return path
         detail = f"archive files are taken from the model store {store} only"
         raise ArchiveNotFound(f"Model not found at: {location}", detail)
-    candidate = relative if relative.exists() else store / relative.name
-    if not relative.name or not candidate.exists():
-        raise ArchiveNotFound(f"Model not found at: {location}")
-    return candidate
+    return store / path.name if path.name and (store / path.name).exists() else None
 
 
 def check_location(location: str, model_store: Path | None) -> Path:

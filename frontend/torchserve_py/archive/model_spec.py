@@ -15,7 +15,7 @@ ARCHIVE_SUFFIXES = (".mar", ".model", ".tar.gz")
 
 _URL = re.compile(r"(?:file|https?)://", re.IGNORECASE)
 _NAME = re.compile(r"([^=:/?#]*)=(.*)", re.DOTALL)
-_ARCHIVE_NAME = re.compile(r"[^?#]*\.(?:mar|model|tar\.gz|tgz)", re.IGNORECASE)
+_ENDS_AS_ARCHIVE = re.compile(r"[^?#]*\.(?:mar|model|tar\.gz|tgz)", re.IGNORECASE)
 
 
 class ModelSpec(NamedTuple):
@@ -78,12 +78,13 @@ def _split(text: str) -> Iterator[str]:
 def _starts_value(url_value: str, chunk: str) -> bool:
     """Whether `chunk`, found behind a comma, is a new value and not the rest of the URL before it.
 
-    It is when it is empty, a URL or an archive's name itself, or when the URL already ends in an archive's name.
+    It is when it is empty, a URL or a file name of an archive itself, or when the URL already ends in such a name.
     """
     chunk = chunk.strip()
     location = _location(chunk)
-    url_is_complete = _ARCHIVE_NAME.fullmatch(_location(url_value).strip())
-    return bool(not chunk or url_is_complete or is_url(location) or _ARCHIVE_NAME.fullmatch(location))
+    is_archive = "/" not in location and _ENDS_AS_ARCHIVE.fullmatch(location)
+    url_is_complete = _ENDS_AS_ARCHIVE.fullmatch(_location(url_value).strip())
+    return bool(not chunk or url_is_complete or is_url(location) or is_archive)
 
 
 def _location(value: str) -> str:

@@ -36,7 +36,7 @@ def progress_bar(total: int | None, label: str) -> Progress:
     """A bar that runs to `total` bytes, or a silent stand-in. An unknown total counts as large."""
     if not sys.stderr.isatty() or (total is not None and total < LARGE_BYTES):
         return _Silent()
-    from tqdm import tqdm  # type: ignore[import-untyped]
+    from tqdm import tqdm
 
     bar: Progress = tqdm(total=total, desc=label, unit="B", unit_scale=True, unit_divisor=1024, leave=False)
     return bar

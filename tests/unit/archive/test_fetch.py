@@ -1,0 +1,253 @@
+"""Downloads into the model store, from a web server on the loopback."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+from tests.unit.archive.conftest import Answer, Pack, WebServer
+
+from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError, InvalidArchive
+from torchserve_py.archive.fetch import FetchLimits, compile_allowed_urls, fetch
+from torchserve_py.archive.obtain import obtain
+
+ANY = compile_allowed_urls("file://.*|http(s)?://.*")
+CONTENT = bytes(range(256)) * 5000
+
+
+def sends(content: bytes, *, length: int | None = None) -> Answer:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("content-length", str(len(content) if length is None else length))
+        request.end_headers()
+        request.wfile.write(content)
+
+    return answer
+
+
+def sends_without_length(content: bytes) -> Answer:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.end_headers()
+        request.wfile.write(content)
+
+    return answer
+
+
+def redirects_to(url: str) -> Answer:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(302)
+        request.send_header("location", url)
+        request.end_headers()
+
+    return answer
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("answer", [sends(CONTENT), sends_without_length(CONTENT)])
+def test_an_archive_is_downloaded_under_the_urls_last_component(
+    answer: Answer, web: WebServer, model_store: Path
+) -> None:
+    web.answers["/a/x.mar?sig=1/2"] = answer
+    path = fetch(f"{web.url}/a/x.mar?sig=1/2", model_store, allowed_urls=ANY)
+    assert path == model_store / "x.mar"
+    assert path.read_bytes() == CONTENT
+    assert files_in(model_store) == ["x.mar"]
+
+
+def test_a_file_url_is_copied(tmp_path: Path, model_store: Path) -> None:
+    source = tmp_path / "with space.mar"
+    source.write_bytes(CONTENT)
+    path = fetch(source.as_uri(), model_store, allowed_urls=ANY)
+    assert path.read_bytes() == CONTENT
+    assert fetch(f"file://localhost{source.as_uri()[7:]}?2", tmp_path, allowed_urls=ANY).is_file()
+
+
+@pytest.mark.parametrize("url", ["http://h.example/x.mar", "HTTPS://h.example/x.mar", "file:///etc/passwd"])
+def test_nothing_is_downloaded_unless_it_is_allowed(url: str, model_store: Path) -> None:
+    with pytest.raises(ArchiveNotFound) as caught:
+        fetch(url, model_store)
+    assert caught.value.message == f"Given URL {url} does not match any allowed URL(s)"
+    assert "allowed_urls=" in caught.value.detail
+    assert (caught.value.status, caught.value.error_type) == (404, "ModelNotFoundException")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "url", "allowed"),
+    [
+        ("https://h/.*", "https://h/x.mar", True),
+        ("https://h/.*", "HTTPS://H/x.mar", True),
+        ("https://h/", "https://h/x.mar", False),
+        ("h/x.mar", "https://h/x.mar", False),
+        ("https://other/.*, https://h/.*", "https://h/x.mar", True),
+        ("", "https://h/x.mar", False),
+    ],
+)
+def test_a_pattern_matches_the_whole_url_in_any_case(patterns: str, url: str, allowed: bool, model_store: Path) -> None:
+    (model_store / "x.mar").touch()
+    with pytest.raises(ArchiveExists if allowed else ArchiveNotFound):
+        fetch(url, model_store, allowed_urls=compile_allowed_urls(patterns))
+
+
+def test_a_bad_pattern_is_named() -> None:
+    with pytest.raises(ValueError, match=re.escape('allowed_urls has "http(", which is no regular expression')):
+        compile_allowed_urls("https://h/.*,http(")
+
+
+def test_a_file_of_the_store_is_never_replaced(web: WebServer, model_store: Path) -> None:
+    (model_store / "x.mar").write_text("mine")
+    with pytest.raises(ArchiveExists) as caught:
+        fetch(f"{web.url}/x.mar", model_store, allowed_urls=ANY)
+    assert str(caught.value) == "Model file already exists x.mar"
+    assert (caught.value.status, caught.value.error_type) == (500, "InternalServerException")
+
+
+def test_a_file_that_appears_during_the_download_is_not_replaced(web: WebServer, model_store: Path) -> None:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        (model_store / "x.mar").write_text("mine")
+        sends(CONTENT)(request)
+
+    web.answers["/x.mar"] = answer
+    with pytest.raises(ArchiveExists):
+        fetch(f"{web.url}/x.mar", model_store, allowed_urls=ANY)
+    assert (model_store / "x.mar").read_text() == "mine"
+    assert files_in(model_store) == ["x.mar"]
+
+
+def assert_download_fails(url: str, model_store: Path, detail: str, limits: FetchLimits | None = None) -> None:
+    with pytest.raises(DownloadError, match=detail) as caught:
+        fetch(url, model_store, allowed_urls=ANY, limits=limits or FetchLimits())
+    assert caught.value.message == f"Failed to download archive from: {url}"
+    assert (caught.value.status, caught.value.error_type) == (400, "DownloadArchiveException")
+    assert files_in(model_store) == []
+
+
+def test_a_server_error_is_told(web: WebServer, model_store: Path) -> None:
+    web.answers["/x.mar"] = lambda request: request.send_error(403)
+    assert_download_fails(f"{web.url}/x.mar", model_store, "the server answered 403 Forbidden")
+
+
+def test_a_server_that_is_not_there_is_told(model_store: Path) -> None:
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        assert_download_fails(f"http://127.0.0.1:{unheard.getsockname()[1]}/x.mar", model_store, "refused")
+
+
+def test_a_download_cut_short_is_refused(web: WebServer, model_store: Path) -> None:
+    web.answers["/x.mar"] = sends(b"x" * 100, length=1000)
+    assert_download_fails(f"{web.url}/x.mar", model_store, "ended after 100 of 1000 bytes")
+
+
+@pytest.mark.parametrize("answer", [sends(CONTENT), sends_without_length(CONTENT)])
+def test_a_download_over_the_limit_is_refused(answer: Answer, web: WebServer, model_store: Path) -> None:
+    web.answers["/x.mar"] = answer
+    assert_download_fails(f"{web.url}/x.mar", model_store, "limit", FetchLimits(max_bytes=100_000))
+
+
+def test_a_silent_server_is_given_up(web: WebServer, model_store: Path) -> None:
+    done = threading.Event()
+
+    def says_nothing(_: BaseHTTPRequestHandler) -> None:
+        done.wait(30)
+
+    web.answers["/x.mar"] = says_nothing
+    try:
+        assert_download_fails(f"{web.url}/x.mar", model_store, "timed out", FetchLimits(idle_seconds=0.05))
+    finally:
+        done.set()
+
+
+def test_a_download_that_takes_too_long_is_given_up(web: WebServer, model_store: Path) -> None:
+    web.answers["/x.mar"] = sends(CONTENT)
+    assert_download_fails(f"{web.url}/x.mar", model_store, "took longer", FetchLimits(total_seconds=0))
+
+
+@pytest.mark.parametrize(
+    "end", ["", "/", "/models/", "/.hidden.mar", "/" + "a" * 5000, "]/x.mar", "/a%2F..%5Cb\\c.mar"]
+)
+def test_a_url_without_a_usable_file_name_is_refused(end: str, model_store: Path) -> None:
+    with pytest.raises((DownloadError, ArchiveNotFound)):
+        fetch(f"https://h.example{end}", model_store, allowed_urls=ANY)
+    assert files_in(model_store) == []
+
+
+def test_dots_in_a_url_are_refused_before_anything_is_asked(web: WebServer, model_store: Path) -> None:
+    url = f"{web.url}/a/../x.mar"
+    with pytest.raises(ArchiveNotFound) as caught:
+        fetch(url, model_store, allowed_urls=ANY)
+    assert str(caught.value) == f"Relative path is not allowed in url: {url}"
+
+
+def test_a_redirect_is_followed_when_its_target_is_allowed(web: WebServer, model_store: Path) -> None:
+    web.answers["/x.mar"] = redirects_to(f"{web.url}/elsewhere")
+    web.answers["/elsewhere"] = sends(CONTENT)
+    assert fetch(f"{web.url}/x.mar", model_store, allowed_urls=ANY).read_bytes() == CONTENT
+
+
+def test_a_redirect_to_what_is_not_allowed_is_refused(web: WebServer, model_store: Path) -> None:
+    web.answers["/x.mar"] = redirects_to(f"{web.url}/private")
+    web.answers["/private"] = sends(CONTENT)
+    allowed = compile_allowed_urls(re.escape(web.url) + r"/.*[.]mar")
+    with pytest.raises(ArchiveNotFound, match=r"Given URL \S+/private does not match any allowed"):
+        fetch(f"{web.url}/x.mar", model_store, allowed_urls=allowed)
+    assert files_in(model_store) == []
+
+
+@pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://h.example/x.mar"])
+def test_a_redirect_to_another_protocol_is_refused(target: str, web: WebServer, model_store: Path) -> None:
+    web.answers["/x.mar"] = redirects_to(target)
+    assert_download_fails(f"{web.url}/x.mar", model_store, "redirect|http")
+
+
+def test_a_redirect_in_circles_ends(web: WebServer, model_store: Path) -> None:
+    web.answers["/x.mar"] = redirects_to(f"{web.url}/x.mar")
+    assert_download_fails(f"{web.url}/x.mar", model_store, "infinite loop")
+
+
+@pytest.mark.parametrize("url", ["file://other.example/x.mar", "file:///gone/x.mar"])
+def test_a_file_url_must_name_a_file_of_this_machine(url: str, model_store: Path) -> None:
+    assert_download_fails(url, model_store, "file")
+
+
+def test_a_downloaded_model_is_opened_and_removed(
+    web: WebServer, pack_model: Pack, tmp_path: Path, temp_dir: Path
+) -> None:
+    web.answers["/noop.mar"] = sends(pack_model().read_bytes())
+    store = tmp_path / "empty"
+    store.mkdir()
+    files = obtain(f"{web.url}/noop.mar", model_store=store, temp_dir=temp_dir, allowed_urls=ANY)
+    assert files.name == "noop"
+    files.remove()
+    assert files_in(store) == ["noop.mar"]
+    files.remove(downloaded=True)
+    assert files_in(store) == []
+
+
+def test_a_downloaded_archive_that_is_no_model_is_removed_again(
+    web: WebServer, model_store: Path, pack_model: Pack, tmp_path: Path, temp_dir: Path
+) -> None:
+    folder = pack_model(archive_format="no-archive")
+    (folder / "MAR-INF" / "MANIFEST.json").write_text("{")
+    bad = Path(shutil.make_archive(str(tmp_path / "bad"), "zip", folder))
+    shutil.rmtree(folder)
+    web.answers["/bad.mar"] = sends(bad.read_bytes())
+    with pytest.raises(InvalidArchive):
+        obtain(f"{web.url}/bad.mar", model_store=model_store, temp_dir=temp_dir, allowed_urls=ANY)
+    assert files_in(model_store) == []
+    assert files_in(temp_dir / "models") == []
+
+
+def test_a_model_of_the_store_is_opened_by_its_name(model_store: Path, pack_model: Pack, temp_dir: Path) -> None:
+    pack_model()
+    files = obtain("noop.mar", model_store=model_store, temp_dir=temp_dir)
+    assert files.name == "noop"
+    files.remove(downloaded=True)
+    assert files_in(model_store) == ["noop.mar"]
