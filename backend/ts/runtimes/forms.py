@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartCallbacks, MultipartParser, parse_options_header
+from python_multipart.multipart import MultipartParser, parse_options_header
 
 from ts.runtimes.errors import Failure
+
+if TYPE_CHECKING:  # the module has this name for type checkers only
+    from python_multipart.multipart import MultipartCallbacks
 
 #: What a part with a file name and no type of its own is.
 _DEFAULT_FILE_TYPE = "application/octet-stream"
