@@ -45,10 +45,12 @@ class Scheduler:
         if job.id in self._ledger.jobs:
             raise ValueError(f"there is a job {job.id!r} already; ids must be unique")
         job.submitted_at = now
-        if (cause := self._refusal(job, now)) is None:
-            self._ledger.accept(job, now)
-        else:
+        if (cause := self._refusal(job, now)) is not None:
             self._ledger.leave(job, cause)
+        else:
+            self._ledger.accept(job, now)
+            if job.alone:  # whichever worker has room first takes it
+                self._ledger.stirred += [worker.lane for worker in self._workers.values()]
         return self._conclude(now)
 
     def part(self, job_id: str, more: bool, now: float) -> Effects:

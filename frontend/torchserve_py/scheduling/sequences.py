@@ -86,10 +86,10 @@ class Sequences:
         """A job in flight is over: the next one is called, or the sequence rests, or ends if the job was its last."""
         sequence = self.open[_id(job)]
         sequence.in_flight.remove(job)
-        if job.ends_sequence and sequence.ending is None:
-            sequence.ending = EndReason.ended
         if not sequence.in_flight:
             sequence.lane.running -= 1
+        if job.ends_sequence and sequence.ending is None:
+            sequence.ending = EndReason.ended
         self._settle(sequence, now)
 
     # Workers
@@ -108,7 +108,7 @@ class Sequences:
     def worker_lost(self, worker: Worker, now: float) -> None:
         """Its sequences have lost their state."""
         for sequence in self._unlink(worker):
-            sequence.in_flight.clear()
+            self._drop_in_flight(sequence)
             self._close(sequence, sequence.ending or EndReason.worker_lost, now)
 
     def set_workers(self, count: int, now: float) -> None:
@@ -124,14 +124,10 @@ class Sequences:
         if (sequence := self.open.get(sequence_id)) is not None:
             self._end(sequence, reason, now)
 
-    def expire(self, sequence: Sequence, now: float) -> None:
-        """An idle sequence has met one of its deadlines."""
-        self._close(sequence, sequence.expiry(), now)
-
     def close(self, reason: EndReason, now: float) -> None:
         """End every sequence; their jobs are over already. Pending ones first, so that none takes a slot on the way."""
         for sequence in sorted(self.open.values(), key=lambda sequence: sequence.state is not PENDING):
-            sequence.in_flight.clear()
+            self._drop_in_flight(sequence)
             sequence.waiting.clear()
             self._close(sequence, reason, now)
 
@@ -212,6 +208,12 @@ class Sequences:
             sequence.lane.items.pop(sequence, None)
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, REST]
             sequence.idle_since = now
+
+    def _drop_in_flight(self, sequence: Sequence) -> None:
+        """What it had in flight is over, all at once."""
+        if sequence.in_flight:
+            sequence.in_flight.clear()
+            sequence.lane.running -= 1
 
     def _end(self, sequence: Sequence, reason: EndReason, now: float) -> None:
         sequence.ending = sequence.ending or reason

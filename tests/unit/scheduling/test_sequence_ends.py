@@ -1,0 +1,174 @@
+"""How sequences end, and what a later job for the same id hears."""
+
+import pytest
+from tests.unit.scheduling.play import Play, sequences
+
+from torchserve_py.scheduling.effects import EndReason
+
+
+def test_an_idle_sequence_closes_when_its_idle_time_is_over():
+    play = Play(sequences(max_idle=10.0))
+    play.submit("a", "s")
+    play.at(4.0).answer("a")
+    assert play.at(13.9).tick() == []
+    assert play.at(14.0).tick() == ["w1 end s: idle"]
+    assert play.next_deadline() is None
+
+
+def test_the_idle_time_does_not_run_while_a_job_waits_or_runs():
+    play = Play(sequences(max_idle=10.0))
+    play.submit("a", "s")
+    assert play.at(100.0).tick() == []
+    play.answer("a")
+    assert play.at(109.0).submit("b", "s") == ["w1 <- b"]
+    assert play.at(110.0).tick() == []
+
+
+def test_an_idle_deadline_that_moves_has_one_entry_in_the_heap():
+    play = Play(sequences(max_idle=10.0))
+    for step in range(50):
+        play.at(step / 10).submit(f"job{step}", "s")
+        play.answer(f"job{step}")
+    assert len(play.scheduler._ledger.deadlines) == 1
+    assert play.at(10.0).tick() == []
+    assert play.next_deadline() == 4.9 + 10.0
+
+
+def test_a_late_timer_does_not_keep_a_sequence_alive():
+    play = Play(sequences(max_idle=10.0))
+    play.submit("a", "s")
+    play.answer("a")
+    assert play.at(11.0).submit("b", "s") == ["w1 end s: idle", "b: sequence_expired"]
+
+
+def test_a_sequence_ends_with_the_job_that_says_so():
+    play = Play(sequences())
+    play.submit("a", "s", ends_sequence=True)
+    assert play.answer("a") == ["w1 end s: ended"]
+    assert play.scheduler.open_sequences == 0
+    assert play.submit("b", "s") == ["w1 <- b"]
+
+
+def test_a_last_job_that_is_cancelled_before_it_ran_ends_nothing():
+    play = Play(sequences())
+    play.submit("a", "s")
+    play.submit("last", "s", ends_sequence=True)
+    play.cancel("last")
+    assert play.answer("a") == []
+    assert play.scheduler.open_sequences == 1
+
+
+def test_a_last_job_that_is_cancelled_while_it_runs_ends_its_sequence():
+    play = Play(sequences())
+    play.submit("a", "s", ends_sequence=True)
+    play.cancel("a")
+    assert play.answer("a") == ["w1 end s: ended"]
+
+
+def test_the_handler_ends_a_sequence_with_its_answer():
+    play = Play(sequences())
+    play.submit("a", "s")
+    assert play.end_sequence("s") == []
+    assert play.answer("a") == ["w1 end s: ended"]
+
+
+def test_the_handler_ends_an_idle_sequence_at_once():
+    play = Play(sequences())
+    play.submit("a", "s")
+    play.answer("a")
+    assert play.end_sequence("s") == ["w1 end s: ended"]
+    assert play.end_sequence("s") == []
+    assert play.end_sequence("never opened") == []
+
+
+def test_jobs_that_wait_when_a_sequence_ends_open_a_new_one_in_order():
+    play = Play(sequences(queue_size=3))
+    play.submit("a", "s", ends_sequence=True)
+    play.submit("b", "s")
+    play.submit("c", "s", ends_sequence=True)
+    play.submit("d", "s")
+    assert play.answer("a") == ["w1 end s: ended", "w1 <- b"]
+    assert play.answer("b") == ["w1 <- c"]
+    assert play.answer("c") == ["w1 end s: ended", "w1 <- d"]
+    assert play.answer("d") == []
+
+
+def test_a_sequence_that_has_lived_its_time_serves_what_waits_and_closes():
+    play = Play(sequences(timeout=5.0))
+    play.submit("a", "s")
+    play.submit("b", "s")
+    assert play.at(5.0).tick() == []
+    assert play.submit("c", "s") == ["c: sequence_expired"]
+    assert play.answer("a") == ["w1 <- b"]
+    assert play.at(6.0).answer("b") == ["w1 end s: timeout"]
+    assert play.submit("d", "s") == ["d: sequence_expired"]
+
+
+def test_an_idle_sequence_that_has_lived_its_time_closes():
+    play = Play(sequences(timeout=5.0, max_idle=100.0))
+    play.submit("a", "s")
+    play.at(1.0).answer("a")
+    assert play.next_deadline() == 5.0
+    assert play.at(5.0).tick() == ["w1 end s: timeout"]
+
+
+def test_of_two_deadlines_the_first_gives_the_reason():
+    play = Play(sequences(timeout=12.0, max_idle=10.0))
+    play.submit("a", "s")
+    play.at(1.0).answer("a")
+    assert play.at(50.0).tick() == ["w1 end s: idle"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "refusal"),
+    [
+        (EndReason.idle, "sequence_expired"),
+        (EndReason.timeout, "sequence_expired"),
+        (EndReason.evicted, "sequence_lost"),
+        (EndReason.worker_lost, "sequence_lost"),
+    ],
+)
+def test_a_job_that_continues_a_closed_sequence_is_refused_unless_it_starts_anew(reason, refusal):
+    play = Play(sequences())
+    play.submit("a", "s")
+    play.answer("a")
+    assert play.end_sequence("s", reason) == [f"w1 end s: {reason}"]
+    assert play.submit("b", "s") == [f"b: {refusal}"]
+    assert play.submit("c", "s", starts_sequence=True) == ["w1 <- c"]
+    play.answer("c")
+    assert play.submit("d", "s") == ["w1 <- d"]
+
+
+def test_with_restart_expired_a_closed_sequence_begins_anew():
+    play = Play(sequences(restart_expired=True))
+    play.submit("a", "s")
+    play.answer("a")
+    play.end_sequence("s", EndReason.idle)
+    assert play.submit("b", "s") == ["w1 <- b"]
+
+
+def test_a_start_marker_for_an_open_sequence_is_left_to_the_handler():
+    play = Play(sequences())
+    play.submit("a", "s")
+    play.submit("b", "s", starts_sequence=True)
+    assert play.answer("a") == ["w1 <- b"]
+    assert play.scheduler.open_sequences == 1
+
+
+def test_jobs_that_wait_when_the_state_is_evicted_are_refused_up_to_one_that_starts_anew():
+    play = Play(sequences(queue_size=3))
+    play.submit("a", "s")
+    play.submit("b", "s")
+    play.submit("c", "s", starts_sequence=True)
+    play.submit("d", "s")
+    play.end_sequence("s", EndReason.evicted)
+    assert play.answer("a") == ["w1 end s: evicted", "b: sequence_lost", "w1 <- c"]
+    assert play.answer("c") == ["w1 <- d"]
+
+
+def test_the_first_reason_to_end_counts():
+    play = Play(sequences())
+    play.submit("a", "s")
+    play.end_sequence("s", EndReason.ended)
+    play.end_sequence("s", EndReason.evicted)
+    assert play.answer("a") == ["w1 end s: ended"]
