@@ -14,7 +14,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,21 +45,6 @@ class FetchLimits:
 DEFAULT_FETCH_LIMITS = FetchLimits()
 
 
-def compile_allowed_urls(patterns: str | Iterable[str]) -> tuple[re.Pattern[str], ...]:
-    """The patterns of `allowed_urls`: regular expressions separated by commas, or one by one.
-
-    Raises ValueError naming the one that is no regular expression.
-    """
-    texts = patterns.split(",") if isinstance(patterns, str) else patterns
-    compiled = []
-    for text in filter(None, (text.strip() for text in texts)):
-        try:
-            compiled.append(re.compile(text, re.IGNORECASE))
-        except re.error as error:
-            raise ValueError(f'allowed_urls has "{text}", which is no regular expression: {error}') from error
-    return tuple(compiled)
-
-
 def fetch(
     url: str,
     model_store: Path | None,
@@ -69,8 +54,8 @@ def fetch(
 ) -> Path:
     """Download `url` (http, https or file) into the model store and return the new file, named as the URL's last part.
 
-    A URL is used only when one of `allowed_urls` matches the whole of it; so is every URL that it redirects to. Without
-    patterns nothing is downloaded.
+    A URL is used only when one of `allowed_urls` (compiled to ignore case) matches the whole of it; so is every URL that
+    it redirects to. Without patterns nothing is downloaded.
     Raises ArchiveNotFound (not allowed), ArchiveExists, DownloadError; then nothing is left behind.
     """
     store = check_location(url, model_store)
