@@ -1,0 +1,218 @@
+"""What a scrape shows: TorchServe's series under their exact names, ours beside them, all from the start."""
+
+from collections.abc import Callable
+
+import pytest
+from tests.unit.metrics.exposition import HOST, documented, scrape
+
+from torchserve_py.metrics.model_metrics import ModelMetrics
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.scheduling.effects import EndReason
+
+OF_THE_SERVER = {
+    "Requests2XX Level=Host",
+    "Requests4XX Level=Host",
+    "Requests5XX Level=Host",
+    "QueueTime Level=Host",
+    "WorkerThreadTime Level=Host",
+    "CPUUtilization Level=Host",
+    "MemoryUsed Level=Host",
+    "MemoryAvailable Level=Host",
+    "MemoryUtilization Level=Host",
+    "DiskUsage Level=Host",
+    "DiskAvailable Level=Host",
+    "DiskUtilization Level=Host",
+}
+NUMBERS_OF_A_MODEL = {
+    "ts_inference_requests_total",
+    "ts_inference_latency_microseconds",
+    "ts_queue_latency_microseconds",
+    "ts_open_sequences",
+    "ts_queue_depth",
+    "ts_worker_restarts_total",
+}
+HISTOGRAMS_OF_A_MODEL = {"ts_queue_seconds", "ts_handler_seconds", "ts_request_seconds", "ts_batch_size"}
+
+
+@pytest.fixture
+def metrics() -> ServerMetrics:
+    return ServerMetrics(HOST)
+
+
+def test_the_servers_series_are_there_at_zero_from_the_start(metrics: ServerMetrics) -> None:
+    assert scrape(metrics) == dict.fromkeys(OF_THE_SERVER, 0)
+
+
+def test_a_models_series_are_there_at_zero_once_it_is_registered(metrics: ServerMetrics) -> None:
+    metrics.model("noop", "1.0")
+    found = scrape(metrics)
+    assert set(found.values()) == {0}
+    model = " model_name=noop model_version=1.0"
+    assert {f"{name}{model}" for name in NUMBERS_OF_A_MODEL} <= found.keys()
+    assert {f"{name}_{part}{model}" for name in HISTOGRAMS_OF_A_MODEL for part in ("sum", "count")} <= found.keys()
+    assert {f"ts_sequences_closed_total{model} reason={reason}" for reason in EndReason} <= found.keys()
+    assert "ts_inference_requests_total model_name=noop model_version=default" in found
+    assert {"HandlerTime Level=Model ModelName=noop", "PredictionTime Level=Model ModelName=noop"} <= found.keys()
+
+
+def test_types_and_help_texts_are_torchserves(metrics: ServerMetrics) -> None:
+    expected = {
+        "Requests2XX": ("counter", "Count"),
+        "Requests4XX": ("counter", "Count"),
+        "Requests5XX": ("counter", "Count"),
+        "ts_inference_requests_total": ("counter", "Count"),
+        "ts_inference_latency_microseconds": ("counter", "Microseconds"),
+        "ts_queue_latency_microseconds": ("counter", "Microseconds"),
+        "QueueTime": ("gauge", "Milliseconds"),
+        "WorkerThreadTime": ("gauge", "Milliseconds"),
+        "WorkerLoadTime": ("gauge", "Milliseconds"),
+        "CPUUtilization": ("gauge", "Percent"),
+        "MemoryUsed": ("gauge", "Megabytes"),
+        "MemoryAvailable": ("gauge", "Megabytes"),
+        "MemoryUtilization": ("gauge", "Percent"),
+        "DiskUsage": ("gauge", "Gigabytes"),
+        "DiskAvailable": ("gauge", "Gigabytes"),
+        "DiskUtilization": ("gauge", "Percent"),
+        "GPUMemoryUtilization": ("gauge", "Percent"),
+        "GPUMemoryUsed": ("gauge", "Megabytes"),
+        "GPUUtilization": ("gauge", "Percent"),
+        "HandlerTime": ("gauge", "ms"),
+        "PredictionTime": ("gauge", "ms"),
+    }
+    found = documented(metrics)
+    assert {name: found[name] for name in expected} == {
+        name: (kind, f"Torchserve prometheus {kind} metric with unit: {unit}")
+        for name, (kind, unit) in expected.items()
+    }
+    assert {found[name][0] for name in HISTOGRAMS_OF_A_MODEL} == {"histogram"}
+
+
+def test_a_line_looks_like_torchserves(metrics: ServerMetrics) -> None:
+    for _ in range(8):
+        metrics.requests_2xx.inc()
+    assert b'Requests2XX{Level="Host",Hostname="box",} 8.0\n' in metrics.expose()
+    metrics.model("noop", "1.0").by_default.requests_total.inc()
+    line = b'ts_inference_requests_total{model_name="noop",model_version="default",hostname="box",} 1.0\n'
+    assert line in metrics.expose()
+
+
+@pytest.mark.parametrize(
+    ("act", "changed"),
+    [
+        (
+            lambda model: model.observe_queue(0.002),
+            {
+                "ts_queue_latency_microseconds": 2000.0,
+                "QueueTime Level=Host": 2.0,
+                "ts_queue_seconds_sum": 0.002,
+                "ts_queue_seconds_count": 1,
+            },
+        ),
+        (
+            lambda model: model.observe_handler(0.25),
+            {
+                "PredictionTime Level=Model ModelName=noop": 250.0,
+                "ts_handler_seconds_sum": 0.25,
+                "ts_handler_seconds_count": 1,
+            },
+        ),
+        (
+            lambda model: model.observe_request(1.5),
+            {
+                "ts_inference_latency_microseconds": 1.5e6,
+                "ts_request_seconds_sum": 1.5,
+                "ts_request_seconds_count": 1,
+            },
+        ),
+        (lambda model: model.requests_total.inc(), {"ts_inference_requests_total": 1}),
+        (lambda model: model.worker_restarts.inc(), {"ts_worker_restarts_total": 1}),
+        (lambda model: model.batch_size.observe(3), {"ts_batch_size_sum": 3, "ts_batch_size_count": 1}),
+        (lambda model: model.worker_thread_time.set(7), {"WorkerThreadTime Level=Host": 7}),
+        (
+            lambda model: model.worker_load_time("W-9000-noop_1.0", 31),
+            {"WorkerLoadTime Level=Host WorkerName=W-9000-noop_1.0": 31},
+        ),
+        (
+            lambda model: model.sequences_closed[EndReason.idle].inc(),
+            {"ts_sequences_closed_total model_name=noop model_version=1.0 reason=idle": 1},
+        ),
+        (
+            lambda model: model.observe_state(queue_depth=lambda: 4, open_sequences=lambda: 5),
+            {"ts_queue_depth": 4, "ts_open_sequences": 5},
+        ),
+    ],
+)
+def test_what_is_observed_is_shown_where_it_belongs(
+    metrics: ServerMetrics, act: Callable[[ModelMetrics], None], changed: dict[str, float]
+) -> None:
+    model = metrics.model("noop", "1.0")
+    metrics.model("other", "1.0")
+    act(model)
+    shown = {name: value for name, value in scrape(metrics).items() if value and "_bucket" not in name}
+    labels = " model_name=noop model_version=1.0"
+    expected = {name if " " in name else name + labels: value for name, value in changed.items()}
+    assert shown == pytest.approx(expected)
+
+
+def test_buckets_accumulate(metrics: ServerMetrics) -> None:
+    model = metrics.model("noop", "1.0")
+    for size in (1, 8, 8, 600):
+        model.batch_size.observe(size)
+    found = scrape(metrics)
+
+    def bucket(bound: str) -> float:
+        return found[f"ts_batch_size_bucket le={bound} model_name=noop model_version=1.0"]
+
+    assert [bucket(bound) for bound in ("1.0", "4.0", "8.0", "512.0", "+Inf")] == [1, 1, 3, 3, 4]
+
+
+def test_filter_by_sample_name(metrics: ServerMetrics) -> None:
+    metrics.model("noop", "1.0")
+    assert scrape(metrics, {"Requests2XX", "QueueTime"}).keys() == {"Requests2XX Level=Host", "QueueTime Level=Host"}
+    assert scrape(metrics, {"ts_queue_seconds_sum"}).keys() == {
+        "ts_queue_seconds_sum model_name=noop model_version=1.0"
+    }
+    assert metrics.expose({"nothing"}) == b""
+
+
+def test_an_instrument_is_made_once(metrics: ServerMetrics) -> None:
+    assert metrics.model("noop", "1.0") is metrics.model("noop", "1.0")
+    metrics.model("noop", "1.0").requests_total.inc()
+    metrics.model("noop", "2.0").by_default.requests_total.inc()
+    metrics.model("noop", "1.0").by_default.requests_total.inc()
+    counted = {name: value for name, value in scrape(metrics).items() if name.startswith("ts_inference_requests_total")}
+    assert counted == {
+        "ts_inference_requests_total model_name=noop model_version=1.0": 1,
+        "ts_inference_requests_total model_name=noop model_version=2.0": 0,
+        "ts_inference_requests_total model_name=noop model_version=default": 2,
+    }
+
+
+def test_a_forgotten_model_leaves_nothing(metrics: ServerMetrics) -> None:
+    before = metrics.expose()
+    for version in ("1.0", "2.0"):
+        metrics.model("noop", version).worker_load_time(f"W-{version}", 5)
+    metrics.record_model_metrics("noop", [["Tokens", "Count", "counter", 3, [["ModelName", "noop"]], "id"]])
+    metrics.forget("noop", "1.0")
+    found = scrape(metrics)
+    assert not any("model_version=1.0" in name or "W-1.0" in name for name in found)
+    assert "WorkerLoadTime Level=Host WorkerName=W-2.0" in found
+    assert "ts_inference_requests_total model_name=noop model_version=default" in found
+    assert "Tokens ModelName=noop" in found
+    metrics.forget("noop", "2.0")
+    metrics.forget("noop", "2.0")
+    assert metrics.expose() == before
+
+
+def test_a_worker_that_is_gone_for_good_leaves_nothing(metrics: ServerMetrics) -> None:
+    model = metrics.model("noop", "1.0")
+    before = metrics.expose()
+    model.worker_load_time("W-9000-noop_1.0", 5)
+    model.forget_worker("W-9000-noop_1.0")
+    assert metrics.expose() == before
+
+
+def test_odd_names_are_escaped(metrics: ServerMetrics) -> None:
+    odd = 'a"b\\c\nd=é'
+    metrics.model(odd, "1.0").requests_total.inc()
+    assert scrape(metrics)[f"ts_inference_requests_total model_name={odd} model_version=1.0"] == 1

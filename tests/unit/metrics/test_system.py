@@ -1,0 +1,63 @@
+"""The host's gauges."""
+
+import os
+from collections.abc import Sequence
+
+from tests.unit.metrics.exposition import HOST, scrape
+
+from torchserve_py.metrics.server_metrics import HOST_GAUGES, ServerMetrics
+from torchserve_py.metrics.system import SystemMetrics
+from torchserve_py.nvidia_smi import GpuUsage
+
+
+def no_gpus() -> Sequence[GpuUsage]:
+    return ()
+
+
+def test_the_hosts_gauges_are_filled() -> None:
+    metrics = ServerMetrics(HOST)
+    SystemMetrics(metrics, no_gpus).collect([])
+    found = scrape(metrics)
+    host = {name: found[f"{name} Level=Host"] for name in HOST_GAUGES}
+    assert 0 <= host["CPUUtilization"] <= 100
+    assert 0 < host["MemoryUtilization"] <= 100
+    assert 0 < host["DiskUtilization"] <= 100
+    assert host["MemoryUsed"] > 1
+    assert host["MemoryAvailable"] > 1
+    assert host["DiskUsage"] > 0
+
+
+def test_the_memory_of_living_processes_is_returned() -> None:
+    resident = SystemMetrics(ServerMetrics(HOST), no_gpus).collect([os.getpid(), -1, 2**22 + 1])
+    assert resident.keys() == {os.getpid()}
+    assert resident[os.getpid()] > 1 << 20
+
+
+def test_gpus_are_shown_one_by_one() -> None:
+    metrics = ServerMetrics(HOST)
+    usages = [GpuUsage(0, 17.0, 3.0, 678.0, 40680.0), GpuUsage(1, None, None, 5.0, None)]
+    system = SystemMetrics(metrics, lambda: usages)
+    system.collect([])
+    assert {name: value for name, value in scrape(metrics).items() if name.startswith("GPU")} == {
+        "GPUUtilization DeviceId=0 Level=Host": 17,
+        "GPUMemoryUsed DeviceId=0 Level=Host": 678,
+        "GPUMemoryUtilization DeviceId=0 Level=Host": 100 * 678 / 40680,
+        "GPUMemoryUsed DeviceId=1 Level=Host": 5,
+    }
+    assert system.gpu_usage == {
+        0: "gpuId::0 utilization.gpu [%]::17 % utilization.memory [%]::3 % memory.used [MiB]::678 MiB",
+        1: "gpuId::1 utilization.gpu [%]::N/A % utilization.memory [%]::N/A % memory.used [MiB]::5 MiB",
+    }
+
+
+def test_a_host_without_gpus_is_asked_once() -> None:
+    asked = []
+
+    def read() -> Sequence[GpuUsage]:
+        asked.append(1)
+        return ()
+
+    system = SystemMetrics(ServerMetrics(HOST), read)
+    system.collect([])
+    system.collect([])
+    assert len(asked) == 1
