@@ -54,8 +54,8 @@ def fetch(
 ) -> Path:
     """Download `url` (http, https or file) into the model store and return the new file, named as the URL's last part.
 
-    A URL is used only when one of `allowed_urls` (compiled to ignore case) matches the whole of it; so is every URL that
-    it redirects to. Without patterns nothing is downloaded.
+    A URL is used only when one of `allowed_urls` (compiled to ignore case) matches the whole of it, and so is every URL
+    that it redirects to. Without patterns nothing is downloaded.
     Raises ArchiveNotFound (not allowed), ArchiveExists, DownloadError; then nothing is left behind.
     """
     store = check_location(url, model_store)
