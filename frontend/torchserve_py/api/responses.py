@@ -16,6 +16,8 @@ import asyncio
 import json
 import logging
 import re
+import socket
+import struct
 import time
 import uuid
 from collections.abc import Iterable, Sequence
@@ -57,6 +59,7 @@ _SERVER_HEADERS: Final = frozenset(
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+_NO_LINGERING: Final = struct.pack("ii", 1, 0)
 #: Above this size the body is handed to the transport as it is; below, one joined write is cheaper.
 _JOIN_LIMIT: Final = 16384
 
@@ -77,6 +80,16 @@ class Sent(web.StreamResponse):
 
 class ReaderStalledError(Exception):
     """The client has stopped reading."""
+
+
+def reset(transport: asyncio.Transport | None) -> None:
+    """End a connection at once, dropping what was not sent, so that the client sees an error and no orderly end."""
+    if transport is None:
+        return
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
+    transport.abort()
 
 
 def to_json(value: Any) -> bytes:
@@ -238,28 +251,32 @@ class Responses:
             ReaderStalledError: The client took nothing for ``default_response_timeout`` seconds.
             ConnectionError: The client is gone.
         """
-        while (transport := request.transport) is not None and request.protocol.writing_paused:
-            waiting = transport.get_write_buffer_size()
-            try:
-                async with asyncio.timeout(self._stall_limit):
-                    await request.writer.drain()
-            except TimeoutError:
-                if transport.get_write_buffer_size() >= waiting:
-                    message = f"the client has read nothing for {self._stall_limit:g} seconds"
-                    raise ReaderStalledError(message) from None
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError("The client is gone.")
+        # One drain for the whole wait: aiohttp's is of no use any more once a timeout has cancelled it.
+        drain = asyncio.ensure_future(request.writer.drain())
+        try:
+            while not drain.done():
+                unsent = transport.get_write_buffer_size()
+                await asyncio.wait((drain,), timeout=self._stall_limit)
+                if not drain.done() and transport.get_write_buffer_size() >= unsent:
+                    raise ReaderStalledError(f"the client has read nothing for {self._stall_limit:g} seconds")
+            await drain
+        finally:
+            drain.cancel()
 
-    def abort(self, request: web.BaseRequest, status: int) -> Sent:
+    def give_up(self, request: web.BaseRequest, status: int) -> Sent:
         """Drop a connection whose client does not read; its answer was counted when it began."""
         logger.warning("Dropped a connection: the client has read nothing for %g seconds.", self._stall_limit)
-        if request.transport is not None:
-            request.transport.abort()
+        reset(request.transport)
         return Sent(status, keep_alive=False)
 
     async def _taken(self, request: web.BaseRequest, sent: Sent) -> Sent:
         try:
             await self.drained(request)
         except ReaderStalledError:
-            return self.abort(request, sent.status)
+            return self.give_up(request, sent.status)
         return sent
 
     def _opening(self, status: int, keep_alive: bool, reason: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
-from torchserve_py.api.responses import Headers, ReaderStalledError, Responses, Sent
+from torchserve_py.api.responses import Headers, ReaderStalledError, Responses, Sent, reset
 from torchserve_py.workers.parts import JobFailed, Part, Parts
 
 _STREAM_HEADER = "ts_stream_next"
@@ -55,7 +55,7 @@ async def send_stream(
     except JobFailed:
         return _break_off(request, first.status, chunked)
     except ReaderStalledError:
-        return responses.abort(request, first.status)
+        return responses.give_up(request, first.status)
     return sent
 
 
@@ -77,10 +77,8 @@ def _write(request: web.BaseRequest, pieces: tuple[bytes, ...]) -> None:
 
 def _break_off(request: web.BaseRequest, status: int, chunked: bool) -> Sent:
     """End the stream so that the client sees that it is incomplete."""
-    transport = request.transport
-    if transport is not None:
-        if chunked:
-            transport.close()  # what was written still arrives; the missing last chunk tells the rest
-        else:
-            transport.abort()  # without chunks an orderly close would look like the end of the stream
+    if not chunked:
+        reset(request.transport)  # without chunks an orderly close would look like the end of the stream
+    elif request.transport is not None:
+        request.transport.close()  # what was written still arrives; the missing last chunk tells the rest
     return Sent(status, keep_alive=False)
