@@ -1,0 +1,24 @@
+"""docs/metrics.md lists every series, and none that does not exist."""
+
+import re
+from pathlib import Path
+
+from tests.unit.metrics.exposition import HOST, documented
+
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.scheduling.effects import EndReason
+
+DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+def test_every_family_is_documented_with_its_type() -> None:
+    metrics = ServerMetrics(HOST)
+    metrics.model("noop", "1.0")
+    rows = re.findall(r"^\| (`[^|]+`) \| (counter|gauge|histogram) \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    in_docs = {name: kind for names, kind in rows for name in re.findall(r"`(\w+)`", names)}
+    assert in_docs == {name: kind for name, (kind, _) in documented(metrics).items()}
+
+
+def test_every_reason_is_documented() -> None:
+    (row,) = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if "`ts_sequences_closed_total`" in line]
+    assert re.findall(r"`(\w+)`", row)[1:] == [reason.value for reason in EndReason]

@@ -1,0 +1,18 @@
+"""docs/model-config.md names every key of the schema, and none that does not exist."""
+
+import re
+from pathlib import Path
+
+from torchserve_py.models.config import HANDLER_KEYS, KEYS, TORCHRUN_KEYS
+
+DOCS = Path(__file__).parents[3] / "docs" / "model-config.md"
+
+
+def test_every_key_has_a_row() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \| .* \|$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted(key.name for key in (*KEYS, *TORCHRUN_KEYS))
+
+
+def test_the_keys_of_handlers_are_named() -> None:
+    section = DOCS.read_text(encoding="utf-8").partition("## Keys that only handlers read")[2]
+    assert set(re.findall(r"`(\w+)`", section)) == HANDLER_KEYS
