@@ -20,7 +20,7 @@ _BARE_LINE = "%(asctime)s - %(message)s"
 class _Formatter(logging.Formatter):
     """Writes the time as ``2024-05-30T21:46:03,625``."""
 
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - the library's name
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created))
         return f"{seconds},{int(record.msecs):03d}"
 

@@ -104,7 +104,7 @@ async def serve(settings: Settings) -> None:
         # What exists now lives as long as the server: the collector need not look at it again and again.
         gc.collect()
         gc.freeze()
-        print(STARTED_LINE, flush=True)  # noqa: T201 - launchers wait for exactly this line on standard output
+        print(STARTED_LINE, flush=True)  # launchers wait for exactly this line
         received = await signals.get()
         logger.info("%s received", received.name)
         drain = asyncio.create_task(server.drain())
@@ -131,13 +131,13 @@ def run(settings: Settings) -> int:
 
 
 def main() -> int:
-    """Run the server that the command line and the environment describe; the command line is that of `torchserve-py`."""
+    """Run the server that the environment and the command line, which is that of `torchserve-py`, describe."""
     resolution = resolve(parse_flags(sys.argv[1:]), os.environ, Path.cwd())
     try:
         settings = resolution.settings()
         configure_logging(settings.log_location, access_log=settings.access_log)
     except (SettingsError, OSError) as error:
-        print(error, flush=True)  # noqa: T201 - as TorchServe does, before there is a log
+        print(error, flush=True)  # there is no log yet
         return 1
     for warning in resolution.warnings:
         logger.warning(warning)

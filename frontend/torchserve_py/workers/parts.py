@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
@@ -14,8 +13,8 @@ from torchserve_py.scheduling.job import Job
 class Part(NamedTuple):
     """One piece of a response; the only one of a unary response.
 
-    ``error`` is None or the message of an error that the handler or the worker reported for this row; ``status`` is then
-    what the client is told, and the body is empty. The order of the fields is that of a result row on the socket.
+    ``error`` is None or the message of an error that the handler or the worker reported for this row; then ``status``
+    is what the client is told, and the body is empty. The order of the fields is that of a result row on the socket.
     """
 
     job_id: str
@@ -35,20 +34,29 @@ class JobFailed(Exception):
         self.cause = cause
 
 
+class ReaderEvents(Protocol):
+    """Who wants to know what the reader of some parts does."""
+
+    def was_read(self, parts: Parts) -> None:
+        """The reader has taken a part that had to wait for it."""
+
+    def gave_up(self, parts: Parts) -> None:
+        """The reader is gone, and the job has not ended."""
+
+
 class Parts:
     """The response of one job, read by one door.
 
     Every job ends in one of three ways: a part with ``more`` false, `JobFailed`, or `cancel` by the reader.
     """
 
-    __slots__ = ("_buffer", "_buffered_bytes", "_failure", "_on_cancel", "_on_read", "_waiter", "ended", "job")
+    __slots__ = ("_buffer", "_buffered_bytes", "_failure", "_reader", "_waiter", "ended", "job")
 
-    def __init__(self, job: Job, on_cancel: Callable[[Parts], None], on_read: Callable[[Parts], None]) -> None:
+    def __init__(self, job: Job, reader: ReaderEvents) -> None:
         self.job = job
         #: Whether the last part, or a failure, has arrived (it may still wait to be read).
         self.ended = False
-        self._on_cancel = on_cancel
-        self._on_read = on_read
+        self._reader = reader
         self._buffer: deque[Part] | None = None
         self._buffered_bytes = 0
         self._failure: Cause | None = None
@@ -63,7 +71,7 @@ class Parts:
         if self._buffer:
             part = self._buffer.popleft()
             self._buffered_bytes -= len(part.body)
-            self._on_read(self)
+            self._reader.was_read(self)
             return part
         if self._failure is not None:
             raise JobFailed(self._failure)
@@ -76,7 +84,7 @@ class Parts:
     def cancel(self) -> None:
         """Give up: the reader is gone. Does nothing once the job has ended."""
         if not self.ended:
-            self._on_cancel(self)
+            self._reader.gave_up(self)
 
     @property
     def buffered_bytes(self) -> int:

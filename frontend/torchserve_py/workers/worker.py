@@ -74,8 +74,8 @@ class WorkerOwner(Protocol):
 class Worker:
     """One process with one copy of the model.
 
-    `start` it, wait for `ended`; in between it takes jobs. ``id`` names its place in the pool and outlives it: the worker
-    that replaces a dead one has the same.
+    `start` it, wait for `ended`; in between it takes jobs. ``id`` names its place in the pool and outlives it: the
+    worker that replaces a dead one has the same.
     """
 
     def __init__(
