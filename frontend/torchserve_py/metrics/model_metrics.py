@@ -121,10 +121,11 @@ class ModelMetrics:
         self.queue_depth.read_from(queue_depth)
         self.open_sequences.read_from(open_sequences)
 
-    def observe_queue(self, seconds: float) -> None:
-        """A job has waited that long and goes to a worker."""
+    def observe_queue(self, seconds: float, *, by_default: bool = False) -> None:
+        """A job has waited that long and goes to a worker. by_default: its request named no version."""
         self.queue_seconds.observe(seconds)
-        self.queue_latency_microseconds.value += seconds * 1e6
+        counters = self.by_default if by_default else self
+        counters.queue_latency_microseconds.value += seconds * 1e6
         self.queue_time.value = seconds * 1e3
 
     def observe_handler(self, seconds: float) -> None:
@@ -132,10 +133,11 @@ class ModelMetrics:
         self.handler_seconds.observe(seconds)
         self.prediction_time.value = seconds * 1e3
 
-    def observe_request(self, seconds: float) -> None:
-        """A job has its outcome, that long after it was submitted."""
+    def observe_request(self, seconds: float, *, by_default: bool = False) -> None:
+        """A job has its outcome, that long after it was submitted. by_default: its request named no version."""
         self.request_seconds.observe(seconds)
-        self.inference_latency_microseconds.value += seconds * 1e6
+        counters = self.by_default if by_default else self
+        counters.inference_latency_microseconds.value += seconds * 1e6
 
     def worker_load_time(self, worker_name: str, milliseconds: float) -> None:
         """The worker (`W-<id>-<model>_<version>`) took that long from its launch until it was ready."""

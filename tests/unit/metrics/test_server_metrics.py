@@ -124,6 +124,23 @@ def test_a_line_looks_like_torchserves(metrics: ServerMetrics) -> None:
                 "ts_request_seconds_count": 1,
             },
         ),
+        (
+            lambda model: model.observe_queue(0.002, by_default=True),
+            {
+                "ts_queue_latency_microseconds model_name=noop model_version=default": 2000.0,
+                "QueueTime Level=Host": 2.0,
+                "ts_queue_seconds_sum": 0.002,
+                "ts_queue_seconds_count": 1,
+            },
+        ),
+        (
+            lambda model: model.observe_request(1.5, by_default=True),
+            {
+                "ts_inference_latency_microseconds model_name=noop model_version=default": 1.5e6,
+                "ts_request_seconds_sum": 1.5,
+                "ts_request_seconds_count": 1,
+            },
+        ),
         (lambda model: model.requests_total.inc(), {"ts_inference_requests_total": 1}),
         (lambda model: model.worker_restarts.inc(), {"ts_worker_restarts_total": 1}),
         (lambda model: model.batch_size.observe(3), {"ts_batch_size_sum": 3, "ts_batch_size_count": 1}),
