@@ -150,6 +150,7 @@ class Server:
             f"model_store={store}\n"
             f"load_models={archive.name}\n"
             "disable_system_metrics=true\n"
+            "drain_timeout=1\n"  # this server's own: do not wait long for sequences that a load has left open
         )
 
     def _await_first_prediction(self) -> None:
