@@ -76,9 +76,10 @@ class Server:
         """End everything: open requests are answered, workers are gone when this returns."""
         for task in self._background:
             task.cancel()
-        await self._registry.close()
+        closing = [self._registry.close()]
         if self._doors is not None:
-            await self._doors.close()
+            closing.append(self._doors.close())
+        await asyncio.gather(*closing)
         await self._listener.close()
 
     async def _collect_system_metrics(self) -> None:

@@ -69,7 +69,7 @@ class ModelRegistry:
         self._settings = settings
         self._metrics = metrics
         self._names: dict[str, _Versions] = {}
-        self._background: set[asyncio.Task[None]] = set()
+        self._changes: set[asyncio.Task[None]] = set()
         #: Bytes of resident memory by worker process id, refreshed with the system metrics.
         self.worker_memory: dict[int, int] = {}
         self._assembly = Assembly(settings, listener, metrics, self.worker_memory)
@@ -141,12 +141,13 @@ class ModelRegistry:
             return RegisterResult(model.name, model.version, 0, 0, pending=False)
         scaling = model.pool.scale(model.config.min_workers, model.config.max_workers)
         if not request.synchronous:
-            self._in_background(scaling)
+            self._start(_logged(scaling))
             return RegisterResult(model.name, model.version, 0, wanted, pending=True)
         try:
-            await asyncio.shield(asyncio.ensure_future(scaling))
+            await asyncio.shield(self._start(scaling))
         except WorkerFailed as failure:
-            await self._remove(model)
+            if model in self._all():  # somebody may have unregistered it meanwhile
+                await self._remove(model)
             raise WorkersFailed(model.name, model.version, failure.status) from failure
         return RegisterResult(model.name, model.version, model.pool.ready_count, wanted, pending=False)
 
@@ -163,10 +164,10 @@ class ModelRegistry:
         model = self.get(name, version)
         scaling = model.pool.scale(min_workers, max_workers)
         if not synchronous:
-            self._in_background(scaling)
+            self._start(_logged(scaling))
             return ScaleResult(pending=True, workers=model.pool.ready_count, wanted=min_workers)
         try:
-            await asyncio.shield(asyncio.ensure_future(scaling))
+            await asyncio.shield(self._start(scaling))
         except WorkerFailed as failure:
             raise WorkersFailed(name, version, failure.status) from failure
         return ScaleResult(pending=False, workers=model.pool.ready_count, wanted=min_workers)
@@ -196,19 +197,18 @@ class ModelRegistry:
         model = self.get(name, version)
         if self._names[name].default is model and len(self._names[name].models) > 1:
             raise DefaultVersionInUse(name)
-        await asyncio.shield(asyncio.ensure_future(self._remove(model)))
+        await asyncio.shield(self._start(self._remove(model)))
 
     async def drain(self, limit: float) -> bool:
         """Let every model finish what it has, at most ``limit`` seconds; return whether nothing is left."""
         return all(await asyncio.gather(*(model.dispatcher.drain(limit) for model in self._all())))
 
     async def close(self) -> None:
-        """End every model; what still runs is told that the server is shutting down."""
-        for task in self._background:
-            task.cancel()
+        """End every model; what still runs, and what comes, is told that the server is shutting down."""
         models = self._all()
-        self._names.clear()
         await asyncio.gather(*(model.end(Cause.draining, _CLOSE_LIMIT) for model in models))
+        if self._changes:  # they end with the workers that they wait for
+            await asyncio.wait(self._changes)
         for model in models:
             model.files.remove()
 
@@ -237,7 +237,9 @@ class ModelRegistry:
             del self._names[model.name]
         await model.end(Cause.unregistered, self._settings.unregister_model_timeout)
         model.files.remove(downloaded=True)
-        self._metrics.forget(model.name, model.version)
+        again = self._names.get(model.name)
+        if again is None or model.version not in again.models:
+            self._metrics.forget(model.name, model.version)
         logger.info("Model %s version %s is unregistered", model.name, model.version)
 
     async def _load_at_startup(self, spec: ModelSpec) -> None:
@@ -247,16 +249,18 @@ class ModelRegistry:
         except (ArchiveError, ModelError, InvalidModelConfig) as error:
             logger.warning("Model %s is not loaded: %s", spec.location, error)
             return
-        self._in_background(model.pool.scale(model.config.min_workers, model.config.max_workers))
+        self._start(_logged(model.pool.scale(model.config.min_workers, model.config.max_workers)))
 
-    def _in_background(self, scaling: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(self._logged(scaling))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+    def _start(self, change: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin a change of workers; it goes on to its end, whether somebody waits for it or not."""
+        task = asyncio.create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return task
 
-    @staticmethod
-    async def _logged(scaling: Coroutine[Any, Any, None]) -> None:
-        try:
-            await scaling
-        except WorkerFailed as failure:
-            logger.error("A worker did not start: %s", failure)
+
+async def _logged(scaling: Coroutine[Any, Any, None]) -> None:
+    try:
+        await scaling
+    except WorkerFailed as failure:
+        logger.error("A worker did not start: %s", failure)

@@ -39,6 +39,7 @@ class WorkerPool:
         self._max_retry = max_retry
         self._stop_limit = stop_limit
         self._supervisors: list[Supervisor] = []
+        self._leaving: set[Supervisor] = set()
 
     @property
     def supervisors(self) -> Sequence[Supervisor]:
@@ -73,24 +74,41 @@ class WorkerPool:
         self._tell_dispatcher()
         outcomes = await asyncio.gather(
             *(supervisor.first_attempt() for supervisor in started),
-            *(supervisor.stop(self._stop_limit) for supervisor in leaving),
+            *(self._stop(supervisor, self._stop_limit) for supervisor in leaving),
         )
         for failure in outcomes:
             if isinstance(failure, WorkerFailed):
                 raise failure
 
     async def stop(self, limit: float) -> None:
-        """Stop every worker; each may finish its jobs for at most ``limit`` seconds."""
+        """Stop every worker, and wait for those that are leaving already.
+
+        Each may finish its jobs for at most ``limit`` seconds.
+        """
+        earlier = list(self._leaving)
         leaving, self._supervisors = self._supervisors, []
         self.min_workers = self.max_workers = 0
-        await asyncio.gather(*(supervisor.stop(limit) for supervisor in leaving))
+        await asyncio.gather(
+            *(self._stop(supervisor, limit) for supervisor in leaving),
+            *(supervisor.stopped() for supervisor in earlier),
+        )
 
     def _start(self) -> Supervisor:
         worker_id = self._new_worker_id()
         supervisor = Supervisor(worker_id, lambda: self._make_worker(worker_id), self._dispatcher, self._max_retry)
+        supervisor.on_ready = lambda label, seconds: self._metrics.worker_load_time(label, seconds * 1000)
         supervisor.on_restart = self._metrics.worker_restarts.inc
         supervisor.on_give_up = self._tell_dispatcher
         return supervisor
+
+    async def _stop(self, supervisor: Supervisor, limit: float) -> None:
+        self._leaving.add(supervisor)
+        try:
+            await supervisor.stop(limit)
+        finally:
+            self._leaving.discard(supervisor)
+            if supervisor.worker is not None:
+                self._metrics.forget_worker(supervisor.worker.label)
 
     def _tell_dispatcher(self) -> None:
         """Requests are accepted as long as a worker may come that serves them."""

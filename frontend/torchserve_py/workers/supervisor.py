@@ -36,8 +36,8 @@ class Supervisor:
         self.worker: Worker | None = None
         #: Called when a worker was lost and is to be replaced.
         self.on_restart: Callable[[], None] = lambda: None
-        #: Called when a worker got ready, with the seconds that it took.
-        self.on_ready: Callable[[float], None] = lambda seconds: None
+        #: Called when a worker got ready, with its label and the seconds that it took.
+        self.on_ready: Callable[[str, float], None] = lambda label, seconds: None
         #: Called when no further attempt will be made.
         self.on_give_up: Callable[[], None] = lambda: None
         self._make_worker = make_worker
@@ -50,7 +50,7 @@ class Supervisor:
     @property
     def ready(self) -> bool:
         """Whether its worker takes jobs."""
-        return self.worker is not None and self.worker.state is WorkerState.READY
+        return self.worker is not None and self.worker.ready
 
     @property
     def pid(self) -> int:
@@ -72,8 +72,12 @@ class Supervisor:
         worker = self.worker
         if worker is not None:
             await self._dispatcher.retire(worker, limit)
-            await worker.stop()
+            await worker.stop(limit)
         await self._task
+
+    async def stopped(self) -> None:
+        """Wait until a `stop` that somebody else called has done its work."""
+        await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         failing_since: float | None = None
@@ -107,17 +111,19 @@ class Supervisor:
         try:
             await worker.start()
         except WorkerFailed as failure:
-            logger.error("Worker %s did not get ready: %s", worker.label, failure)
+            if not self._stopping.is_set():
+                logger.error("Worker %s did not get ready: %s", worker.label, failure)
             self._answer_first_attempt(failure)
             return None
         ready_at = time.monotonic()
         if worker.state is WorkerState.READY:
             logger.info("Worker %s (pid %d) is ready after %.2f s", worker.label, worker.pid, ready_at - launched)
-            self.on_ready(ready_at - launched)
+            self.on_ready(worker.label, ready_at - launched)
             self._dispatcher.worker_up(worker)
             self._answer_first_attempt(None)
-        reason = await worker.ended
+        await worker.disconnected.wait()
         self._dispatcher.worker_lost(worker)
+        reason = await worker.ended
         if worker.state is WorkerState.DIED:
             logger.error("Worker %s (pid %d) %s", worker.label, worker.pid, reason)
         return time.monotonic() - ready_at

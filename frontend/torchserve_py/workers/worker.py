@@ -96,6 +96,8 @@ class Worker:
         self.gpu_id = load["gpu_id"]
         #: Resolves to why the process is gone, once it is and its output was read.
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        #: Set once its connection is gone: no result comes any more, though the process may live on for a moment.
+        self.disconnected = asyncio.Event()
         #: What the jobs in flight are told when the worker is lost.
         self.loss_cause = Cause.worker_died
         self._launch, self._load, self._limits = launch, load, limits
@@ -105,12 +107,16 @@ class Worker:
         self._heartbeat: Connection | None = None
         self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loaded: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
-        self._disconnected = asyncio.Event()
         self._paused = False
         self._last_heard = self._last_pong = 0.0
         self._kill_reason = ""
         self._reaper: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes jobs."""
+        return self.state is WorkerState.READY and not self.disconnected.is_set()
 
     @property
     def pid(self) -> int:
@@ -140,16 +146,19 @@ class Worker:
         self._last_pong = time.monotonic()
         self._watcher = asyncio.create_task(self._watch())
 
-    async def stop(self) -> None:
-        """Ask a ready worker to stop, kill it when it does not in time or is not ready; wait until it is gone."""
+    async def stop(self, limit: float) -> None:
+        """Ask a ready worker to stop, kill it when it is not ready or not gone within ``limit`` seconds.
+
+        Waits until it is gone. Its own stop limit holds too.
+        """
         if self.ended.done():
             return
-        ready = self.state is WorkerState.READY
+        ready = self.ready
         self._advance(WorkerEvent.STOP)
         if ready and self._jobs is not None:
             self.resume()
             self._jobs.send(encode([STOP]))
-            await asyncio.wait([self.ended], timeout=self._limits.stop)
+            await asyncio.wait([self.ended], timeout=min(limit, self._limits.stop))
         if not self.ended.done():
             self.kill("it was told to stop")
         await asyncio.wait([self.ended])
@@ -199,6 +208,8 @@ class Worker:
 
     def connected(self, connection: Connection, channel: str) -> None:
         """Take over a connection that showed this worker's token."""
+        if self.ended.done():
+            raise ValueError("the process has ended meanwhile")
         if channel == JOBS_CHANNEL and self._jobs is None:
             self._jobs = connection
             connection.limit_frames(self._load["max_response_size"] * max(1, self._load["batch_size"]) + 2**20)
@@ -206,13 +217,13 @@ class Worker:
             self._advance(WorkerEvent.CONNECTED)
             if self.state is WorkerState.LOADING:
                 connection.send(encode([LOAD, self._load]))
-            if not self._connected.done():
-                self._connected.set_result(None)
         elif channel == HEARTBEAT_CHANNEL and self._heartbeat is None:
             self._heartbeat = connection
             connection.on_message, connection.on_close = self._beat, self._heartbeat_closed
         else:
             raise ValueError(f"channel {channel!r} is unknown or connected already")
+        if self._jobs is not None and self._heartbeat is not None and not self._connected.done():
+            self._connected.set_result(None)
 
     def _received(self, connection: Connection, message: list[Any]) -> None:
         kind = message[0]
@@ -232,7 +243,7 @@ class Worker:
         self._last_pong = time.monotonic()
 
     def _jobs_closed(self, connection: Connection, reason: str) -> None:
-        self._disconnected.set()
+        self.disconnected.set()
         if self._process is not None and self._process.running:
             asyncio.get_running_loop().call_later(_LINGER, self.kill, f"it {reason}")
 
@@ -251,6 +262,8 @@ class Worker:
             self.ended.set_result(f"could not be started: {error}")
             raise WorkerFailed(500, f"worker {self.label} could not be started: {error}") from error
         self._reaper = asyncio.create_task(self._reap(self._process))
+        if self._kill_reason:  # it was to be stopped while it was being launched
+            self._process.kill()
 
     async def _reach(self, step: asyncio.Future[Any], limit: float, what: str) -> Any:
         """Wait for a step of the start-up, the end of the process, or the limit."""
@@ -274,7 +287,7 @@ class Worker:
         if self._jobs is not None:
             self.resume()
             try:
-                await asyncio.wait_for(self._disconnected.wait(), _LINGER)
+                await asyncio.wait_for(self.disconnected.wait(), _LINGER)
             except TimeoutError:
                 logger.warning("A child process of worker %s holds its connection open", self.label)
         for connection in (self._jobs, self._heartbeat):
