@@ -1,4 +1,4 @@
-"""A real server for a test: its own ports, directories and pid file; ended, with all it started, when the test is over."""
+"""A real server for a test: its own ports, directories and pid file; ended, with all it started, after the test."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class RunningServer:
         try:
             eventually(ready, "the server is ready")
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.log()}") from None
+            raise AssertionError(f"{error}\n{self.log()[-5000:]}") from None
 
     def log(self) -> str:
         """Return all that the server has printed."""
