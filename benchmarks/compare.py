@@ -11,7 +11,9 @@ both extremes. Needs wrk, and about a minute per figure.
 from __future__ import annotations
 
 import argparse
+import gc
 import signal
+import statistics
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -21,10 +23,11 @@ from benchmarks import loads, report, servers
 from benchmarks.archives import ROOT
 from benchmarks.figures import FIGURES, Figure, LoadFigure, SchedulerFigure, StartFigure
 from benchmarks.results import OURS, FigureResult, Results, machine_facts, today
-from benchmarks.scheduler_benchmark import cost_ratio
+from benchmarks.scheduler_benchmark import OPEN_SEQUENCES, settings
 from benchmarks.servers import Launcher, Server, ServerFailed
 
 WARM_UP_SECONDS = 5
+SCHEDULER_TURNS = 15  # a turn is short: a round takes the median of this many
 
 
 def main() -> int:
@@ -84,7 +87,7 @@ def _measure_and_print(figure: Figure, launchers: list[Launcher], options: argpa
     elif isinstance(figure, StartFigure):
         values = _measure_starts(figure, launchers, options.rounds)
     else:
-        values = {OURS: [cost_ratio() for _ in range(options.rounds)]}
+        values = {OURS: _measure_scheduler(options.rounds)}
     result = FigureResult(
         name=figure.name,
         title=figure.title,
@@ -124,6 +127,23 @@ def _measure_starts(figure: StartFigure, launchers: list[Launcher], rounds: int)
             with Server(launcher, figure.model) as server:
                 values[launcher.name].append(figure.read(server))
     return values
+
+
+def _measure_scheduler(rounds: int) -> list[float]:
+    """The cost of a step with the most open sequences over that with the fewest, round by round."""
+    fewest, *_, most = settings()[-len(OPEN_SEQUENCES) :]
+    ratios = []
+    gc.collect()
+    gc.freeze()  # as the server does after its start
+    try:
+        for _ in range(rounds):
+            for setting in [fewest, most] * SCHEDULER_TURNS:
+                setting.round()
+            few, many = (statistics.median(setting.figures[-SCHEDULER_TURNS:]) for setting in (fewest, most))
+            ratios.append(many / few)
+    finally:
+        gc.unfreeze()
+    return ratios
 
 
 if __name__ == "__main__":
