@@ -72,14 +72,18 @@ class RequestProcessor:
         """
         headers = self._request_header
         if headers is None:
+            # The name as written is nearly always there: finding it costs less than decoding all headers.
+            wire_key = key.encode()
+            for name, value in reversed(self._wire_headers):
+                if name in (key, wire_key):
+                    return value if isinstance(value, str) else _text(value)
             headers = self._build_request_header()
-        value = headers.get(key)
-        if value is not None or key in headers:
-            return value
+        if key in headers:
+            return headers[key]
         if self._folded is None:
             self._folded = {name.lower(): name for name in headers}
-        name = self._folded.get(key.lower())
-        return None if name is None else headers.get(name)
+        folded = self._folded.get(key.lower())
+        return None if folded is None else headers[folded]
 
     def get_request_properties(self) -> dict[str, Any]:
         """Return all request headers, names as the client sent them, pseudo headers included."""
@@ -159,7 +163,7 @@ class Context:
         header_key_sequence_id, header_key_sequence_start, header_key_sequence_end: The configured header names.
     """
 
-    def __init__(  # noqa: PLR0917 - TorchServe's signature
+    def __init__(
         self,
         model_name: str,
         model_dir: str,

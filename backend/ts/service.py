@@ -39,7 +39,7 @@ class Service:
         OSError, ValueError: The model's configuration file is missing or no YAML mapping.
     """
 
-    def __init__(  # noqa: PLR0917 - TorchServe's signature
+    def __init__(
         self,
         model_name: str,
         model_dir: str,

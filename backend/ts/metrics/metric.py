@@ -23,7 +23,7 @@ class Metric:
         metric_method: "counter" or None.
     """
 
-    def __init__(  # noqa: PLR0917 - TorchServe's signature
+    def __init__(
         self,
         name: str,
         value: Any,

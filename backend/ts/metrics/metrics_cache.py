@@ -51,7 +51,7 @@ class MetricsCache:
         self._pending.clear()
         return records
 
-    def add_metric(  # noqa: PLR0917 - TorchServe's signature
+    def add_metric(
         self,
         name: str,
         value: float,
@@ -79,7 +79,7 @@ class MetricsCache:
         """Add ``value`` to a counter."""
         self.add_metric(name, value, "count", idx, dimensions, MetricTypes.COUNTER)
 
-    def add_time(  # noqa: PLR0917 - TorchServe's signature
+    def add_time(
         self,
         name: str,
         value: float,
@@ -93,7 +93,7 @@ class MetricsCache:
             raise MetricsCacheValueError(f"the unit of the time metric {name!r} is {unit!r}; it must be 'ms' or 's'")
         self.add_metric(name, value, unit, idx, dimensions, metric_type)
 
-    def add_size(  # noqa: PLR0917 - TorchServe's signature
+    def add_size(
         self,
         name: str,
         value: float,
@@ -163,7 +163,7 @@ class MetricsCache:
         """Return ``type:name`` of every metric."""
         return [f"{metric_type.value}:{name}" for metric_type, metrics in self.cache.items() for name in metrics]
 
-    def _report(  # noqa: PLR0917
+    def _report(
         self,
         name: str,
         value: float,

@@ -75,7 +75,7 @@ class MetricsStore:
         """Set any metric."""
         self._add_or_update(name, value, self._request_id(idx), unit, dimensions)
 
-    def _add_or_update(  # noqa: PLR0917
+    def _add_or_update(
         self,
         name: str,
         value: Any,

@@ -122,14 +122,16 @@ class Batch:
             JobsCancelled: Every row of the batch is done: nobody waits for what the handler computes.
         """
         self._connection.look()
+        some_done = False
         for index in req_id_map:
             row = self.rows[index]
             if code == 200:
                 self.answer(row, ret[index], "true")
             else:
                 self.fail(row, Failure(error_status(code), message))
+            some_done |= row.done
         self.flush()
-        if all(row.done for row in self.rows):
+        if some_done and all(row.done for row in self.rows):
             raise JobsCancelled("no client waits for this batch any longer")
 
     def _call_handler(self) -> list[Any]:

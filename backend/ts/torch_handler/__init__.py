@@ -1,0 +1,1 @@
+"""Built-in handlers; everything here may import torch."""

@@ -1,0 +1,219 @@
+"""The handler that others build on: loads eager and TorchScript models and runs preprocess, inference, postprocess."""
+
+from __future__ import annotations
+
+import abc
+import importlib.util
+import logging
+import os
+import time
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from ts.handler_utils.timer import timed
+from ts.torch_handler.compilation import compile_model, compile_options, optimize_with_ipex
+from ts.torch_handler.model_files import load_eager_model, load_onnx_session
+from ts.utils.util import load_label_mapping
+
+logger = logging.getLogger(__name__)
+
+
+class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its hooks have defaults
+    """Loads the model that the archive's manifest names and answers batches with it. Override any hook.
+
+    Attributes:
+        model: The model, on ``device`` and in evaluation mode.
+        mapping: Class index to class name from ``index_to_name.json``, or None.
+        device: The ``torch.device`` that the model is on.
+        initialized: Whether ``initialize`` succeeded.
+        context: The context of the running call.
+        model_pt_path: The path of the serialized model, or None.
+        manifest: The archive's manifest.
+        map_location: "cuda", "xpu", "mps" or "cpu"; None on an XLA device.
+        model_yaml_config: The model's configuration.
+        explain: Whether an explanation was asked for.
+        target: The class to explain.
+        profiler_args: Arguments for ``torch.profiler.profile``.
+    """
+
+    def __init__(self) -> None:
+        self.model: Any = None
+        self.mapping: dict[str, str] | None = None
+        self.device: Any = None
+        self.initialized = False
+        self.context: Any = None
+        self.model_pt_path: str | None = None
+        self.manifest: Any = None
+        self.map_location: str | None = None
+        self.model_yaml_config: dict[str, Any] = {}
+        self.explain = False
+        self.target = 0
+        self.profiler_args: dict[str, Any] = {}
+
+    def initialize(self, context: Any) -> None:
+        """Load the model.
+
+        Raises:
+            RuntimeError: There is nothing to load, or it cannot be loaded.
+            ValueError: The model file defines no class, or several.
+        """
+        self.context = context
+        self.model_yaml_config = getattr(context, "model_yaml_config", None) or {}
+        self.manifest = context.manifest
+        properties = context.system_properties
+        self._choose_device(properties.get("gpu_id"))
+        model_dir = properties.get("model_dir")
+        self.model = self._load_model(model_dir, (self.manifest or {}).get("model") or {})
+        options = compile_options(self.model_yaml_config)
+        if options is not None:
+            self.model = compile_model(self.model, options)
+        else:
+            self.model = optimize_with_ipex(self.model, self.device)
+        self.mapping = load_label_mapping(os.path.join(model_dir, "index_to_name.json"))  # noqa: PTH118
+        self.initialized = True
+
+    @timed
+    def preprocess(self, data: Any) -> Any:
+        """Return the batch as a tensor; the default takes rows of numbers."""
+        return torch.as_tensor(data, device=self.device)
+
+    @timed
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return what the model makes of a batch."""
+        with torch.inference_mode():
+            return self.model(data.to(self.device), *args, **kwargs)
+
+    @timed
+    def postprocess(self, data: Any) -> Any:
+        """Return the model's output as a list with one element per row."""
+        return data.tolist()
+
+    def handle(self, data: Any, context: Any) -> Any:
+        """Answer a batch: a list with one result per row."""
+        started = time.perf_counter()
+        self.context = context
+        if os.environ.get("ENABLE_TORCH_PROFILER"):
+            if self.manifest is None:
+                self.manifest = context.manifest
+            output, _ = self._infer_with_profiler(data=data)
+        elif self._is_describe():
+            output = [self.describe_handle()]
+        else:
+            prepared = self.preprocess(data)
+            if self._is_explain():
+                output = self.explain_handle(prepared, data)
+            else:
+                output = self.postprocess(self.inference(prepared))
+        context.metrics.add_time("HandlerTime", round((time.perf_counter() - started) * 1000, 2), None, "ms")
+        return output
+
+    def explain_handle(self, data_preprocess: Any, raw_data: Any) -> Any:
+        """Return the explanation of row 0, by the subclass's ``get_insights(tensor_data, raw, target)``."""
+        logger.info("Calculating Explanations")
+        row = raw_data[0]
+        inputs, target = None, 0
+        if isinstance(row, dict):
+            inputs = row.get("data") or row.get("body")
+            target = row.get("target") or 0
+        return self.get_insights(data_preprocess, inputs, target)  # type: ignore[attr-defined]
+
+    def describe_handle(self) -> Any:
+        """Return what a customized describe request answers with; None unless overridden."""
+        return None
+
+    def get_device(self) -> Any:
+        """Return the device that the model is on."""
+        return self.device
+
+    def _choose_device(self, gpu_id: Any) -> None:
+        self.map_location, self.device = "cpu", torch.device("cpu")
+        if gpu_id is not None and torch.cuda.is_available():
+            self.map_location, self.device = "cuda", torch.device(f"cuda:{gpu_id}")
+            if torch.cuda.get_device_capability(self.device) >= (8, 0):
+                torch.set_float32_matmul_precision("high")
+                logger.info("Enabled tensor cores")
+        elif gpu_id is not None and os.environ.get("TS_IPEX_GPU_ENABLE") == "true" and torch.xpu.is_available():
+            self.map_location, self.device = "xpu", torch.device(f"xpu:{gpu_id}")
+        elif gpu_id is not None and torch.backends.mps.is_available():
+            self.map_location, self.device = "mps", torch.device("mps")
+        elif importlib.util.find_spec("torch_xla") is not None:
+            import torch_xla.core.xla_model as xla  # type: ignore[import-not-found,unused-ignore]
+
+            self.map_location, self.device = None, xla.xla_device()
+
+    def _load_model(self, model_dir: str, entry: dict[str, Any]) -> Any:
+        serialized_file = entry.get("serializedFile")
+        path = os.path.join(model_dir, serialized_file) if serialized_file else None  # noqa: PTH118
+        self.model_pt_path = path
+        if entry.get("modelFile"):
+            return self._load_pickled_model(model_dir, entry["modelFile"], path).to(self.device).eval()
+        if path is None:
+            raise RuntimeError(
+                "No model weights could be loaded: the archive has neither a serialized file nor a model file. "
+                "Name one when archiving (--serialized-file, --model-file), or override initialize."
+            )
+        if path.endswith(".pt"):
+            model = self._load_torchscript_model(path)
+            model.eval()
+            return model
+        if path.endswith(".onnx"):
+            return load_onnx_session(path, self.map_location)
+        if path.endswith(".so") and self._use_torch_export_aot_compile():
+            if self.map_location == "cuda":
+                torch.cuda.set_device(self.device)
+            return self._load_torch_export_aot_compile(path)
+        raise RuntimeError(
+            f"No model weights could be loaded: {serialized_file} holds weights without a model. Archive it together "
+            "with the Python file that defines the model (--model-file), or save the model as TorchScript (.pt)."
+        )
+
+    def _load_torchscript_model(self, model_pt_path: str) -> Any:
+        return torch.jit.load(model_pt_path, map_location=self.device)  # type: ignore[no-untyped-call,unused-ignore]
+
+    def _load_pickled_model(self, model_dir: str, model_file: str, model_pt_path: str | None) -> Any:
+        weights_only = (self.model_yaml_config.get("handler") or {}).get("weights_only", True) is not False
+        device = None if self.map_location is None else self.device
+        return load_eager_model(model_dir, model_file, model_pt_path, device, weights_only=weights_only)
+
+    def _load_torch_export_aot_compile(self, model_so_path: str) -> Any:
+        return torch._export.aot_load(model_so_path, self.map_location or "cpu")
+
+    def _use_torch_export_aot_compile(self) -> bool:
+        pt2 = self.model_yaml_config.get("pt2")
+        export = pt2.get("export") if isinstance(pt2, dict) else None
+        return isinstance(export, dict) and export.get("aot_compile") is True
+
+    def _infer_with_profiler(self, data: Any) -> tuple[Any, Any]:
+        """Answer a batch under ``torch.profiler``; return the answer and the profiler."""
+        if not self.profiler_args:
+            self.profiler_args["activities"] = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+            self.profiler_args["record_shapes"] = True
+        if "on_trace_ready" not in self.profiler_args:
+            model_name = ((self.manifest or {}).get("model") or {}).get("modelName", "")
+            folder = os.path.join("/tmp/pytorch_profiler", model_name)  # noqa: S108, PTH118 - TorchServe's place
+            self.profiler_args["on_trace_ready"] = torch.profiler.tensorboard_trace_handler(folder)
+            logger.info("Saving chrome trace to : %s", folder)
+        with profile(**self.profiler_args) as profiler:
+            with record_function("preprocess"):
+                prepared = self.preprocess(data)
+            if self._is_explain():
+                with record_function("explain"):
+                    output = self.explain_handle(prepared, data)
+            else:
+                with record_function("inference"):
+                    output = self.inference(prepared)
+                with record_function("postprocess"):
+                    output = self.postprocess(output)
+        logger.info(profiler.key_averages().table(sort_by="cpu_time_total", row_limit=10))
+        return output, profiler
+
+    def _is_explain(self) -> bool:
+        if self.context and self.context.get_request_header(0, "explain") == "True":
+            self.explain = True
+            return True
+        return False
+
+    def _is_describe(self) -> bool:
+        return bool(self.context) and self.context.get_request_header(0, "describe") == "True"
