@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-
 from tests.unit.api.fakes import FakeMetrics, FakeRegistry, RawConnection, make_settings
+
 from torchserve_py.addresses import Address
 from torchserve_py.api.listener import Doors, start_doors
 
@@ -48,8 +49,6 @@ class Answer:
         self.body = body
 
     def json(self) -> Any:
-        import json
-
         return json.loads(self.body)
 
 

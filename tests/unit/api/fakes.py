@@ -149,12 +149,18 @@ class FakeModel:
     ) -> Parts:
         assert not alone
         job = Job(f"job-{len(self.calls)}", sequence_id=sequence_id)
-        parts = Parts(job, lambda parts: self.cancelled.set(), lambda parts: None)
+        parts = Parts(job, self)
         call = Call(headers, body, content_type, sequence_id, starts_sequence, ends_sequence, parts)
         self.calls.append(call)
         self.submitted.set()
         self.behave(call)
         return parts
+
+    def was_read(self, parts: Parts) -> None:
+        """Nothing to do: there is no worker to resume."""
+
+    def gave_up(self, parts: Parts) -> None:
+        self.cancelled.set()
 
     async def describe_custom(self) -> Any:
         return self.metadata

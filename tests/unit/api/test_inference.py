@@ -4,8 +4,8 @@ import asyncio
 import uuid
 
 import pytest
-
 from tests.unit.api.fakes import Call, FakeModel, FakeRegistry
+
 from torchserve_py.scheduling.effects import Cause
 
 NO_WORKER = (

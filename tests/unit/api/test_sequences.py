@@ -3,8 +3,8 @@
 import re
 
 import pytest
-
 from tests.unit.api.fakes import FakeModel, FakeRegistry
+
 from torchserve_py.scheduling.effects import Cause
 
 ID = "ts_request_sequence_id"

@@ -4,8 +4,8 @@ import asyncio
 
 import aiohttp
 import pytest
-
 from tests.unit.api.fakes import Call
+
 from torchserve_py.scheduling.effects import Cause
 
 REQUEST = b"GET /predictions/noop HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
