@@ -76,7 +76,7 @@ class InferenceDoor:
         body = await read_body(request, self._max_body, self._stall_limit)
         headers = request.raw_headers + _path_headers(path)
         if sequence is None:
-            parts = model.submit(headers, body, content_type=content_type)
+            parts = model.submit(headers, body, content_type=content_type, by_default=version is None)
         else:
             parts = model.submit(
                 headers + sequence.headers,
@@ -85,6 +85,7 @@ class InferenceDoor:
                 sequence_id=sequence.id,
                 starts_sequence=sequence.starts,
                 ends_sequence=sequence.ends,
+                by_default=version is None,
             )
         try:
             return await self._answer(request, parts, path[1], version, sequence)

@@ -121,6 +121,11 @@ class ModelMetrics:
         self.queue_depth.read_from(queue_depth)
         self.open_sequences.read_from(open_sequences)
 
+    def observe_submission(self, *, by_default: bool = False) -> None:
+        """A job was submitted. by_default: its request named no version."""
+        counters = self.by_default if by_default else self
+        counters.requests_total.value += 1
+
     def observe_queue(self, seconds: float, *, by_default: bool = False) -> None:
         """A job has waited that long and goes to a worker. by_default: its request named no version."""
         self.queue_seconds.observe(seconds)
@@ -128,10 +133,11 @@ class ModelMetrics:
         counters.queue_latency_microseconds.value += seconds * 1e6
         self.queue_time.value = seconds * 1e3
 
-    def observe_handler(self, seconds: float) -> None:
-        """A call of the handler took that long."""
+    def observe_handler(self, seconds: float, round_trip: float) -> None:
+        """A call of the handler took that long, and its batch that long from the frontend's view."""
         self.handler_seconds.observe(seconds)
         self.prediction_time.value = seconds * 1e3
+        self.worker_thread_time.value = (round_trip - seconds) * 1e3
 
     def observe_request(self, seconds: float, *, by_default: bool = False) -> None:
         """A job has its outcome, that long after it was submitted. by_default: its request named no version."""

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,20 +167,14 @@ class Assembly:
             heartbeat=settings.worker_heartbeat_timeout,
         )
 
-        def make_worker(worker_id: str) -> Worker:
-            device = plan.devices.next()
-            return Worker(
-                worker_id,
-                f"W-{worker_id}-{plan.name}_{plan.version}",
-                self._launch(plan, device),
-                self._load_message(plan, device),
-                limits,
-                self._listener,
-                dispatcher,
-            )
+        def new_place(worker_id: str) -> Callable[[], Worker]:
+            device = plan.devices.next()  # for good: the worker that replaces a dead one gets its device
+            label = f"W-{worker_id}-{plan.name}_{plan.version}"
+            launch, load = self._launch(plan, device), self._load_message(plan, device)
+            return lambda: Worker(worker_id, label, launch, load, limits, self._listener, dispatcher)
 
         pool = WorkerPool(
-            make_worker,
+            new_place,
             lambda: str(next(self._worker_numbers)),
             dispatcher,
             metrics,

@@ -74,6 +74,7 @@ class Model:
         starts_sequence: bool = False,
         ends_sequence: bool = False,
         alone: bool = False,
+        by_default: bool = False,
     ) -> Parts:
         """Admit one inference request.
 
@@ -85,6 +86,7 @@ class Model:
             starts_sequence: Whether a sequence that is over may be opened anew.
             ends_sequence: Whether the sequence ends with this request.
             alone: Whether it must not share a batch and belongs to no sequence.
+            by_default: Whether the client named no version; it is counted under TorchServe's ``default`` then.
 
         Returns:
             The response; a refusal is raised by its first `Parts.next`.
@@ -97,6 +99,7 @@ class Model:
             starts_sequence=starts_sequence,
             ends_sequence=ends_sequence,
             alone=alone,
+            by_default=by_default,
             expires_in=self._expires_in,
         )
 

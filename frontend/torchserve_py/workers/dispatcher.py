@@ -68,9 +68,13 @@ class Dispatcher:
         starts_sequence: bool = False,
         ends_sequence: bool = False,
         alone: bool = False,
+        by_default: bool = False,
         expires_in: float | None = None,
     ) -> Parts:
-        """Admit one inference request; a refusal is raised by the first `Parts.next`."""
+        """Admit one inference request; a refusal is raised by the first `Parts.next`.
+
+        See `torchserve_py.models.model.Model.submit`; ``expires_in`` is in seconds.
+        """
         now = time.monotonic()
         job_id = _new_job_id()
         job = Job(
@@ -82,8 +86,8 @@ class Dispatcher:
             expires_at=None if expires_in is None else now + expires_in,
             payload=(job_id, headers, content_type, body),
         )
-        parts = self._parts[job_id] = Parts(job, self)
-        self._metrics.requests_total.inc()
+        parts = self._parts[job_id] = Parts(job, self, by_default=by_default)
+        self._metrics.observe_submission(by_default=by_default)
         self._perform(self._scheduler.submit(job, now), now)
         return parts
 
@@ -103,7 +107,7 @@ class Dispatcher:
         """Deliver result rows to their readers and tell the scheduler."""
         now = time.monotonic()
         if handler_seconds:
-            self._metrics.observe_handler(handler_seconds)
+            self._metrics.observe_handler(handler_seconds, now - worker.sent_at)
         part_event = self._scheduler.part
         for row in rows:
             part = Part._make(row)
@@ -194,10 +198,9 @@ class Dispatcher:
         self._arm(now)
 
     def _send(self, effect: Send, now: float) -> None:
-        metrics = self._metrics
-        metrics.batch_size.observe(len(effect.jobs))
+        self._metrics.batch_size.observe(len(effect.jobs))
         for job in effect.jobs:
-            metrics.observe_queue(now - job.submitted_at)
+            self._metrics.observe_queue(now - job.submitted_at, by_default=self._parts[job.id].by_default)
         self._workers[effect.worker_id].send(effect.jobs, now)
 
     def _finish(self, effect: Finish, now: float) -> None:
@@ -221,7 +224,7 @@ class Dispatcher:
     def _forget(self, parts: Parts, now: float) -> None:
         """Let go of a job that has its outcome (what was delivered stays readable)."""
         del self._parts[parts.job.id]
-        self._metrics.observe_request(now - parts.job.submitted_at)
+        self._metrics.observe_request(now - parts.job.submitted_at, by_default=parts.by_default)
         self._let_go(parts)
 
     def _end_sequences(self, headers: list[list[str]], now: float) -> None:

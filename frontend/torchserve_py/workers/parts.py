@@ -50,10 +50,12 @@ class Parts:
     Every job ends in one of three ways: a part with ``more`` false, `JobFailed`, or `cancel` by the reader.
     """
 
-    __slots__ = ("_buffer", "_buffered_bytes", "_failure", "_reader", "_waiter", "ended", "job")
+    __slots__ = ("_buffer", "_buffered_bytes", "_failure", "_reader", "_waiter", "by_default", "ended", "job")
 
-    def __init__(self, job: Job, reader: ReaderEvents) -> None:
+    def __init__(self, job: Job, reader: ReaderEvents, *, by_default: bool = False) -> None:
         self.job = job
+        #: Whether its client named no version of the model.
+        self.by_default = by_default
         #: Whether the last part, or a failure, has arrived (it may still wait to be read).
         self.ended = False
         self._reader = reader

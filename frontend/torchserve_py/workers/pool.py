@@ -15,7 +15,7 @@ class WorkerPool:
     """Grows and shrinks between ``min_workers`` and ``max_workers``; every place is kept filled by a supervisor.
 
     Args:
-        make_worker: Makes the worker for a place, given its id.
+        new_place: Given the id of a new place, returns what makes the workers that fill it in turn.
         new_worker_id: Returns an id that no worker of the server has had.
         max_retry: How long a failing worker is started again (seconds).
         stop_limit: How long a worker that is to go may finish its jobs (seconds).
@@ -23,7 +23,7 @@ class WorkerPool:
 
     def __init__(
         self,
-        make_worker: Callable[[str], Worker],
+        new_place: Callable[[str], Callable[[], Worker]],
         new_worker_id: Callable[[], str],
         dispatcher: Dispatcher,
         metrics: ModelMetrics,
@@ -32,7 +32,7 @@ class WorkerPool:
     ) -> None:
         self.min_workers = 0
         self.max_workers = 0
-        self._make_worker = make_worker
+        self._new_place = new_place
         self._new_worker_id = new_worker_id
         self._dispatcher = dispatcher
         self._metrics = metrics
@@ -95,7 +95,7 @@ class WorkerPool:
 
     def _start(self) -> Supervisor:
         worker_id = self._new_worker_id()
-        supervisor = Supervisor(worker_id, lambda: self._make_worker(worker_id), self._dispatcher, self._max_retry)
+        supervisor = Supervisor(worker_id, self._new_place(worker_id), self._dispatcher, self._max_retry)
         supervisor.on_ready = lambda label, seconds: self._metrics.worker_load_time(label, seconds * 1000)
         supervisor.on_restart = self._metrics.worker_restarts.inc
         supervisor.on_give_up = self._tell_dispatcher

@@ -93,6 +93,8 @@ class Worker:
         self.state = WorkerState.STARTING
         self.started_at = datetime.now(UTC)
         self.in_flight: set[str] = set()
+        #: When the latest batch was sent (monotonic seconds).
+        self.sent_at = 0.0
         self.gpu_id = load["gpu_id"]
         #: Resolves to why the process is gone, once it is and its output was read.
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -177,6 +179,7 @@ class Worker:
         """Send a batch."""
         if not self.in_flight:
             self._last_heard = now
+        self.sent_at = now
         self.in_flight.update([job.id for job in jobs])
         if self._jobs is not None:
             self._jobs.send(encode_infer([job.payload for job in jobs]))

@@ -82,6 +82,7 @@ class Call:
     sequence_id: str | None
     starts_sequence: bool
     ends_sequence: bool
+    by_default: bool
     parts: Parts
 
     def part(
@@ -146,11 +147,12 @@ class FakeModel:
         starts_sequence: bool = False,
         ends_sequence: bool = False,
         alone: bool = False,
+        by_default: bool = False,
     ) -> Parts:
         assert not alone
         job = Job(f"job-{len(self.calls)}", sequence_id=sequence_id)
         parts = Parts(job, self)
-        call = Call(headers, body, content_type, sequence_id, starts_sequence, ends_sequence, parts)
+        call = Call(headers, body, content_type, sequence_id, starts_sequence, ends_sequence, by_default, parts)
         self.calls.append(call)
         self.submitted.set()
         self.behave(call)

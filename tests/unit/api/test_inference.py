@@ -64,6 +64,7 @@ async def test_the_version_chooses_the_model(start):
     await serving.request("POST", "/predictions/m", data=b"x")
     await serving.request("POST", "/predictions/m/2", data=b"x")
     assert (len(old.calls), len(new.calls)) == (1, 1)
+    assert (old.calls[0].by_default, new.calls[0].by_default) == (True, False)
 
 
 async def test_standard_headers_and_no_content_type_that_nobody_set(serving):

@@ -109,9 +109,10 @@ def test_a_line_looks_like_torchserves(metrics: ServerMetrics) -> None:
             },
         ),
         (
-            lambda model: model.observe_handler(0.25),
+            lambda model: model.observe_handler(0.25, 0.5),
             {
                 "PredictionTime Level=Model ModelName=noop": 250.0,
+                "WorkerThreadTime Level=Host": 250.0,
                 "ts_handler_seconds_sum": 0.25,
                 "ts_handler_seconds_count": 1,
             },
