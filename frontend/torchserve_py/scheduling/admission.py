@@ -38,8 +38,10 @@ class WhenIdle:
     def waits(self, lane: Lane[Any], now: float) -> bool:
         """While the batch is not full, someone could still join, and the oldest has not waited long enough."""
         size = len(lane.items)
-        if size >= self._batch_size or size >= lane.limit():
+        if size >= self._batch_size or size >= lane.members:
             return False
+        if lane.watched:  # what was due by now is not watched any more
+            return True
         due = lane.due(now)
         return due is not None and due > now
 

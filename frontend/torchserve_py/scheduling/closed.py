@@ -21,7 +21,7 @@ class ClosedIds:
     __slots__ = ("_ids",)
 
     def __init__(self) -> None:
-        self._ids: OrderedDict[str, tuple[Cause, float]] = OrderedDict()
+        self._ids: OrderedDict[str | None, tuple[Cause, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -35,7 +35,7 @@ class ClosedIds:
         while len(self._ids) > REMEMBERED_IDS or now - next(iter(self._ids.values()))[1] > REMEMBERED_SECONDS:
             self._ids.popitem(last=False)
 
-    def refusal(self, sequence_id: str, now: float) -> Cause | None:
+    def refusal(self, sequence_id: str | None, now: float) -> Cause | None:
         """Why a job that continues this sequence is refused; None if nothing is known against it."""
         cause, closed_at = self._ids.get(sequence_id, (None, now))
         return cause if now - closed_at <= REMEMBERED_SECONDS else None

@@ -7,17 +7,9 @@ from torchserve_py.scheduling.ledger import Ledger
 
 
 class JobLane(Lane[Job]):
-    """Waiting jobs, at most `size` of them."""
+    """Waiting jobs; its members are as many as the queue may hold."""
 
-    __slots__ = ("size",)
-
-    def __init__(self, size: int, delay: float) -> None:
-        super().__init__(delay)
-        self.size = size
-
-    def limit(self) -> int:
-        """A full queue cannot grow."""
-        return self.size
+    __slots__ = ()
 
     def take(self, room: int) -> list[Job]:
         """The oldest jobs."""
@@ -39,7 +31,7 @@ class Fifo:
 
     def admit(self, job: Job, now: float) -> Cause | None:
         """Queue the job unless the queue is full."""
-        if len(self.lane.items) >= self.lane.size or (self._tickets and not self.lane.free):
+        if len(self.lane.items) >= self.lane.members or (self._tickets and not self.lane.free):
             return Cause.queue_full
         self.lane.items[job] = now
         self._ledger.stirred.append(self.lane)
@@ -78,4 +70,4 @@ class Fifo:
     @property
     def remaining_capacity(self) -> int:
         """How many more jobs may wait."""
-        return self.lane.size - len(self.lane.items)
+        return self.lane.members - len(self.lane.items)

@@ -68,7 +68,8 @@ class Job:
     """One request. Its owner sets the first group of fields, the scheduler keeps the second.
 
     `alone` (a describe) travels in a batch of one and belongs to no sequence. `expires_at` (monotonic seconds) is when
-    its client stops waiting: a job that has not been sent by then never is. `payload` is never looked at.
+    its client stops waiting: a job that has not been sent by then never is. `payload` is never looked at. Until the job
+    is sent, `worker_id` is empty and `sent_at` 0.
     """
 
     id: str
@@ -80,7 +81,7 @@ class Job:
     payload: Any = None
 
     state: JobState = field(default=NEW, init=False)
-    worker_id: str | None = field(default=None, init=False)
+    worker_id: str = field(default="", init=False)
     submitted_at: float = field(default=0.0, init=False)
     sent_at: float = field(default=0.0, init=False)
     watched: bool = field(default=False, init=False, repr=False)

@@ -18,21 +18,21 @@ Item = TypeVar("Item")
 class Lane(ABC, Generic[Item]):
     """Items that a worker may take, oldest first, each with the moment at which it became takeable.
 
-    An OrderedDict, since items also leave from the middle (a cancelled job) and enter at the front (a sequence that
-    joins its own stream), both in O(1). `free` holds the workers of this lane that have room, the longest free first.
+    items    an OrderedDict, since items also leave from the middle (a cancelled job) and enter at the front (a sequence
+             that joins its own stream), both in O(1)
+    members  how many items could stand here at once: when they do, waiting for more is of no use
+    delay    how long an item may wait for a fuller batch
+    free     the workers of this lane that have room, the longest free first
     """
 
-    __slots__ = ("delay", "free", "items", "watched")
+    __slots__ = ("delay", "free", "items", "members", "watched")
 
-    def __init__(self, delay: float) -> None:
-        self.delay = delay
+    def __init__(self, members: int, delay: float) -> None:
         self.items: OrderedDict[Item, float] = OrderedDict()
+        self.members = members
+        self.delay = delay
         self.free: dict[str, Worker] = {}
         self.watched = False
-
-    @abstractmethod
-    def limit(self) -> int:
-        """How many items could ever stand here at once: when they do, waiting for more is of no use."""
 
     @abstractmethod
     def take(self, room: int) -> list[Job]:

@@ -79,7 +79,7 @@ class Scheduler:
             self._withdraw(job, Cause.cancelled, now)
         else:
             job.state = JOB_TRANSITIONS[job.state, CANCEL]
-            self._ledger.effects += (Finish(job, Cause.cancelled), Cancel(_worker_id(job), (job_id,)))
+            self._ledger.effects += (Finish(job, Cause.cancelled), Cancel(job.worker_id, (job_id,)))
         return self._conclude(now)
 
     # Time
@@ -243,7 +243,7 @@ class Scheduler:
     def _return(self, job: Job, now: float) -> None:
         """A job in flight has been answered to its end."""
         self._ledger.leave(job, None)
-        worker = self._workers[_worker_id(job)]
+        worker = self._workers[job.worker_id]
         del worker.in_flight[job.id]
         self._source_of(job).returned(job, now)
         self._place_freed(worker)
@@ -297,14 +297,8 @@ class Scheduler:
     def _source_of(self, job: Job) -> Source:
         return self._alone if job.alone else self._source
 
-    def _sequences(self) -> Collection[str]:
+    def _sequences(self) -> Collection[str | None]:
         return self._source.open if isinstance(self._source, Sequences) else ()
-
-
-def _worker_id(job: Job) -> str:
-    if job.worker_id is None:
-        raise RuntimeError(f"{job} has not been sent to a worker")
-    return job.worker_id
 
 
 def _compose(policy: Policy, ledger: Ledger) -> tuple[Source, Admission]:

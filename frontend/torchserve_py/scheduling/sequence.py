@@ -113,23 +113,18 @@ class Sequence:
 
 
 class SequenceLane(Lane[Sequence]):
-    """One worker's ready sequences; how many are bound to it, and how many of these have a job in flight.
+    """One worker's ready sequences; its members are those bound to it.
 
-    At most `batch_size` of them do. Pending sequences stand in a lane that has no worker.
+    `running` of them, at most `batch_size`, have a job in flight. Pending sequences stand in a lane without a worker.
     """
 
-    __slots__ = ("batch_size", "bound", "running", "worker_id")
+    __slots__ = ("batch_size", "running", "worker_id")
 
     def __init__(self, worker_id: str | None, batch_size: int, delay: float) -> None:
-        super().__init__(delay)
+        super().__init__(0, delay)
         self.worker_id = worker_id
         self.batch_size = batch_size
-        self.bound = 0
         self.running = 0
-
-    def limit(self) -> int:
-        """Every sequence that is bound here could be ready."""
-        return self.bound
 
     def take(self, room: int) -> list[Job]:
         """One job of each of the next sequences, as far as these may run together."""

@@ -36,7 +36,7 @@ class Sequences:
     """
 
     def __init__(self, ledger: Ledger, policy: SequencePolicy, batch_size: int, delay: float, *, joins: bool) -> None:
-        self.open: dict[str, Sequence] = {}
+        self.open: dict[str | None, Sequence] = {}  # keyed as jobs are, whose sequence_id is optional
         self._ledger = ledger
         self._policy = policy
         self._batch_size = batch_size
@@ -55,7 +55,7 @@ class Sequences:
 
     def admit(self, job: Job, now: float) -> Cause | None:
         """Queue the job in its sequence, which it opens if need be; or say why it is refused."""
-        sequence = self.open.get(_id(job))
+        sequence = self.open.get(job.sequence_id)
         if sequence is None:
             if (cause := self._closed_cause(job, now)) is not None:
                 return cause
@@ -74,17 +74,17 @@ class Sequences:
 
     def withdraw(self, job: Job, now: float) -> None:
         """A waiting job is over: its place in the queue of its sequence is free."""
-        sequence = self.open[_id(job)]
+        sequence = self.open[job.sequence_id]
         sequence.waiting.remove(job)
         self._settle(sequence, now)
 
     def streams(self, job: Job, now: float) -> None:
         """The next job of the sequence may join."""
-        self._settle(self.open[_id(job)], now)
+        self._settle(self.open[job.sequence_id], now)
 
     def returned(self, job: Job, now: float) -> None:
         """A job in flight is over: the next one is called, or the sequence rests, or ends if the job was its last."""
-        sequence = self.open[_id(job)]
+        sequence = self.open[job.sequence_id]
         sequence.in_flight.remove(job)
         if not sequence.in_flight:
             sequence.lane.running -= 1
@@ -142,12 +142,16 @@ class Sequences:
         """Why a job must not open a sequence: it continues one whose state is gone."""
         if job.starts_sequence or self._policy.restart_expired:
             return None
-        return self._closed.refusal(_id(job), now)
+        return self._closed.refusal(job.sequence_id, now)
 
     def _open(self, job: Job, now: float) -> None:
-        sequence = Sequence(_id(job), job, self._pending, self._policy, now)
+        if job.sequence_id is None:
+            raise ValueError(
+                f"job {job.id} has no sequence_id, and every job of a stateful model that is not alone needs one"
+            )
+        sequence = Sequence(job.sequence_id, job, self._pending, self._policy, now)
         self.open[sequence.id] = sequence
-        self._pending.bound += 1
+        self._pending.members += 1
         self._pending.items[sequence] = now
         self._closed.forget(sequence.id)
         self._ledger.deadlines.watch(sequence, now)
@@ -157,12 +161,12 @@ class Sequences:
         """Bind pending sequences, the oldest first, each to the worker with the most free slots."""
         pending = self._pending
         while pending.items and self._lanes:
-            lane = min(self._lanes.values(), key=lambda lane: lane.bound)
-            if lane.bound >= self._slots:
+            lane = min(self._lanes.values(), key=lambda lane: lane.members)
+            if lane.members >= self._slots:
                 return
             sequence, _ = pending.items.popitem(last=False)
-            pending.bound -= 1
-            lane.bound += 1
+            pending.members -= 1
+            lane.members += 1
             sequence.lane = lane
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, BIND]
             lane.items[sequence] = now
@@ -225,7 +229,7 @@ class Sequences:
         sequence.state = SEQUENCE_TRANSITIONS[sequence.state, CLOSE]
         del self.open[sequence.id]
         lane = sequence.lane
-        lane.bound -= 1
+        lane.members -= 1
         lane.items.pop(sequence, None)
         self._ledger.stirred.append(lane)  # those left may all be ready now
         self._closed.remember(sequence.id, reason, now)
@@ -236,7 +240,7 @@ class Sequences:
 
     def _admit_again(self, job: Job, now: float) -> None:
         """A job that was accepted once: limits do not apply, but it must not continue a state that is gone."""
-        if (sequence := self.open.get(_id(job))) is not None:
+        if (sequence := self.open.get(job.sequence_id)) is not None:
             sequence.waiting.append(job)
         elif (cause := self._closed_cause(job, now)) is not None:
             self._ledger.leave(job, cause)
@@ -247,9 +251,3 @@ class Sequences:
         """No further sequence is bound to the worker; those that are."""
         self._lanes.pop(worker.id, None)
         return [sequence for sequence in self.open.values() if sequence.lane is worker.lane]
-
-
-def _id(job: Job) -> str:
-    if job.sequence_id is None:
-        raise ValueError(f"job {job.id} has no sequence_id; every job of a stateful model that is not alone needs one")
-    return job.sequence_id

@@ -1,6 +1,6 @@
-"""What must be true of a scheduler between any two events. For tests: it looks at everything, so it costs O(n)."""
+"""What must be true of a scheduler between any two events. It looks at everything, so it costs O(n)."""
 
-from torchserve_py.scheduling.admission import WhileBelow
+from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import CANCELLED, RUNNING, STREAMING, WAITING, Job
 from torchserve_py.scheduling.lane import Worker
 from torchserve_py.scheduling.scheduler import Scheduler
@@ -9,74 +9,77 @@ from torchserve_py.scheduling.sequence import RUNNING as SEQUENCE_RUNNING
 from torchserve_py.scheduling.sequences import Sequences
 
 
-def validate(scheduler: Scheduler) -> None:
-    """Raise AssertionError if the scheduler contradicts itself."""
+def validate(scheduler: Scheduler, now: float) -> None:
+    """Raise AssertionError if the scheduler contradicts itself, or holds back what could run."""
     ledger = scheduler._ledger
     assert not ledger.effects, f"effects were left over: {ledger.effects}"
     assert not ledger.stirred, f"lanes were left to serve: {ledger.stirred}"
     for worker in scheduler._workers.values():
-        _validate_worker(scheduler, worker)
+        validate_worker(scheduler, worker, now)
     for job in ledger.jobs.values():
-        _validate_job(scheduler, job)
+        validate_job(scheduler, job)
     assert scheduler.queued + scheduler.in_flight == len(ledger.jobs)
     if isinstance(scheduler._source, Sequences):
-        _validate_sequences(scheduler._source)
+        validate_sequences(scheduler._source)
+    deadline = scheduler.next_deadline()
+    assert deadline is None or deadline > now, "what was due has not been done"
 
 
-def _validate_worker(scheduler: Scheduler, worker: Worker) -> None:
+def validate_worker(scheduler: Scheduler, worker: Worker, now: float) -> None:
     room = scheduler._admission.room(worker)
     assert room >= 0, f"{worker} has more in flight than it may"
-    assert (worker.id in worker.lane.free) == (room > 0 and not worker.retiring), f"{worker} free or not"
+    assert (worker.id in worker.lane.free) == (room > 0 and not worker.retiring), f"{worker} is free or is not"
     assert worker.in_flight or not worker.retiring, f"{worker} should have been released"
-    if isinstance(scheduler._admission, WhileBelow) and worker.lane.free and worker.lane.items:
-        first = next(iter(worker.lane.items))
-        assert isinstance(first, Sequence), f"{first} waits although {worker} has room"
-        assert not first.in_flight, f"{first} may join but waits"
     for job in worker.in_flight.values():
         assert job.worker_id == worker.id
         assert job.state in (RUNNING, STREAMING, CANCELLED), f"{job} is in flight"
+    if worker.lane.free:
+        assert not scheduler._alone.lane.items, f"a describe waits although {worker} has room"
+    if worker.lane.free and worker.lane.items and not scheduler._admission.waits(worker.lane, now):
+        assert isinstance(worker.lane, SequenceLane), f"jobs wait although {worker} has room"
+        assert worker.lane.running == worker.lane.batch_size, f"sequences wait although {worker} has room"
+        assert not next(iter(worker.lane.items)).in_flight, f"a joiner waits although {worker} has room"
 
 
-def _validate_job(scheduler: Scheduler, job: Job) -> None:
-    if job.state is WAITING:
-        if job.alone:
-            assert job in scheduler._alone.lane.items
-        elif isinstance(scheduler._source, Sequences):
-            assert job in scheduler._source.open[job.sequence_id or ""].waiting
-        else:
-            assert job in scheduler._source.lane.items  # type: ignore[attr-defined]
-        assert job.watched or job.expires_at is None, f"{job} would never expire"
-    else:
+def validate_job(scheduler: Scheduler, job: Job) -> None:
+    if job.state is not WAITING:
         assert job.state in (RUNNING, STREAMING, CANCELLED), f"{job} is over but was kept"
-        assert job.id in scheduler._workers[job.worker_id or ""].in_flight
+        assert job.id in scheduler._workers[job.worker_id].in_flight
+        return
+    assert job.watched or job.expires_at is None, f"{job} would never expire"
+    source = scheduler._source_of(job)
+    if isinstance(source, Fifo):
+        assert job in source.lane.items
+    elif isinstance(source, Sequences):
+        assert job in source.open[job.sequence_id].waiting
 
 
-def _validate_sequences(source: Sequences) -> None:
-    lanes = {id(sequence.lane): sequence.lane for sequence in source.open.values()}
-    for lane in [source._pending, *source._lanes.values(), *lanes.values()]:
+def validate_sequences(source: Sequences) -> None:
+    lanes = {id(lane): lane for lane in (*source._lanes.values(), *(s.lane for s in source.open.values()))}
+    for lane in [source._pending, *lanes.values()]:
         bound = [sequence for sequence in source.open.values() if sequence.lane is lane]
-        assert lane.bound == len(bound)
+        assert lane.members == len(bound)
         assert lane.running == sum(bool(sequence.in_flight) for sequence in bound) <= lane.batch_size
         assert set(lane.items) == {sequence for sequence in bound if sequence.state in (READY, PENDING)}
+    if source._pending.items:
+        assert all(lane.members >= source._slots for lane in source._lanes.values()), "a slot is free, a sequence waits"
     for sequence_id, sequence in source.open.items():
         assert sequence.id == sequence_id
         assert sequence.watched, f"{sequence} would never end"
-        _validate_sequence(source, sequence)
+        validate_sequence(source, sequence)
 
 
-def _validate_sequence(source: Sequences, sequence: Sequence) -> None:
+def validate_sequence(source: Sequences, sequence: Sequence) -> None:
+    waiting, in_flight = len(sequence.waiting), len(sequence.in_flight)
     assert sequence.state is not CLOSED, f"{sequence} is closed but was kept"
     assert (sequence.state is PENDING) == (sequence.lane is source._pending)
-    assert isinstance(sequence.lane, SequenceLane)
     assert all(job.state is WAITING and job.sequence_id == sequence.id for job in sequence.waiting)
-    assert len(sequence.in_flight) <= (2 if source._joins else 1), f"{sequence} has too much in flight"
-    assert sequence.ending is None or sequence.in_flight, f"{sequence} should have closed"
-    match sequence.state:
-        case s if s is PENDING:
-            assert sequence.waiting and not sequence.in_flight
-        case s if s is READY:
-            assert sequence.waiting and len(sequence.in_flight) <= source._joins
-        case s if s is SEQUENCE_RUNNING:
-            assert sequence.in_flight and not (sequence.waiting and source._may_join(sequence))
-        case s if s is IDLE:
-            assert not sequence.waiting and not sequence.in_flight
+    assert in_flight <= (2 if source._joins else 1), f"{sequence} has too much in flight"
+    assert sequence.ending is None or in_flight, f"{sequence} should have closed"
+    right = {
+        PENDING: waiting and not in_flight,
+        READY: waiting and in_flight <= source._joins,
+        SEQUENCE_RUNNING: in_flight and not (waiting and source._may_join(sequence)),
+        IDLE: not waiting and not in_flight,
+    }
+    assert right[sequence.state], f"{sequence} is not {sequence.state}"

@@ -90,7 +90,7 @@ class Play:
         return self.scheduler.next_deadline()
 
     def _written(self, effects: Effects) -> list[str]:
-        validate(self.scheduler)
+        validate(self.scheduler, self.now)
         return [written(effect) for effect in effects]
 
 

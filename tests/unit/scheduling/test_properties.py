@@ -1,0 +1,290 @@
+"""Random interleavings of every event, for each of the four combinations of source and admission.
+
+After each event the scheduler must not contradict itself (`invariants.py`), and what it did must be right as seen from
+outside: by the workers that get batches, and by the clients that get outcomes.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.unit.scheduling.invariants import validate
+
+from torchserve_py.scheduling.effects import Cancel, Cause, Effects, EndReason, EndSequence, Finish, Released, Send
+from torchserve_py.scheduling.job import Job
+from torchserve_py.scheduling.policy import Policy, SequencePolicy
+from torchserve_py.scheduling.scheduler import Scheduler
+from torchserve_py.scheduling.sequences import Sequences
+
+picks = st.integers(0, 1_000)
+moments = st.sampled_from([0.0, 0.1, 0.4, 1.0, 3.0, 10.0])
+sequence_ids = st.sampled_from("stuvwxyz")
+
+
+@dataclass
+class WorkerSeen:
+    """A worker as the shell sees it."""
+
+    retired: bool = False
+    in_flight: dict[str, Job] = field(default_factory=dict)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Events in, and a record of all that came out."""
+
+    policy = Policy()
+
+    @initialize(
+        batch_size=st.integers(1, 3),
+        delay=st.sampled_from([0.0, 1.0]),
+        queue_size=st.integers(1, 3),
+        max_sequences=st.integers(1, 6),
+        timeout=st.sampled_from([None, 2.0, 6.0]),
+        lenient=st.booleans(),
+        workers=st.integers(0, 2),
+    )
+    def start(self, batch_size, delay, queue_size, max_sequences, timeout, lenient, workers):
+        limits = self.policy.sequences and SequencePolicy(4.0, timeout, queue_size, max_sequences, lenient)
+        self.policy = replace(
+            self.policy, batch_size=batch_size, max_batch_delay=delay, queue_size=2 * queue_size, sequences=limits
+        )
+        self.scheduler = Scheduler(self.policy)
+        self.now = 0.0
+        self.jobs: list[Job] = []
+        self.number: dict[str, int] = {}
+        self.workers: dict[str, WorkerSeen] = {}
+        self.wanted = 0
+        self.outcomes: Counter[str] = Counter()
+        self.streaming: set[str] = set()
+        self.last_sent: dict[str | None, int] = {}
+        self.homes: dict[str, str] = {}
+        self.open: dict[str, object] = {}
+        self.closed_with: Cause | None = None
+        self.set_workers(workers)
+        for _ in range(workers):
+            self.worker_up()
+
+    # Events
+
+    @rule(
+        sequence_id=sequence_ids,
+        starts=st.booleans(),
+        ends=st.sampled_from([False, False, False, True]),
+        alone=st.sampled_from([False] * 9 + [True]),
+        patience=st.sampled_from([None, None, None, 0.0, 0.5, 3.0]),
+    )
+    def submit(self, sequence_id, starts, ends, alone, patience):
+        job = Job(
+            f"job{len(self.jobs)}",
+            sequence_id if self.policy.sequences else None,
+            starts_sequence=starts,
+            ends_sequence=ends,
+            alone=alone,
+            expires_at=None if patience is None else self.now + patience,
+        )
+        self.number[job.id] = len(self.jobs)
+        self.jobs.append(job)
+        self.perform(self.scheduler.submit(job, self.now))
+        assert self.closed_with is None or self.outcomes[job.id] == 1
+
+    @precondition(lambda self: any(worker.in_flight for worker in self.workers.values()))
+    @rule(pick=picks, more=st.booleans())
+    def part(self, pick, more):
+        running = [job_id for worker in self.workers.values() for job_id in worker.in_flight]
+        self.hand_in(running[pick % len(running)], more)
+
+    def hand_in(self, job_id, more):
+        if more:
+            self.streaming.add(job_id)
+        else:
+            worker = next(worker for worker in self.workers.values() if job_id in worker.in_flight)
+            del worker.in_flight[job_id]
+            if not self.outcomes[job_id]:
+                self.outcomes[job_id] += 1
+        self.perform(self.scheduler.part(job_id, more, self.now))
+
+    @precondition(lambda self: self.jobs)
+    @rule(pick=picks)
+    def cancel(self, pick):
+        job = self.jobs[-1 - pick % min(len(self.jobs), 10)]
+        self.perform(self.scheduler.cancel(job.id, self.now))
+        assert self.outcomes[job.id] == 1
+
+    @rule(seconds=moments)
+    def time_passes_unnoticed(self, seconds):
+        self.now += seconds
+        self.perform(self.scheduler.tick(self.now) if not seconds else ())
+
+    @rule(seconds=moments)
+    def tick(self, seconds):
+        self.now += seconds
+        self.perform(self.scheduler.tick(self.now))
+
+    @precondition(lambda self: self.scheduler.next_deadline() is not None)
+    @rule()
+    def wake(self):
+        deadline = self.scheduler.next_deadline()
+        self.now = max(self.now, deadline)
+        self.perform(self.scheduler.tick(self.now))
+        assert self.scheduler.next_deadline() != deadline
+
+    @precondition(lambda self: len(self.workers) < 4)
+    @rule()
+    def worker_up(self):
+        worker_id = next(f"w{number}" for number in range(9) if f"w{number}" not in self.workers)
+        self.workers[worker_id] = WorkerSeen()
+        self.perform(self.scheduler.worker_up(worker_id, self.now))
+
+    @precondition(lambda self: self.workers)
+    @rule(pick=picks, cause=st.sampled_from([Cause.worker_died, Cause.response_timeout]))
+    def worker_lost(self, pick, cause):
+        worker_id = list(self.workers)[pick % len(self.workers)]
+        effects = self.scheduler.worker_lost(worker_id, cause, self.now)
+        lost = self.workers.pop(worker_id)
+        self.perform(effects)
+        assert all(self.outcomes[job_id] == 1 for job_id in lost.in_flight)
+
+    @precondition(lambda self: self.workers)
+    @rule(pick=picks)
+    def retire(self, pick):
+        worker_id = list(self.workers)[pick % len(self.workers)]
+        self.workers[worker_id].retired = True
+        self.perform(self.scheduler.retire(worker_id, self.now))
+
+    @rule(count=st.integers(0, 3))
+    def set_workers(self, count):
+        self.wanted = count
+        self.perform(self.scheduler.set_workers(count, self.now))
+
+    @rule(sequence_id=sequence_ids, reason=st.sampled_from([EndReason.ended, EndReason.evicted]))
+    def end_sequence(self, sequence_id, reason):
+        self.perform(self.scheduler.end_sequence(sequence_id, reason, self.now))
+
+    @precondition(lambda self: len(self.jobs) > 20)
+    @rule()
+    def drain(self):
+        self.perform(self.scheduler.drain(self.now))
+
+    @precondition(lambda self: len(self.jobs) > 25)
+    @rule(cause=st.sampled_from([Cause.unregistered, Cause.draining]))
+    def close(self, cause):
+        self.perform(self.scheduler.close(cause, self.now), closing=True)
+        self.closed_with = self.closed_with or cause
+        assert self.scheduler.is_idle
+
+    # What comes out
+
+    def perform(self, effects: Effects, closing: bool = False) -> None:
+        ended = Counter()
+        if closing:
+            for worker in self.workers.values():
+                worker.in_flight.clear()
+        for effect in effects:
+            match effect:
+                case Send():
+                    self.see_batch(effect)
+                case Finish(job, _):
+                    self.outcomes[job.id] += 1
+                case Cancel(worker_id, job_ids):
+                    assert set(job_ids) <= self.workers[worker_id].in_flight.keys()
+                case EndSequence(worker_id, sequence_id, _):
+                    ended[sequence_id] += 1
+                    assert self.homes.pop(sequence_id, worker_id) == worker_id
+                case Released(worker_id):
+                    worker = self.workers.pop(worker_id)
+                    assert worker.retired and not worker.in_flight
+        self.see_sequences(ended)
+        assert all(count <= 1 for count in self.outcomes.values()), "a job had two outcomes"
+
+    def see_batch(self, batch: Send) -> None:
+        worker = self.workers[batch.worker_id]
+        size = self.policy.batch_size
+        assert not worker.retired
+        assert batch.jobs
+        if not self.policy.continuous:
+            assert not worker.in_flight, "a batch was sent to a worker that has one"
+            assert len(batch.jobs) <= size
+        if batch.jobs[0].alone:
+            assert len(batch.jobs) == 1
+        elif self.policy.sequences:
+            self.see_steps(worker, batch)
+        self.see_order(batch)
+        worker.in_flight.update((job.id, job) for job in batch.jobs)
+        assert len(worker.in_flight) <= size * (2 if self.policy.continuous and self.policy.sequences else 1)
+
+    def see_steps(self, worker: WorkerSeen, batch: Send) -> None:
+        steps = Counter(job.sequence_id for job in batch.jobs)
+        assert max(steps.values()) == 1, "two jobs of a sequence in one batch"
+        before = [job for job in worker.in_flight.values() if not job.alone]
+        for job in batch.jobs:
+            assert self.homes.setdefault(job.sequence_id, batch.worker_id) == batch.worker_id
+            own = [running.id for running in before if running.sequence_id == job.sequence_id]
+            assert len(own) <= (1 if self.policy.continuous else 0)
+            assert set(own) <= self.streaming, "a job joined one that had not begun to stream"
+        assert len({job.sequence_id for job in [*before, *batch.jobs]}) <= self.policy.batch_size
+
+    def see_order(self, batch: Send) -> None:
+        for job in batch.jobs:
+            queue = "alone" if job.alone else job.sequence_id
+            assert self.last_sent.get(queue, -1) < self.number[job.id], f"{job} was overtaken"
+            self.last_sent[queue] = self.number[job.id]
+            assert job.expires_at is None or job.expires_at > self.now, f"{job} was sent though it had expired"
+            assert not self.outcomes[job.id]
+
+    def see_sequences(self, ended: Counter) -> None:
+        """Each sequence that is not open any more has ended once, and no other has."""
+        source = self.scheduler._source
+        if not isinstance(source, Sequences):
+            assert not ended
+            return
+        gone = {sequence_id for sequence_id, seen in self.open.items() if source.open.get(sequence_id) is not seen}
+        assert ended == Counter(gone)
+        capacity = max(self.policy.sequences.max_sequences, self.wanted * self.policy.batch_size)
+        assert len(source.open) <= max(capacity, len(self.open))
+        was = Counter(sequence.lane.worker_id for sequence in self.open.values())
+        self.open = dict(source.open)
+        for worker_id, bound in Counter(sequence.lane.worker_id for sequence in self.open.values()).items():
+            if worker_id is not None and bound > was[worker_id]:
+                assert bound <= ceil(capacity / max(1, self.wanted)), "a worker has more sequences than slots"
+
+    @invariant()
+    def consistent(self):
+        if hasattr(self, "scheduler"):
+            self.perform(self.scheduler.tick(self.now))
+            validate(self.scheduler, self.now)
+
+    def teardown(self):
+        """Left alone with a worker, everything that was accepted is answered and every sequence ends by itself."""
+        if not hasattr(self, "scheduler"):
+            return
+        self.set_workers(1)
+        if all(worker.retired for worker in self.workers.values()):
+            self.worker_up()
+        for _ in range(1_000):
+            for worker in list(self.workers.values()):
+                for job_id in list(worker.in_flight):
+                    self.hand_in(job_id, False)
+            if self.scheduler.is_idle:
+                break
+            if not self.scheduler.in_flight:
+                self.wake()
+        assert self.scheduler.is_idle
+        assert all(self.outcomes[job.id] == 1 for job in self.jobs), "a job had no outcome"
+        assert not self.open
+
+
+def machine(policy: Policy) -> type:
+    played = type("Machine", (SchedulerMachine,), {"policy": policy}).TestCase
+    played.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+    return played
+
+
+SEQUENCES = SequencePolicy(max_idle=4.0)
+
+TestFifoWhenIdle = machine(Policy())
+TestFifoWhileBelow = machine(Policy(continuous=True))
+TestSequencesWhenIdle = machine(Policy(sequences=SEQUENCES))
+TestSequencesWhileBelow = machine(Policy(continuous=True, sequences=SEQUENCES))
