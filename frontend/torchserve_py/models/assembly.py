@@ -113,9 +113,7 @@ class Assembly:
 
     def _plan(self, request: RegisterRequest, files: ModelFiles, *, at_startup: bool) -> Plan:
         manifest = files.manifest
-        name = request.model_name or manifest.model_name
-        if not name:
-            raise InvalidModel("Model name is not defined.")
+        name = request.model_name or files.name
         handler = request.handler or manifest.handler or self._settings.default_service_handler
         if not handler:
             raise InvalidModel(

@@ -1,0 +1,58 @@
+"""Registering and unregistering, with real files and everything but worker processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.models.assembly import RegisterRequest
+from torchserve_py.models.registry import ModelRegistry
+from torchserve_py.settings import Settings
+from torchserve_py.workers.listener import WorkerListener
+
+MakeRegistry = Callable[..., ModelRegistry]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """An empty model store."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def make_registry(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRegistry:
+    """Make a registry on a host without GPUs: `make_registry(enable_model_api=True)`."""
+    monkeypatch.setattr("torchserve_py.models.assembly.list_gpus", lambda: ())
+
+    def make(**settings: Any) -> ModelRegistry:
+        values = Settings(model_store=store, temp_dir=tmp_path, **settings)
+        return ModelRegistry(values, WorkerListener(tmp_path), ServerMetrics())
+
+    return make
+
+
+def write_model(folder: Path, manifest: dict[str, Any] | None = None) -> Path:
+    """Write a model folder, a packed one where there is a manifest."""
+    folder.mkdir()
+    (folder / "handler.py").write_text("def handle(data, context):\n    return data\n")
+    if manifest is not None:
+        (folder / "MAR-INF").mkdir()
+        (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def without_workers(url: str, **more: Any) -> RegisterRequest:
+    return RegisterRequest(url=url, initial_workers=0, **more)
+
+
+async def test_a_model_that_no_one_names_is_called_as_its_archive(make_registry: MakeRegistry, store: Path) -> None:
+    write_model(store / "my-model", {"model": {"handler": "handler.py"}})
+    result = await make_registry().register(without_workers("my-model"))
+    assert (result.model_name, result.model_version) == ("my_model", "1.0")
