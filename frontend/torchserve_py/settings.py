@@ -100,7 +100,6 @@ class _Resolver:
             self._resolve_one(name, source, env_enabled=env_enabled)
         self._check_environment(env_enabled=env_enabled)
         self._check_pending()
-        self._check_origin_of_models()
         return self._out
 
     # The file
@@ -195,14 +194,6 @@ class _Resolver:
         ]
         if without_effect:
             self._out.warnings.append(f"No effect in this version yet: {', '.join(without_effect)}")
-
-    def _check_origin_of_models(self) -> None:
-        enabled, urls = self._out.effective.get("enable_model_api"), self._out.effective.get("allowed_urls")
-        if enabled is not None and enabled.value and urls is not None and urls.origin == _DEFAULT:
-            self._out.warnings.append(
-                "Models can be registered from every URL, that of any local file included: "
-                "name the right ones with allowed_urls in config.properties"
-            )
 
     # Values
 

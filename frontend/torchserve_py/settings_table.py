@@ -20,7 +20,7 @@ from torchserve_py.value_kinds import Kind, ModelsMap
 T = TypeVar("T")
 
 _BY_RULE = "TS_<KEY>"
-_PATTERN_OF_ANY_URL = "file://.*|http(s)?://.*"
+_LOCAL_FILES = "file://.*"  # TorchServe's default allows every URL
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Settings:
     )
     allowed_urls: tuple[re.Pattern[str], ...] = _setting(
         kinds.regexes,
-        (re.compile(_PATTERN_OF_ANY_URL, re.IGNORECASE),),
+        (re.compile(_LOCAL_FILES, re.IGNORECASE),),
         "regular expressions, one of which the whole URL of an archive must match; case does not count",
     )
     use_env_allowed_urls: bool = _setting(

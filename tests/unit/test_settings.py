@@ -337,9 +337,13 @@ def test_settings_of_missing_features_are_told_of_when_they_differ_from_the_defa
     ]
 
 
-def test_registering_from_anywhere_is_told_of(home):
-    assert "allowed_urls" in configure(home, "enable_model_api=true").warnings[0]
-    assert not configure(home, "enable_model_api=true\nallowed_urls=https://models/.*").warnings
+@pytest.mark.parametrize(
+    ("url", "allowed"),
+    [("file:///models/x.mar", True), ("FILE:///x.mar", True), ("https://h/x.mar", False), ("http://h/x.mar", False)],
+)
+def test_remote_urls_are_refused_unless_they_are_allowed(home, url, allowed):
+    settings = configure(home, "enable_model_api=true").settings()
+    assert any(pattern.fullmatch(url) for pattern in settings.allowed_urls) is allowed
 
 
 # What callers see
