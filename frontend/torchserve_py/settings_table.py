@@ -209,7 +209,7 @@ class Settings:
         kinds.integer(1), 1048576, "bytes that the server holds for one slow reader of a streamed response"
     )
     drain_timeout: int = _setting(
-        kinds.integer(0), 30, "seconds that accepted requests and open sequences have to finish when the server stops"
+        kinds.integer(0), 10, "seconds that accepted requests and open sequences have to finish when the server stops"
     )
     ts_header_key_sequence_id: str = _setting(
         kinds.text,
