@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from torchserve_py.archive.model_spec import ModelSpec
 from torchserve_py.settings import Resolution
 from torchserve_py.settings_table import SOURCES
 
@@ -47,6 +48,8 @@ def show(value: Any, nothing: str | None = None) -> str:
         return str(value).lower()
     if isinstance(value, re.Pattern):
         return str(value.pattern)
+    if isinstance(value, ModelSpec):
+        return str(value)
     if isinstance(value, tuple):
         return ",".join(map(show, value)) or "(none)"
     if isinstance(value, dict):

@@ -222,13 +222,21 @@ class _Resolver:
     def _from_flag(self, name: str, source: Source, flag: str) -> None:
         given = getattr(self._flags, name)
         if name == "load_models":
-            models = [model for each in given for model in source.kind.read(each, self._cwd)]
-            self._out.effective[name] = Effective(tuple(models), f"flag {flag}")
+            self._from_texts(name, source, given, flag)
             return
         if name in ("model_store", "workflow_store") and not (self._cwd / given).is_dir():
             self._out.errors.append(f"{flag} directory not found: {given}")
             return
         self._read(name, source, given, f"flag {flag}", f"{flag} {given}")
+
+    def _from_texts(self, name: str, source: Source, texts: Sequence[str], flag: str) -> None:
+        """Store what the values of a flag with several make together."""
+        try:
+            values = [value for text in texts for value in source.kind.read(text, self._cwd)]
+        except ValueError as error:
+            self._refuse(source, f"{flag} {' '.join(texts)}", error)
+        else:
+            self._out.effective[name] = Effective(tuple(values), f"flag {flag}")
 
     def _from_file(self, name: str, source: Source, entry: Property) -> None:
         place = self._place(entry)
@@ -259,8 +267,11 @@ class _Resolver:
         try:
             self._out.effective[name] = Effective(source.kind.read(text, self._cwd), origin)
         except ValueError as error:
-            reason = f"{error}, expected" if error.args else "expected"
-            self._out.errors.append(f"Invalid configuration: {described}: {reason} {source.kind.expected}")
+            self._refuse(source, described, error)
+
+    def _refuse(self, source: Source, described: str, error: ValueError) -> None:
+        reason = f"{error}, expected" if error.args else "expected"
+        self._out.errors.append(f"Invalid configuration: {described}: {reason} {source.kind.expected}")
 
 
 _FIELDS = {each.name: each for each in fields(Settings)}

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from torchserve_py import value_kinds as kinds
 from torchserve_py.addresses import Address
+from torchserve_py.archive.model_spec import ModelSpec
 from torchserve_py.value_kinds import Kind, ModelsMap
 
 T = TypeVar("T")
@@ -124,7 +125,7 @@ class Settings:
         flag="--workflow-store",
         default_text="the model store",
     )
-    load_models: tuple[str, ...] = _setting(
+    load_models: tuple[ModelSpec, ...] = _setting(
         kinds.model_list, (), "models to load at start-up; `all` loads the whole model store", flag="--models"
     )
     models: ModelsMap = field(

@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from torchserve_py.addresses import Address, parse_address
+from torchserve_py.archive.model_spec import ModelSpec, parse_model_specs
 
 T_co = TypeVar("T_co", covariant=True)
 
 #: What ``models`` holds: model name -> version -> settings of that version.
 ModelsMap = dict[str, dict[str, dict[str, Any]]]
-
-_SCHEME = re.compile(r"\w+://")
-_STARTS_A_SPEC = re.compile(r"\s*(?:[\w.-]+=|\w+://|[^,]*\.(?:mar|model|tar\.gz|tgz)\s*(?:,|$))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,28 +142,14 @@ regex = Kind("a regular expression", lambda text, _: _compile(text))
 regexes = Kind("regular expressions with commas between them", _read_regexes)
 
 
-def _read_model_list(text: str, _: Path) -> tuple[str, ...]:
-    return tuple(split_model_list(text))
+def _read_model_list(text: str, _: Path) -> tuple[ModelSpec, ...]:
+    return tuple(parse_model_specs(text))
 
 
-model_list = Kind("all, or model archives, directories or URLs with commas between them", _read_model_list)
-
-
-def split_model_list(text: str) -> list[str]:
-    """Split ``load_models`` at its commas, but not at a comma inside a URL.
-
-    A comma inside a URL ends it only where the next piece is recognisably a model of its own: ``name=…``, another URL,
-    or a file name of an archive.
-    """
-    specs: list[str] = []
-    start = 0
-    for comma in re.finditer(",", text):
-        current = text[start : comma.start()]
-        if _SCHEME.search(current) is None or _STARTS_A_SPEC.match(text, comma.end()):
-            specs.append(current)
-            start = comma.end()
-    specs.append(text[start:])
-    return [spec.strip() for spec in specs if spec.strip()]
+model_list = Kind(
+    "all, or [name=]location with commas between them, a location being an archive, a directory or a URL",
+    _read_model_list,
+)
 
 
 def _read_json_object(text: str, _: Path) -> dict[str, Any]:

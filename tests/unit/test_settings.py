@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from torchserve_py.addresses import Address
+from torchserve_py.archive.model_spec import ModelSpec
 from torchserve_py.config_report import report
 from torchserve_py.flags import parse_flags
 from torchserve_py.settings import Settings, SettingsError, load, resolve
 from torchserve_py.settings_table import JVM_KEYS, SOURCES, env_of
-from torchserve_py.value_kinds import split_model_list
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_switches_of_the_command_line(home):
     assert settings.no_config_snapshots
     assert settings.disable_token_authorization
     assert settings.enable_model_api
-    assert settings.load_models == ("a.mar", "b=x.mar", "c.mar")
+    assert settings.load_models == (ModelSpec(None, "a.mar"), ModelSpec("b", "x.mar"), ModelSpec(None, "c.mar"))
 
 
 # Values
@@ -172,7 +172,7 @@ def test_values_are_typed(home):
     assert settings.token_expiration_min == 0.5
     assert settings.decode_input_request is False
     assert settings.number_of_gpu == 0
-    assert settings.load_models == ("a.mar", "b=b.mar")
+    assert settings.load_models == (ModelSpec(None, "a.mar"), ModelSpec("b", "b.mar"))
     assert settings.models == {"noop": {"1.0": {"batchSize": 4}}}
     assert settings.metrics_mode == "prometheus"
     assert settings.blacklist_env_vars.fullmatch("MY_PASSWORD_X")
@@ -221,6 +221,11 @@ def test_an_empty_list_of_allowed_urls_allows_none(home):
         ),
         ("ts_header_key_sequence_id=", "ts_header_key_sequence_id = : expected a text that is not empty"),
         (
+            "load_models=x.mar, a=",
+            'load_models = x.mar, a=: "a=" has no location behind its "=", expected all, or [name=]location with '
+            "commas between them, a location being an archive, a directory or a URL",
+        ),
+        (
             "job_queue_size=$$NO_SUCH$$",
             "job_queue_size = $$NO_SUCH$$: Invalid Environment Variable NO_SUCH (it is not set)",
         ),
@@ -238,6 +243,13 @@ def test_a_wrong_value_of_the_environment_names_the_variable(home):
     assert resolution.errors == [
         "Invalid configuration: environment variable TS_JOB_QUEUE_SIZE = x: expected a whole number of at least 1"
     ]
+
+
+def test_a_wrong_model_of_the_command_line_is_told(home):
+    (error,) = configure(home, argv=["--model-store", "store", "--models", "a.mar", "=b.mar"]).errors
+    assert error.startswith(
+        'Invalid configuration: --models a.mar =b.mar: "=b.mar" has no name before its "=", expected'
+    )
 
 
 def test_every_mistake_is_told_at_once(home):
@@ -276,23 +288,6 @@ def test_variables_in_values_are_replaced_before_anything_else(home):
 
 def test_a_malformed_file_names_its_line(home):
     assert configure(home, "a=1\nb=\\uzz").errors[0].startswith("Invalid configuration: config.properties:2: ")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a.mar,b.mar", ["a.mar", "b.mar"]),
-        (" a.mar , ,b=dir ", ["a.mar", "b=dir"]),
-        ("", []),
-        ("all", ["all"]),
-        ("https://h/a.mar?x=1,2&y=3", ["https://h/a.mar?x=1,2&y=3"]),
-        ("m=https://h/a?x=1,2,b.mar", ["m=https://h/a?x=1,2", "b.mar"]),
-        ("https://h/a.mar,https://h/b.mar,c=dir", ["https://h/a.mar", "https://h/b.mar", "c=dir"]),
-        ("dir,other", ["dir", "other"]),
-    ],
-)
-def test_a_list_of_models_is_split_at_commas_but_not_inside_a_url(text, expected):
-    assert split_model_list(text) == expected
 
 
 # Keys
@@ -358,12 +353,13 @@ def test_load_logs_the_warnings(home, monkeypatch, caplog):
 
 
 def test_the_report_shows_value_and_origin_and_no_secret(home):
-    text = "keystore_pass=hunter2\njob_queue_size=7\ndebug=maybe\nvmargs=x"
+    text = "keystore_pass=hunter2\njob_queue_size=7\ndebug=maybe\nvmargs=x\nload_models=a.mar,b=c"
     lines = list(report(configure(home, text)))
     rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines if line.split()[0] in SOURCES}
     assert list(rows) == list(SOURCES)
     assert rows["job_queue_size"].split() == ["7", "config.properties:2"]
     assert rows["keystore_pass"].split() == ["********", "config.properties:1"]
+    assert rows["load_models"].split() == ["a.mar,b=c", "config.properties:5"]
     assert rows["enable_metrics_api"].split() == ["true", "default"]
     assert rows["model_store"].split() == [str(home / "store"), "flag", "--model-store"]
     assert rows["debug"] == "(missing or wrong, see below)"

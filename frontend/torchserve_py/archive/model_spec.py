@@ -24,6 +24,10 @@ class ModelSpec(NamedTuple):
     name: str | None
     location: str
 
+    def __str__(self) -> str:
+        """As it is written in a list of models."""
+        return self.location if self.name is None else f"{self.name}={self.location}"
+
 
 def is_url(location: str) -> bool:
     """Whether a location is a URL and not a path: it starts with http://, https:// or file://."""
@@ -31,7 +35,7 @@ def is_url(location: str) -> bool:
 
 
 def parse_model_specs(value: str | Iterable[str]) -> list[ModelSpec]:
-    """Read `load_models` (one text) or the values of `--models`. Empty values mean nothing.
+    """Read `load_models`, or the values of `--models` one by one. Empty values mean nothing.
 
     Raises ValueError where a value has no location or an empty name.
     """
@@ -98,5 +102,5 @@ def _parse_value(value: str) -> ModelSpec:
         return ModelSpec(None, value)
     name, location = named.group(1).strip(), named.group(2).strip()
     if not name or not location:
-        raise ValueError(f'"{value}" is no model to load: expected <location> or <name>=<location>')
+        raise ValueError(f'"{value}" has no {"location behind" if name else "name before"} its "="')
     return ModelSpec(name, location)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchserve_py.archive.errors import ArchiveError
-from torchserve_py.archive.model_spec import ModelSpec, expand_model_specs, parse_model_specs
+from torchserve_py.archive.model_spec import ModelSpec, expand_model_specs
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.assembly import Assembly, Plan, RegisterRequest
 from torchserve_py.models.config import InvalidModelConfig
@@ -125,7 +125,7 @@ class ModelRegistry:
 
     async def load_startup_models(self) -> None:
         """Register what ``load_models`` names; a model that cannot be is logged, and the others are served."""
-        specs = expand_model_specs(parse_model_specs(self._settings.load_models), self._settings.model_store)
+        specs = expand_model_specs(self._settings.load_models, self._settings.model_store)
         await asyncio.gather(*(self._load_at_startup(spec) for spec in specs))
 
     async def register(self, request: RegisterRequest) -> RegisterResult:
