@@ -100,6 +100,7 @@ class _Resolver:
             self._resolve_one(name, source, env_enabled=env_enabled)
         self._check_environment(env_enabled=env_enabled)
         self._check_pending()
+        self._check_listeners()
         return self._out
 
     # The file
@@ -194,6 +195,15 @@ class _Resolver:
         ]
         if without_effect:
             self._out.warnings.append(f"No effect in this version yet: {', '.join(without_effect)}")
+
+    def _check_listeners(self) -> None:
+        for name in ("inference_address", "management_address", "metrics_address"):
+            each = self._out.effective.get(name)
+            if each is not None and each.value.is_tls:
+                self._out.errors.append(
+                    f"Invalid configuration: {each.origin}: {name} = {each.value}: https is not supported in this "
+                    "version yet, expected http://host[:port] or unix:/path, behind a proxy that ends TLS if need be"
+                )
 
     # Values
 

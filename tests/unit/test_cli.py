@@ -99,6 +99,15 @@ def test_a_wrong_configuration_is_told_before_any_process_starts(home, capsys, a
     assert not (home / "pid").exists()
 
 
+def test_an_https_listener_is_told_before_any_process_starts(home, capsys):
+    (home / "config.properties").write_text("management_address=https://127.0.0.1:8444")
+    assert launch(home, "--start", "--model-store", "store") == 1
+    assert capsys.readouterr().out.startswith(
+        "Invalid configuration: config.properties:1: management_address = https://127.0.0.1:8444: https is not"
+    )
+    assert not (home / "pid").exists()
+
+
 def test_a_pid_file_that_cannot_be_written_leaves_no_server(home, capsys):
     launcher = Launcher(["--model-store", "store"], module="fake_server", pid_path=home / "no_directory" / "pid")
     assert launcher.run() == 1

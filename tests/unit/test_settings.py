@@ -148,7 +148,7 @@ def test_values_are_typed(home):
         """
         inference_address=http://0.0.0.0
         management_address=unix:/tmp/m.sock
-        metrics_address=https://0.0.0.0
+        metrics_address=HTTP://0.0.0.0
         default_response_timeout= 300
         token_expiration_min=0.5
         decode_input_request=FALSE
@@ -167,7 +167,7 @@ def test_values_are_typed(home):
     ).settings()
     assert settings.inference_address == Address("http", "0.0.0.0", 80)
     assert settings.management_address == Address("unix", path="/tmp/m.sock")
-    assert settings.metrics_address == Address("https", "0.0.0.0", 8445)
+    assert settings.metrics_address == Address("http", "0.0.0.0", 8082)
     assert settings.default_response_timeout == 300
     assert settings.token_expiration_min == 0.5
     assert settings.decode_input_request is False
@@ -203,6 +203,11 @@ def test_an_empty_list_of_allowed_urls_allows_none(home):
             "inference_address=127.0.0.1:8080",
             "inference_address = 127.0.0.1:8080: Invalid binding address: 127.0.0.1:8080, expected http://host[:port], "
             "https://host[:port] or unix:/path, with a port below 65535",
+        ),
+        (
+            "metrics_address=https://0.0.0.0",
+            "metrics_address = https://0.0.0.0:8445: https is not supported in this version yet, expected "
+            "http://host[:port] or unix:/path, behind a proxy that ends TLS if need be",
         ),
         (
             "blacklist_env_vars=(",

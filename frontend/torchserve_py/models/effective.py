@@ -267,5 +267,6 @@ def _workers(
 def _runtime(overrides: RegistrationOverrides, json: Mapping[str, Any], manifest_runtime: str | None) -> str:
     runtime = overrides.runtime or json.get("runtimeType") or manifest_runtime or DEFAULT_RUNTIME
     if runtime not in RUNTIMES:
-        raise BadParameter(f"Invalid RuntimeType value: {runtime}")
+        why = "the C++ backend is not run here, " if runtime == "LSP" else ""
+        raise BadParameter(f"Invalid RuntimeType value: {runtime}: {why}it must be {' or '.join(RUNTIMES)}")
     return runtime

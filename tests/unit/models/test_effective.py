@@ -124,7 +124,9 @@ def test_runtime(api: str | None, json: str | None, manifest: str | None, runtim
 
 
 def test_an_unknown_runtime_is_refused() -> None:
-    with pytest.raises(BadParameter, match=r"^Invalid RuntimeType value: LSP$"):
+    with pytest.raises(BadParameter, match=r"^Invalid RuntimeType value: cobol: it must be python or python3$"):
+        effective({"runtime": "cobol"})
+    with pytest.raises(BadParameter, match=r"^Invalid RuntimeType value: LSP: the C\+\+ backend is not run here"):
         effective({"runtime": "LSP"})
 
 

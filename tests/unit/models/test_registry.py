@@ -11,6 +11,7 @@ import pytest
 
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.assembly import RegisterRequest
+from torchserve_py.models.errors import BadParameter
 from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.settings import Settings
 from torchserve_py.workers.listener import WorkerListener
@@ -56,3 +57,11 @@ async def test_a_model_that_no_one_names_is_called_as_its_archive(make_registry:
     write_model(store / "my-model", {"model": {"handler": "handler.py"}})
     result = await make_registry().register(without_workers("my-model"))
     assert (result.model_name, result.model_version) == ("my_model", "1.0")
+
+
+async def test_a_model_for_the_cpp_backend_is_refused(make_registry: MakeRegistry, store: Path) -> None:
+    write_model(store / "native", {"runtime": "LSP", "model": {"handler": "native:Handler"}})
+    registry = make_registry()
+    with pytest.raises(BadParameter, match=r"^Invalid RuntimeType value: LSP: the C\+\+ backend is not run here"):
+        await registry.register(without_workers("native"))
+    assert registry.models() == []
