@@ -51,12 +51,12 @@ class Router:
             if self._tokens is not None and route.token is not None:
                 self._tokens.check(route.token, request.headers.get(hdrs.AUTHORIZATION))
             return await route.handler(request, path)
-        except ConnectionError:
-            raise  # the client is gone; aiohttp cleans up
         except RequestPayloadError:
             failure = invalid_message("The request body could not be read.")
             return await self._responses.send_failure(request, failure, close=True)
         except Exception as error:
+            if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
+                raise  # the client is gone; aiohttp cleans up
             failure = failure_of(error)
             if not isinstance(error, (DoorError, ArchiveError, ModelError)):
                 logger.error("%s %s failed.", request.method, ascii(request.raw_path), exc_info=error)

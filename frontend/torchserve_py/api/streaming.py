@@ -6,11 +6,15 @@ chunk, which every HTTP client reports as an incomplete answer.
 
 from __future__ import annotations
 
+import logging
+
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
 from torchserve_py.api.responses import Headers, ReaderStalledError, Responses, Sent, reset
 from torchserve_py.workers.parts import JobFailed, Part, Parts
+
+logger = logging.getLogger(__name__)
 
 _STREAM_HEADER = "ts_stream_next"
 _LAST_CHUNK = b"0\r\n\r\n"
@@ -52,10 +56,14 @@ async def send_stream(
             _write(request, _chunk(part, chunked))
         if request.protocol.writing_paused:
             await responses.drained(request)
-    except JobFailed:
-        return _break_off(request, first.status, chunked)
     except ReaderStalledError:
         return responses.give_up(request, first.status)
+    except ConnectionError:
+        raise  # the client is gone
+    except Exception as error:
+        if not isinstance(error, JobFailed):
+            logger.error("Request %s failed within its stream.", parts.job.id, exc_info=error)
+        return _break_off(request, first.status, chunked)
     return sent
 
 

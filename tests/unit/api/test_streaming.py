@@ -145,3 +145,13 @@ async def test_a_stream_whose_reader_stalls_is_cancelled(start, caplog):
     assert "the client has read nothing for 0.2 seconds" in caplog.text
     with pytest.raises(ConnectionError):
         await connection.rest()
+
+
+async def test_a_mistake_of_the_server_within_a_stream_leaves_it_incomplete(serving, caplog):
+    serving.registry.model.behave = lambda call: call.part(b"first", more=True)
+    connection = await serving.raw(REQUEST)
+    await connection.head()
+    assert await connection.reader.readexactly(10) == b"5\r\nfirst\r\n"
+    serving.registry.model.calls[0].part(5)
+    assert await connection.rest() == b""
+    assert "Request job-0 failed within its stream." in caplog.text

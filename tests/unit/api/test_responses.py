@@ -1,0 +1,44 @@
+"""Heads of responses, whatever a handler puts into them."""
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.api.fakes import FakeMetrics, make_settings
+
+from torchserve_py.api.errors import DoorError
+from torchserve_py.api.responses import Responses, to_json
+
+RESPONSES = Responses(make_settings(Path()), FakeMetrics())
+TOKEN = st.text("abcXYZ019-_", min_size=1, max_size=10)
+TEXTS = st.one_of(TOKEN, st.text(max_size=20), st.sampled_from(["a\r\nb: c", "\r\n\r\nbody", "a\nb", "\0", "x:y", " "]))
+
+
+@given(
+    headers=st.lists(st.tuples(TEXTS, TEXTS), max_size=5),
+    status=st.one_of(st.integers(), st.integers(200, 599)),
+    reason=st.one_of(st.just(""), TEXTS),
+)
+def test_a_handler_adds_whole_header_lines_or_nothing(headers, status, reason):
+    framing = "content-length: 0\r\n"
+    plain = RESPONSES.head(200, True, (), framing=framing, request_id="id").decode().split("\r\n")
+    try:
+        head = RESPONSES.head(status, True, headers, framing=framing, reason=reason, request_id="id").decode()
+    except DoorError as error:
+        assert error.failure.status == 500
+        return
+    lines = head.split("\r\n")
+    assert lines[0].startswith(f"HTTP/1.1 {status} ")
+    assert lines[-2:] == ["", ""]
+    own = [line for line in plain[1:-2] if not line.startswith("date: ")]
+    rest = [line for line in lines[1:-2] if not line.startswith("date: ")]
+    assert rest[: len(own)] == own
+    added = rest[len(own) :]
+    sent = [f"{name}: {value}" for name, value in headers]
+    assert [line for line in sent if line in added] == added
+    assert "\r" not in "".join(lines)
+    assert "\n" not in "".join(lines)
+
+
+def test_the_servers_json_is_indented_and_ends_with_a_newline():
+    assert to_json({"a": "é", "b": []}).decode() == '{\n  "a": "é",\n  "b": []\n}\n'
