@@ -1,0 +1,171 @@
+"""The frontend's end of a worker's connections, for tests: a listening Unix socket and what comes over it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from ts.connection import Connection
+from ts.protocol.frames import FrameBuffer, encode
+from ts.runtimes.continuous import ContinuousHandler
+from ts.runtimes.loader import load_service
+from ts.runtimes.torchserve_handler import TorchServeHandler
+
+BACKEND = Path(__file__).parents[3] / "backend"
+DEADLINE_SECONDS = 20.0
+OK = {"ok": True, "status": 200, "message": "", "traceback": ""}
+
+
+def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -> dict[str, Any]:
+    """Return a load message for the handler in ``model_dir``."""
+    message = {
+        "contract": "torchserve",
+        "model_name": "echo",
+        "model_version": "1.0",
+        "model_dir": str(model_dir),
+        "manifest": {},
+        "handler": handler,
+        "gpu_id": None,
+        "batch_size": 4,
+        "continuous": False,
+        "sequences": False,
+        "envelope": None,
+        "decode_input_request": True,
+        "limit_max_image_pixels": True,
+        "server_version": "0.1.0",
+        "max_response_size": 6_553_500,
+        "header_keys": ["ts_request_sequence_id", "ts_request_sequence_start", "ts_request_sequence_end"],
+    }
+    return {**message, **changes}
+
+
+def row(job_id: str, body: Any = b"", content_type: str | None = None, headers: Any = ()) -> list[Any]:
+    """Return an infer row."""
+    return [job_id, headers, content_type, body]
+
+
+class Peer:
+    """The frontend's end of one connection."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._socket.settimeout(DEADLINE_SECONDS)
+        self._buffer = FrameBuffer()
+        self._messages: list[list[Any]] = []
+
+    def send(self, *message: Any) -> None:
+        self._socket.sendall(b"".join(encode(list(message), large=True)))
+
+    def receive(self) -> list[Any]:
+        while not self._messages:
+            count = self._socket.recv_into(self._buffer.writable())
+            if count == 0:
+                raise EOFError("the worker closed the connection")
+            self._buffer.received(count)
+            self._messages.extend(self._buffer.messages())
+        return self._messages.pop(0)
+
+    def arrived(self) -> list[list[Any]]:
+        """Return all messages that the worker has sent so far."""
+        self._socket.setblocking(False)
+        try:
+            while count := self._socket.recv_into(self._buffer.writable()):
+                self._buffer.received(count)
+                self._messages.extend(self._buffer.messages())
+        except BlockingIOError:
+            pass
+        finally:
+            self._socket.settimeout(DEADLINE_SECONDS)
+        messages, self._messages = self._messages, []
+        return messages
+
+    def result_rows(self) -> list[list[Any]]:
+        """Return the rows of all results that the worker has sent so far."""
+        return [result for message in self.arrived() if message[0] == "results" for result in message[1]]
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class FrontendStub:
+    """Listens as the frontend does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.path)
+        self._listener.listen()
+        self._listener.settimeout(DEADLINE_SECONDS)
+        self._peers: list[Peer] = []
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def connect(self) -> tuple[Connection, Peer]:
+        """Return both ends of a connection whose hello is already read."""
+        connection = Connection(self.path, "jobs", "token")
+        peer, _ = self.accept()
+        return connection, peer
+
+    def accept(self) -> tuple[Peer, dict[str, Any]]:
+        """Return the next connection and what it said hello with."""
+        peer = Peer(self._listener.accept()[0])
+        self._peers.append(peer)
+        kind, hello = peer.receive()
+        assert kind == "hello"
+        return peer, hello
+
+    def start_worker(self, model_dir: Path) -> subprocess.Popen[str]:
+        """Start a real worker process in ``model_dir``."""
+        environment = {**os.environ, "PYTHONPATH": str(BACKEND), "TS_WORKER_TOKEN": "secret"}
+        command = [sys.executable, "-P", "-m", "ts.worker", "--socket", self.path]
+        process = subprocess.Popen(
+            command, cwd=model_dir, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self._processes.append(process)
+        return process
+
+    def close(self) -> None:
+        for peer in self._peers:
+            peer.close()
+        self._listener.close()
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+
+class Worker:
+    """A worker without its process: a runtime, and the frontend's end of its connection."""
+
+    def __init__(self, frontend: FrontendStub, model_dir: Path, handler: str, **changes: Any) -> None:
+        message = load_message(model_dir, handler, **changes)
+        self.connection, self.peer = frontend.connect()
+        self.service = load_service(message)  # type: ignore[arg-type]
+        self.handler = TorchServeHandler(
+            self.service,
+            self.connection,
+            decode_input=message["decode_input_request"],
+            max_response_size=message["max_response_size"],
+        )
+        self.runtime = ContinuousHandler(self.handler) if message["continuous"] else self.handler
+
+    @property
+    def module(self) -> Any:
+        """The handler's module, where its code finds what a test gives it."""
+        return sys.modules[self.service.entry_point.__module__]
+
+    def infer(self, *rows: list[Any]) -> list[list[Any]]:
+        """Run a batch (or one step) and return the result rows that were sent."""
+        self.runtime.admit(rows)  # type: ignore[arg-type]
+        self.runtime.step()
+        return self.peer.result_rows()
+
+    def step(self) -> list[list[Any]]:
+        """Take in what the frontend sent, run one step and return the result rows that were sent."""
+        while (message := self.connection.receive(wait=False)) is not None:
+            assert message[0] == "infer"
+            self.runtime.admit(message[1])
+        self.runtime.step()
+        return self.peer.result_rows()

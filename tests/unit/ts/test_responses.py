@@ -1,0 +1,60 @@
+"""From what a handler returns to response bodies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ts.runtimes.errors import Failure
+from ts.runtimes.responses import encode_body, error_status
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner))
+
+
+@pytest.mark.parametrize(
+    ("value", "body"),
+    [
+        (b"\x00\xff", b"\x00\xff"),
+        (bytearray(b"ab"), b"ab"),
+        ("ë", "ë".encode()),
+        ({"cat": 0.5, "dog": 1}, b'{\n  "cat": 0.5,\n  "dog": 1\n}'),
+        ([], b"[]"),
+        (None, b"null"),
+        (7, b"7"),
+    ],
+)
+def test_the_type_of_an_element_decides_its_body(value: Any, body: bytes) -> None:
+    assert encode_body(value) == body
+
+
+@given(values.filter(lambda value: not isinstance(value, str)))
+def test_everything_else_is_json_as_the_standard_library_indents_it(value: Any) -> None:
+    assert encode_body(value) == json.dumps(value, indent=2).encode()
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), {"a": {b"bytes": 1}}, [object()], "\ud800"])
+def test_what_cannot_be_written_is_refused_with_torchserves_words(value: Any) -> None:
+    with pytest.raises(Failure, match=r"^Unsupported model output data type\.$") as raised:
+        encode_body(value)
+
+    assert raised.value.status == 503
+
+
+@pytest.mark.torch
+def test_a_tensor_is_written_by_torch_save() -> None:
+    import io
+
+    import torch
+
+    body = encode_body(torch.tensor([1.0, 2.0]))
+
+    assert torch.equal(torch.load(io.BytesIO(body), weights_only=True), torch.tensor([1.0, 2.0]))
+
+
+@pytest.mark.parametrize(("code", "status"), [(404, 404), (413, 507), (500, 500), (0, 500), (700, 500), ("400", 500)])
+def test_a_handlers_error_code_becomes_an_http_status(code: Any, status: int) -> None:
+    assert error_status(code) == status
