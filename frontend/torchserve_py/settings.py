@@ -16,7 +16,7 @@ from typing import Any
 
 from torchserve_py.flags import JVM_FLAGS, Flags, parse_flags
 from torchserve_py.properties import PropertiesError, Property, read_properties
-from torchserve_py.settings_table import INTERNAL_KEYS, JVM_KEYS, PENDING, SOURCES, Settings, Source, env_of
+from torchserve_py.settings_table import INSTEAD, INTERNAL_KEYS, JVM_KEYS, PENDING, SOURCES, Settings, Source, env_of
 
 __all__ = ["Effective", "Resolution", "Settings", "SettingsError", "load", "resolve"]
 
@@ -191,10 +191,12 @@ class _Resolver:
         without_effect = [
             f"{name} ({each.origin})"
             for name in PENDING
-            if (each := self._out.effective.get(name)) is not None and each.value != _default_of(name, self._cwd)
+            if (each := self._out.effective.get(name)) is not None
+            and each.origin != _DEFAULT
+            and each.value != INSTEAD.get(name, _default_of(name, self._cwd))
         ]
         if without_effect:
-            self._out.warnings.append(f"No effect in this version yet: {', '.join(without_effect)}")
+            self._out.warnings.append(f"Not supported in this version yet, or not wholly: {', '.join(without_effect)}")
 
     def _check_listeners(self) -> None:
         for name in ("inference_address", "management_address", "metrics_address"):

@@ -199,7 +199,9 @@ class Settings:
         kinds.text, None, "further arguments of that launcher, separated by spaces", default_text="none"
     )
     debug: bool = _setting(
-        kinds.boolean, False, "one worker per model, no time limits, and workers are started by hand in a debugger"
+        kinds.boolean,
+        False,
+        "one worker per model, no time limits, and no worker is started: one is run by hand, in a debugger",
     )
 
     # Requests
@@ -341,7 +343,8 @@ JVM_KEYS = (
 #: Keys that TorchServe writes into its snapshots for itself: never acted on either.
 INTERNAL_KEYS = ("model_server_home", "python", "tsConfigFile", "version")
 
-#: Settings of features that this version lacks: read and checked, not acted on. Who adds the feature removes them here.
+#: Settings of features that this version lacks, or has only in part (of `debug`: one worker per model loaded at
+#: start-up): read and checked. Who adds the feature removes them here.
 PENDING = (
     "grpc_inference_address",
     "grpc_management_address",
@@ -364,7 +367,13 @@ PENDING = (
     "keystore_type",
     "private_key_file",
     "certificate_file",
+    "debug",
+    "metrics_mode",
     "metrics_config",
     "model_metrics_auto_detect",
     "system_metrics_cmd",
+    "metrics_location",
 )
+
+#: What the server does in place of such a setting, where that is not its default: there are no metric logs yet.
+INSTEAD = {"metrics_mode": "prometheus"}

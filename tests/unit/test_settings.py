@@ -332,9 +332,20 @@ def test_settings_of_missing_features_are_told_of_when_they_differ_from_the_defa
     resolution = configure(home, "grpc_inference_port=7070\ngrpc_management_port=9\ncertificate_file=cert.pem")
     assert resolution.settings().certificate_file == home / "cert.pem"
     assert resolution.warnings == [
-        "No effect in this version yet: "
+        "Not supported in this version yet, or not wholly: "
         "grpc_management_port (config.properties:2), certificate_file (config.properties:3)"
     ]
+
+
+@pytest.mark.parametrize("text", ["", "metrics_mode=prometheus"])
+def test_metrics_are_served_as_in_prometheus_mode(home, text):
+    assert not configure(home, text).warnings
+
+
+@pytest.mark.parametrize("text", ["metrics_mode=log", "metrics_mode=legacy", "debug=true"])
+def test_what_is_supported_in_part_only_is_told_of(home, text):
+    (warning,) = configure(home, text).warnings
+    assert warning == f"Not supported in this version yet, or not wholly: {text.split('=')[0]} (config.properties:1)"
 
 
 @pytest.mark.parametrize(
@@ -368,7 +379,7 @@ def test_the_report_shows_value_and_origin_and_no_secret(home):
     assert rows["enable_metrics_api"].split() == ["true", "default"]
     assert rows["model_store"].split() == [str(home / "store"), "flag", "--model-store"]
     assert rows["debug"] == "(missing or wrong, see below)"
-    assert lines[-2].startswith("Warning: No effect")
+    assert lines[-3].startswith("Warning: No effect")
     assert lines[-1] == "Invalid configuration: config.properties:3: debug = maybe: expected true or false"
     assert "hunter2" not in "\n".join(lines)
     origins = [
