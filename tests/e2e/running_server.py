@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import psutil
 import requests
+from prometheus_client.parser import text_string_to_metric_families
 
 ROOT = Path(__file__).resolve().parents[2]
 HANDLERS = ROOT / "handlers"
@@ -201,6 +202,36 @@ class RunningServer:
         assert response.status_code == 200, response.text
         described: list[dict[str, Any]] = response.json()
         return described
+
+    def pending(self, model: str) -> int:
+        """Return how many requests of a model wait for a worker."""
+        return int(self.describe(model)[0]["jobQueueStatus"]["pendingRequests"])
+
+    def register(self, url: Path | str, **parameters: Any) -> requests.Response:
+        """Register a model; ``initial_workers`` is 1 unless it is given."""
+        query = {"url": str(url), "initial_workers": 1, **parameters}
+        return requests.post(f"{self.management}/models", params=query, timeout=DEADLINE)
+
+    def scale(self, model: str, workers: int, **parameters: Any) -> requests.Response:
+        """Give a model that many workers, and wait for them unless ``synchronous`` says otherwise."""
+        query = {"min_worker": workers, "max_worker": workers, "synchronous": "true", **parameters}
+        return requests.put(f"{self.management}/models/{model}", params=query, timeout=DEADLINE)
+
+    def unregister(self, model: str) -> requests.Response:
+        """Unregister the default version of a model."""
+        return requests.delete(f"{self.management}/models/{model}", timeout=DEADLINE)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the value of the one series of a metric that has these labels."""
+        text = requests.get(f"{self.metrics}/metrics", timeout=DEADLINE).text
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        (value,) = (each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
+        return value
+
+    def model_log(self) -> str:
+        """Return what the handlers have printed."""
+        log = self.directory / "logs" / "model_log.log"
+        return log.read_text(errors="replace") if log.exists() else ""
 
 
 def _command_line(process: psutil.Process) -> list[str]:

@@ -1,0 +1,44 @@
+"""A stateless handler that does what a request's text says; the answer is the text."""
+
+from __future__ import annotations
+
+from tests.e2e.gate import WAITING
+
+#: ``wait NAME`` waits at the gate NAME in the model's folder, ``sleep SECONDS``, ``print TEXT`` to both outputs,
+#: ``exhaust`` runs out of memory, ``exit CODE`` ends the process, ``fork`` leaves a child that holds all that is open.
+#: Anything else does nothing.
+HANDLER = (
+    WAITING
+    + """
+import sys
+
+
+class OrderHandler:
+    def initialize(self, context):
+        self.directory = context.system_properties["model_dir"]
+
+    def handle(self, data, context):
+        return [self.obey(row["body"]) for row in data]
+
+    def obey(self, text):
+        order, _, argument = text.partition(" ")
+        if order == "wait":
+            wait_for(f"{self.directory}/{argument}")
+        elif order == "sleep":
+            time.sleep(float(argument))
+        elif order == "print":
+            print(f"{argument} to stdout")
+            print(f"{argument} to stderr", file=sys.stderr)
+        elif order == "exhaust":
+            raise MemoryError
+        elif order == "exit":
+            os._exit(int(argument))
+        elif order == "fork":
+            child = os.fork()
+            if child == 0:
+                time.sleep(600)
+                os._exit(0)
+            return str(child)
+        return text
+"""
+)

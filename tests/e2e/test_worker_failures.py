@@ -1,0 +1,291 @@
+"""Workers that die, hang or never get ready: what clients are told, and that the server recovers."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+from tests.e2e import orders
+from tests.e2e.gate import Gate
+from tests.e2e.recorder import recorder
+from tests.e2e.running_server import RunningServer, eventually, model_folder
+
+START = {"ts_request_sequence_start": "true"}
+HEARTBEAT_TIMEOUT = 1
+
+#: Fails to load until a file ``mended`` is in the model's folder; notes every attempt in a file.
+BROKEN = """
+import os
+
+
+class BrokenHandler:
+    def initialize(self, context):
+        directory = context.system_properties["model_dir"]
+        with open(f"{directory}/attempts", "a") as file:
+            file.write(f"{os.getpid()}\\n")
+        if not os.path.exists(f"{directory}/mended"):
+            FAILURE
+
+    def handle(self, data, context):
+        return ["mended"] * len(data)
+"""
+
+
+def broken(directory: Path, name: str, failure: str, config: str = "") -> Path:
+    return model_folder(directory, name, BROKEN.replace("FAILURE", failure), config)
+
+
+def attempts(folder: Path) -> list[int]:
+    """The ids of the processes that have tried to load the model."""
+    file = folder / "attempts"
+    return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    directory = tmp_path_factory.mktemp("models")
+    return {
+        "stateful": recorder(
+            directory, "stateful", "batchSize: 2\nmaxBatchDelay: 0\nmaxNumSequence: 10\nmaxSequenceJobQueueSize: 5\n"
+        ),
+        "stateless": model_folder(directory, "stateless", orders.HANDLER),
+        "impatient": model_folder(directory, "impatient", orders.HANDLER, "responseTimeout: 1\n"),
+    }
+
+
+@pytest.fixture(scope="module")
+def server(folders: dict[str, Path]) -> Iterator[RunningServer]:
+    properties = {"drain_timeout": 0, "worker_heartbeat_timeout": HEARTBEAT_TIMEOUT}
+    with RunningServer(folders, properties) as server:
+        server.wait_ready()
+        yield server
+
+
+@pytest.fixture
+def send(server: RunningServer) -> Iterator[Callable[..., Future[requests.Response]]]:
+    """Post in the background; arguments as those of `RunningServer.predict`."""
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        yield lambda *args, **more: pool.submit(server.predict, *args, **more)
+
+
+def worker_of(server: RunningServer, model: str) -> psutil.Process:
+    """The process of a model's only worker."""
+    (worker,) = server.describe(model)[0]["workers"]
+    return psutil.Process(worker["pid"])
+
+
+def wait_until_replaced(server: RunningServer, model: str, old: psutil.Process) -> None:
+    """Return when another process is in the place of the worker ``old``, which is gone."""
+
+    def replaced() -> bool:
+        (worker,) = server.describe(model)[0]["workers"]
+        return bool(worker["status"] == "READY" and worker["pid"] != old.pid)
+
+    eventually(replaced, f"the worker of {model} is replaced")
+    assert not old.is_running()
+
+
+def assert_failed(response: requests.Response, status: int, cause: str) -> None:
+    assert (response.status_code, response.headers.get("ts-error-cause")) == (status, cause), response.text
+    assert response.json()["code"] == status
+
+
+# Death
+
+
+def test_the_death_of_a_stateful_worker_loses_its_sequences_and_nothing_else(
+    server: RunningServer, folders: dict[str, Path], send: Callable[..., Future[requests.Response]]
+) -> None:
+    gate = Gate(folders["stateful"])
+    before = server.describe("stateful")[0]["workers"][0]
+    assert server.predict("stateful", "a", sequence="idle").text == "a"
+    assert server.predict("stateful", "a", sequence="waiting").text == "a"
+    running = send("stateful", "wait gate", sequence="running")
+    gate.wait_until_reached()
+    queued = [send("stateful", "b", sequence=sequence) for sequence in ("running", "running", "waiting")]
+    eventually(lambda: server.pending("stateful") == len(queued), "the requests wait")
+
+    worker = worker_of(server, "stateful")
+    worker.kill()
+
+    died = running.result()
+    assert_failed(died, 500, "worker_died")
+    assert died.json() == {"code": 500, "type": "InternalServerException", "message": "Worker died."}
+    for each in queued:
+        assert_failed(each.result(), 410, "sequence_lost")
+    wait_until_replaced(server, "stateful", worker)
+    assert server.describe("stateful")[0]["workers"][0]["id"] == before["id"]
+    assert server.metric("ts_worker_restarts_total", model_name="stateful") == 1
+    for sequence in ("idle", "waiting", "running"):
+        lost = server.predict("stateful", "c", sequence=sequence)
+        assert_failed(lost, 410, "sequence_lost")
+        assert lost.json()["type"] == "SequenceLostException"
+    assert server.predict("stateful", "a", sequence="new").text == "a"
+    assert server.predict("stateful", "d", sequence="idle", headers=START).text == "d"
+    assert server.predict("stateful", "e", sequence="idle").text == "d,e"
+
+
+def test_stateless_requests_that_wait_are_served_by_the_next_worker(
+    server: RunningServer, folders: dict[str, Path], send: Callable[..., Future[requests.Response]]
+) -> None:
+    gate = Gate(folders["stateless"], "killed")
+    running = send("stateless", "wait killed")
+    gate.wait_until_reached()
+    queued = [send("stateless", str(number)) for number in range(5)]
+    eventually(lambda: server.pending("stateless") == len(queued), "the requests wait")
+    worker_of(server, "stateless").kill()
+    assert_failed(running.result(), 500, "worker_died")
+    assert [each.result().text for each in queued] == ["0", "1", "2", "3", "4"]
+
+
+def test_a_handler_that_ends_its_process(server: RunningServer) -> None:
+    worker = worker_of(server, "stateless")
+    assert_failed(server.predict("stateless", "exit 3"), 500, "worker_died")
+    wait_until_replaced(server, "stateless", worker)
+    assert server.predict("stateless", "hello").text == "hello"
+    assert f"(pid {worker.pid}) exited with code 3" in server.log()
+
+
+def test_a_child_that_outlives_the_worker_keeps_nobody_waiting(
+    server: RunningServer, folders: dict[str, Path], send: Callable[..., Future[requests.Response]]
+) -> None:
+    """The child holds the worker's connections and outputs open."""
+    child = psutil.Process(int(server.predict("stateless", "fork").text))
+    try:
+        gate = Gate(folders["stateless"], "forked")
+        running = send("stateless", "wait forked")
+        gate.wait_until_reached()
+        worker = worker_of(server, "stateless")
+        worker.kill()
+        assert_failed(running.result(), 500, "worker_died")
+        wait_until_replaced(server, "stateless", worker)
+        assert server.predict("stateless", "hello").text == "hello"
+        assert child.is_running()
+    finally:
+        child.kill()
+
+
+def test_memory_that_runs_out_in_the_handler_does_not_cost_the_worker(server: RunningServer) -> None:
+    worker = worker_of(server, "stateless")
+    response = server.predict("stateless", "exhaust")
+    assert_failed(response, 507, "handler_error")
+    assert response.json()["message"] == "Out of resources"
+    assert worker_of(server, "stateless") == worker
+
+
+def test_what_a_handler_prints_is_in_the_model_log(server: RunningServer) -> None:
+    assert server.predict("stateless", "print hello").status_code == 200
+    (worker,) = server.describe("stateless")[0]["workers"]
+    for stream in ("stdout", "stderr"):
+        line = f"W-{worker['id']}-stateless_1.0-{stream} hello to {stream}"
+        eventually(lambda line=line: line in server.model_log(), f"the line {line!r} is in the model log")  # type: ignore[misc]
+
+
+# Hanging
+
+
+def test_a_stopped_worker_is_noticed_and_replaced(
+    server: RunningServer, folders: dict[str, Path], send: Callable[..., Future[requests.Response]]
+) -> None:
+    gate = Gate(folders["stateless"], "stopped")
+    running = send("stateless", "wait stopped")
+    gate.wait_until_reached()
+    worker = worker_of(server, "stateless")
+    worker.send_signal(signal.SIGSTOP)
+    assert_failed(running.result(), 500, "worker_died")
+    wait_until_replaced(server, "stateless", worker)
+    assert server.predict("stateless", "hello").text == "hello"
+
+
+def test_a_stopped_idle_worker_is_noticed_and_replaced(server: RunningServer) -> None:
+    assert server.predict("stateful", "a", sequence="kept").status_code == 200
+    worker = worker_of(server, "stateful")
+    worker.send_signal(signal.SIGSTOP)
+    wait_until_replaced(server, "stateful", worker)
+    assert_failed(server.predict("stateful", "b", sequence="kept"), 410, "sequence_lost")
+
+
+def test_a_long_inference_is_no_hang(server: RunningServer) -> None:
+    worker = worker_of(server, "stateless")
+    assert server.predict("stateless", f"sleep {2.5 * HEARTBEAT_TIMEOUT}").status_code == 200
+    assert worker_of(server, "stateless") == worker
+
+
+def test_a_handler_that_takes_too_long_is_given_up(
+    server: RunningServer, folders: dict[str, Path], send: Callable[..., Future[requests.Response]]
+) -> None:
+    worker = worker_of(server, "impatient")
+    gate = Gate(folders["impatient"])
+    running = send("impatient", "wait gate")
+    gate.wait_until_reached()
+    queued = send("impatient", "next")
+    assert_failed(running.result(), 500, "response_timeout")
+    assert queued.result().text == "next"
+    wait_until_replaced(server, "impatient", worker)
+
+
+# Loading
+
+
+@pytest.mark.parametrize(
+    ("name", "failure", "status"),
+    [
+        ("raises", 'raise RuntimeError("no weights")', 500),
+        ("exhausts", "raise MemoryError", 507),
+        ("exits", "os._exit(7)", 500),
+    ],
+)
+def test_a_model_that_does_not_load_is_not_registered(
+    server: RunningServer, tmp_path: Path, name: str, failure: str, status: int
+) -> None:
+    folder = broken(tmp_path, name, failure)
+    response = server.register(folder)
+    assert response.status_code == status
+    assert response.json() == {
+        "code": status,
+        "type": "InternalServerException",
+        "message": f"Failed to start workers for model {name} version: 1.0",
+    }
+    assert requests.get(f"{server.management}/models/{name}", timeout=10).status_code == 404
+    assert attempts(folder)
+    assert not any(psutil.pid_exists(pid) for pid in attempts(folder))
+    (folder / "mended").touch()
+    assert server.register(folder).status_code == 200
+    assert server.predict(name).text == "mended"
+    assert server.unregister(name).status_code == 200
+
+
+def test_why_a_model_does_not_load_is_in_the_logs(server: RunningServer, tmp_path: Path) -> None:
+    server.register(broken(tmp_path, "told", 'raise RuntimeError("no weights")'))
+    assert "could not load the model: RuntimeError: no weights" in server.log()
+    eventually(lambda: "Traceback" in server.model_log(), "the traceback is in the model log")
+
+
+def test_a_start_up_model_is_tried_again_until_its_time_is_over(tmp_path: Path) -> None:
+    hopeless = broken(tmp_path, "hopeless", "raise ValueError", "maxRetryTimeoutInSec: 1\n")
+    mending = broken(tmp_path, "mending", "os._exit(1)", "maxRetryTimeoutInSec: 60\n")
+    with (
+        RunningServer({"hopeless": hopeless, "mending": mending}, {"drain_timeout": 0}) as server,
+        ThreadPoolExecutor() as pool,
+    ):
+        queued = {name: pool.submit(server.predict, name) for name in ("hopeless", "mending")}
+        assert requests.get(f"{server.inference}/ready", timeout=10).status_code == 503
+        assert_failed(queued["hopeless"].result(), 503, "no_worker")
+        assert len(attempts(hopeless)) >= 2
+        assert_failed(server.predict("hopeless"), 503, "no_worker")
+        assert requests.get(f"{server.inference}/ping", timeout=10).status_code == 500
+
+        eventually(lambda: len(attempts(mending)) >= 2, "the other model is tried again")
+        (mending / "mended").touch()
+        assert queued["mending"].result().text == "mended"
+
+        (hopeless / "mended").touch()
+        assert server.scale("hopeless", 1).status_code == 200
+        assert server.predict("hopeless").text == "mended"
+        server.wait_ready()
+        assert requests.get(f"{server.inference}/ping", timeout=10).status_code == 200
