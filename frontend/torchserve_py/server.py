@@ -84,8 +84,9 @@ class Server:
 
     async def _collect_system_metrics(self) -> None:
         while True:
-            pids = self._registry.worker_pids()
-            self._registry.worker_memory = await asyncio.to_thread(self._system_metrics.collect, pids)
+            pids, usage = self._registry.worker_pids(), self._registry.usage
+            usage.worker_memory = await asyncio.to_thread(self._system_metrics.collect, pids)
+            usage.gpus = self._system_metrics.gpu_usage
             await asyncio.sleep(self._settings.metric_time_interval)
 
 

@@ -16,7 +16,7 @@ from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig, read_model_config
 from torchserve_py.models.effective import EffectiveConfig, Hardware, RegistrationOverrides, resolve
 from torchserve_py.models.errors import InvalidModel
-from torchserve_py.models.model import Model
+from torchserve_py.models.model import Model, Usage
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings import Settings
 from torchserve_py.version import __version__
@@ -76,12 +76,12 @@ class Assembly:
         settings: Settings,
         listener: WorkerListener,
         metrics: ServerMetrics,
-        worker_memory: Mapping[int, int],
+        usage: Usage,
     ) -> None:
         self._settings = settings
         self._listener = listener
         self._metrics = metrics
-        self._worker_memory = worker_memory
+        self._usage = usage
         self._devices = Devices(
             visible_devices(list_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"), settings.number_of_gpu)
         )
@@ -188,7 +188,7 @@ class Assembly:
             dispatcher,
             pool,
             loaded_at_startup=plan.at_startup,
-            worker_memory=self._worker_memory,
+            usage=self._usage,
         )
 
     def _launch(self, plan: Plan, device: Assignment) -> Launch:
@@ -204,7 +204,13 @@ class Assembly:
         }
         if device.cuda_visible_devices is not None:
             environment["CUDA_VISIBLE_DEVICES"] = device.cuda_visible_devices
-        return Launch(plan.files.model_dir, plan.config.runtime, environment, self._hidden_variables)
+        return Launch(
+            plan.files.model_dir,
+            plan.config.runtime,
+            environment,
+            self._hidden_variables,
+            device.devices[0].gpu_index if device.devices else None,
+        )
 
     def _load_message(self, plan: Plan, device: Assignment) -> Load:
         settings, config = self._settings, plan.config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from torchserve_py.workers.parts import JobFailed, Parts
 from torchserve_py.workers.pool import WorkerPool
 
 _DESCRIBE_HEADERS = (("describe", "True"),)
+_NO_GPU_USAGE = "failed to obtained gpu usage"  # TorchServe's words
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,14 @@ class WorkerInfo:
     pid: int  # -1 before there is one
     gpu: bool
     gpu_usage: str
+
+
+@dataclass
+class Usage:
+    """What workers and GPUs used when the system metrics were collected last; one for all models of a server."""
+
+    worker_memory: Mapping[int, int] = field(default_factory=dict)  # resident bytes by process id
+    gpus: Mapping[int, str] = field(default_factory=dict)  # TorchServe's text by nvidia-smi's number
 
 
 class Model:
@@ -50,7 +59,7 @@ class Model:
         pool: WorkerPool,
         *,
         loaded_at_startup: bool,
-        worker_memory: Mapping[int, int],
+        usage: Usage,
     ) -> None:
         self.name = name
         self.version = version
@@ -62,7 +71,7 @@ class Model:
         self.loaded_at_startup = loaded_at_startup
         self.is_stateful = config.stateful
         self._expires_in = config.client_timeout_ms / 1000 or None
-        self._worker_memory = worker_memory
+        self._usage = usage
 
     def submit(
         self,
@@ -144,13 +153,16 @@ class Model:
                 id=supervisor.id,
                 started_at=supervisor.started_at,
                 status="READY" if supervisor.ready else "UNLOADING",
-                memory=self._worker_memory.get(supervisor.pid, 0),
+                memory=self._usage.worker_memory.get(supervisor.pid, 0),
                 pid=supervisor.pid,
-                gpu=supervisor.gpu_id is not None,
-                gpu_usage="N/A" if supervisor.gpu_id is None else f"gpuId::{supervisor.gpu_id}",
+                gpu=supervisor.gpu_index is not None,
+                gpu_usage=self._gpu_usage(supervisor.gpu_index),
             )
             for supervisor in self.pool.supervisors
         ]
+
+    def _gpu_usage(self, gpu_index: int | None) -> str:
+        return "N/A" if gpu_index is None else self._usage.gpus.get(gpu_index, _NO_GPU_USAGE)
 
     @property
     def queue_remaining(self) -> int:

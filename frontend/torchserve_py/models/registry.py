@@ -22,7 +22,7 @@ from torchserve_py.models.errors import (
     VersionConflict,
     WorkersFailed,
 )
-from torchserve_py.models.model import Model
+from torchserve_py.models.model import Model, Usage
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.settings import Settings
 from torchserve_py.workers.listener import WorkerListener
@@ -70,9 +70,9 @@ class ModelRegistry:
         self._metrics = metrics
         self._names: dict[str, _Versions] = {}
         self._changes: set[asyncio.Task[None]] = set()
-        #: Bytes of resident memory by worker process id, refreshed with the system metrics.
-        self.worker_memory: dict[int, int] = {}
-        self._assembly = Assembly(settings, listener, metrics, self.worker_memory)
+        #: What describe shows of workers and GPUs; who collects the system metrics keeps it fresh.
+        self.usage = Usage()
+        self._assembly = Assembly(settings, listener, metrics, self.usage)
 
     # Looking up.
 

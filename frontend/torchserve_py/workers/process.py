@@ -29,6 +29,7 @@ class Launch:
     runtime: str = "python"  # "python": this interpreter; "python3": the one on PATH
     environment: Mapping[str, str] = field(default_factory=dict)  # on top of the server's own
     hidden_variables: frozenset[str] = frozenset()  # names of the server's variables that the worker must not see
+    gpu_index: int | None = None  # nvidia-smi's number of its GPU, the first of several; None on a CPU
 
     def command(self, socket: Path) -> list[str]:
         """Return the command line.

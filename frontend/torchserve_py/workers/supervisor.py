@@ -58,9 +58,9 @@ class Supervisor:
         return self.worker.pid if self.worker is not None else -1
 
     @property
-    def gpu_id(self) -> int | None:
-        """The GPU of its worker, as the worker sees it."""
-        return self.worker.gpu_id if self.worker is not None else None
+    def gpu_index(self) -> int | None:
+        """The GPU of its worker, by nvidia-smi's number; None on a CPU."""
+        return self.worker.gpu_index if self.worker is not None else None
 
     async def first_attempt(self) -> WorkerFailed | None:
         """Wait until the first worker is ready or has failed; return the failure."""

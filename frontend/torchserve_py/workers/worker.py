@@ -95,7 +95,7 @@ class Worker:
         self.in_flight: set[str] = set()
         #: When the latest batch was sent (monotonic seconds).
         self.sent_at = 0.0
-        self.gpu_id = load["gpu_id"]
+        self.gpu_index = launch.gpu_index
         #: Resolves to why the process is gone, once it is and its output was read.
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         #: Set once its connection is gone: no result comes any more, though the process may live on for a moment.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,12 @@ from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.assembly import RegisterRequest
 from torchserve_py.models.errors import BadParameter
 from torchserve_py.models.registry import ModelRegistry
+from torchserve_py.nvidia_smi import Gpu
 from torchserve_py.settings import Settings
 from torchserve_py.workers.listener import WorkerListener
+from torchserve_py.workers.process import WorkerProcess
+
+DEADLINE = 30.0
 
 MakeRegistry = Callable[..., ModelRegistry]
 
@@ -29,10 +34,10 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make_registry(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRegistry:
-    """Make a registry on a host without GPUs: `make_registry(enable_model_api=True)`."""
-    monkeypatch.setattr("torchserve_py.models.assembly.list_gpus", lambda: ())
+    """Make a registry, on a host without GPUs if none are given: `make_registry(enable_model_api=True)`."""
 
-    def make(**settings: Any) -> ModelRegistry:
+    def make(gpus: Sequence[Gpu] = (), **settings: Any) -> ModelRegistry:
+        monkeypatch.setattr("torchserve_py.models.assembly.list_gpus", lambda: gpus)
         values = Settings(model_store=store, temp_dir=tmp_path, **settings)
         return ModelRegistry(values, WorkerListener(tmp_path), ServerMetrics())
 
@@ -65,3 +70,24 @@ async def test_a_model_for_the_cpp_backend_is_refused(make_registry: MakeRegistr
     with pytest.raises(BadParameter, match=r"^Invalid RuntimeType value: LSP: the C\+\+ backend is not run here"):
         await registry.register(without_workers("native"))
     assert registry.models() == []
+
+
+async def test_describe_shows_what_a_workers_own_gpu_does(
+    make_registry: MakeRegistry, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_process(*_: object) -> WorkerProcess:
+        raise OSError("not in this test")
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setattr(WorkerProcess, "launch", no_process)
+    registry = make_registry(gpus=[Gpu(0, "GPU-a"), Gpu(1, "GPU-b")])
+    write_model(store / "m")
+    await registry.register(RegisterRequest(url="m", initial_workers=1, synchronous=False))
+    model = registry.get("m")
+    async with asyncio.timeout(DEADLINE):
+        while not any(worker.gpu for worker in model.workers):
+            await asyncio.sleep(0)
+    assert model.workers[0].gpu_usage == "failed to obtained gpu usage"
+    registry.usage.gpus = {0: "of another", 1: "gpuId::1 …"}
+    assert model.workers[0].gpu_usage == "gpuId::1 …"
+    await registry.close()
