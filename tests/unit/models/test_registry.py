@@ -80,6 +80,7 @@ async def test_describe_shows_what_a_workers_own_gpu_does(
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     monkeypatch.setattr(WorkerProcess, "launch", no_process)
+    monkeypatch.setattr(WorkerListener, "path", Path("no socket"))
     registry = make_registry(gpus=[Gpu(0, "GPU-a"), Gpu(1, "GPU-b")])
     write_model(store / "m")
     await registry.register(RegisterRequest(url="m", initial_workers=1, synchronous=False))
