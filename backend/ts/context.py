@@ -263,4 +263,6 @@ def _line(value: Any) -> str:
     text = value if type(value) is str else str(value)
     if "\n" in text or "\r" in text:
         raise ValueError(f"the handler set the response header or reason {text!r}, which holds a line break")
+    if not text.isascii():
+        text.encode()  # a lone surrogate is no text that can be sent: UnicodeEncodeError is a ValueError
     return text

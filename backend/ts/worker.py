@@ -19,7 +19,7 @@ from ts.connection import Connection
 from ts.heartbeat import start_heartbeat
 from ts.parent_death import die_with_parent
 from ts.protocol.messages import END_SEQUENCE, INFER, JOBS_CHANNEL, LOAD, LOADED, STOP, TOKEN_VARIABLE, Load
-from ts.runtimes.errors import LoadError
+from ts.runtimes.errors import LoadError, wire_text
 from ts.runtimes.loader import load_service
 from ts.runtimes.torchserve_handler import Runtime, TorchServeHandler
 
@@ -65,8 +65,8 @@ def load(connection: Connection) -> Runtime | None:
     except Exception as error:
         logger.exception("Loading the model failed")
         status, text = load_failure(error)
-        reply = {"ok": False, "status": status, "message": text, "traceback": traceback.format_exc()}
-        connection.send([LOADED, reply])
+        details = wire_text(traceback.format_exc())
+        connection.send([LOADED, {"ok": False, "status": status, "message": wire_text(text), "traceback": details}])
         return None
     connection.send([LOADED, {"ok": True, "status": 200, "message": "", "traceback": ""}])
     return runtime

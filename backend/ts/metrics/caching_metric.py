@@ -56,7 +56,8 @@ class CachingMetric:
             dimensions = [
                 [name, str(dimension)] for name, dimension in zip(self.dimension_names, dimension_values, strict=True)
             ]
-            self._record([self.metric_name, self.unit, self.metric_type.value, float(value), dimensions, request_id])
+            type_ = self.metric_type.value
+            self._record([self.metric_name, self.unit, type_, float(value), dimensions, str(request_id)])
 
     def update(self, value: float, request_id: str = "", dimensions: Sequence[Dimension] = ()) -> None:
         """Report ``value`` with other dimensions, which replace the metric's own; for older handlers."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from ts.connection import Connection
 from ts.protocol.messages import STATUS_CANCELLED, ResultRow
-from ts.runtimes.errors import Failure, JobsCancelled
+from ts.runtimes.errors import Failure, JobsCancelled, wire_text
 from ts.runtimes.responses import encode_body, error_status
 from ts.runtimes.rows import Row
 from ts.service import PredictionException, Service
@@ -104,14 +104,18 @@ class Batch:
         row.done = True
         if row.job_id in self._connection.cancelled:
             failure = Failure(STATUS_CANCELLED, "cancelled")
-        self._answers.append((row.job_id, False, failure.status, "", (), b"", failure.message))
+        self._answers.append((row.job_id, False, failure.status, "", (), b"", wire_text(failure.message)))
 
     def flush(self) -> None:
         """Send the answers that were given, with the handler's time and metrics."""
+        answers, self._answers = self._answers, []
         metrics = self._service.context.metrics.take_records()
-        if self._answers or metrics:
-            self._connection.send_results(self._answers, self._seconds, metrics)
-            self._answers = []
+        if sum([len(answer[5]) for answer in answers]) > self._max_response_size:
+            # The frontend refuses frames that are much larger than the largest response it allows.
+            while len(answers) > 1:
+                self._connection.send_results([answers.pop(0)], 0.0)
+        if answers or metrics:
+            self._connection.send_results(answers, self._seconds, metrics)
 
     def send_part(self, ret: Any, req_id_map: Mapping[int, str], message: str, code: int) -> None:
         """Send one part of the response of every row in ``req_id_map``, to be called by the handler while it runs.

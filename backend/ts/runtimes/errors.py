@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: The most characters of an error's text that are worth telling.
+_MAX_TEXT = 64 * 1024
+
 
 class Failure(Exception):
     """A row, or every row of a batch, is answered with an error.
@@ -15,6 +18,11 @@ class Failure(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
+
+
+def wire_text(text: str) -> str:
+    """Return ``text`` as it can be told over the socket: of bounded length, and without what UTF-8 cannot carry."""
+    return text[:_MAX_TEXT].encode("utf-8", "replace").decode()
 
 
 class LoadError(Exception):

@@ -63,6 +63,7 @@ def _import_handler(handler: str, model_dir: str) -> tuple[ModuleType, str]:
     sys.path.insert(0, model_dir)
     if folder:
         sys.path.insert(0, os.path.join(model_dir, folder))  # noqa: PTH118
+    _refuse_taken_name(name, sys.path[:2] if folder else sys.path[:1])
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -72,6 +73,17 @@ def _import_handler(handler: str, model_dir: str) -> tuple[ModuleType, str]:
             raise
         module = _import_built_in(name, handler, model_dir)
     return module, function_name or "handle"
+
+
+def _refuse_taken_name(name: str, folders: list[str]) -> None:
+    """Python would take a module of that name that it has imported already for the handler."""
+    taken = getattr(sys.modules.get(name), "__file__", None)
+    for folder in folders:
+        path = os.path.join(folder, f"{name}.py")  # noqa: PTH118
+        if name in sys.modules and taken != path and os.path.isfile(path):  # noqa: PTH113
+            raise LoadError(
+                f"The handler's file {name}.py has the name of a module that Python itself uses; rename it."
+            )
 
 
 def _import_built_in(name: str, handler: str, model_dir: str) -> ModuleType:
@@ -107,6 +119,8 @@ def _entry_point(
 
 def _wrap_in_envelope(envelope: str, entry_point: EntryPoint) -> EntryPoint:
     name = f"{_ENVELOPES}.{envelope}"
+    if name in sys.modules and any(os.path.isfile(os.path.join(path, f"{name}.py")) for path in sys.path[:2]):  # noqa: PTH113, PTH118
+        raise LoadError(f"The handler's file {name}.py has the name of a module that Python itself uses; rename it.")
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.unit.ts.frontend_stub import FrontendStub, Worker
 
 _numbers = itertools.count()

@@ -22,7 +22,7 @@ OK = {"ok": True, "status": 200, "message": "", "traceback": ""}
 
 def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -> dict[str, Any]:
     """Return a load message for the handler in ``model_dir``."""
-    message = {
+    message: dict[str, Any] = {
         "contract": "torchserve",
         "model_name": "echo",
         "model_version": "1.0",

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
 from tests.unit.ts.frontend_stub import Worker, row
 
 ECHO = """
@@ -149,6 +148,12 @@ def test_one_row_with_a_status_http_does_not_have_fails_alone(make_worker: Calla
     assert second[2:] == [200, "", [], b"b", None]
 
 
+def test_an_error_text_that_is_no_unicode_is_told_as_far_as_it_goes(make_worker: Callable[..., Worker]) -> None:
+    worker = make_worker(failing("raise PredictionException('bad \\udcff name', 400)"))
+
+    assert errors(worker.infer(row("a"))) == [("a", False, 400, b"", "bad ? name")]
+
+
 def test_a_malformed_form_never_reaches_the_handler_and_fails_alone(make_worker: Callable[..., Worker]) -> None:
     worker = make_worker(ECHO)
 
@@ -207,6 +212,17 @@ def test_a_job_cancelled_while_the_handler_runs_is_answered_499(make_worker: Cal
         ("a", False, 499, b"", "cancelled"),
         ("b", False, 200, b"x", None),
     ]
+
+
+def test_responses_that_are_large_together_leave_in_frames_of_their_own(make_worker: Callable[..., Worker]) -> None:
+    worker = make_worker(ECHO, max_response_size=100)
+    worker.runtime.admit([row(job_id, b"x" * 60) for job_id in "abc"])  # type: ignore[misc]
+    worker.runtime.step()
+
+    frames = worker.peer.arrived()
+
+    assert [[answer[0] for answer in rows] for _, rows, _ in frames] == [["a"], ["b"], ["c"]]
+    assert [seconds > 0 for _, _, seconds in frames] == [False, False, True]
 
 
 def test_large_bodies_go_both_ways_unchanged(make_worker: Callable[..., Worker]) -> None:

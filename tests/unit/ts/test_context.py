@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
 from ts.context import Context, RequestProcessor
 
-HEADERS = [
+HEADERS: list[tuple[bytes | str, bytes | str]] = [
     (b"Host", b"localhost"),
     (b"X-Name", "Zoë".encode()),
     (b"X-Name", b"later"),

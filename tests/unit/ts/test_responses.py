@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from ts.runtimes.errors import Failure
 from ts.runtimes.responses import encode_body, error_status
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
-values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner))
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner), max_leaves=8
+)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from urllib.parse import urlencode
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.ts.frontend_stub import BACKEND, row
+
 from ts.runtimes.errors import Failure
 from ts.runtimes.rows import RowReader
-
-from tests.unit.ts.frontend_stub import BACKEND, row
 
 
 def read(body: Any, content_type: str | None = None, *, decode: bool = True) -> dict[str, Any]:

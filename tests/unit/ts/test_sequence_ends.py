@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 
 import pytest
-
 from tests.unit.ts.frontend_stub import Worker, row
 
 HANDLER = """

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.unit.ts.frontend_stub import Worker, row
+
 from ts.context import Context
 from ts.handler_utils.utils import import_class, send_intermediate_predict_response
-
-from tests.unit.ts.frontend_stub import Worker, row
 
 STREAMER = """
     from ts.handler_utils.utils import send_intermediate_predict_response
@@ -34,6 +34,14 @@ STREAMED = [["ts_stream_next", "true"]]
 
 def parts(rows: list[list[Any]], job_id: str) -> list[tuple[bool, int, bytes, str | None]]:
     return [(more, status, body, error) for id_, more, status, _, _, body, error in rows if id_ == job_id]
+
+
+def cancel_before_part_1(worker: Worker, *job_ids: str) -> None:
+    def before_part(number: int) -> None:
+        if number == 1:
+            worker.peer.send("cancel", list(job_ids))
+
+    worker.module.before_part = before_part
 
 
 def test_every_row_gets_its_parts_in_order_and_the_return_value_last(make_worker: Callable[..., Worker]) -> None:
@@ -68,7 +76,7 @@ def test_the_old_import_path_streams_too(make_worker: Callable[..., Worker]) -> 
 
 def test_a_cancelled_row_gets_no_more_parts_and_its_mates_go_on(make_worker: Callable[..., Worker]) -> None:
     worker = make_worker(STREAMER)
-    worker.module.before_part = lambda number: number == 1 and worker.peer.send("cancel", ["a"])
+    cancel_before_part_1(worker, "a")
 
     rows = worker.infer(row("a", b"x"), row("b", b"y"))
 
@@ -80,7 +88,7 @@ def test_the_handler_stops_when_every_row_is_cancelled(
     make_worker: Callable[..., Worker], caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = make_worker(STREAMER)
-    worker.module.before_part = lambda number: number == 1 and worker.peer.send("cancel", ["b", "a"])
+    cancel_before_part_1(worker, "b", "a")
 
     with caplog.at_level(logging.WARNING):
         rows = worker.infer(row("a", b"x"), row("b", b"y"))

@@ -1,0 +1,246 @@
+"""The real process: how it greets, loads, works, logs and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.ts.frontend_stub import BACKEND, DEADLINE_SECONDS, OK, FrontendStub, Peer, load_message, row
+
+ECHO = """
+    import logging
+    import os
+    import sys
+
+    def handle(data, context):
+        if data is None:
+            print("loading in", os.getcwd())
+            logging.getLogger("model").info("logged")
+            print("to stderr", file=sys.stderr)
+            return None
+        return [row["body"] for row in data]
+"""
+
+
+@pytest.fixture
+def start(frontend: FrontendStub, tmp_path: Path, model: Callable[..., str]) -> Callable[..., Any]:
+    """Start a worker for a handler's source; return it with its two connections, before it loads."""
+
+    def start_worker(source: str) -> tuple[subprocess.Popen[str], Peer, Peer]:
+        model(source, "handler.py")
+        process = frontend.start_worker(tmp_path)
+        peers = {}
+        for _ in range(2):
+            peer, hello = frontend.accept()
+            assert (hello["token"], hello["pid"]) == ("secret", process.pid)
+            peers[hello["channel"]] = peer
+        return process, peers["jobs"], peers["heartbeat"]
+
+    return start_worker
+
+
+def load(jobs: Peer, model_dir: Path, **changes: Any) -> dict[str, Any]:
+    jobs.send("load", load_message(model_dir, **changes))
+    kind, reply = jobs.receive()
+    assert kind == "loaded"
+    return reply  # type: ignore[no-any-return]
+
+
+def test_it_loads_answers_and_stops(start: Callable[..., Any], tmp_path: Path) -> None:
+    process, jobs, heartbeat = start(ECHO)
+
+    assert load(jobs, tmp_path) == OK
+    jobs.send("infer", [row("a", b"1"), row("b", b"x" * 1_000_000)])
+    kind, rows, seconds = jobs.receive()
+    assert kind == "results"
+    assert [(answer[0], answer[1], answer[5]) for answer in rows] == [
+        ("a", False, b"1"),
+        ("b", False, b"x" * 1_000_000),
+    ]
+    assert seconds > 0
+    heartbeat.send("ping", 7)
+    assert heartbeat.receive() == ["pong", 7]
+    jobs.send("stop")
+
+    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == 0
+    assert output.splitlines() == [f"loading in {tmp_path}", "logged", "to stderr"]
+
+
+def test_its_output_arrives_line_by_line_while_it_runs(start: Callable[..., Any], tmp_path: Path) -> None:
+    process, jobs, _ = start(ECHO)
+    load(jobs, tmp_path)
+
+    assert process.stdout.readline() == f"loading in {tmp_path}\n"
+    assert process.stdout.readline() == "logged\n"
+
+
+def test_the_token_is_gone_from_the_environment_that_handlers_see(start: Callable[..., Any], tmp_path: Path) -> None:
+    _, jobs, _ = start(
+        "import os\ndef handle(data, context):\n        return data and [os.environ.get('TS_WORKER_TOKEN')]"
+    )
+    load(jobs, tmp_path)
+    jobs.send("infer", [row("a")])
+
+    assert jobs.receive()[1][0][5] == b"null"
+
+
+@pytest.mark.parametrize(
+    ("statement", "status", "message"),
+    [
+        ("raise ValueError('bad weights')", 500, "ValueError: bad weights"),
+        ("raise MemoryError()", 507, "System out of memory"),
+        ("raise RuntimeError('CUDA out of memory')", 507, "System out of memory"),
+        ("import library_that_nobody_has", 500, "ModuleNotFoundError: No module named 'library_that_nobody_has'"),
+        ("class A: ...", 500, "Expect handle method"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_is_reported_with_its_traceback(
+    start: Callable[..., Any], tmp_path: Path, statement: str, status: int, message: str
+) -> None:
+    process, jobs, _ = start(statement)
+
+    reply = load(jobs, tmp_path)
+
+    assert (reply["ok"], reply["status"]) == (False, status)
+    assert reply["message"].startswith(message)
+    assert "Traceback (most recent call last)" in reply["traceback"]
+    assert process.wait(DEADLINE_SECONDS) == 1
+
+
+def test_an_unknown_contract_is_refused(start: Callable[..., Any], tmp_path: Path) -> None:
+    process, jobs, _ = start(ECHO)
+
+    assert "cannot run the contract 'tea'" in load(jobs, tmp_path, contract="tea")["message"]
+    assert process.wait(DEADLINE_SECONDS) == 1
+
+
+def test_it_ends_when_the_frontend_closes_the_connection(start: Callable[..., Any], tmp_path: Path) -> None:
+    process, jobs, _ = start(ECHO)
+    load(jobs, tmp_path)
+    jobs.close()
+
+    assert process.wait(DEADLINE_SECONDS) == 0
+
+
+def test_a_stream_ends_with_the_process_when_the_frontend_goes(start: Callable[..., Any], tmp_path: Path) -> None:
+    process, jobs, _ = start(
+        """
+        from ts.handler_utils.utils import send_intermediate_predict_response
+
+        def handle(data, context):
+            while data:
+                try:
+                    send_intermediate_predict_response(["part"], context.request_ids, "success", 200, context)
+                except Exception:
+                    pass
+        """
+    )
+    load(jobs, tmp_path)
+    jobs.send("infer", [row("a")])
+    jobs.receive()
+    jobs.close()
+
+    assert process.wait(DEADLINE_SECONDS) == 0
+
+
+def test_continuous_batches_go_on_without_the_frontend_and_are_cancelled(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
+    _, jobs, _ = start(
+        """
+        class Handler:
+            def initialize(self, context):
+                pass
+
+            def handle(self, data, context):
+                context.stopping_criteria = [lambda result: False] * len(data)
+                return ["part"] * len(data)
+        """
+    )
+    load(jobs, tmp_path, continuous=True)
+    jobs.send("infer", [row("a")])
+    for _ in range(3):
+        assert jobs.receive()[1][0][:2] == ["a", True]
+    jobs.send("cancel", ["a"])
+    while (last := jobs.receive()[1][0])[1]:
+        pass
+
+    assert (last[0], last[2], last[6]) == ("a", 499, "cancelled")
+
+
+def test_it_answers_pings_while_the_handler_works(start: Callable[..., Any], tmp_path: Path) -> None:
+    _, jobs, heartbeat = start(
+        """
+        import os
+
+        def handle(data, context):
+            if data:
+                with open(os.path.join(context.system_properties["model_dir"], "gate")) as gate:
+                    return [gate.read()]
+        """
+    )
+    os.mkfifo(tmp_path / "gate")
+    load(jobs, tmp_path)
+    jobs.send("infer", [row("a")])
+    heartbeat.send("ping", 1)
+
+    assert heartbeat.receive() == ["pong", 1]
+    (tmp_path / "gate").write_text("open")
+    assert jobs.receive()[1][0][5] == b"open"
+
+
+def test_ctrl_c_is_left_to_the_frontend_and_sigterm_ends_it(start: Callable[..., Any], tmp_path: Path) -> None:
+    process, jobs, _ = start(ECHO)
+    load(jobs, tmp_path)
+    process.send_signal(signal.SIGINT)
+    jobs.send("infer", [row("a", b"still here")])
+    assert jobs.receive()[1][0][5] == b"still here"
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(DEADLINE_SECONDS) == -signal.SIGTERM
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+def test_it_dies_with_its_parent_even_in_the_middle_of_an_inference(
+    frontend: FrontendStub, tmp_path: Path, model: Callable[..., str]
+) -> None:
+    model("import time\ndef handle(data, context):\n        while data:\n            time.sleep(60)", "handler.py")
+    starter = (
+        "import subprocess, sys, time;"
+        f"subprocess.Popen([sys.executable, '-P', '-m', 'ts.worker', '--socket', {frontend.path!r}]);"
+        "time.sleep(600)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(BACKEND), "TS_WORKER_TOKEN": "secret"}
+    parent = subprocess.Popen([sys.executable, "-c", starter], cwd=tmp_path, env=environment)
+    try:
+        jobs, _ = frontend.accept()
+        heartbeat, _ = frontend.accept()
+        load(jobs, tmp_path)
+        jobs.send("infer", [row("a")])
+    finally:
+        parent.kill()
+        parent.wait()
+
+    with pytest.raises(EOFError):
+        heartbeat.receive()
+
+
+def test_wrong_arguments_are_told() -> None:
+    result = subprocess.run(
+        [sys.executable, "-P", "-m", "ts.worker"],
+        env={"PYTHONPATH": str(BACKEND)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+
+    assert result.returncode == 2
+    assert "usage: python -P -m ts.worker --socket PATH" in result.stderr
