@@ -86,7 +86,6 @@ def invalid_message(detail: str = "") -> Failure:
 _MODEL_ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
     model_errors.BadParameter: (400, "BadRequestException"),
     model_errors.InvalidModel: (400, "InvalidModelException"),
-    model_errors.InstallationFailed: (400, "ModelException"),
     model_errors.DefaultVersionInUse: (403, "InvalidModelVersionException"),
     model_errors.ModelNotFound: (404, "ModelNotFoundException"),
     model_errors.ModelVersionNotFound: (404, "ModelVersionNotFoundException"),

@@ -1,6 +1,7 @@
 """What can go wrong with a model that somebody names or registers. `str()` is the message that TorchServe clients know.
 
-The doors give each class its status and `type`; nothing here knows of HTTP.
+The doors give each class its status and `type`; nothing here knows of HTTP. What can go wrong with an archive is in
+`torchserve_py.archive.errors` and passes through the registry as it is.
 """
 
 
@@ -31,60 +32,6 @@ class DefaultVersionNotFound(ModelVersionNotFound):
 
 class InvalidModel(ModelError):
     """What was fetched is not a model that can be served; the message says why."""
-
-
-class InstallationFailed(ModelError):
-    """The Python packages that a model asks for could not be installed; the message says which step failed."""
-
-
-class DownloadFailed(ModelError):
-    """The archive could not be fetched."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(f"Failed to download archive from: {url}")
-
-
-class ArchiveNotFound(ModelError):
-    """The url names nothing that may be served; made by one of the class methods, each a reason of its own."""
-
-    @classmethod
-    def at(cls, url: str) -> "ArchiveNotFound":
-        """Nothing is there."""
-        return cls(f"Model not found at: {url}")
-
-    @classmethod
-    def relative_path(cls, url: str) -> "ArchiveNotFound":
-        """The url contains `..`."""
-        return cls(f"Relative path is not allowed in url: {url}")
-
-    @classmethod
-    def empty_url(cls) -> "ArchiveNotFound":
-        """The url is the empty text."""
-        return cls("empty url")
-
-    @classmethod
-    def no_model_store(cls) -> "ArchiveNotFound":
-        """A file of the model store is named, but there is no model store."""
-        return cls("Model store has not been configured.")
-
-    @classmethod
-    def not_allowed(cls, url: str) -> "ArchiveNotFound":
-        """No pattern of `allowed_urls` matches."""
-        return cls(f"Given URL {url} does not match any allowed URL(s)")
-
-
-class ArchiveExists(ModelError):
-    """The url is to be downloaded onto a file that the model store already has."""
-
-    def __init__(self, file: str) -> None:
-        super().__init__(f"Model file already exists {file}")
-
-
-class ArchiveUnreadable(ModelError):
-    """The archive is there but reading or unpacking it failed."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(f"Failed to save model: {url}")
 
 
 class VersionConflict(ModelError):

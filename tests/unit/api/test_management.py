@@ -11,7 +11,6 @@ from torchserve_py.archive.errors import ArchiveNotFound, DownloadError, Invalid
 from torchserve_py.models.assembly import RegisterRequest
 from torchserve_py.models.errors import (
     BadParameter,
-    InstallationFailed,
     InvalidModel,
     NoDescribeWorker,
     NotEnoughDevices,
@@ -166,7 +165,6 @@ async def test_register_answers(start, result, status, text):
         ),
         (InvalidModel("Runtime is not defined or invalid."), 400, "InvalidModelException", None),
         (InvalidArchive("Model name is not defined."), 400, "InvalidModelException", None),
-        (InstallationFailed("Custom pip package installation failed for model m"), 400, "ModelException", None),
         (DownloadError("http://x"), 400, "DownloadArchiveException", "Failed to download archive from: http://x"),
         (BadParameter("Invalid RuntimeType value: x"), 400, "BadRequestException", None),
         (ArchiveNotFound("Model not found at: m.mar"), 404, "ModelNotFoundException", None),
