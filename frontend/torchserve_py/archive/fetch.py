@@ -134,7 +134,7 @@ class _AllowedRedirects(urllib.request.HTTPRedirectHandler):
     def __init__(self, allowed_urls: Sequence[re.Pattern[str]]) -> None:
         self._allowed_urls = allowed_urls
 
-    def redirect_request(  # noqa: PLR0917, urllib's signature
+    def redirect_request(
         self,
         req: urllib.request.Request,
         fp: IO[bytes],

@@ -179,7 +179,11 @@ class Model:
         """Whether it has its minimum of workers."""
         return self.pool.ready_count >= self.pool.min_workers
 
-    async def end(self, cause: Cause, limit: float) -> None:
-        """Answer every job with ``cause``, end every sequence, and stop the workers within ``limit`` seconds."""
+    async def end(self, cause: Cause, limit: float) -> bool:
+        """Answer every job with ``cause``, end every sequence, and stop the workers within ``limit`` seconds.
+
+        Returns:
+            Whether the workers are gone; only one that SIGKILL does not end is not.
+        """
         self.dispatcher.close(cause)
-        await self.pool.stop(limit)
+        return not await self.pool.stop(limit)

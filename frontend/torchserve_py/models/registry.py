@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.model_spec import ModelSpec, expand_model_specs
@@ -19,6 +19,7 @@ from torchserve_py.models.errors import (
     ModelError,
     ModelNotFound,
     ModelVersionNotFound,
+    UnregisterTimeout,
     VersionConflict,
     WorkersFailed,
 )
@@ -29,6 +30,8 @@ from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.worker import WorkerFailed
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: How long workers may take to finish what they are at when the server stops after its drain (seconds).
 _CLOSE_LIMIT = 5.0
@@ -69,7 +72,7 @@ class ModelRegistry:
         self._settings = settings
         self._metrics = metrics
         self._names: dict[str, _Versions] = {}
-        self._changes: set[asyncio.Task[None]] = set()
+        self._changes: set[asyncio.Task[Any]] = set()
         #: What describe shows of workers and GPUs; who collects the system metrics keeps it fresh.
         self.usage = Usage()
         self._assembly = Assembly(settings, listener, metrics, self.usage)
@@ -147,7 +150,7 @@ class ModelRegistry:
             await asyncio.shield(self._start(scaling))
         except WorkerFailed as failure:
             if model in self._all():  # somebody may have unregistered it meanwhile
-                await self._remove(model)
+                await self._start(self._remove(model))
             raise WorkersFailed(model.name, model.version, failure.status) from failure
         return RegisterResult(model.name, model.version, model.pool.ready_count, wanted, pending=False)
 
@@ -193,11 +196,13 @@ class ModelRegistry:
             ModelNotFound: No such name.
             ModelVersionNotFound: No such version of it.
             DefaultVersionInUse: It is the default version, and there are others.
+            UnregisterTimeout: A worker could not be stopped in time; the model is unregistered all the same.
         """
         model = self.get(name, version)
         if self._names[name].default is model and len(self._names[name].models) > 1:
             raise DefaultVersionInUse(name)
-        await asyncio.shield(self._start(self._remove(model)))
+        if not await asyncio.shield(self._start(self._remove(model))):
+            raise UnregisterTimeout(name)
 
     async def drain(self, limit: float) -> bool:
         """Let every model finish what it has, at most ``limit`` seconds; return whether nothing is left."""
@@ -208,7 +213,7 @@ class ModelRegistry:
         models = self._all()
         await asyncio.gather(*(model.end(Cause.draining, _CLOSE_LIMIT) for model in models))
         if self._changes:  # they end with the workers that they wait for
-            await asyncio.wait(self._changes)
+            await asyncio.wait(self._changes, timeout=_CLOSE_LIMIT)
         for model in models:
             model.files.remove()
 
@@ -230,17 +235,19 @@ class ModelRegistry:
         logger.info("Model %s version %s is registered", model.name, model.version)
         return model
 
-    async def _remove(self, model: Model) -> None:
+    async def _remove(self, model: Model) -> bool:
+        """Take a model out of service for good; return whether its workers are gone."""
         versions = self._names[model.name]
         del versions.models[model.version]
         if not versions.models:
             del self._names[model.name]
-        await model.end(Cause.unregistered, self._settings.unregister_model_timeout)
+        gone = await model.end(Cause.unregistered, self._settings.unregister_model_timeout)
         model.files.remove(downloaded=True)
         again = self._names.get(model.name)
         if again is None or model.version not in again.models:
             self._metrics.forget(model.name, model.version)
         logger.info("Model %s version %s is unregistered", model.name, model.version)
+        return gone
 
     async def _load_at_startup(self, spec: ModelSpec) -> None:
         request = RegisterRequest(url=spec.location, model_name=spec.name, synchronous=False)
@@ -251,7 +258,7 @@ class ModelRegistry:
             return
         self._start(_logged(model.pool.scale(model.config.min_workers, model.config.max_workers)))
 
-    def _start(self, change: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start(self, change: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begin a change of workers; it goes on to its end, whether somebody waits for it or not."""
         task = asyncio.create_task(change)
         self._changes.add(task)

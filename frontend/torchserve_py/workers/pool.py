@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.workers.dispatcher import Dispatcher
 from torchserve_py.workers.supervisor import Supervisor
 from torchserve_py.workers.worker import Worker, WorkerFailed
+
+logger = logging.getLogger(__name__)
+
+#: How long workers may take to go once their own limit has passed: until SIGKILL, and what the system needs (seconds).
+_KILL_LIMIT = 20.0
 
 
 class WorkerPool:
@@ -59,7 +65,7 @@ class WorkerPool:
     async def scale(self, min_workers: int, max_workers: int) -> None:
         """Start workers up to ``min_workers``, stop the newest above ``max_workers``, replace those that gave up.
 
-        Returns when every started worker is ready and every stopped one gone.
+        Returns when every started worker is ready and every stopped one gone, or given up as unkillable.
 
         Raises:
             WorkerFailed: A started worker failed its first attempt (it is tried again, as any that dies).
@@ -80,18 +86,22 @@ class WorkerPool:
             if isinstance(failure, WorkerFailed):
                 raise failure
 
-    async def stop(self, limit: float) -> None:
+    async def stop(self, limit: float) -> list[int]:
         """Stop every worker, and wait for those that are leaving already.
 
         Each may finish its jobs for at most ``limit`` seconds.
+
+        Returns:
+            The ids of the processes that do not end; as a rule there is none.
         """
         earlier = list(self._leaving)
         leaving, self._supervisors = self._supervisors, []
         self.min_workers = self.max_workers = 0
         await asyncio.gather(
             *(self._stop(supervisor, limit) for supervisor in leaving),
-            *(supervisor.stopped() for supervisor in earlier),
+            *(supervisor.stopped(limit + _KILL_LIMIT) for supervisor in earlier),
         )
+        return [supervisor.pid for supervisor in self._leaving]
 
     def _start(self) -> Supervisor:
         worker_id = self._new_worker_id()
@@ -102,13 +112,20 @@ class WorkerPool:
         return supervisor
 
     async def _stop(self, supervisor: Supervisor, limit: float) -> None:
+        """Stop a worker, but do not wait for ever: a process that hangs inside the kernel survives even SIGKILL."""
         self._leaving.add(supervisor)
-        try:
-            await supervisor.stop(limit)
-        finally:
-            self._leaving.discard(supervisor)
-            if supervisor.worker is not None:
-                self._metrics.forget_worker(supervisor.worker.label)
+        stopping = asyncio.create_task(supervisor.stop(limit))
+        stopping.add_done_callback(lambda _: self._left(supervisor))
+        await asyncio.wait([stopping], timeout=limit + _KILL_LIMIT)
+        if stopping.done():
+            await stopping
+        else:
+            logger.error("Worker %s (pid %d) does not end, not even by SIGKILL", supervisor.id, supervisor.pid)
+
+    def _left(self, supervisor: Supervisor) -> None:
+        self._leaving.discard(supervisor)
+        if supervisor.worker is not None:
+            self._metrics.forget_worker(supervisor.worker.label)
 
     def _tell_dispatcher(self) -> None:
         """Requests are accepted as long as a worker may come that serves them."""

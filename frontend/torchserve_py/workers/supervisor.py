@@ -75,9 +75,9 @@ class Supervisor:
             await worker.stop(limit)
         await self._task
 
-    async def stopped(self) -> None:
-        """Wait until a `stop` that somebody else called has done its work."""
-        await asyncio.wait([self._task])
+    async def stopped(self, limit: float) -> None:
+        """Wait until a `stop` that somebody else called has done its work, at most ``limit`` seconds."""
+        await asyncio.wait([self._task], timeout=limit)
 
     async def _run(self) -> None:
         failing_since: float | None = None

@@ -12,12 +12,13 @@ import pytest
 
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.assembly import RegisterRequest
-from torchserve_py.models.errors import BadParameter
+from torchserve_py.models.errors import BadParameter, UnregisterTimeout
 from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.nvidia_smi import Gpu
 from torchserve_py.settings import Settings
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import WorkerProcess
+from torchserve_py.workers.supervisor import Supervisor
 
 DEADLINE = 30.0
 
@@ -92,3 +93,25 @@ async def test_describe_shows_what_a_workers_own_gpu_does(
     registry.usage.gpus = {0: "of another", 1: "gpuId::1 …"}
     assert model.workers[0].gpu_usage == "gpuId::1 …"
     await registry.close()
+
+
+async def test_unregistering_tells_of_a_worker_that_cannot_be_killed(
+    make_registry: MakeRegistry, store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    never = asyncio.Event()
+
+    async def hang(*_: object) -> None:
+        await never.wait()
+
+    monkeypatch.setattr(Supervisor, "_run", hang)
+    monkeypatch.setattr("torchserve_py.workers.pool._KILL_LIMIT", 0)
+    registry = make_registry(unregister_model_timeout=0)
+    write_model(store / "m")
+    await registry.register(RegisterRequest(url="m", initial_workers=1, synchronous=False))
+    while not registry.get("m").workers:
+        await asyncio.sleep(0)
+    with pytest.raises(UnregisterTimeout, match=r"^Timed out while cleaning resources: m$"):
+        await registry.unregister("m")
+    assert "does not end, not even by SIGKILL" in caplog.text
+    assert registry.models() == []
+    never.set()
