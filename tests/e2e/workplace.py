@@ -1,0 +1,138 @@
+"""A directory in which a user works: a checkout's handlers, a model store, the installed commands, ports of its own."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+from tests.e2e.running_server import DEADLINE, HANDLERS, ROOT, free_ports
+
+#: The ports that the documentation speaks of: inference, management, metrics.
+DOCUMENTED_PORTS = (8080, 8081, 8082)
+
+
+class Workplace:
+    """The commands of setup.cfg are on the path, and a server started here uses free ports and its own pid file.
+
+    Args:
+        directory: An empty directory.
+        properties: Further lines of the server's config.properties.
+    """
+
+    def __init__(self, directory: Path, properties: Mapping[str, Any] | None = None) -> None:
+        self.directory = directory
+        self._runs = 0
+        self.ports = free_ports(3)
+        self.inference, self.management, self.metrics = (f"http://127.0.0.1:{port}" for port in self.ports)
+        shutil.copytree(HANDLERS, directory / "handlers", ignore=shutil.ignore_patterns("__pycache__", "*.pt"))
+        self.pid_file = directory / "tmp" / ".model_server.pid"
+        for name in ("model_store", "tmp", "bin", "curl"):
+            (directory / name).mkdir()
+        self._install_commands(directory / "bin")
+        self.config = directory / "tmp" / "config.properties"
+        lines = {
+            "inference_address": self.inference,
+            "management_address": self.management,
+            "metrics_address": self.metrics,
+            "default_workers_per_model": 1,
+            "drain_timeout": 1,
+            **(properties or {}),
+        }
+        self.config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        self.environment = {
+            **os.environ,
+            "PATH": os.pathsep.join([str(directory / "bin"), os.environ["PATH"]]),
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "frontend"), str(ROOT / "backend")]),
+            "TMPDIR": str(directory / "tmp"),
+            "TS_CONFIG_FILE": str(self.config),
+            "CURL_HOME": str(directory / "curl"),
+        }
+        (directory / "curl" / ".curlrc").write_text("silent\nshow-error\nmax-time = 60\n")
+
+    def __enter__(self) -> Workplace:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill_server()
+
+    def localize(self, text: str) -> str:
+        """Return ``text`` with this workplace's ports in place of those of the documentation."""
+        for documented, own in zip(DOCUMENTED_PORTS, self.ports, strict=True):
+            text = text.replace(f"localhost:{documented}", f"localhost:{own}")
+            text = text.replace(f"127.0.0.1:{documented}", f"127.0.0.1:{own}")
+        return text
+
+    def run(self, command: str) -> tuple[int, str]:
+        """Run a line of shell and return its exit code and what it printed until it ended.
+
+        A server that it starts goes on printing to `output`.
+        """
+        self._runs += 1
+        with self.output.open("wb") as output:
+            shell = subprocess.Popen(
+                ["bash", "-c", self.localize(command)],
+                cwd=self.directory,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            code = shell.wait(DEADLINE)
+        return code, self.output.read_text(errors="replace")
+
+    @property
+    def output(self) -> Path:
+        """What the last `run` printed."""
+        return self.directory / "tmp" / f"output-{self._runs}"
+
+    @property
+    def server(self) -> psutil.Process | None:
+        """The server that the pid file names, if it runs."""
+        try:
+            return psutil.Process(int(self.pid_file.read_text()))
+        except (FileNotFoundError, psutil.NoSuchProcess):
+            return None
+
+    def ports_are_free(self) -> bool:
+        """Whether a server could listen here again."""
+        for port in self.ports:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    return False
+        return True
+
+    def kill_server(self) -> None:
+        """End the server and its workers."""
+        server = self.server
+        if server is None or "torchserve_py.server" not in server.cmdline():
+            return
+        processes = [*server.children(recursive=True), server]
+        for process in processes:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(processes, timeout=DEADLINE)
+
+    @staticmethod
+    def _install_commands(folder: Path) -> None:
+        """Do what an installer does for ``console_scripts``."""
+        setup = configparser.ConfigParser()
+        setup.read(ROOT / "setup.cfg")
+        for line in setup["options.entry_points"]["console_scripts"].split("\n"):
+            if line:
+                name, _, target = line.replace(" ", "").partition("=")
+                module, _, function = target.partition(":")
+                script = folder / name
+                script.write_text(
+                    f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n"
+                )
+                script.chmod(0o755)
