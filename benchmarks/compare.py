@@ -34,6 +34,7 @@ def main() -> int:
     """The command. Returns the exit status: 1 if a server or a load failed, whether goals are met or not."""
     options = _parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are stopped on the way out
+    machine = machine_facts()
     try:
         launchers = [servers.this_server(options.python)]
         if options.torchserve:
@@ -43,7 +44,7 @@ def main() -> int:
     except (ServerFailed, loads.LoadFailed) as error:
         print(f"compare: {error}", file=sys.stderr)
         return 1
-    results = Results(today(), machine_facts(), options.rounds, options.seconds, found)
+    results = Results(today(), machine, options.rounds, options.seconds, found)
     if options.json:
         results.write(options.json)
     if options.markdown:

@@ -81,7 +81,7 @@ def today() -> str:
 
 
 def machine_facts() -> dict[str, str]:
-    """What a reader needs to know of the machine to judge the figures, and nothing that names it."""
+    """What a reader must know of the machine to judge the figures, and nothing that names it. Call before a run."""
     return {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
@@ -90,6 +90,7 @@ def machine_facts() -> dict[str, str]:
         "Python": platform.python_version(),
         "Java": _first_line("java", "-version"),
         "wrk": _first_line("wrk", "--version"),
+        "load before the run": f"{os.getloadavg()[0]:.1f} (one-minute average; with other work the figures say little)",
     }
 
 
