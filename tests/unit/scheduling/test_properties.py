@@ -7,17 +7,19 @@ outside: by the workers that get batches, and by the clients that get outcomes.
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from math import ceil
+from unittest.mock import patch
 
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.unit.scheduling.invariants import validate
 
+from torchserve_py.scheduling import sequences
 from torchserve_py.scheduling.effects import Cancel, Cause, Effects, EndReason, EndSequence, Finish, Released, Send
 from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.scheduling.scheduler import Scheduler
-from torchserve_py.scheduling.sequences import Sequences
+from torchserve_py.scheduling.sequence import Sequence
 
 picks = st.integers(0, 1_000)
 moments = st.sampled_from([0.0, 0.1, 0.4, 1.0, 3.0, 10.0])
@@ -61,11 +63,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.streaming: set[str] = set()
         self.last_sent: dict[str | None, int] = {}
         self.homes: dict[str, str] = {}
-        self.open: dict[str, object] = {}
+        self.open: dict[str, Sequence] = {}
+        self.opened: Counter[str] = Counter()
+        self.ended: Counter[str] = Counter()
+        self.counting = patch.object(sequences, "Sequence", self.opening)
+        self.counting.start()
         self.closed_with: Cause | None = None
         self.set_workers(workers)
         for _ in range(workers):
             self.worker_up()
+
+    def opening(self, sequence_id, *rest):
+        self.opened[sequence_id] += 1
+        return Sequence(sequence_id, *rest)
 
     # Events
 
@@ -178,7 +188,6 @@ class SchedulerMachine(RuleBasedStateMachine):
     # What comes out
 
     def perform(self, effects: Effects, closing: bool = False) -> None:
-        ended = Counter()
         if closing:
             for worker in self.workers.values():
                 worker.in_flight.clear()
@@ -191,12 +200,12 @@ class SchedulerMachine(RuleBasedStateMachine):
                 case Cancel(worker_id, job_ids):
                     assert set(job_ids) <= self.workers[worker_id].in_flight.keys()
                 case EndSequence(worker_id, sequence_id, _):
-                    ended[sequence_id] += 1
+                    self.ended[sequence_id] += 1
                     assert self.homes.pop(sequence_id, worker_id) == worker_id
                 case Released(worker_id):
                     worker = self.workers.pop(worker_id)
                     assert worker.retired and not worker.in_flight
-        self.see_sequences(ended)
+        self.see_sequences()
         assert all(count <= 1 for count in self.outcomes.values()), "a job had two outcomes"
 
     def see_batch(self, batch: Send) -> None:
@@ -234,14 +243,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert job.expires_at is None or job.expires_at > self.now, f"{job} was sent though it had expired"
             assert not self.outcomes[job.id]
 
-    def see_sequences(self, ended: Counter) -> None:
-        """Each sequence that is not open any more has ended once, and no other has."""
+    def see_sequences(self) -> None:
+        """Each sequence that was opened is open or has ended once."""
         source = self.scheduler._source
-        if not isinstance(source, Sequences):
-            assert not ended
+        if not isinstance(source, sequences.Sequences):
+            assert not self.ended
             return
-        gone = {sequence_id for sequence_id, seen in self.open.items() if source.open.get(sequence_id) is not seen}
-        assert ended == Counter(gone)
+        assert self.opened - self.ended == Counter(source.open.keys()), "a sequence has not ended"
+        assert not self.ended - self.opened, "a sequence has ended twice"
         capacity = max(self.policy.sequences.max_sequences, self.wanted * self.policy.batch_size)
         assert len(source.open) <= max(capacity, len(self.open))
         was = Counter(sequence.lane.worker_id for sequence in self.open.values())
@@ -260,6 +269,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Left alone with a worker, everything that was accepted is answered and every sequence ends by itself."""
         if not hasattr(self, "scheduler"):
             return
+        self.counting.stop()
+        with self.counting:
+            self.finish()
+
+    def finish(self):
         self.set_workers(1)
         if all(worker.retired for worker in self.workers.values()):
             self.worker_up()
