@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -54,8 +55,9 @@ class ArchiveExists(ArchiveError):
     status = 500
     error_type = "InternalServerException"
 
-    def __init__(self, file_name: str, detail: str = "") -> None:
-        super().__init__(f"Model file already exists {file_name}", detail)
+    def __init__(self, file: Path, detail: str = "") -> None:
+        super().__init__(f"Model file already exists {file.name}", detail)
+        self.file = file
 
 
 class UnreadableArchive(ArchiveError):

@@ -64,7 +64,7 @@ def fetch(
     try:
         target = store / _file_name(url)
         if target.exists():
-            raise ArchiveExists(target.name)
+            raise ArchiveExists(target)
         with _opened(url, allowed_urls, limits) as (content, size), progress_bar(size, target.name) as progress:
             if size is not None and size > limits.max_bytes:
                 raise ValueError(f"it has {size} bytes, more than the limit of {limits.max_bytes}")
@@ -174,10 +174,10 @@ def _publish(partial: Path, target: Path) -> None:
     try:
         os.link(partial, target)
     except FileExistsError as error:
-        raise ArchiveExists(target.name) from error
+        raise ArchiveExists(target) from error
     except OSError:  # a file system without hard links
         if target.exists():
-            raise ArchiveExists(target.name) from None
+            raise ArchiveExists(target) from None
         partial.rename(target)
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from torchserve_py.archive.errors import ArchiveExists
 from torchserve_py.archive.fetch import fetch
 from torchserve_py.archive.locate import locate
 from torchserve_py.archive.model_files import ModelFiles, open_model
 from torchserve_py.archive.model_spec import is_url
+
+logger = logging.getLogger(__name__)
 
 
 def obtain(
@@ -20,15 +24,24 @@ def obtain(
     temp_dir: Path,
     allowed_urls: Sequence[re.Pattern[str]] = (),
     handler: str | None = None,
+    reuse: bool = False,
 ) -> ModelFiles:
     """Get the model at `url`: a URL that is allowed, a file or folder of the model store, or a folder by its path.
 
-    Blocks, possibly for long: call it in a thread. `handler` is the one that the registration names, if any.
+    Blocks, possibly for long: call it in a thread. `handler` is the one that the registration names, if any. With
+    `reuse` a file that the model store has under the URL's name already is taken for an earlier download of it, and is
+    not removed with the model.
     Raises ArchiveError; then nothing is left behind, in the model store or in `temp_dir`.
     """
     if not is_url(url):
         return open_model(locate(url, model_store), temp_dir, url=url, handler=handler)
-    archive = fetch(url, model_store, allowed_urls=allowed_urls)
+    try:
+        archive = fetch(url, model_store, allowed_urls=allowed_urls)
+    except ArchiveExists as error:
+        if not reuse or not error.file.is_file():
+            raise
+        logger.info("%s is not downloaded again: the model store has %s", url, error.file.name)
+        return open_model(error.file, temp_dir, url=url, handler=handler)
     try:
         return replace(open_model(archive, temp_dir, url=url, handler=handler), downloaded=archive)
     except BaseException:

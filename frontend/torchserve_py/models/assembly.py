@@ -104,6 +104,7 @@ class Assembly:
             temp_dir=settings.temp_dir,
             allowed_urls=settings.allowed_urls,
             handler=request.handler,
+            reuse=at_startup,
         )
         try:
             return self._plan(request, files, at_startup=at_startup)

@@ -245,3 +245,18 @@ def test_a_model_of_the_store_is_opened_by_its_name(model_store: Path, pack_mode
     assert files.name == "noop"
     files.remove(downloaded=True)
     assert files_in(model_store) == ["noop.mar"]
+
+
+def test_a_file_of_the_store_is_taken_for_an_earlier_download_when_it_may_be(
+    web: WebServer, model_store: Path, pack_model: Pack, temp_dir: Path
+) -> None:
+    pack_model()
+    url = f"{web.url}/noop.mar"  # which the web server does not have
+    with pytest.raises(ArchiveExists):
+        obtain(url, model_store=model_store, temp_dir=temp_dir, allowed_urls=ANY)
+    with pytest.raises(ArchiveNotFound):
+        obtain(url, model_store=model_store, temp_dir=temp_dir, reuse=True)
+    files = obtain(url, model_store=model_store, temp_dir=temp_dir, allowed_urls=ANY, reuse=True)
+    assert files.name == "noop"
+    files.remove(downloaded=True)
+    assert files_in(model_store) == ["noop.mar"]
