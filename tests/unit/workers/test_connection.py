@@ -1,0 +1,114 @@
+"""The frontend's end of a worker's connection, over a real socket pair."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+import pytest
+
+from torchserve_py.workers.connection import Connection
+from ts.protocol.frames import encode
+
+
+@dataclass
+class Peer:
+    """The other end, and what the connection has reported."""
+
+    sock: socket.socket
+    messages: asyncio.Queue[list[Any]] = field(default_factory=asyncio.Queue)
+    closed: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+
+    def on_message(self, _: Connection, message: list[Any]) -> None:
+        if message[0] == "refused":
+            raise ValueError("no such kind")
+        self.messages.put_nowait(message)
+
+    def on_close(self, _: Connection, reason: str) -> None:
+        self.closed.put_nowait(reason)
+
+    async def send(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self.sock, data)
+
+
+@pytest.fixture
+async def ends() -> AsyncIterator[tuple[Connection, Peer]]:
+    near, far = socket.socketpair()
+    far.setblocking(False)
+    peer = Peer(far)
+    connection = Connection(peer.on_message, peer.on_close, max_frame=1000)
+    await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=near)
+    yield connection, peer
+    connection.close()
+    far.close()
+
+
+def frame(message: list[Any]) -> bytes:
+    return b"".join(encode(message))
+
+
+async def test_messages_arrive_however_they_are_cut(ends: tuple[Connection, Peer]) -> None:
+    _, peer = ends
+    data = frame(["one", 1]) + frame(["two", b"x" * 900]) + frame(["three"])
+    for start in range(0, len(data), 7):
+        await peer.send(data[start : start + 7])
+    assert [await peer.messages.get() for _ in range(3)] == [["one", 1], ["two", b"x" * 900], ["three"]]
+
+
+async def test_what_is_sent_arrives(ends: tuple[Connection, Peer]) -> None:
+    connection, peer = ends
+    large = encode(["large", b"y" * 20_000], large=True)
+    connection.send(encode(["small"]))
+    connection.send(large)
+    received = b""
+    expected = frame(["small"]) + b"".join(large)
+    while len(received) < len(expected):
+        received += await asyncio.get_running_loop().sock_recv(peer.sock, 65536)
+    assert received == expected
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        struct.pack(">I", 1001),
+        struct.pack(">I", 3) + b"\xc1\xc1\xc1",
+        struct.pack(">I", 0),
+        frame(["refused"]),
+        struct.pack(">I", 6) + msgpack.packb("hello"),
+        struct.pack(">I", 2) + msgpack.packb([7]),
+    ],
+    ids=["too long", "not msgpack", "empty", "refused by its reader", "no array", "no kind"],
+)
+async def test_a_peer_that_sends_no_message_loses_the_connection(ends: tuple[Connection, Peer], garbage: bytes) -> None:
+    _, peer = ends
+    await peer.send(frame(["fine"]) + garbage + frame(["never read"]))
+    assert "malformed" in await peer.closed.get()
+    assert peer.messages.get_nowait() == ["fine"]
+    assert peer.messages.empty()
+
+
+async def test_the_end_of_a_peer_is_reported_once(ends: tuple[Connection, Peer]) -> None:
+    connection, peer = ends
+    peer.sock.close()
+    assert await peer.closed.get() == "closed the connection"
+    connection.close()
+    connection.send(encode(["into the void"]))
+    await asyncio.sleep(0)
+    assert peer.closed.empty()
+
+
+async def test_a_paused_connection_receives_nothing_until_it_resumes(ends: tuple[Connection, Peer]) -> None:
+    connection, peer = ends
+    connection.pause()
+    connection.pause()
+    await peer.send(frame(["held"]))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert peer.messages.empty()
+    connection.resume()
+    assert await peer.messages.get() == ["held"]

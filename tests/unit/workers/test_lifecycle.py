@@ -1,0 +1,48 @@
+"""The life of a worker process."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from torchserve_py.workers.lifecycle import TRANSITIONS, WorkerEvent, WorkerState, next_state
+
+S, E = WorkerState, WorkerEvent
+
+
+@pytest.mark.parametrize(
+    ("events", "end"),
+    [
+        ([E.CONNECTED, E.LOADED], S.READY),
+        ([E.CONNECTED, E.LOADED, E.STOP, E.EXITED], S.STOPPED),
+        ([E.CONNECTED, E.LOADED, E.DIED], S.DIED),
+        ([E.DIED], S.DIED),
+        ([E.CONNECTED, E.DIED], S.DIED),
+        ([E.STOP, E.CONNECTED, E.EXITED], S.STOPPED),
+        ([E.CONNECTED, E.STOP, E.LOADED, E.STOP, E.EXITED], S.STOPPED),
+    ],
+)
+def test_lives(events: list[WorkerEvent], end: WorkerState) -> None:
+    state = S.STARTING
+    for event in events:
+        state = next_state(state, event)
+    assert state is end
+
+
+@pytest.mark.parametrize(
+    ("state", "event"), [pair for pair in itertools.product(S, E) if pair not in TRANSITIONS], ids=str
+)
+def test_what_the_table_lacks_is_a_bug(state: WorkerState, event: WorkerEvent) -> None:
+    with pytest.raises(RuntimeError, match=f"{state.name} cannot have {event.name}"):
+        next_state(state, event)
+
+
+@pytest.mark.parametrize("state", [state for state in S if state not in (S.STOPPED, S.DIED)])
+def test_every_life_can_end(state: WorkerState) -> None:
+    assert (state, E.EXITED if state is S.STOPPING else E.DIED) in TRANSITIONS
+
+
+@pytest.mark.parametrize("state", [S.STOPPED, S.DIED])
+def test_nothing_follows_the_end(state: WorkerState) -> None:
+    assert not [event for event in E if (state, event) in TRANSITIONS]

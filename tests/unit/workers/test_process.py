@@ -1,0 +1,127 @@
+"""How a worker process is launched, and what is told of its output and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchserve_py.workers.process import Launch, WorkerProcess, describe_exit
+
+TOKEN = "TS_WORKER_TOKEN"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "exited with code 0"),
+        (3, "exited with code 3"),
+        (-11, "was killed by SIGSEGV"),
+        (-15, "was killed by SIGTERM"),
+        (-9, "was killed by SIGKILL, probably because the machine ran out of memory"),
+        (-63, "was killed by signal 63"),
+    ],
+)
+def test_the_end_of_a_process_in_words(code: int, words: str) -> None:
+    assert describe_exit(code) == words
+
+
+def test_a_worker_runs_with_the_servers_interpreter(tmp_path: Path) -> None:
+    command = Launch(tmp_path).command(tmp_path / "socket")
+    assert command[0] == sys.executable
+    assert command[-2:] == ["--socket", str(tmp_path / "socket")]
+
+
+def test_runtime_python3_is_the_one_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "python3").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    launch = Launch(tmp_path, runtime="python3")
+    assert launch.command(tmp_path)[0] == str(tmp_path / "python3")
+    (tmp_path / "python3").unlink()
+    with pytest.raises(FileNotFoundError, match="python3"):
+        launch.command(tmp_path)
+
+
+def test_the_environment_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/inherited")
+    monkeypatch.setenv("SECRET", "x")
+    monkeypatch.setenv("KEPT", "y")
+    launch = Launch(tmp_path, environment={"ADDED": "z"}, hidden_variables=frozenset({"SECRET"}))
+    environment = launch.worker_environment("the token")
+    assert "SECRET" not in environment
+    assert {environment["KEPT"], environment["ADDED"], environment[TOKEN]} == {"y", "z", "the token"}
+    inherited, model, server = environment["PYTHONPATH"].split(os.pathsep)
+    assert (inherited, model) == ("/inherited", str(tmp_path))
+    assert (Path(server) / "ts" / "worker.py").is_file()
+    assert TOKEN not in os.environ
+
+
+class Script(Launch):
+    """Runs Python source instead of a worker."""
+
+    def command(self, socket: Path) -> list[str]:
+        return [sys.executable, "-c", (self.working_dir / "script").read_text()]
+
+
+async def run(directory: Path, source: str) -> WorkerProcess:
+    (directory / "script").write_text(source)
+    return await WorkerProcess.launch(Script(directory), directory / "socket", "token", "W-1-m_1.0")
+
+
+async def test_what_a_process_prints_is_logged_line_by_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "MODEL_LOG")
+    process = await run(
+        tmp_path,
+        "import sys\n"
+        "sys.stdout.buffer.write('one\\ntwo\\r\\n\\xff'.encode('latin-1'))\n"
+        "sys.stderr.write('bad news')\n"
+        "sys.exit(4)",
+    )
+    assert process.pid > 0
+    assert await process.wait() == "exited with code 4"
+    assert not process.running
+    by_stream = {
+        stream: [record for record in caplog.records if record.getMessage().startswith(f"W-1-m_1.0-{stream}")]
+        for stream in ("stdout", "stderr")
+    }
+    assert [record.getMessage().removeprefix("W-1-m_1.0-stdout ") for record in by_stream["stdout"]] == [
+        "one",
+        "two",
+        "\ufffd",
+    ]
+    (news,) = by_stream["stderr"]
+    assert (news.getMessage(), news.levelno) == ("W-1-m_1.0-stderr bad news", logging.WARNING)
+
+
+async def test_a_line_without_an_end_costs_bounded_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "MODEL_LOG")
+    process = await run(tmp_path, "print('x' * 1_000_000, end='')")
+    await process.wait()
+    pieces = [record.getMessage().removeprefix("W-1-m_1.0-stdout ") for record in caplog.records]
+    assert "".join(pieces) == "x" * 1_000_000
+    assert len(pieces) > 1
+
+
+async def test_a_killed_process_says_so(tmp_path: Path) -> None:
+    process = await run(tmp_path, "import time; time.sleep(600)")
+    process.kill()
+    assert (await process.wait()).startswith("was killed by SIGKILL")
+    process.kill()
+
+
+async def test_a_child_that_holds_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
+    source = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n"
+    )
+    process = await run(tmp_path, source)
+    try:
+        async with asyncio.timeout(60):
+            assert await process.wait() == "exited with code 0"
+    finally:
+        os.kill(int((tmp_path / "child").read_text()), 9)

@@ -1,0 +1,173 @@
+"""A place of the pool is kept filled, until that is hopeless or nobody wants it any more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from torchserve_py.workers import supervisor as module
+from torchserve_py.workers.dispatcher import Dispatcher
+from torchserve_py.workers.lifecycle import WorkerState
+from torchserve_py.workers.supervisor import Supervisor
+from torchserve_py.workers.worker import Worker, WorkerFailed
+
+
+class FakeWorker:
+    """A worker whose start ends as it is told: ready, or with a failure."""
+
+    label = "W-1-m_1.0"
+    pid = 1
+    id = "1"
+
+    def __init__(self, failure: WorkerFailed | None) -> None:
+        self._failure = failure
+        self.state = WorkerState.STARTING
+        self.disconnected = asyncio.Event()
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @property
+    def ready(self) -> bool:
+        return self.state is WorkerState.READY
+
+    async def start(self) -> None:
+        if self._failure is not None:
+            self.end(WorkerState.DIED)
+            raise self._failure
+        self.state = WorkerState.READY
+
+    async def stop(self, limit: float) -> None:
+        if not self.ended.done():
+            self.end(WorkerState.STOPPED)
+
+    def end(self, state: WorkerState) -> None:
+        self.state = state
+        self.disconnected.set()
+        self.ended.set_result("is over")
+
+
+class Events:
+    """Stands in for the dispatcher: notes the workers that come and go."""
+
+    def __init__(self) -> None:
+        self.up: asyncio.Queue[FakeWorker] = asyncio.Queue()
+        self.lost: asyncio.Queue[FakeWorker] = asyncio.Queue()
+        self.retired: list[FakeWorker] = []
+
+    def worker_up(self, worker: FakeWorker) -> None:
+        self.up.put_nowait(worker)
+
+    def worker_lost(self, worker: FakeWorker) -> None:
+        self.lost.put_nowait(worker)
+
+    async def retire(self, worker: FakeWorker, limit: float) -> None:
+        self.retired.append(worker)
+
+
+class Place:
+    """A supervisor whose workers start as ``outcomes`` says, the last for ever: True, ready; a number, failed so."""
+
+    def __init__(self, outcomes: list[bool | int], max_retry: float = 60.0) -> None:
+        self.events = Events()
+        self.made: list[FakeWorker] = []
+        self.restarts = 0
+        self.gave_up = asyncio.Event()
+        self._outcomes = outcomes
+        self.supervisor = Supervisor("1", self._make, cast("Dispatcher", self.events), max_retry)
+        self.supervisor.on_restart = self._count_restart
+        self.supervisor.on_give_up = self.gave_up.set
+
+    def _make(self) -> Worker:
+        outcome = self._outcomes[min(len(self.made), len(self._outcomes) - 1)]
+        self.made.append(FakeWorker(None if outcome is True else WorkerFailed(int(outcome), "failed")))
+        return cast("Worker", self.made[-1])
+
+    def _count_restart(self) -> None:
+        self.restarts += 1
+
+
+@pytest.fixture(autouse=True)
+def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RESTART_DELAYS", (0,))
+
+
+async def test_a_worker_that_gets_ready_is_given_work() -> None:
+    place = Place([True])
+    assert await place.supervisor.first_attempt() is None
+    assert place.supervisor.ready
+    assert await place.events.up.get() is place.made[0]
+    await place.supervisor.stop(1)
+
+
+async def test_a_worker_that_dies_is_replaced() -> None:
+    place = Place([True])
+    first = await place.events.up.get()
+    first.end(WorkerState.DIED)
+    assert await place.events.lost.get() is first
+    second = await place.events.up.get()
+    assert second is not first
+    assert place.restarts == 1
+    assert place.supervisor.ready
+    await place.supervisor.stop(1)
+
+
+async def test_jobs_are_settled_when_the_connection_is_gone_though_the_process_lives_on() -> None:
+    place = Place([True])
+    first = await place.events.up.get()
+    first.disconnected.set()
+    assert await place.events.lost.get() is first
+    assert len(place.made) == 1
+    first.end(WorkerState.DIED)
+    await place.events.up.get()
+    await place.supervisor.stop(1)
+
+
+async def test_the_first_failure_is_told_and_the_worker_is_tried_again() -> None:
+    place = Place([507, 500, True])
+    failure = await place.supervisor.first_attempt()
+    assert failure is not None
+    assert failure.status == 507
+    assert await place.events.up.get() is place.made[2]
+    assert place.restarts == 2
+    await place.supervisor.stop(1)
+
+
+async def test_it_gives_up_when_no_worker_got_ready_for_too_long() -> None:
+    place = Place([500], max_retry=0.0)
+    async with asyncio.timeout(60):
+        await place.gave_up.wait()
+    assert place.supervisor.gave_up
+    assert not place.supervisor.ready
+    made = len(place.made)
+    assert made >= 2
+    await place.supervisor.stop(1)
+    assert len(place.made) == made
+
+
+async def test_stopping_retires_the_worker_and_starts_no_other() -> None:
+    place = Place([True])
+    worker = await place.events.up.get()
+    await place.supervisor.stop(1)
+    assert place.events.retired == [worker]
+    assert worker.state is WorkerState.STOPPED
+    assert place.made == [worker]
+    assert place.restarts == 0
+
+
+async def test_stopping_ends_the_wait_for_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RESTART_DELAYS", (600,))
+    place = Place([500])
+    assert await place.supervisor.first_attempt() is not None
+    async with asyncio.timeout(60):
+        await place.supervisor.stop(1)
+    assert len(place.made) == 1
+
+
+async def test_stopping_before_the_start_answers_who_waits_for_it() -> None:
+    place = Place([True])
+    await place.supervisor.stop(1)
+    failure = await place.supervisor.first_attempt()
+    assert failure is not None
+    assert failure.status == 500
+    assert place.made == []

@@ -1,0 +1,194 @@
+"""A worker from launch to exit, with a real process and a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.scheduling.job import Job
+from torchserve_py.workers.lifecycle import WorkerState
+from torchserve_py.workers.listener import WorkerListener
+from torchserve_py.workers.process import Launch
+from torchserve_py.workers.worker import Worker, WorkerFailed, WorkerLimits
+from ts.protocol.messages import Load
+
+HANDLER = """
+import os
+import time
+
+
+class EchoHandler:
+    def initialize(self, context):
+        LOADING
+
+    def handle(self, data, context):
+        if data[0]["body"] == "sleep":
+            open("sleeping", "w").close()
+            time.sleep(600)
+        elif data[0]["body"] == "garbage":
+            self.answer()
+        return [row["body"] for row in data]
+"""
+LIMITS = WorkerLimits(connect=60.0, load=60.0, response=60.0, stop=60.0, heartbeat=60.0)
+
+
+class Owner:
+    """Collects what the worker sends."""
+
+    def __init__(self) -> None:
+        self.bodies: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def results(self, worker: Worker, rows: list[list[Any]], handler_seconds: float) -> None:
+        for row in rows:
+            worker.in_flight.discard(row[0])
+            self.bodies.put_nowait(row[5])
+
+    def model_metrics(self, entries: list[list[Any]]) -> None:
+        """Of no interest here."""
+
+
+class Bench:
+    """Makes workers."""
+
+    def __init__(self, directory: Path, listener: WorkerListener) -> None:
+        self.directory = directory
+        self.listener = listener
+        self.owner = Owner()
+
+    def worker(self, loading: str = "pass", limits: WorkerLimits = LIMITS, launch: Launch | None = None) -> Worker:
+        (self.directory / "handler.py").write_text(HANDLER.replace("LOADING", loading))
+        load = Load(
+            contract="torchserve",
+            model_name="m",
+            model_version="1.0",
+            model_dir=str(self.directory),
+            manifest={},
+            handler="handler.py",
+            gpu_id=None,
+            batch_size=1,
+            continuous=False,
+            sequences=False,
+            envelope=None,
+            decode_input_request=True,
+            limit_max_image_pixels=True,
+            server_version="1",
+            max_response_size=1000,
+            header_keys=["id", "start", "end"],
+        )
+        launch = launch or Launch(self.directory)
+        return Worker("1", "W-1-m_1.0", launch, load, limits, self.listener, self.owner)
+
+    def send(self, worker: Worker, body: bytes) -> None:
+        job = Job("j", payload=("j", (), "text/plain", body))
+        worker.send([job], asyncio.get_running_loop().time())
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    listener = WorkerListener(tmp_path)
+    await listener.start()
+    folder = tmp_path / "model"
+    folder.mkdir()
+    yield Bench(folder, listener)
+    await listener.close()
+
+
+async def test_a_life(bench: Bench) -> None:
+    worker = bench.worker()
+    assert (worker.pid, worker.ready) == (-1, False)
+    await worker.start()
+    assert worker.ready
+    assert psutil.pid_exists(worker.pid)
+    bench.send(worker, b"hello")
+    assert await bench.owner.bodies.get() == b"hello"
+    await worker.stop(60)
+    assert worker.state is WorkerState.STOPPED
+    assert await worker.ended == "exited with code 0"
+    assert not psutil.pid_exists(worker.pid)
+
+
+@pytest.mark.parametrize(
+    ("loading", "status", "told"),
+    [
+        ('raise RuntimeError("no weights")', 500, "RuntimeError: no weights"),
+        ("raise MemoryError", 507, "memory"),
+        ("os._exit(7)", 500, "exited with code 7 before it could load the model"),
+    ],
+)
+async def test_a_model_that_does_not_load(bench: Bench, loading: str, status: int, told: str) -> None:
+    worker = bench.worker(loading)
+    with pytest.raises(WorkerFailed, match=told) as failed:
+        await worker.start()
+    assert failed.value.status == status
+    assert worker.state is WorkerState.DIED
+    assert not psutil.pid_exists(worker.pid)
+
+
+async def test_loading_has_a_limit(bench: Bench) -> None:
+    limits = WorkerLimits(connect=60.0, load=0.05, response=60.0, stop=60.0, heartbeat=60.0)
+    worker = bench.worker("time.sleep(600)", limits)
+    with pytest.raises(WorkerFailed, match=r"longer than 0\.05 s to load the model"):
+        await worker.start()
+    assert not psutil.pid_exists(worker.pid)
+
+
+async def test_a_process_that_cannot_be_started(bench: Bench) -> None:
+    worker = bench.worker(launch=Launch(bench.directory / "missing"))
+    with pytest.raises(WorkerFailed, match="could not be started"):
+        await worker.start()
+    assert worker.pid == -1
+    await worker.stop(60)
+
+
+async def test_a_worker_can_be_stopped_while_it_is_being_launched(bench: Bench) -> None:
+    worker = bench.worker("time.sleep(600)")
+    starting = asyncio.create_task(worker.start())
+    await asyncio.sleep(0)
+    assert worker.pid == -1
+    async with asyncio.timeout(60):
+        await worker.stop(60)
+    with pytest.raises(WorkerFailed):
+        await starting
+    assert not psutil.pid_exists(worker.pid)
+
+
+async def test_a_worker_that_does_not_stop_in_time_is_killed(bench: Bench) -> None:
+    worker = bench.worker()
+    await worker.start()
+    bench.send(worker, b"sleep")
+    async with asyncio.timeout(60):
+        while not (bench.directory / "sleeping").exists():
+            await asyncio.sleep(0.001)
+    await worker.stop(0.05)
+    assert worker.state is WorkerState.STOPPED
+    assert "killed by the server because it was told to stop" in await worker.ended
+
+
+async def test_a_worker_without_a_word_for_its_jobs_is_killed(bench: Bench) -> None:
+    worker = bench.worker(limits=WorkerLimits(connect=60.0, load=60.0, response=0.1, stop=60.0, heartbeat=60.0))
+    await worker.start()
+    bench.send(worker, b"sleep")
+    assert "gave no response for 0.1 s" in await worker.ended
+    assert worker.loss_cause is Cause.response_timeout
+    assert worker.state is WorkerState.DIED
+
+
+async def test_a_worker_that_sends_what_is_no_message_is_lost(bench: Bench) -> None:
+    """A handler can find the socket of its own process; what it writes there must not hurt the server."""
+    worker = bench.worker(
+        "import gc, socket\n"
+        "        self.sockets = [each for each in gc.get_objects() if isinstance(each, socket.socket)]\n"
+        "        self.answer = lambda: [each.sendall(b'\\0\\0\\0\\1\\0') for each in self.sockets]"
+    )
+    await worker.start()
+    bench.send(worker, b"garbage")
+    await worker.disconnected.wait()
+    assert not worker.ready
+    await worker.ended
+    assert worker.state is WorkerState.DIED
