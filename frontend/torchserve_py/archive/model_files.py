@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,8 @@ from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, read
 from torchserve_py.archive.model_spec import fallback_name
 from torchserve_py.archive.plain_folder import describe_folder
 from torchserve_py.archive.unpack import unpack
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,8 @@ def _open_folder(folder: Path, name: str, url: str, handler: str | None) -> Mode
         root = _model_root(folder)
         if (root / MANIFEST_PATH).is_file():
             manifest = read(root / MANIFEST_PATH)
+            for key in manifest.undated:
+                logger.warning("%s: %s is missing in %s; was it made by torch-model-archiver?", url, key, MANIFEST_PATH)
         else:
             manifest = describe_folder(root, model_name=name, handler=handler)
     except OSError as error:

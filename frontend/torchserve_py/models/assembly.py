@@ -15,7 +15,7 @@ from torchserve_py.archive.obtain import obtain
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig, read_model_config
 from torchserve_py.models.effective import EffectiveConfig, Hardware, RegistrationOverrides, resolve
-from torchserve_py.models.errors import InvalidModel
+from torchserve_py.models.errors import BadParameter, InvalidModel
 from torchserve_py.models.model import Model, Usage
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings import Settings
@@ -96,6 +96,8 @@ class Assembly:
             ArchiveError: The archive could not be fetched or read.
             ModelError: It cannot be served as it is configured.
         """
+        if request.s3_sse_kms:
+            raise BadParameter("Parameter s3_sse_kms is not supported yet. A presigned URL needs no signature of ours.")
         settings = self._settings
         files = await asyncio.to_thread(
             obtain,

@@ -12,7 +12,6 @@ from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.model_spec import ModelSpec, expand_model_specs
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.assembly import Assembly, Plan, RegisterRequest
-from torchserve_py.models.config import InvalidModelConfig
 from torchserve_py.models.errors import (
     DefaultVersionInUse,
     DefaultVersionNotFound,
@@ -129,7 +128,10 @@ class ModelRegistry:
     async def load_startup_models(self) -> None:
         """Register what ``load_models`` names; a model that cannot be is logged, and the others are served."""
         specs = expand_model_specs(self._settings.load_models, self._settings.model_store)
-        await asyncio.gather(*(self._load_at_startup(spec) for spec in specs))
+        async with asyncio.TaskGroup() as group:
+            plans = [group.create_task(self._prepare_at_startup(spec)) for spec in specs]
+            for spec, plan in zip(specs, plans, strict=True):  # in this order: of two equal ones the first is served
+                self._add_at_startup(spec, await plan)
 
     async def register(self, request: RegisterRequest) -> RegisterResult:
         """Register a model and start its workers; wait for them when the request is synchronous.
@@ -241,6 +243,8 @@ class ModelRegistry:
         del versions.models[model.version]
         if not versions.models:
             del self._names[model.name]
+        elif versions.default is model:  # its workers did not start, and there is a second version by now
+            versions.default = next(iter(versions.models.values()))
         gone = await model.end(Cause.unregistered, self._settings.unregister_model_timeout)
         model.files.remove(downloaded=True)
         again = self._names.get(model.name)
@@ -249,12 +253,21 @@ class ModelRegistry:
         logger.info("Model %s version %s is unregistered", model.name, model.version)
         return gone
 
-    async def _load_at_startup(self, spec: ModelSpec) -> None:
-        request = RegisterRequest(url=spec.location, model_name=spec.name, synchronous=False)
+    async def _prepare_at_startup(self, spec: ModelSpec) -> Plan | None:
+        request = RegisterRequest(url=spec.location, model_name=spec.name)
         try:
-            model = self._add(await self._assembly.prepare(request, at_startup=True))
-        except (ArchiveError, ModelError, InvalidModelConfig) as error:
-            logger.warning("Model %s is not loaded: %s", spec.location, error)
+            return await self._assembly.prepare(request, at_startup=True)
+        except (ArchiveError, ModelError, OSError) as error:
+            logger.warning("Model %s is not loaded: %s", spec, error)
+            return None
+
+    def _add_at_startup(self, spec: ModelSpec, plan: Plan | None) -> None:
+        if plan is None:
+            return
+        try:
+            model = self._add(plan)
+        except VersionConflict as error:
+            logger.warning("Model %s is not loaded: %s", spec, error)
             return
         self._start(_logged(model.pool.scale(model.config.min_workers, model.config.max_workers)))
 
