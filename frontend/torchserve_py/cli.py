@@ -61,9 +61,8 @@ class Launcher:
         return PidFile(self.pid_path, self.module)
 
     def _running(self) -> psutil.Process | None:
-        if self._pid_file.is_orphan():
+        if self._pid_file.remove_orphan():
             print("Removing orphan pid file.")
-            self.pid_path.unlink(missing_ok=True)
         return self._pid_file.server()
 
     # Start
@@ -71,28 +70,36 @@ class Launcher:
     def _start(self, flags: Flags) -> int:
         running = self._running()
         if running is not None:
-            print("TorchServe is already running, please use torchserve --stop to stop TorchServe.")
-            since = datetime.fromtimestamp(running.create_time())
-            print(f"It is process {running.pid}, running since {since:%Y-%m-%d %H:%M:%S}.")
-            return 1
+            return _tell_of(running)
         errors = resolve(flags, os.environ, Path.cwd()).errors
         if errors:
             print("\n".join(errors))
             return 1
         forwarder = _SignalForwarder() if flags.foreground else None
         sys.stdout.flush()
+        try:
+            with self._pid_file.lock():
+                running = self._pid_file.server()  # another start may have come between
+                if running is not None:
+                    return _tell_of(running)
+                server = self._launch()
+        except OSError as error:
+            print(f"The pid file {self.pid_path} cannot be written: {error.strerror}. The server is not started.")
+            return 1
+        return 0 if forwarder is None else self._wait_in_foreground(server, forwarder)
+
+    def _launch(self) -> subprocess.Popen[bytes]:
         # A session of its own: Ctrl-C in the shell must not reach the server past its launcher, or after it.
         server = subprocess.Popen(
             [sys.executable, "-P", "-m", self.module, *self.argv], stdin=subprocess.DEVNULL, start_new_session=True
         )
         try:
             self._pid_file.write(server.pid)
-        except OSError as error:
-            print(f"The pid file {self.pid_path} cannot be written: {error.strerror}. The server is not started.")
+        except OSError:
             server.kill()
             server.wait()
-            return 1
-        return 0 if forwarder is None else self._wait_in_foreground(server, forwarder)
+            raise
+        return server
 
     def _wait_in_foreground(self, server: subprocess.Popen[bytes], forwarder: _SignalForwarder) -> int:
         forwarder.attach(server)
@@ -168,6 +175,13 @@ class _SignalForwarder:
             self._waiting.append(number)
         else:
             self._server.send_signal(number)
+
+
+def _tell_of(running: psutil.Process) -> int:
+    print("TorchServe is already running, please use torchserve --stop to stop TorchServe.")
+    since = datetime.fromtimestamp(running.create_time())
+    print(f"It is process {running.pid}, running since {since:%Y-%m-%d %H:%M:%S}.")
+    return 1
 
 
 def _print_config(resolution: Resolution) -> int:

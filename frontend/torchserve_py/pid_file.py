@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import os
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +16,8 @@ if TYPE_CHECKING:
     import psutil
 
 _NAME = ".model_server.pid"
+#: How long another command may hold the lock (seconds); it needs it for as long as starting a process takes.
+_LOCK_LIMIT = 10.0
 
 
 def default_path() -> Path:
@@ -30,12 +37,44 @@ class PidFile:
         process = self._process()
         return process if process is not None and self._is_server(process) else None
 
-    def is_orphan(self) -> bool:
-        """Whether there is a file whose process does not exist."""
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep every other command away from the file meanwhile.
+
+        Raises:
+            OSError: The lock, a file beside it, cannot be made, or somebody else holds it for too long.
+        """
+        path = self.path.with_name(f"{self.path.name}.lock")
+        deadline = time.monotonic() + _LOCK_LIMIT
+        while (descriptor := _lock(path)) is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(errno.ETIMEDOUT, f"another start or stop holds {path}")
+            time.sleep(0.01)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)  # before the lock is gone, or it would be the next one's
+            os.close(descriptor)
+
+    def remove_orphan(self) -> bool:
+        """Delete the file if its process does not exist; return whether that was so."""
+        if not self._is_orphan():
+            return False
+        with self.lock():
+            if self._is_orphan():  # still, not the file of a start that came between
+                self.path.unlink(missing_ok=True)
+                return True
+        return False
+
+    def _is_orphan(self) -> bool:
         return self.path.exists() and self._process() is None
 
     def write(self, pid: int) -> None:
-        """Put ``pid`` into the file, whole or not at all. Raises `OSError` when the file cannot be written."""
+        """Put ``pid`` into the file, whole or not at all; call it with the lock held.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
         descriptor, temporary = tempfile.mkstemp(prefix=_NAME, dir=self.path.parent)
         try:
             with os.fdopen(descriptor, "w") as file:
@@ -48,8 +87,9 @@ class PidFile:
 
     def remove(self, pid: int) -> None:
         """Delete the file if it still names ``pid``: another server may have taken it over."""
-        if self._read() == pid:
-            self.path.unlink(missing_ok=True)
+        with self.lock():
+            if self._read() == pid:
+                self.path.unlink(missing_ok=True)
 
     def _read(self) -> int | None:
         try:
@@ -77,3 +117,16 @@ class PidFile:
             return self._module in process.cmdline()
         except psutil.Error:
             return False
+
+
+def _lock(path: Path) -> int | None:
+    """Return the descriptor of ``path``, made and locked; None when somebody else has it or has just removed it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), path.stat()):
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(descriptor)
+    return None

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from torchserve_py.cli import Launcher, main
+from torchserve_py.pid_file import PidFile
 from torchserve_py.version import __version__
 
 DEADLINE = 30.0
@@ -65,6 +66,16 @@ def start(home, *argv):
     assert launch(home, "--model-store", "store", *argv) == 0
     wait_for((home / "argv").exists)
     return psutil.Process(int((home / "pid").read_text()))
+
+
+def start_launcher(home, *argv, **environ):
+    """Start a launcher process."""
+    code = (
+        "import sys; from pathlib import Path; from torchserve_py.cli import Launcher;"
+        "sys.exit(Launcher(sys.argv[1:], module='fake_server', pid_path=Path('pid')).run())"
+    )
+    command = [sys.executable, "-c", code, *argv, "--model-store", "store"]
+    return subprocess.Popen(command, cwd=home, env=os.environ | environ)
 
 
 # Start
@@ -143,6 +154,45 @@ def test_a_pid_of_another_program_is_no_running_server(home, capsys):
     assert server.pid != os.getpid()
 
 
+def fake_servers():
+    """Return the process ids of those that were started from the current directory."""
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline", "cwd"])
+        if "fake_server" in (process.info["cmdline"] or []) and process.info["cwd"] == str(Path.cwd())
+    ]
+
+
+def test_of_several_starts_at_once_one_starts_a_server(home):
+    launchers = [start_launcher(home) for _ in range(4)]
+    codes = [launcher.wait(DEADLINE) for launcher in launchers]
+    assert sorted(codes) == [0, 1, 1, 1]
+    assert fake_servers() == [int((home / "pid").read_text())]
+    assert [path.name for path in home.glob("pid*")] == ["pid"]
+
+
+def test_a_start_that_another_one_overtakes_starts_nothing(home, monkeypatch, capsys):
+    lock = PidFile.lock
+
+    def lock_later(pid_file):
+        monkeypatch.setattr(PidFile, "lock", lock)
+        start(home)
+        return lock(pid_file)
+
+    monkeypatch.setattr(PidFile, "lock", lock_later)
+    assert launch(home, "--model-store", "store") == 1
+    assert capsys.readouterr().out.startswith("TorchServe is already running")
+    assert fake_servers() == [int((home / "pid").read_text())]
+
+
+def test_a_lock_that_is_never_given_back_ends_the_start(home, monkeypatch, capsys):
+    monkeypatch.setattr("torchserve_py.pid_file._LOCK_LIMIT", 0)
+    with PidFile(home / "pid", "fake_server").lock():
+        assert launch(home, "--model-store", "store") == 1
+    assert f"another start or stop holds {home / 'pid.lock'}" in capsys.readouterr().out
+    assert not fake_servers()
+
+
 # Stop
 
 
@@ -209,12 +259,7 @@ def test_stop_of_a_server_that_vanishes_meanwhile(home, capsys, monkeypatch):
 
 def foreground(home, **environ):
     """Start a launcher process with --foreground and wait until its server listens to signals."""
-    code = (
-        "import sys; from pathlib import Path; from torchserve_py.cli import Launcher;"
-        "sys.exit(Launcher(sys.argv[1:], module='fake_server', pid_path=Path('pid')).run())"
-    )
-    command = [sys.executable, "-c", code, "--foreground", "--model-store", "store"]
-    process = subprocess.Popen(command, cwd=home, env=os.environ | environ)
+    process = start_launcher(home, "--foreground", **environ)
     wait_for((home / "argv").exists)
     wait_for((home / "pid").exists)
     return process
