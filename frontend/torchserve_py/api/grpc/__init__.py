@@ -1,0 +1,1 @@
+"""The gRPC doors: TorchServe's inference and management services, health checking and reflection."""

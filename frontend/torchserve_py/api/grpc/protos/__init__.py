@@ -1,0 +1,1 @@
+"""The protocol definitions, and the Python stubs that `scripts/generate-stubs` makes of them."""
