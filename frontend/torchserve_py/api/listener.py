@@ -22,7 +22,6 @@ from torchserve_py.api.errors import Failure, invalid_message
 from torchserve_py.api.health import HealthDoor
 from torchserve_py.api.inference import InferenceDoor
 from torchserve_py.api.management import ManagementDoor
-from torchserve_py.api.management_calls import ManagementCalls
 from torchserve_py.api.metrics import MetricsDoor
 from torchserve_py.api.responses import Responses
 from torchserve_py.api.routing import Route, Router, Routes
@@ -179,8 +178,7 @@ async def start_doors(
     responses = Responses(settings, metrics)
     health = HealthDoor(registry, responses)
     inference = InferenceDoor(settings, registry, responses)
-    calls = ManagementCalls(settings, registry)
-    management = ManagementDoor(settings, registry, calls, tokens, responses)
+    management = ManagementDoor(settings, registry, tokens, responses)
     wanted: list[tuple[str, Address, Routes]] = [
         ("inference_address", settings.inference_address, {**health.routes, **inference.routes}),
         ("management_address", settings.management_address, management.routes),

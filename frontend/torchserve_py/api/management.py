@@ -27,15 +27,10 @@ class ManagementDoor:
     """Turns HTTP requests into management calls."""
 
     def __init__(
-        self,
-        settings: Settings,
-        registry: ModelRegistry,
-        calls: ManagementCalls,
-        tokens: TokenAuthorization | None,
-        responses: Responses,
+        self, settings: Settings, registry: ModelRegistry, tokens: TokenAuthorization | None, responses: Responses
     ) -> None:
         self._registry = registry
-        self._calls = calls
+        self._calls = ManagementCalls(settings, registry)
         self._tokens = tokens
         self._responses = responses
         self._max_body = settings.max_request_size
@@ -125,6 +120,11 @@ class ManagementDoor:
     async def _set_default(self, request: web.BaseRequest, name: str, version: str) -> Sent:
         """``PUT /models/{model}/{version}/set-default``."""
         return await self._done(request, self._calls.set_default(name, version))
+
+    async def _describe_api(self, request: web.BaseRequest, name: str, version: str | None) -> Sent:
+        """``OPTIONS /models/{model}[/{version}]``: the OpenAPI document of the model's management."""
+        model = self._registry.get(name, version)
+        return await self._responses.send_json(request, 200, management_document(model.name))
 
     async def _done(self, request: web.BaseRequest, done: Done) -> Sent:
         return await self._responses.send_json(request, done.status, {"status": done.text})
