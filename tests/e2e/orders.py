@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from tests.e2e.gate import WAITING
 
-#: ``wait NAME`` waits at the gate NAME in the model's folder, ``sleep SECONDS``, ``print TEXT`` to both outputs,
-#: ``exhaust`` runs out of memory, ``exit CODE`` ends the process, ``fork`` leaves a child that holds all that is open.
-#: Anything else does nothing.
+#: ``wait NAME`` waits at the gate NAME in the model's folder; ``stream NAME`` does after it has sent a first part.
+#: ``sleep SECONDS``, ``print TEXT`` to both outputs, ``exhaust`` runs out of memory, ``exit CODE`` ends the process,
+#: ``fork`` leaves a child that holds all that is open. Anything else does nothing.
 HANDLER = (
     WAITING
     + """
 import sys
+
+from ts.handler_utils.utils import send_intermediate_predict_response
 
 
 class OrderHandler:
@@ -18,11 +20,14 @@ class OrderHandler:
         self.directory = context.system_properties["model_dir"]
 
     def handle(self, data, context):
-        return [self.obey(row["body"]) for row in data]
+        return [self.obey(row["body"], context) for row in data]
 
-    def obey(self, text):
+    def obey(self, text, context):
         order, _, argument = text.partition(" ")
         if order == "wait":
+            wait_for(f"{self.directory}/{argument}")
+        elif order == "stream":
+            send_intermediate_predict_response(["first"], context.request_ids, "Intermediate", 200, context)
             wait_for(f"{self.directory}/{argument}")
         elif order == "sleep":
             time.sleep(float(argument))

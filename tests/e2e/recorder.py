@@ -9,6 +9,7 @@ from tests.e2e.running_server import eventually, model_folder
 
 #: A request's text is kept; the answer is every text of the sequence so far, with commas between.
 #: ``end`` ends the sequence, ``wait NAME`` waits at the gate NAME in the model's folder, ``crash`` ends the process.
+#: ``pid`` is not kept; the answer is the process id of the worker.
 HANDLER = (
     WAITING
     + """
@@ -21,6 +22,8 @@ class Recorder:
         return [self.answer(index, row["body"], context) for index, row in enumerate(data)]
 
     def answer(self, index, text, context):
+        if text == "pid":
+            return str(os.getpid())
         sequence_id = context.get_sequence_id(index)
         sent = self.sent.setdefault(sequence_id, [])
         sent.append(text)

@@ -53,6 +53,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "stateful": recorder(
             directory, "stateful", "batchSize: 2\nmaxBatchDelay: 0\nmaxNumSequence: 10\nmaxSequenceJobQueueSize: 5\n"
         ),
+        "pair": recorder(directory, "pair", "minWorkers: 2\nmaxWorkers: 2\nmaxNumSequence: 10\n"),
         "stateless": model_folder(directory, "stateless", orders.HANDLER),
         "impatient": model_folder(directory, "impatient", orders.HANDLER, "responseTimeout: 1\n"),
     }
@@ -128,6 +129,37 @@ def test_the_death_of_a_stateful_worker_loses_its_sequences_and_nothing_else(
     assert server.predict("stateful", "a", sequence="new").text == "a"
     assert server.predict("stateful", "d", sequence="idle", headers=START).text == "d"
     assert server.predict("stateful", "e", sequence="idle").text == "d,e"
+
+
+def test_the_sequences_of_the_other_workers_go_on(server: RunningServer) -> None:
+    sequences = [f"s{number}" for number in range(8)]
+    worker_by_sequence = {sequence: server.predict("pair", "pid", sequence=sequence).text for sequence in sequences}
+    first, second = sorted(set(worker_by_sequence.values()))
+    assert [list(worker_by_sequence.values()).count(worker) for worker in (first, second)] == [4, 4]
+    for text in ("a", "b"):
+        for sequence in sequences:
+            assert server.predict("pair", text, sequence=sequence).status_code == 200
+    psutil.Process(int(first)).kill()
+    for sequence in sequences:
+        if worker_by_sequence[sequence] == second:
+            assert server.predict("pair", "c", sequence=sequence).text == "a,b,c"
+        else:
+            lost = [server.predict("pair", "c", sequence=sequence) for _ in range(2)]
+            assert lost[0].headers["ts-error-cause"] in ("worker_died", "sequence_lost")
+            assert_failed(lost[1], 410, "sequence_lost")
+    assert server.predict("pair", "a", sequence="new").text == "a"
+
+
+def test_a_stream_breaks_off_where_its_worker_dies(server: RunningServer, folders: dict[str, Path]) -> None:
+    gate = Gate(folders["stateless"], "streaming")
+    with server.predict("stateless", "stream streaming", stream=True) as stream:
+        parts = stream.iter_content(None)
+        assert next(parts) == b"first"
+        gate.wait_until_reached()
+        worker_of(server, "stateless").kill()
+        with pytest.raises(requests.exceptions.ChunkedEncodingError):
+            next(parts)
+    assert server.predict("stateless", "hello").text == "hello"
 
 
 def test_stateless_requests_that_wait_are_served_by_the_next_worker(
