@@ -119,8 +119,6 @@ def _entry_point(
 
 def _wrap_in_envelope(envelope: str, entry_point: EntryPoint) -> EntryPoint:
     name = f"{_ENVELOPES}.{envelope}"
-    if name in sys.modules and any(os.path.isfile(os.path.join(path, f"{name}.py")) for path in sys.path[:2]):  # noqa: PTH113, PTH118
-        raise LoadError(f"The handler's file {name}.py has the name of a module that Python itself uses; rename it.")
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -119,7 +119,8 @@ class FrontendStub:
 
     def start_worker(self, model_dir: Path) -> subprocess.Popen[str]:
         """Start a real worker process in ``model_dir``."""
-        environment = {**os.environ, "PYTHONPATH": str(BACKEND), "TS_WORKER_TOKEN": "secret"}
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        environment = {**inherited, "PYTHONPATH": str(BACKEND), "TS_WORKER_TOKEN": "secret"}
         command = [sys.executable, "-P", "-m", "ts.worker", "--socket", self.path]
         process = subprocess.Popen(
             command, cwd=model_dir, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -92,6 +92,15 @@ def test_a_cancelled_row_leaves_within_one_step(worker: Worker) -> None:
     assert worker.module.steps[-1] == [("b", {})]
 
 
+def test_cancellations_of_rows_that_are_done_do_not_pile_up(worker: Worker) -> None:
+    worker.peer.send("infer", [row("a", b"5"), row("b", b"1")])
+    worker.step()
+    worker.peer.send("cancel", ["b"])
+
+    assert brief(worker.step()) == [("a", True, "3")]
+    assert worker.connection.cancelled == set()
+
+
 def test_when_all_rows_are_cancelled_the_handler_is_not_called(worker: Worker) -> None:
     worker.peer.send("infer", [row("a", b"5")])
     worker.step()
