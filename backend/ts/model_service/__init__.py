@@ -1,0 +1,1 @@
+"""Base classes of handlers from before TorchServe 0.1."""

@@ -1,0 +1,1 @@
+"""What handlers' own unit tests import."""

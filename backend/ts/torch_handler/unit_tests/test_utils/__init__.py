@@ -1,0 +1,1 @@
+"""A context to test a handler with, without a server."""
