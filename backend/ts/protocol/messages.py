@@ -40,8 +40,9 @@ HEARTBEAT_CHANNEL: Final = "heartbeat"
 TOKEN_VARIABLE: Final = "TS_WORKER_TOKEN"  # noqa: S105 - the name of a variable
 
 #: ``(job id, headers, content type, body)``. Headers are pairs of ``bytes`` (as they came over HTTP) or ``str`` (set by
-#: the server); later pairs win. The body is ``bytes`` or, where the door already knows the row's parameters, a list of
-#: ``(name, content type or None, value)``.
+#: the server); later pairs win. The body is ``bytes`` or, where the door already knows parameters of the row, a list of
+#: ``(name, content type or None, value)``; an item without a name (None) is the raw body among them, cut into parameters
+#: as it would be alone. Of two parameters with one name the later counts.
 InferRow = tuple[str, Sequence[tuple[Any, Any]], str | None, Any]
 
 #: ``(job id, more, status, reason, headers, body, error)``. ``error`` is None or a message; then ``status`` is what the

@@ -66,12 +66,10 @@ class RowReader:
         """
         job_id, headers, content_type, body = row
         if type(body) is list:
-            return self._read_parameters(job_id, headers, [_parameter(*item) for item in body])
+            return self._read_parameters(job_id, headers, [each for item in body for each in _parameters(*item)])
         decoder, value_types = _body_type(content_type)
         if decoder is None:
-            from ts.runtimes.forms import parse_form
-
-            return self._read_parameters(job_id, headers, parse_form(content_type or "", body))
+            return self._read_parameters(job_id, headers, _form(content_type, body))
         if not self._decode:
             decoder = bytearray
         return Row(job_id, {"body": decoder(body)}, RequestProcessor(None, headers, value_types))
@@ -98,12 +96,19 @@ def _media_type(content_type: str | bytes | None) -> str:
     return text.partition(";")[0].strip()
 
 
-def _parameter(name: str | bytes, content_type: str | bytes | None, value: str | bytes) -> Parameter:
-    return (
-        name if isinstance(name, str) else name.decode("utf-8", "replace"),
-        _media_type(content_type),
-        value if isinstance(value, bytes) else value.encode(),
-    )
+def _parameters(name: str | bytes | None, content_type: str | bytes | None, value: str | bytes) -> Sequence[Parameter]:
+    """Return what one item of a list on the wire stands for: a parameter, or (nameless) all those of a raw body."""
+    raw = value if isinstance(value, bytes) else value.encode()
+    if name is None:
+        decoder, ((key, media_type),) = _body_type(content_type)
+        return _form(content_type, raw) if decoder is None else [(key, media_type, raw)]
+    return [(name if isinstance(name, str) else name.decode("utf-8", "replace"), _media_type(content_type), raw)]
+
+
+def _form(content_type: str | bytes | None, body: bytes) -> Sequence[Parameter]:
+    from ts.runtimes.forms import parse_form
+
+    return parse_form(content_type or "", body)
 
 
 def _decoder(media_type: str) -> Decoder:

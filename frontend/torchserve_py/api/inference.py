@@ -1,4 +1,4 @@
-"""The inference door: ``/predictions`` and ``/explanations``.
+"""The inference door: ``/predictions`` and ``/explanations``. (`surfaces` has the other paths that lead here.)
 
 A request is passed on as it came: raw headers, raw body. The worker decodes. This is the server's hottest path, so it
 makes no object that it does not need and does its bookkeeping in the answer's one write (see `responses`).
@@ -6,22 +6,16 @@ makes no object that it does not need and does its bookkeeping in the answer's o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import hdrs, web
 
-from torchserve_py.api.errors import (
-    DoorError,
-    bad_request,
-    failure_of_job,
-    handler_failure,
-    method_not_allowed,
-    not_found,
-)
+from torchserve_py.api.errors import DoorError, bad_request, failure_of_job, handler_failure, not_found
+from torchserve_py.api.openapi_documents import predict_document
 from torchserve_py.api.requests import read_body
 from torchserve_py.api.responses import Headers, Responses, Sent
-from torchserve_py.api.routing import Route, Routes
+from torchserve_py.api.routing import Path, Route, Routes
 from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
 from torchserve_py.api.streaming import send_stream
 from torchserve_py.api.token_authorization import TokenType
@@ -51,36 +45,59 @@ class InferenceDoor:
     @property
     def routes(self) -> Routes:
         """First path segment to handler."""
-        route = Route(self.infer, TokenType.inference)
+        route = Route(self.predictions, TokenType.inference)
         return {"predictions": route, "explanations": route}
 
-    async def infer(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
-        """``/predictions/{model}[/{version}[/{rest…}]]``, any method but OPTIONS; ``/explanations`` likewise.
+    def predictions(self, request: web.BaseRequest, path: Path) -> Awaitable[Sent]:
+        """``/predictions/{model}[/{version}[/{rest…}]]``, any method; ``/explanations`` likewise."""
+        depth = len(path)
+        if depth < 2:
+            raise not_found()
+        return self.infer(request, path[1], path[2] if depth > 2 else None, _path_headers(path))
+
+    async def infer(
+        self,
+        request: web.BaseRequest,
+        name: str,
+        version: str | None,
+        server_headers: Pairs,
+        *,
+        parameters: Pairs = (),
+        body: bytes | None = None,
+    ) -> Sent:
+        """Run a request on a model; where the method is OPTIONS, describe the model's API instead.
+
+        Args:
+            request: The request.
+            name: The model.
+            version: Its version; None for the default one.
+            server_headers: What the server tells the handler about the path; wins over the client's headers.
+            parameters: Names and values that become values of the row beside the body's.
+            body: The request's body, if it has been read.
 
         Raises:
             DoorError: The request is refused before there is a job.
             ModelNotFound: No such model.
             ModelVersionNotFound: No such version of it.
         """
-        depth = len(path)
-        if depth < 2:
-            raise not_found()
+        model = self._registry.get(name, version)
         if request.method == "OPTIONS":
-            raise method_not_allowed()
-        version = path[2] if depth > 2 else None
-        model = self._registry.get(path[1], version)
+            return await self._responses.send_json(request, 200, predict_document(name))
         sequence = self._sequences.read(request) if model.is_stateful else None
-        content_type = request.headers.get(hdrs.CONTENT_TYPE, "")
-        if not content_type.isascii():
+        content_type: str | None = request.headers.get(hdrs.CONTENT_TYPE, "")
+        if content_type and not content_type.isascii():
             raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
-        body = await read_body(request, self._max_body, self._stall_limit)
-        headers = request.raw_headers + _path_headers(path)
+        row: Any = await read_body(request, self._max_body, self._stall_limit) if body is None else body
+        if parameters:
+            row = [*((key, None, value) for key, value in parameters), (None, content_type, row)]
+            content_type = None
+        headers = request.raw_headers + server_headers
         if sequence is None:
-            parts = model.submit(headers, body, content_type=content_type, by_default=version is None)
+            parts = model.submit(headers, row, content_type=content_type, by_default=version is None)
         else:
             parts = model.submit(
                 headers + sequence.headers,
-                body,
+                row,
                 content_type=content_type,
                 sequence_id=sequence.id,
                 starts_sequence=sequence.starts,
@@ -88,7 +105,7 @@ class InferenceDoor:
                 by_default=version is None,
             )
         try:
-            return await self._answer(request, parts, path[1], version, sequence)
+            return await self._answer(request, parts, name, version, sequence)
         finally:
             parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
 
@@ -132,7 +149,7 @@ class InferenceDoor:
         return (*headers, (name, sequence.id))
 
 
-def _path_headers(path: tuple[str, ...]) -> Pairs:
+def _path_headers(path: Path) -> Pairs:
     explains = path[0] == "explanations"
     if len(path) <= 3:
         return _EXPLAIN if explains else _PREDICT

@@ -9,22 +9,30 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from torchserve_py.addresses import Address
 from torchserve_py.api.access_log import LOGGER_NAME, AccessLog
+from torchserve_py.api.api_description import DescriptionDoor
 from torchserve_py.api.errors import Failure, invalid_message
 from torchserve_py.api.health import HealthDoor
 from torchserve_py.api.inference import InferenceDoor
 from torchserve_py.api.management import ManagementDoor
 from torchserve_py.api.metrics import MetricsDoor
-from torchserve_py.api.responses import Responses
-from torchserve_py.api.routing import Route, Router, Routes
+from torchserve_py.api.open_inference import OpenInferenceDoor
+from torchserve_py.api.responses import JSON_TYPE, Responses, Sent, allows_other_origins, to_json
+from torchserve_py.api.routing import Router, Routes
+from torchserve_py.api.surfaces import InferenceSurfaces
+from torchserve_py.api.tls import server_context
+from torchserve_py.api.tls_server import TlsServer
 from torchserve_py.api.token_authorization import KEY_FILE, TokenAuthorization
 
 if TYPE_CHECKING:
@@ -91,8 +99,10 @@ def _failure_of_message(error: BaseException | None) -> Failure:
 class _Listener(web.Server):
     """All connections of one address."""
 
-    def __init__(self, router: Router, responses: Responses, *, access_log: bool) -> None:
-        super().__init__(router, handler_cancellation=True)
+    def __init__(
+        self, handler: Callable[[web.BaseRequest], Awaitable[Sent]], responses: Responses, *, access_log: bool
+    ) -> None:
+        super().__init__(handler, handler_cancellation=True)
         self._responses = responses
         self._access_log = access_log
 
@@ -101,10 +111,26 @@ class _Listener(web.Server):
         return _Connection(self, self._responses, access_log=self._access_log)
 
 
+class _Server(Protocol):
+    """What accepts connections: `asyncio.Server`, `TlsServer`."""
+
+    def close(self) -> None: ...
+
+    async def wait_closed(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Tls:
+    """How https is served: the handshake, and what answers those who do without."""
+
+    context: ssl.SSLContext
+    plain: _Listener
+
+
 @dataclass(slots=True)
 class _Bound:
-    listener: _Listener
-    server: asyncio.Server
+    listeners: tuple[_Listener, ...]
+    server: _Server
     address: Address
 
 
@@ -122,19 +148,20 @@ class Doors:
         """Let ``/ready`` answer 503 from now on; everything else goes on."""
         self._health.draining = True
 
-    async def open(self, names: list[str], address: Address, listener: _Listener) -> None:
+    async def open(self, names: list[str], address: Address, listener: _Listener, tls: _Tls | None) -> None:
         """Listen at one more address.
 
         Args:
             names: The settings that name it.
             address: Where.
             listener: What serves it.
+            tls: How, where the address is one of https.
 
         Raises:
             ListenError: It is in use, not an address of this machine, not permitted, …
         """
         try:
-            bound = await _bind(address, listener)
+            bound = await _bind(address, listener, tls)
         except OSError as error:
             raise ListenError(_why_not(names, address, error)) from error
         self._bound.append(bound)
@@ -146,8 +173,10 @@ class Doors:
         """Stop listening, let answers that are being written finish for a few seconds, close every connection."""
         for bound in self._bound:
             bound.server.close()
-            bound.listener.pre_shutdown()
-        await asyncio.gather(*(bound.listener.shutdown(_CLOSE_SECONDS) for bound in self._bound))
+        listeners = [listener for bound in self._bound for listener in bound.listeners]
+        for listener in listeners:
+            listener.pre_shutdown()
+        await asyncio.gather(*(listener.shutdown(_CLOSE_SECONDS) for listener in listeners))
         for bound in self._bound:
             await bound.server.wait_closed()
             if bound.address.is_unix:
@@ -170,6 +199,7 @@ async def start_doors(
 
     Raises:
         ListenError: An address cannot be used; no door is open then.
+        TlsError: An address is one of https, and the configured key or certificate cannot be used.
         OSError: The key file cannot be written.
     """
     tokens = None
@@ -177,49 +207,103 @@ async def start_doors(
         tokens = TokenAuthorization(key_file.absolute(), settings.token_expiration_min)
     responses = Responses(settings, metrics)
     health = HealthDoor(registry, responses)
-    inference = InferenceDoor(settings, registry, responses)
-    management = ManagementDoor(settings, registry, tokens, responses)
-    wanted: list[tuple[str, Address, Routes]] = [
-        ("inference_address", settings.inference_address, {**health.routes, **inference.routes}),
-        ("management_address", settings.management_address, management.routes),
-    ]
-    if settings.enable_metrics_api:
-        wanted.append(("metrics_address", settings.metrics_address, MetricsDoor(metrics, responses).routes))
     doors = Doors(health, tokens)
     try:
-        for names, address, routes in _by_address(wanted):
-            router = Router(routes, tokens, responses)
-            await doors.open(names, address, _Listener(router, responses, access_log=settings.access_log))
+        wanted = _by_address(_routes(settings, registry, metrics, tokens, responses, health))
+        tls = _tls(settings, responses, [address for _, address, _ in wanted])
+        for names, address, routes in wanted:
+            routes.append(DescriptionDoor(names, responses).routes)
+            router = Router(routes, tokens, responses, preflight=allows_other_origins(settings))
+            await doors.open(names, address, _Listener(router, responses, access_log=settings.access_log), tls)
     except BaseException:
         await doors.close()
         raise
     return doors
 
 
-def _by_address(wanted: list[tuple[str, Address, Routes]]) -> list[tuple[list[str], Address, dict[str, Route]]]:
+def _routes(
+    settings: Settings,
+    registry: ModelRegistry,
+    metrics: ServerMetrics,
+    tokens: TokenAuthorization | None,
+    responses: Responses,
+    health: HealthDoor,
+) -> list[tuple[str, Address, list[Routes]]]:
+    """What is served where; the settings' names."""
+    inference = InferenceDoor(settings, registry, responses)
+    inference_routes = [health.routes, inference.routes, InferenceSurfaces(settings, registry, inference).routes]
+    if settings.ts_open_inference_protocol:
+        inference_routes.append(OpenInferenceDoor(responses).routes)
+    management = ManagementDoor(settings, registry, tokens, responses)
+    wanted = [
+        ("inference_address", settings.inference_address, inference_routes),
+        ("management_address", settings.management_address, [management.routes]),
+    ]
+    if settings.enable_metrics_api:
+        wanted.append(("metrics_address", settings.metrics_address, [MetricsDoor(metrics, responses).routes]))
+    return wanted
+
+
+def _by_address(
+    wanted: list[tuple[str, Address, list[Routes]]],
+) -> list[tuple[list[str], Address, list[Routes]]]:
     """One entry for each address; port 0 is another free port each time."""
-    merged: list[tuple[list[str], Address, dict[str, Route]]] = []
+    merged: list[tuple[list[str], Address, list[Routes]]] = []
     for name, address, routes in wanted:
         for names, other, all_routes in merged:
             if other == address and (address.is_unix or address.port != 0):
                 names.append(name)
-                all_routes.update(routes)
+                all_routes.extend(routes)
                 break
         else:
-            merged.append(([name], address, dict(routes)))
+            merged.append(([name], address, list(routes)))
     return merged
 
 
-async def _bind(address: Address, listener: _Listener) -> _Bound:
+def _tls(settings: Settings, responses: Responses, addresses: list[Address]) -> _Tls | None:
+    """How https is served, None where no address asks for it."""
+    hosts = [address.host for address in addresses if address.is_tls]
+    if not hosts:
+        return None
+
+    async def refuse(request: web.BaseRequest) -> Sent:
+        answer = to_json({"status": "This TorchServe instance only accepts HTTPS requests"})
+        return await responses.send(request, 403, answer, (JSON_TYPE,), close=True)
+
+    context = server_context(settings, hosts)
+    return _Tls(context, _Listener(refuse, responses, access_log=settings.access_log))
+
+
+async def _bind(address: Address, listener: _Listener, tls: _Tls | None) -> _Bound:
     loop = asyncio.get_running_loop()
-    if address.is_tls:
-        raise OSError(errno.EPROTONOSUPPORT, "https is not supported yet; use http behind a proxy that ends TLS")
     if address.is_unix:
-        server = await loop.create_unix_server(listener, address.path, backlog=_BACKLOG)
-        return _Bound(listener, server, address)
+        await _remove_stale_socket(Path(address.path))
+        return _Bound((listener,), await loop.create_unix_server(listener, address.path, backlog=_BACKLOG), address)
+    if address.is_tls and tls is not None:
+        listening = socket.create_server((address.host, address.port), backlog=_BACKLOG)
+        port = listening.getsockname()[1]
+        secure_server = TlsServer(listening, tls.context, listener, tls.plain)
+        return _Bound((listener, tls.plain), secure_server, replace(address, port=port))
     server = await loop.create_server(listener, address.host, address.port, reuse_address=True, backlog=_BACKLOG)
     port = server.sockets[0].getsockname()[1]
-    return _Bound(listener, server, replace(address, port=port))
+    return _Bound((listener,), server, replace(address, port=port))
+
+
+async def _remove_stale_socket(path: Path) -> None:
+    """Delete the socket that an earlier server left behind; one that somebody listens at stays.
+
+    Raises:
+        OSError: Somebody listens there.
+    """
+    if not path.is_socket():
+        return
+    try:
+        _, writer = await asyncio.open_unix_connection(path)
+    except ConnectionRefusedError:
+        path.unlink(missing_ok=True)
+        return
+    writer.close()
+    raise OSError(errno.EADDRINUSE, "the socket is in use")
 
 
 def _why_not(names: list[str], address: Address, error: OSError) -> str:

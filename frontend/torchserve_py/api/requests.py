@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from functools import lru_cache
 from urllib.parse import unquote
 
 from aiohttp import web
 
 from torchserve_py.api.errors import BodyTooLargeError, request_timeout
 
-#: Where a request's path is the same as an earlier one's, splitting it again is wasted; clients use few paths.
-_KEPT_PATHS = 1024
 
-
-@lru_cache(maxsize=_KEPT_PATHS)
 def split_path(target: str) -> tuple[str, ...]:
     """The segments of a request target: percent-decoded, split at ``/``, without the query and trailing slashes.
 

@@ -305,10 +305,15 @@ def _handler_mistake(what: str) -> DoorError:
     return DoorError(Failure(500, INTERNAL, f"The handler set {what}."))
 
 
+def allows_other_origins(settings: Settings) -> bool:
+    """Whether browsers may let pages of other origins call; TorchServe wants all three settings for that."""
+    return bool(settings.cors_allowed_origin and settings.cors_allowed_methods and settings.cors_allowed_headers)
+
+
 def _cross_origin_lines(settings: Settings) -> str:
-    """The CORS headers of every response; TorchServe sends them only if all three are configured."""
-    values = (settings.cors_allowed_origin, settings.cors_allowed_methods, settings.cors_allowed_headers)
-    if not all(values):
+    """The CORS headers of every response."""
+    if not allows_other_origins(settings):
         return ""
+    values = (settings.cors_allowed_origin, settings.cors_allowed_methods, settings.cors_allowed_headers)
     names = ("access-control-allow-origin", "access-control-allow-methods", "access-control-allow-headers")
     return "".join(f"{name}: {value}\r\n" for name, value in zip(names, values, strict=True))

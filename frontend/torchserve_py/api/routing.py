@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from aiohttp import hdrs, web
 from aiohttp.web_protocol import RequestPayloadError
@@ -18,15 +19,34 @@ from torchserve_py.models.errors import ModelError
 
 logger = logging.getLogger(__name__)
 
+Path = tuple[str, ...]
+
 #: Gets the request and the segments of its path.
-Handler = Callable[[web.BaseRequest, tuple[str, ...]], Awaitable[Sent]]
+Handler = Callable[[web.BaseRequest, Path], Awaitable[Sent]]
+
+#: The key of routes for paths whose first segment is no word of the API, but a model's name.
+ANY: Final = "*"
+#: The key of the route for the path ``/``.
+ROOT: Final = ""
+
+#: Where a request's target is the same as an earlier one's, finding its route again is wasted; clients use few targets.
+_KEPT_TARGETS = 1024
+_PREFLIGHT_HEADER = "Access-Control-Request-Method"
 
 
 class Route(NamedTuple):
-    """``token`` is the key that a request must carry while token authorization is on; None for an open path."""
+    """Who answers the paths with one first segment.
+
+    Attributes:
+        handler: The door's method.
+        token: The key that a request must carry while token authorization is on; None for an open path.
+        claims: Whether a path is meant, for first segments that two doors of a shared listener use
+            (``/models/m/invoke`` is inference, ``/models/m`` management); None claims all.
+    """
 
     handler: Handler
     token: TokenType | None
+    claims: Callable[[Path], bool] | None = None
 
 
 #: First path segment to route.
@@ -34,20 +54,33 @@ Routes = Mapping[str, Route]
 
 
 class Router:
-    """What aiohttp calls for every request on one listener."""
+    """What aiohttp calls for every request on one listener.
 
-    def __init__(self, routes: Routes, tokens: TokenAuthorization | None, responses: Responses) -> None:
-        self._routes = dict(routes)
+    Args:
+        doors: The routes of each door; where two claim a path, the first has it.
+        tokens: The keys, None while token authorization is off.
+        responses: Writes the answers.
+        preflight: Whether requests from other origins are allowed at all, so that browsers may ask before they come.
+    """
+
+    def __init__(
+        self, doors: Iterable[Routes], tokens: TokenAuthorization | None, responses: Responses, *, preflight: bool
+    ) -> None:
+        self._routes: dict[str, tuple[Route, ...]] = {}
+        for routes in doors:
+            for segment, route in routes.items():
+                self._routes[segment] = (*self._routes.get(segment, ()), route)
         self._tokens = tokens
         self._responses = responses
+        self._preflight = preflight
+        self._find = lru_cache(maxsize=_KEPT_TARGETS)(self._find_route)
 
     async def __call__(self, request: web.BaseRequest) -> Sent:
         """Answer one request, whatever happens."""
         try:
-            path = split_path(request.raw_path)
-            route = self._routes.get(path[0]) if path else None
-            if route is None:
-                raise not_found()
+            path, route = self._find(request.raw_path)
+            if self._preflight and request.method == "OPTIONS" and _PREFLIGHT_HEADER in request.headers:
+                return await self._responses.send(request, 200, b"")
             if self._tokens is not None and route.token is not None:
                 self._tokens.check(route.token, request.headers.get(hdrs.AUTHORIZATION))
             return await route.handler(request, path)
@@ -62,3 +95,11 @@ class Router:
                 logger.error("%s %s failed.", request.method, ascii(request.raw_path), exc_info=error)
             # 408 and 413 come while the body is still on its way: there is no next request to find behind it.
             return await self._responses.send_failure(request, failure, close=failure.status in (408, 413))
+
+    def _find_route(self, target: str) -> tuple[Path, Route]:
+        path = split_path(target)
+        for key in (path[0] if path else ROOT, ANY):
+            for route in self._routes.get(key, ()):
+                if route.claims is None or route.claims(path):
+                    return path, route
+        raise not_found()

@@ -166,7 +166,7 @@ async def test_head_gets_the_head_alone(serving):
             "ResourceNotFoundException",
             "Requested resource is not found, please refer to API document.",
         ),
-        ("/", 404, "ResourceNotFoundException", "Requested resource is not found, please refer to API document."),
+        ("//x", 404, "ResourceNotFoundException", "Requested resource is not found, please refer to API document."),
         ("/models", 404, "ResourceNotFoundException", "Requested resource is not found, please refer to API document."),
     ],
 )
@@ -182,7 +182,7 @@ async def test_unknown_things_are_not_found(serving, path, status, kind, message
 
 async def test_options_is_not_a_prediction(serving):
     answer = await serving.request("OPTIONS", "/predictions/noop")
-    assert (answer.status, answer.json()["type"]) == (405, "MethodNotAllowedException")
+    assert (answer.status, answer.json()["info"]["title"]) == (200, "RESTful API for: noop")
     assert serving.registry.model.calls == []
 
 

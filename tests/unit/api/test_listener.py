@@ -64,7 +64,7 @@ async def test_a_port_in_use_is_named_and_nothing_stays_open(serving, tmp_path):
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        (Address("https", "127.0.0.1", 0), "https is not supported"),
+        (Address("https", "203.0.113.7", 0), "https://203.0.113.7:0"),
         (Address("http", "203.0.113.7", 0), "http://203.0.113.7:0"),
         (Address("unix", path="/nonexistent/folder/socket"), "unix:/nonexistent/folder/socket"),
     ],
@@ -93,7 +93,17 @@ async def test_a_socket_file_left_behind_is_replaced(start, tmp_path):
     left_behind = await asyncio.start_unix_server(lambda reader, writer: None, path)
     left_behind.close()
     await start(inference_address=Address("unix", path=str(path)))
-    await asyncio.open_unix_connection(path)
+    _, writer = await asyncio.open_unix_connection(path)
+    writer.close()
+
+
+async def test_the_socket_of_a_running_server_is_not_taken_away(start, tmp_path):
+    address = Address("unix", path=str(tmp_path / "inference.sock"))
+    serving = await start(inference_address=address)
+    with pytest.raises(ListenError, match="in use"):
+        await start_doors(make_settings(tmp_path, management_address=address), FakeRegistry(), serving.metrics)
+    _, writer = await asyncio.open_unix_connection(address.path)
+    writer.close()
 
 
 async def test_any_other_file_is_not(tmp_path, serving):
@@ -227,6 +237,20 @@ async def test_cross_origin_headers_are_sent_when_all_are_configured(start):
     assert answer.headers["access-control-allow-headers"] == "X-One"
     serving = await start(**headers)
     assert "access-control-allow-origin" not in (await serving.request("GET", "/ping")).headers
+
+
+async def test_browsers_may_ask_without_a_token_before_they_call(start):
+    cross_origin = {"cors_allowed_origin": "*", "cors_allowed_methods": "POST", "cors_allowed_headers": "authorization"}
+    serving = await start(**cross_origin, disable_token_authorization=False)
+    asking = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
+    for path, door in (("/predictions/noop", "inference"), ("/models", "management"), ("/metrics", "metrics")):
+        answer = await serving.request("OPTIONS", path, door=door, headers=asking)
+        assert (answer.status, answer.body) == (200, b"")
+        assert answer.headers["access-control-allow-methods"] == "POST"
+    assert (await serving.request("OPTIONS", "/predictions/noop")).status == 400  # that is no such question
+    assert (await serving.request("OPTIONS", "/nothing", headers=asking)).status == 404
+    serving = await start(disable_token_authorization=False)
+    assert (await serving.request("OPTIONS", "/predictions/noop", headers=asking)).status == 400
 
 
 async def test_the_access_log_has_one_line_for_each_request(start, caplog):

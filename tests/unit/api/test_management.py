@@ -462,7 +462,7 @@ async def test_kserve_readiness(serving):
         ("GET", "/v1/models", 404),
         ("GET", "/v1/other/noop", 404),
         ("GET", "/ping", 404),
-        ("GET", "/", 404),
+        ("GET", "/", 405),
     ],
 )
 async def test_other_paths_and_methods(serving, method, path, status):

@@ -138,6 +138,20 @@ def test_parameters_that_the_door_knows_become_the_rows_values() -> None:
     assert data == {"a": bytearray(b"1"), "b": [2], "c": "text"}
 
 
+@pytest.mark.parametrize(
+    ("content_type", "body", "values"),
+    [
+        ("application/json; charset=utf-8", b"[2]", {"body": [2]}),
+        (None, b"", {"body": bytearray()}),
+        ("application/x-www-form-urlencoded", b"b=2&a=3", {"b": bytearray(b"2"), "a": bytearray(b"3")}),
+    ],
+)
+def test_a_raw_body_among_parameters_is_cut_as_it_would_be_alone(
+    content_type: str | None, body: bytes, values: dict[str, Any]
+) -> None:
+    assert read([["a", None, "1"], [None, content_type, body]]) == {"a": bytearray(b"1"), **values}
+
+
 def test_the_handler_api_imports_nothing_heavy() -> None:
     heavy = ["torch", "numpy", "asyncio", "inspect", "dataclasses", "yaml", "python_multipart", "argparse", "uuid"]
     code = f"import sys, ts, ts.context, ts.worker; print([name for name in {heavy} if name in sys.modules])"

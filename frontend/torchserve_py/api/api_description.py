@@ -1,0 +1,47 @@
+"""The description of a listener's API: ``OPTIONS /``, and the deprecated ``/api-description``. No token is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aiohttp import web
+
+from torchserve_py.api.errors import method_not_allowed, not_found
+from torchserve_py.api.openapi_documents import listener_document
+from torchserve_py.api.responses import JSON_TYPE, Responses, Sent, to_json
+from torchserve_py.api.routing import ROOT, Path, Route, Routes
+
+
+class DescriptionDoor:
+    """Shows the OpenAPI document of one listener.
+
+    Args:
+        doors: The names of the settings that open the listener's doors (``inference_address``, …).
+        responses: Writes the answers.
+    """
+
+    def __init__(self, doors: Iterable[str], responses: Responses) -> None:
+        self._document = to_json(listener_document(doors))
+        self._responses = responses
+
+    @property
+    def routes(self) -> Routes:
+        """First path segment to route."""
+        return {ROOT: Route(self.options, token=None), "api-description": Route(self.show, token=None)}
+
+    async def options(self, request: web.BaseRequest, path: Path) -> Sent:
+        """``OPTIONS /``."""
+        if path:
+            raise not_found()
+        if request.method != "OPTIONS":
+            raise method_not_allowed()
+        return await self._send(request)
+
+    async def show(self, request: web.BaseRequest, path: Path) -> Sent:
+        """``/api-description``, any method."""
+        if len(path) != 1:
+            raise not_found()
+        return await self._send(request)
+
+    async def _send(self, request: web.BaseRequest) -> Sent:
+        return await self._responses.send(request, 200, self._document, (JSON_TYPE,))

@@ -1,0 +1,205 @@
+"""The endpoints that the server tells of, and the OpenAPI documents that are made of them.
+
+Paths, operation ids, parameters and statuses are TorchServe's (``/prediction/{model}`` in the document of a model
+included, which is not the path that it serves). Where its documents are not valid OpenAPI, these are: an operation id
+that stands on several paths there has the protocol in front here, defaults have the type of their parameter, and path
+parameters are declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from torchserve_py.api.openapi import ANY_TYPE, BINARY, OBJECT, Endpoint, Parameter, document
+from torchserve_py.version import __version__
+
+_MODEL: Final = Parameter("model_name", "Name of the model", place="path", required=True)
+_VERSION: Final = Parameter("model_version", "Version of the model", place="path", required=True)
+_SYNCHRONOUS: Final = Parameter(
+    "synchronous", "Whether the answer waits until the change is done", "boolean", default=False
+)
+_TIMEOUT: Final = Parameter(
+    "timeout", "Accepted for compatibility: the server waits as long as its settings say", "integer", default=-1
+)
+
+_DESCRIPTION: Final = (
+    Endpoint("/", "options", "apiDescription", "The OpenAPI description of this listener", (200, 500), answer=OBJECT),
+)
+_API_DESCRIPTION: Final = (
+    Endpoint(
+        "/api-description",
+        "get",
+        "api-description",
+        "The OpenAPI description of this listener",
+        (200, 500),
+        answer=OBJECT,
+        deprecated=True,
+    ),
+)
+_METRICS: Final = (
+    Endpoint(
+        "/metrics",
+        "get",
+        "metrics",
+        "Metrics in Prometheus' text format",
+        (200, 500),
+        (Parameter("name[]", "Names of the metrics to show, all if none is given", "array"),),
+        answer={"type": "string"},
+        answer_type="text/plain; version=0.0.4; charset=utf-8",
+    ),
+)
+
+_PREDICT: Final = Endpoint(
+    "/predictions/{model_name}",
+    "post",
+    "predictions",
+    "Predict with the default version of a model",
+    (200, 404, 500, 503),
+    (_MODEL,),
+    answer=BINARY,
+    answer_type=ANY_TYPE,
+    takes_body=True,
+)
+_KSERVE: Final = (
+    replace(_PREDICT, path="/v1/models/{model_name}:predict", operation_id="v1_predictions"),
+    replace(_PREDICT, path="/v2/models/{model_name}/infer", operation_id="v2_predictions"),
+)
+_INFERENCE: Final = (
+    *_DESCRIPTION,
+    Endpoint("/ping", "get", "ping", "Whether every model has the workers it should have", (200, 500)),
+    *_KSERVE,
+    _PREDICT,
+    replace(
+        _PREDICT,
+        path="/predictions/{model_name}/{model_version}",
+        operation_id="version_predictions",
+        description="Predict with a version of a model",
+        parameters=(_MODEL, _VERSION),
+    ),
+    *_API_DESCRIPTION,
+    *_METRICS,
+)
+
+_MODELS: Final = (
+    Endpoint(
+        "/models",
+        "get",
+        "listModels",
+        "List the models",
+        (200, 500),
+        (
+            Parameter("limit", "The most models to list, at most 100", "integer", default=100),
+            Parameter("next_page_token", "The nextPageToken of the page before"),
+        ),
+        answer=OBJECT,
+    ),
+    Endpoint(
+        "/models",
+        "post",
+        "registerModel",
+        "Register a model",
+        (200, 202, 210, 400, 404, 409, 500),
+        (
+            Parameter("url", "Archive in the model store, folder, or URL", required=True),
+            Parameter("model_name", "Name to register it under; otherwise the archive's"),
+            Parameter("handler", "Handler to use; otherwise the archive's"),
+            Parameter("runtime", "Runtime to use; otherwise the archive's", choices=("PYTHON", "PYTHON3", "LSP")),
+            Parameter("batch_size", "The most requests in one batch", "integer", default=1),
+            Parameter("max_batch_delay", "Milliseconds that a batch waits to be full", "integer", default=100),
+            Parameter("response_timeout", "Seconds that an inference may take", "integer", default=2),
+            Parameter("startup_timeout", "Seconds that loading may take", "integer", default=120),
+            Parameter("initial_workers", "Workers to start", "integer", default=0),
+            _SYNCHRONOUS,
+            Parameter("s3_sse_kms", "Whether the archive lies encrypted in S3", "boolean", default=False),
+        ),
+    ),
+)
+_MODEL_METHODS: Final = (
+    Endpoint(
+        "/models/{model_name}",
+        "get",
+        "describeModel",
+        "Describe a model",
+        (200, 404, 500),
+        (_MODEL,),
+        answer={"type": "array", "items": OBJECT},
+    ),
+    Endpoint(
+        "/models/{model_name}",
+        "put",
+        "setAutoScale",
+        "Set how many workers a model has",
+        (200, 202, 210, 400, 404, 500),
+        (
+            _MODEL,
+            Parameter("min_worker", "The fewest workers", "integer", default=1),
+            Parameter("max_worker", "The most workers", "integer", default=1),
+            Parameter("number_gpu", "Accepted for compatibility, without effect", "integer", default=0),
+            _SYNCHRONOUS,
+            _TIMEOUT,
+        ),
+    ),
+    Endpoint(
+        "/models/{model_name}",
+        "delete",
+        "unregisterModel",
+        "Unregister a model",
+        (200, 202, 404, 408, 500),
+        (_MODEL, _SYNCHRONOUS, _TIMEOUT),
+    ),
+)
+
+
+def _of_version(endpoint: Endpoint) -> Endpoint:
+    return replace(
+        endpoint,
+        path="/models/{model_name}/{model_version}",
+        operation_id=f"version_{endpoint.operation_id}",
+        description=endpoint.description.replace("a model", "a version of a model"),
+        parameters=(_MODEL, _VERSION, *endpoint.parameters[1:]),
+    )
+
+
+_ONE_MODEL: Final = (
+    *_MODEL_METHODS,
+    *map(_of_version, _MODEL_METHODS),
+    Endpoint(
+        "/models/{model_name}/{model_version}/set-default",
+        "put",
+        "setDefault",
+        "Set the version that serves requests which name none",
+        (200, 404, 500),
+        (_MODEL, _VERSION),
+    ),
+)
+_MANAGEMENT: Final = (*_DESCRIPTION, *_MODELS, *_ONE_MODEL, *_API_DESCRIPTION, *_METRICS)
+
+#: The setting that opens a door, and what that door's document lists.
+_DOORS: Final = {
+    "inference_address": _INFERENCE,
+    "management_address": _MANAGEMENT,
+    "metrics_address": _METRICS,
+}
+
+
+def listener_document(doors: Iterable[str]) -> dict[str, Any]:
+    """The document of a listener, by the names of the settings that open its doors (``inference_address``, …)."""
+    return document("TorchServe APIs", __version__, [endpoint for door in doors for endpoint in _DOORS[door]])
+
+
+def predict_document(model: str) -> dict[str, Any]:
+    """How to predict with a model."""
+    plain = replace(_PREDICT, path=f"/prediction/{quote(model)}", operation_id=model, parameters=())
+    kserve = (
+        replace(endpoint, operation_id=f"{protocol}_{model}")
+        for protocol, endpoint in zip(("v1", "v2"), _KSERVE, strict=True)
+    )
+    return document(f"RESTful API for: {model}", "1.0.0", (plain, *kserve))
+
+
+def management_document(model: str) -> dict[str, Any]:
+    """How to manage a model."""
+    return document(f"RESTful Management API for: {model}", __version__, _ONE_MODEL)
