@@ -19,10 +19,24 @@ def validate(scheduler: Scheduler, now: float) -> None:
     for job in ledger.jobs.values():
         validate_job(scheduler, job)
     assert scheduler.queued + scheduler.in_flight == len(ledger.jobs)
+    assert not scheduler.queued or scheduler._wanted_workers or scheduler._any_worker(), "jobs wait for no worker"
     if isinstance(scheduler._source, Sequences):
         validate_sequences(scheduler._source)
+    validate_deadlines(scheduler, now)
+
+
+def validate_deadlines(scheduler: Scheduler, now: float) -> None:
     deadline = scheduler.next_deadline()
     assert deadline is None or deadline > now, "what was due has not been done"
+    entries = {id(thing): at for at, _, thing in scheduler._ledger.deadlines._heap}
+    assert len(entries) == len(scheduler._ledger.deadlines), "something has two entries"
+    source = scheduler._source
+    lanes = {worker.lane for worker in scheduler._workers.values()}
+    sequences = source.open.values() if isinstance(source, Sequences) else ()
+    for thing in (*scheduler._ledger.jobs.values(), *lanes, *sequences):
+        assert thing.watched == (id(thing) in entries)
+        due = thing.due(now)
+        assert due is None or not thing.watched or entries[id(thing)] <= due, f"{thing} would be late"
 
 
 def validate_worker(scheduler: Scheduler, worker: Worker, now: float) -> None:
@@ -38,7 +52,7 @@ def validate_worker(scheduler: Scheduler, worker: Worker, now: float) -> None:
     if worker.lane.free and worker.lane.items and not scheduler._admission.waits(worker.lane, now):
         assert isinstance(worker.lane, SequenceLane), f"jobs wait although {worker} has room"
         assert worker.lane.running == worker.lane.batch_size, f"sequences wait although {worker} has room"
-        assert not next(iter(worker.lane.items)).in_flight, f"a joiner waits although {worker} has room"
+        assert not any(sequence.in_flight for sequence in worker.lane.items), f"a joiner waits for {worker}"
 
 
 def validate_job(scheduler: Scheduler, job: Job) -> None:

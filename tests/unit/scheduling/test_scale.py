@@ -1,0 +1,85 @@
+"""Many sequences at once: none waits for another, and order holds."""
+
+import random
+
+from tests.unit.scheduling.play import sequences
+
+from torchserve_py.scheduling.effects import Send
+from torchserve_py.scheduling.job import Job
+from torchserve_py.scheduling.policy import Policy
+from torchserve_py.scheduling.scheduler import Scheduler
+
+
+def started(policy: Policy) -> Scheduler:
+    scheduler = Scheduler(policy)
+    scheduler.set_workers(1, 0.0)
+    scheduler.worker_up("w1", 0.0)
+    return scheduler
+
+
+def batches(effects) -> list[list[str]]:
+    return [[job.id for job in effect.jobs] for effect in effects if isinstance(effect, Send)]
+
+
+def test_with_1000_idle_sequences_a_ready_one_is_dispatched_at_once():
+    scheduler = started(sequences(batch_size=8, max_batch_delay=0.0, max_idle=60.0, max_sequences=1_001))
+    for number in range(1_000):
+        assert batches(scheduler.submit(Job(f"open{number}", f"s{number}"), 0.0)) == [[f"open{number}"]]
+        scheduler.part(f"open{number}", False, 0.0)
+    assert scheduler.open_sequences == 1_000
+    assert batches(scheduler.submit(Job("known", "s500"), 1.0)) == [["known"]]
+    scheduler.part("known", False, 1.0)
+    assert batches(scheduler.submit(Job("new", "s1000"), 1.0)) == [["new"]]
+
+
+def test_with_1000_idle_sequences_a_ready_one_waits_for_no_more_than_the_batch_delay():
+    scheduler = started(sequences(batch_size=8, max_batch_delay=0.1, max_idle=60.0, max_sequences=1_000))
+    for number in range(1_000):
+        scheduler.submit(Job(f"open{number}", f"s{number}"), 0.0)
+        scheduler.tick(0.1)
+        scheduler.part(f"open{number}", False, 0.1)
+    assert scheduler.submit(Job("known", "s500"), 1.0) == ()
+    assert batches(scheduler.tick(1.1)) == [["known"]]
+
+
+def test_1000_open_sequences_on_one_worker_with_batches_of_8_are_all_answered():
+    scheduler = started(sequences(batch_size=8, max_batch_delay=0.1, max_idle=60.0, max_sequences=1_000))
+    answered = 0
+    for step in range(3):
+        running: list[list[str]] = []
+        for number in range(1_000):
+            running += batches(scheduler.submit(Job(f"{step}-{number}", f"s{number}"), float(step)))
+        while scheduler.queued or scheduler.in_flight:
+            if not running:
+                running += batches(scheduler.tick(scheduler.next_deadline()))
+            batch = running.pop()
+            assert len(batch) <= 8
+            for job_id in batch:
+                running += batches(scheduler.part(job_id, False, float(step)))
+                answered += 1
+    assert answered == 3_000
+    assert scheduler.open_sequences == 1_000
+
+
+def test_order_within_a_sequence_is_strict_under_many_posts():
+    scheduler = started(sequences(batch_size=8, max_batch_delay=0.0, queue_size=1_000, max_sequences=20))
+    posts = [(f"s{number % 20}", number) for number in range(4_000)]
+    random.Random(7).shuffle(posts)
+    expected: dict[str, list[str]] = {f"s{number}": [] for number in range(20)}
+    sent: dict[str, list[str]] = {f"s{number}": [] for number in range(20)}
+    running: list[str] = []
+
+    def note(effects):
+        for effect in effects:
+            for job in effect.jobs:
+                sent[job.sequence_id].append(job.id)
+                running.append(job.id)
+
+    for sequence_id, number in posts:
+        expected[sequence_id].append(f"job{number}")
+        note(scheduler.submit(Job(f"job{number}", sequence_id), 0.0))
+        if number % 3 == 0:
+            note(scheduler.part(running.pop(), False, 0.0))
+    while running:
+        note(scheduler.part(running.pop(), False, 0.0))
+    assert sent == expected
