@@ -100,7 +100,7 @@ class _Resolver:
             self._resolve_one(name, source, env_enabled=env_enabled)
         self._check_environment(env_enabled=env_enabled)
         self._check_pending()
-        self._check_listeners()
+        self._check_tls()
         return self._out
 
     # The file
@@ -198,14 +198,24 @@ class _Resolver:
         if without_effect:
             self._out.warnings.append(f"Not supported in this version yet, or not wholly: {', '.join(without_effect)}")
 
-    def _check_listeners(self) -> None:
-        for name in ("inference_address", "management_address", "metrics_address"):
-            each = self._out.effective.get(name)
-            if each is not None and each.value.is_tls:
-                self._out.errors.append(
-                    f"Invalid configuration: {each.origin}: {name} = {each.value}: https is not supported in this "
-                    "version yet, expected http://host[:port] or unix:/path, behind a proxy that ends TLS if need be"
-                )
+    def _check_tls(self) -> None:
+        """Tell of missing files before the server starts, if an https listener needs them."""
+        values = {name: each.value for name, each in self._out.effective.items()}
+        addresses = (values.get(f"{door}_address") for door in ("inference", "management", "metrics"))
+        if not any(address is not None and address.is_tls for address in addresses):
+            return
+        names: tuple[str, ...] = ("certificate_file", "private_key_file")
+        if values.get("keystore") is not None:
+            names = ("keystore",)
+        elif all(values.get(name) is None for name in names):
+            return  # a certificate is made
+        for name in names:
+            path = values.get(name)
+            if path is None:
+                self._out.errors.append(f"Invalid configuration: {name}: https with {' and '.join(names)} needs both")
+            elif not path.is_file():
+                origin = self._out.effective[name].origin
+                self._out.errors.append(f"Invalid configuration: {origin}: {name} = {path}: no such file")
 
     # Values
 

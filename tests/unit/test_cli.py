@@ -110,12 +110,13 @@ def test_a_wrong_configuration_is_told_before_any_process_starts(home, capsys, a
     assert not (home / "pid").exists()
 
 
-def test_an_https_listener_is_told_before_any_process_starts(home, capsys):
-    (home / "config.properties").write_text("management_address=https://127.0.0.1:8444")
+def test_a_missing_certificate_is_told_before_any_process_starts(home, capsys):
+    (home / "config.properties").write_text("management_address=https://127.0.0.1:8444\ncertificate_file=no.pem")
     assert launch(home, "--start", "--model-store", "store") == 1
-    assert capsys.readouterr().out.startswith(
-        "Invalid configuration: config.properties:1: management_address = https://127.0.0.1:8444: https is not"
-    )
+    assert capsys.readouterr().out.splitlines() == [
+        f"Invalid configuration: config.properties:2: certificate_file = {home / 'no.pem'}: no such file",
+        "Invalid configuration: private_key_file: https with certificate_file and private_key_file needs both",
+    ]
     assert not (home / "pid").exists()
 
 

@@ -59,10 +59,7 @@ def server_context(settings: Settings, hosts: Iterable[str]) -> ssl.SSLContext:
 
 def _use_files(context: ssl.SSLContext, settings: Settings) -> None:
     if settings.certificate_file is None or settings.private_key_file is None:
-        given, missing = ("private_key_file", "certificate_file")
-        if settings.private_key_file is None:
-            given, missing = missing, given
-        raise TlsError(f"{given} is set, but {missing} is not; TLS needs both (or neither)")
+        raise TlsError("certificate_file and private_key_file: TLS needs both (or neither)")
     for name in ("certificate_file", "private_key_file"):
         _check_readable(name, getattr(settings, name))
     try:
