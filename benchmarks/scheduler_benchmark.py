@@ -3,7 +3,7 @@
     python benchmarks/scheduler_benchmark.py [--rounds 15]
 
 A step is one request of an open sequence: `submit`, its place in a `Send`, and the last `part`. Rounds of the settings
-alternate, so that a busy machine slows all of them alike; each figure is the median of its rounds.
+alternate and processor time counts, so that a busy machine slows all alike; each figure is the median of its rounds.
 """
 
 import argparse
@@ -48,10 +48,10 @@ class Setting:
     def round(self) -> None:
         """Play one round and note its microseconds per job."""
         batches = [[self.job() for _ in range(self.batch_size)] for _ in range(JOBS_PER_ROUND // self.batch_size)]
-        started_at = time.perf_counter()
+        started_at = time.process_time()
         for batch in batches:
             self.play(batch)
-        self.figures.append((time.perf_counter() - started_at) / JOBS_PER_ROUND * 1e6)
+        self.figures.append((time.process_time() - started_at) / JOBS_PER_ROUND * 1e6)
 
     def job(self) -> Job:
         number = next(self.job_numbers)

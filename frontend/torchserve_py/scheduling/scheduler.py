@@ -45,7 +45,7 @@ class Scheduler:
         if job.id in self._ledger.jobs:
             raise ValueError(f"there is a job {job.id!r} already; ids must be unique")
         job.submitted_at = now
-        if (cause := self._refusal(job, now)) is not None:
+        if (cause := self._admit(job, now)) is not None:
             self._ledger.leave(job, cause)
         else:
             self._ledger.accept(job, now)
@@ -263,7 +263,7 @@ class Scheduler:
         self._ledger.leave(job, cause)
         self._source_of(job).withdraw(job, now)
 
-    def _refusal(self, job: Job, now: float) -> Cause | None:
+    def _admit(self, job: Job, now: float) -> Cause | None:
         """Queue the job, or say why it is refused."""
         if self._closed is not None:
             return self._closed
