@@ -269,7 +269,7 @@ class Scheduler:
             return self._closed
         if job.expires_at is not None and job.expires_at <= now:
             return Cause.client_timeout
-        if self._draining and not self._source.continues(job):
+        if self._draining and not self._source_of(job).continues(job):
             return Cause.draining
         if not self._wanted_workers and not self._any_worker():
             return Cause.no_worker

@@ -140,7 +140,7 @@ def test_while_draining_only_open_sequences_go_on():
     play.submit("a", "s")
     assert play.drain() == []
     assert play.submit("b", "t") == ["b: draining"]
-    assert play.submit("describe", alone=True) == ["describe: draining"]
+    assert play.submit("describe", "s", alone=True) == ["describe: draining"]
     assert play.submit("a2", "s", ends_sequence=True) == []
     assert play.answer("a") == ["w1 <- a2"]
     assert not play.scheduler.is_idle
