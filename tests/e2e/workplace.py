@@ -34,7 +34,7 @@ class Workplace:
         self.inference, self.management, self.metrics = (f"http://127.0.0.1:{port}" for port in self.ports)
         shutil.copytree(HANDLERS, directory / "handlers", ignore=shutil.ignore_patterns("__pycache__", "*.pt"))
         self.pid_file = directory / "tmp" / ".model_server.pid"
-        for name in ("model_store", "tmp", "bin", "curl"):
+        for name in ("model_store", "tmp", "bin"):
             (directory / name).mkdir()
         self._install_commands(directory / "bin")
         self.config = directory / "tmp" / "config.properties"
@@ -53,9 +53,10 @@ class Workplace:
             "PYTHONPATH": os.pathsep.join([str(ROOT / "frontend"), str(ROOT / "backend")]),
             "TMPDIR": str(directory / "tmp"),
             "TS_CONFIG_FILE": str(self.config),
-            "CURL_HOME": str(directory / "curl"),
         }
-        (directory / "curl" / ".curlrc").write_text("silent\nshow-error\nmax-time = 60\n")
+        for name, further in (("curl", ""), ("curl-strict", "fail-with-body\n")):
+            (directory / name).mkdir()
+            (directory / name / ".curlrc").write_text(f"silent\nshow-error\nmax-time = 60\n{further}")
 
     def __enter__(self) -> Workplace:
         return self
@@ -70,17 +71,21 @@ class Workplace:
             text = text.replace(f"127.0.0.1:{documented}", f"127.0.0.1:{own}")
         return text
 
-    def run(self, command: str) -> tuple[int, str]:
-        """Run a line of shell and return its exit code and what it printed until it ended.
+    def run(self, command: str, *, strict: bool = False) -> tuple[int, str]:
+        """Run shell commands and return the exit code and what was printed until they ended.
 
-        A server that it starts goes on printing to `output`.
+        A server that they start goes on printing to `output`.
+
+        Args:
+            command: One or more lines of shell; the documented ports become this workplace's.
+            strict: Whether curl fails when it gets an HTTP error.
         """
         self._runs += 1
         with self.output.open("wb") as output:
             shell = subprocess.Popen(
                 ["bash", "-c", self.localize(command)],
                 cwd=self.directory,
-                env=self.environment,
+                env={**self.environment, "CURL_HOME": str(self.directory / ("curl-strict" if strict else "curl"))},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -124,7 +129,10 @@ class Workplace:
 
     @staticmethod
     def _install_commands(folder: Path) -> None:
-        """Do what an installer does for ``console_scripts``."""
+        """Do what an installer does for ``console_scripts``; ``python`` is this environment's."""
+        python = folder / "python"
+        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        python.chmod(0o755)
         setup = configparser.ConfigParser()
         setup.read(ROOT / "setup.cfg")
         for line in setup["options.entry_points"]["console_scripts"].split("\n"):

@@ -1,0 +1,63 @@
+"""Every example of the documentation does what the documentation says; see `tests.e2e.documents` for what is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.e2e import documents
+from tests.e2e.running_server import ROOT, eventually
+from tests.e2e.workplace import Workplace
+
+#: What a document stands on that has examples but does not start a server itself.
+PACK = """torch-model-archiver --model-name stateful --version 1.0 --handler handlers/stateful/stateful_handler.py \\
+    --config-file handlers/stateful/model-config.yaml --export-path model_store"""
+START = """torchserve-py --ncs --start --disable-token-auth --enable-model-api --model-store model_store \\
+    --models stateful.mar"""
+
+NEED_TORCH = {"docs/handlers.md", "handlers/gru_session/README.md"}
+
+
+def documents_with_examples() -> list[object]:
+    """Return the documents as parameters of a test."""
+    found: list[object] = []
+    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("handlers/*/README.md"))]:
+        name = str(path.relative_to(ROOT))
+        if any(documents.is_run(block) for block in documents.blocks(path)):
+            found.append(pytest.param(path, id=name, marks=[pytest.mark.torch] if name in NEED_TORCH else []))
+    return found
+
+
+@pytest.mark.parametrize("document", documents_with_examples())
+def test_the_examples_of(document: Path, tmp_path: Path) -> None:
+    blocks = documents.blocks(document)
+    with Workplace(tmp_path) as workplace:
+        if not any("torchserve-py --" in block.text for block in blocks if documents.is_run(block)):
+            assert workplace.run(PACK)[0] == 0
+            assert workplace.run(START)[0] == 0
+            output = workplace.output
+            eventually(lambda: "Model server started." in output.read_text(), "the server has started")
+        for block in blocks:
+            documents.run(block, workplace)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("```bash\nfalse\ntrue\n```\n", "exit code 1"),
+        ("```bash\ncurl http://localhost:8080/ping\n```\n", "exit code 7"),
+        ("```console\n$ echo one\ntwo\n```\n", "and not\ntwo"),
+        ("```console\n$ printf 'b\\na\\n'\na\nb\n```\n", "and not\na\nb"),
+    ],
+)
+def test_an_example_that_does_something_else_is_noticed(
+    text: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "PATIENCE", 0.1)
+    document = tmp_path / "document.md"
+    document.write_text(text)
+    place = tmp_path / "place"
+    place.mkdir()
+    with Workplace(place) as workplace, pytest.raises(AssertionError, match=complaint):
+        for block in documents.blocks(document):
+            documents.run(block, workplace)
