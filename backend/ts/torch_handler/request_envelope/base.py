@@ -1,0 +1,156 @@
+"""What every request envelope is: code around a handler that unwraps what clients send and wraps what they get.
+
+An envelope of one's own is a module of this package with one subclass of `BaseEnvelope`, as in TorchServe; those that
+come with it are subclasses of `RequestEnvelope`, which lets every request of a batch fail or succeed for itself.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ts.utils.util import PredictionException
+
+#: A handler: ``handle(data, context)``.
+Handle = Callable[[Any, Any], Any]
+
+
+class BaseEnvelope(ABC):
+    """Calls the handler with what `parse_input` makes of the rows, and answers with what `format_output` makes of that.
+
+    Calls without rows, and those that ask the handler to describe the model, pass through.
+
+    Args:
+        handle_fn: The handler.
+
+    Attributes:
+        context: The context of the call.
+    """
+
+    def __init__(self, handle_fn: Handle) -> None:
+        self._handle_fn = handle_fn
+        self.context: Any = None
+
+    def handle(self, data: Any, context: Any) -> Any:
+        """Do the work of the handler."""
+        self.context = context
+        if not data or context.get_request_header(0, "describe") == "True":
+            return self._handle_fn(data, context)
+        results = self._handle_fn(self.parse_input(data), context)
+        return self.format_output(results) if isinstance(results, list) and results else results
+
+    @abstractmethod
+    def parse_input(self, data: list[dict[str, Any]]) -> list[Any]:
+        """Return what the handler gets for the rows of a batch."""
+
+    @abstractmethod
+    def format_output(self, data: list[Any]) -> list[Any]:
+        """Return one answer per row for what the handler returned."""
+
+
+class RequestEnvelope(BaseEnvelope):
+    """An envelope whose requests each hold any number of the handler's rows.
+
+    All requests of a batch go to the handler in one call, and each gets its share of the results. A request that is not
+    as it should be is answered with 400 and does not touch the others.
+    """
+
+    def __init__(self, handle_fn: Handle) -> None:
+        super().__init__(handle_fn)
+        #: For each request of the batch: how many rows it gave, or what is wrong with it.
+        self._shares: list[int | str] = []
+
+    @abstractmethod
+    def read_request(self, body: Any, index: int) -> Sequence[Any]:
+        """Return the handler's rows that request number ``index`` holds.
+
+        Raises:
+            ValueError: What is wrong with it, for the client.
+        """
+
+    @abstractmethod
+    def write_response(self, results: list[Any], index: int) -> Any:
+        """Return the answer to request number ``index``."""
+
+    def handle(self, data: Any, context: Any) -> Any:
+        """Do the work of the handler; where no request holds a row for it, without calling it."""
+        self.context = context
+        if not data or context.get_request_header(0, "describe") == "True":
+            return self._handle_fn(data, context)
+        rows = self.parse_input(data)
+        results = self._handle_fn(rows, context) if rows else []
+        return self.format_output(results) if isinstance(results, list) else results
+
+    def parse_input(self, data: list[dict[str, Any]]) -> list[Any]:
+        """Return the rows of all requests, one after another."""
+        rows: list[Any] = []
+        self._shares = []
+        for index, row in enumerate(data):
+            try:
+                own = self.read_request(_decoded(row), index)
+            except ValueError as error:
+                self._shares.append(str(error))
+            else:
+                self._shares.append(len(own))
+                rows.extend(own)
+        return rows
+
+    def format_output(self, data: list[Any]) -> list[Any]:
+        """Give each request the results of its rows.
+
+        Raises:
+            PredictionException: There is not one result for each row; a request alone gets all there are.
+        """
+        counts = [share for share in self._shares if isinstance(share, int)]
+        if len(counts) == 1:
+            counts = [len(data)]
+        if len(data) != sum(counts):
+            raise PredictionException("number of batch response mismatched", 503)
+        results, shares = iter(data), iter(counts)
+        return [
+            self._refusal(share, index)
+            if isinstance(share, str)
+            else self.write_response([next(results) for _ in range(next(shares))], index)
+            for index, share in enumerate(self._shares)
+        ]
+
+    def _refusal(self, message: str, index: int) -> dict[str, Any]:
+        self.context.set_response_status(400, "Bad Request", index)
+        self.context.set_response_content_type(index, "application/json")
+        return {"code": 400, "type": "BadRequestException", "message": message}
+
+
+def body_of(row: dict[str, Any]) -> Any:
+    """Return what a row holds: its value ``data``, or else ``body``; None if it has neither."""
+    return row["data"] if "data" in row else row.get("body")
+
+
+def member(body: Any, name: str) -> list[Any]:
+    """Return the list ``name`` of a JSON object.
+
+    Raises:
+        ValueError: It is no object, or has no such list.
+    """
+    if not isinstance(body, dict):
+        raise ValueError(f'The request body must be a JSON object with the list "{name}", it is {_kind(body)}.')
+    if not isinstance(body.get(name), list):
+        raise ValueError(f'The request body must hold the list "{name}", it holds {sorted(map(str, body))}.')
+    values: list[Any] = body[name]
+    return values
+
+
+def _decoded(row: dict[str, Any]) -> Any:
+    """Return a row's body; text and bytes, which the client did not declare as JSON, are read as JSON."""
+    body = body_of(row)
+    if not isinstance(body, str | bytes | bytearray):
+        return body
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"The request body is no JSON: {error}") from error
+
+
+def _kind(value: Any) -> str:
+    return "empty" if value is None else f"of type {type(value).__name__}"

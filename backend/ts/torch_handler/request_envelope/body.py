@@ -1,0 +1,19 @@
+"""The envelope ``body``: the handler gets what each request holds, without the dictionary around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ts.torch_handler.request_envelope.base import BaseEnvelope, body_of
+
+
+class BodyEnvelope(BaseEnvelope):
+    """Each row becomes its ``data`` or ``body`` value; answers are left as they are."""
+
+    def parse_input(self, data: list[dict[str, Any]]) -> list[Any]:
+        """Return the value of each row."""
+        return [body_of(row) for row in data]
+
+    def format_output(self, data: list[Any]) -> list[Any]:
+        """Return the results as they are."""
+        return data

@@ -1,0 +1,49 @@
+"""The envelope ``kservev2``: KServe's v2 protocol (the Open Inference Protocol), tensors in JSON.
+
+Each input tensor of a request becomes a row of the handler, each of the results for them an output tensor with the name
+of the input at its place. Unlike TorchServe's, it reads every request of a batch and not only the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ts.torch_handler.request_envelope.base import RequestEnvelope, member
+from ts.torch_handler.request_envelope.tensors import read_tensor, write_tensor
+
+
+class KServev2Envelope(RequestEnvelope):
+    """Reads ``inputs``, writes ``outputs`` with the id, the model's name and its version."""
+
+    def __init__(self, handle_fn: Any) -> None:
+        super().__init__(handle_fn)
+        #: By number of the request: its id, and the names of its inputs.
+        self._requests: dict[int, tuple[str, list[str]]] = {}
+
+    def parse_input(self, data: list[dict[str, Any]]) -> list[Any]:
+        """Return the tensors of all requests, one after another."""
+        self._requests = {}
+        return super().parse_input(data)
+
+    def read_request(self, body: Any, index: int) -> Sequence[Any]:
+        """Return the tensors of one request."""
+        inputs = member(body, "inputs")
+        if not inputs:
+            raise ValueError('The list "inputs" is empty; it must hold at least one tensor.')
+        tensors = [read_tensor(each) for each in inputs]
+        names = [str(each.get("name", f"input-{number}")) for number, each in enumerate(inputs)]
+        self._requests[index] = (str(body.get("id") or self.context.get_request_id(index)), names)
+        return tensors
+
+    def write_response(self, results: list[Any], index: int) -> dict[str, Any]:
+        """Return the answer to one request."""
+        request_id, names = self._requests[index]
+        names += [f"output-{number}" for number in range(len(names), len(results))]
+        model = (self.context.manifest or {}).get("model") or {}
+        return {
+            "id": request_id,
+            "model_name": self.context.model_name,
+            "model_version": str(model.get("modelVersion", "")),
+            "outputs": [write_tensor(name, result) for name, result in zip(names, results, strict=False)],
+        }
