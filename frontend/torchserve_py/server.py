@@ -29,6 +29,7 @@ from torchserve_py.settings import Settings, SettingsError, resolve
 from torchserve_py.workers.listener import WorkerListener
 
 if TYPE_CHECKING:
+    from torchserve_py.api.grpc.listeners import GrpcDoors
     from torchserve_py.api.listener import Doors
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class Server:
         self._registry = ModelRegistry(settings, self._listener, self._metrics)
         self._system_metrics = SystemMetrics(self._metrics)
         self._doors: Doors | None = None
+        self._grpc_doors: GrpcDoors | None = None
         self._background: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -61,6 +63,8 @@ class Server:
             asyncio.to_thread(importlib.import_module, "torchserve_py.api.listener"),
         )
         self._doors = await listener.start_doors(self._settings, self._registry, self._metrics)
+        grpc_listeners = await asyncio.to_thread(importlib.import_module, "torchserve_py.api.grpc.listeners")
+        self._grpc_doors = await grpc_listeners.start_grpc_doors(self._settings, self._registry, self._doors.tokens)
         if not self._settings.disable_system_metrics:
             self._background.append(asyncio.create_task(self._collect_system_metrics()))
 
@@ -68,6 +72,8 @@ class Server:
         """Refuse new work and let what was accepted finish, within the drain limit."""
         if self._doors is not None:
             self._doors.start_draining()
+        if self._grpc_doors is not None:
+            self._grpc_doors.start_draining()
         logger.info("Draining for at most %d s", self._settings.drain_timeout)
         if not await self._registry.drain(self._settings.drain_timeout):
             logger.warning("The drain limit of %d s has passed with work left", self._settings.drain_timeout)
@@ -79,6 +85,8 @@ class Server:
         closing = [self._registry.close()]
         if self._doors is not None:
             closing.append(self._doors.close())
+        if self._grpc_doors is not None:
+            closing.append(self._grpc_doors.close())
         await asyncio.gather(*closing)
         await self._listener.close()
 

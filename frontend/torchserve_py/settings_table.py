@@ -346,15 +346,6 @@ INTERNAL_KEYS = ("model_server_home", "python", "tsConfigFile", "version")
 #: Settings of features that this version lacks, or has only in part (of `debug`: one worker per model loaded at
 #: start-up): read and checked. Who adds the feature removes them here.
 PENDING = (
-    "grpc_inference_address",
-    "grpc_management_address",
-    "grpc_inference_port",
-    "grpc_management_port",
-    "grpc_inference_max_connection_age_ms",
-    "grpc_management_max_connection_age_ms",
-    "grpc_inference_max_connection_age_grace_ms",
-    "grpc_management_max_connection_age_grace_ms",
-    "enable_grpc_ssl",
     "workflow_store",
     "model_snapshot",
     "install_py_dep_per_model",

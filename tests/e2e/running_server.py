@@ -77,6 +77,8 @@ class RunningServer:
             "inference_address": self.inference,
             "management_address": self.management,
             "metrics_address": self.metrics,
+            "grpc_inference_port": 0,
+            "grpc_management_port": 0,
             "default_workers_per_model": 1,
             "disable_system_metrics": "true",
             **(properties or {}),

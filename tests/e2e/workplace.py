@@ -42,6 +42,8 @@ class Workplace:
             "inference_address": self.inference,
             "management_address": self.management,
             "metrics_address": self.metrics,
+            "grpc_inference_port": 0,
+            "grpc_management_port": 0,
             "default_workers_per_model": 1,
             "drain_timeout": 1,
             **(properties or {}),

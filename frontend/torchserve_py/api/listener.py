@@ -140,8 +140,9 @@ class Doors:
     def __init__(self, health: HealthDoor, tokens: TokenAuthorization | None) -> None:
         #: Setting name (``inference_address``, …) to the address in use, with the port that port 0 became.
         self.addresses: dict[str, Address] = {}
+        #: The keys that clients must know; None while token authorization is off. Other protocols use the same.
+        self.tokens = tokens
         self._health = health
-        self._tokens = tokens
         self._bound: list[_Bound] = []
 
     def start_draining(self) -> None:
@@ -182,8 +183,8 @@ class Doors:
             if bound.address.is_unix:
                 Path(bound.address.path).unlink(missing_ok=True)
         self._bound.clear()
-        if self._tokens is not None:
-            self._tokens.remove_key_file()
+        if self.tokens is not None:
+            self.tokens.remove_key_file()
 
 
 async def start_doors(

@@ -40,17 +40,22 @@ class SequenceHeaders:
         self._end = istr(settings.ts_header_key_sequence_end)
 
     def read(self, request: web.BaseRequest) -> SequenceRequest:
-        """The sequence of a request.
+        """The sequence of an HTTP request.
+
+        Raises:
+            DoorError: The id is not text.
+        """
+        sent = request.headers
+        return self.request_of(sent.get(self._id, ""), sent.get(self._start), sent.get(self._end))
+
+    def request_of(self, sequence_id: str, start: str | None, end: str | None) -> SequenceRequest:
+        """The sequence of a request with these values of the three headers.
 
         A request without an id (or with an empty one) opens a sequence of its own, ``ts-seq-<uuid4>``.
 
         Raises:
             DoorError: The id is not text.
         """
-        sent = request.headers
-        sequence_id = sent.get(self._id, "")
-        start = sent.get(self._start)
-        end = sent.get(self._end)
         if not sequence_id:
             sequence_id = f"ts-seq-{uuid.uuid4()}"
             start = "true"

@@ -1,0 +1,223 @@
+"""The inference service: requests become jobs, and the parts of their responses messages."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from torchserve_py.api.errors import DoorError, Failure, bad_request, failure_of, failure_of_job, handler_failure
+from torchserve_py.api.grpc.calls import Behaviour, Context
+from torchserve_py.api.grpc.protos import inference_pb2 as messages
+from torchserve_py.api.grpc.refusals import Refusal, refuse_prediction
+from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
+from torchserve_py.workers.parts import JobFailed, Part, Parts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torchserve_py.models.model import Model
+    from torchserve_py.models.registry import ModelRegistry
+    from torchserve_py.settings import Settings
+
+_HEALTHY: Final = '{\n  "status": "Healthy"\n}'
+_UNHEALTHY: Final = '{\n  "status": "Unhealthy"\n}'
+
+
+class ReaderStalledError(DoorError):
+    """The client has stopped reading."""
+
+    def __init__(self, limit: float) -> None:
+        message = f"The client has read nothing for {limit:g} seconds."
+        super().__init__(Failure(504, "RequestTimeoutException", message))
+
+
+def refuse(error: Exception) -> Refusal:
+    """What a client of this service is told about an exception."""
+    return refuse_prediction(failure_of(error))
+
+
+class Submitted(NamedTuple):
+    """A request that has become a job. ``version`` is None where the request named none."""
+
+    parts: Parts
+    name: str
+    version: str | None
+    sequence: SequenceRequest | None
+
+    async def next(self) -> Part:
+        """Wait for the next part.
+
+        Raises:
+            DoorError: The job failed.
+        """
+        try:
+            part = await self.parts.next()
+        except JobFailed as failed:
+            raise self._failed(failed) from None
+        if part.error is not None:
+            raise DoorError(handler_failure(part.status, part.error))
+        return part
+
+    async def rest(self) -> bytes:
+        """Wait for the parts that are left, and join them.
+
+        Raises:
+            DoorError: The job failed.
+        """
+        bodies = []
+        more = True
+        while more:
+            part = await self.next()
+            more = part.more
+            bodies.append(part.body)
+        return b"".join(bodies)
+
+    def response(self, body: bytes) -> messages.PredictionResponse:
+        """The message for a part."""
+        if self.sequence is None:
+            return messages.PredictionResponse(prediction=body)
+        return messages.PredictionResponse(prediction=body, sequence_id=self.sequence.id)
+
+    def _failed(self, failed: JobFailed) -> DoorError:
+        return DoorError(failure_of_job(failed.cause, self.name, self.version, self.parts.job.sequence_id))
+
+
+class Submission:
+    """Turns requests into jobs, and writes to clients; what all methods share."""
+
+    def __init__(self, settings: Settings, registry: ModelRegistry) -> None:
+        self._registry = registry
+        self._headers = SequenceHeaders(settings)
+        self._start_key = settings.ts_header_key_sequence_start
+        self._end_key = settings.ts_header_key_sequence_end
+        self._stall_limit = float(settings.default_response_timeout)
+
+    def model(self, request: messages.PredictionsRequest) -> Model:
+        """The model that a request is for.
+
+        Raises:
+            DoorError: The request names none.
+            ModelNotFound: No such model.
+            ModelVersionNotFound: No such version of it.
+        """
+        if not request.model_name:
+            raise bad_request("Parameter model_name is required.")
+        return self._registry.get(request.model_name, request.model_version or None)
+
+    def sequence(self, request: messages.PredictionsRequest) -> SequenceRequest:
+        """The sequence of a request; one of its own if it names none.
+
+        Entries of ``input`` with the names of the start and the end header and the value ``true`` mean what the headers
+        mean: gRPC requests have no headers.
+
+        Raises:
+            DoorError: The id is not usable.
+        """
+        values = request.input
+        return self._headers.request_of(
+            request.sequence_id, _text(values.get(self._start_key)), _text(values.get(self._end_key))
+        )
+
+    def starts(self, request: messages.PredictionsRequest) -> bool:
+        """Whether the request has a start marker."""
+        value = _text(request.input.get(self._start_key))
+        return value is not None and value.strip().lower() == "true"
+
+    def submit(self, model: Model, request: messages.PredictionsRequest, sequence: SequenceRequest | None) -> Submitted:
+        """Make a job of a request; a refusal is raised by the first `Submitted.next`."""
+        version = request.model_version or None
+        row = [(name, "", value) for name, value in request.input.items()]
+        by_default = version is None
+        if sequence is None:
+            parts = model.submit((), row, content_type=None, by_default=by_default)
+        elif not model.is_stateful:
+            parts = model.submit(sequence.headers, row, content_type=None, by_default=by_default)
+        else:
+            parts = model.submit(
+                sequence.headers,
+                row,
+                content_type=None,
+                sequence_id=sequence.id,
+                starts_sequence=sequence.starts,
+                ends_sequence=sequence.ends,
+                by_default=by_default,
+            )
+        return Submitted(parts, request.model_name, version, sequence)
+
+    async def write(self, context: Context, response: messages.PredictionResponse) -> None:
+        """Send a message and wait until the client makes room for more.
+
+        Raises:
+            ReaderStalledError: It does not for ``default_response_timeout`` seconds.
+        """
+        try:
+            async with asyncio.timeout(self._stall_limit):
+                await context.write(response)
+        except TimeoutError:
+            raise ReaderStalledError(self._stall_limit) from None
+
+
+class InferenceService:
+    """All methods but `StreamPredictions2`."""
+
+    def __init__(self, registry: ModelRegistry, submission: Submission) -> None:
+        self._registry = registry
+        self._submission = submission
+
+    @property
+    def methods(self) -> Mapping[str, Behaviour]:
+        """What serves each method."""
+        return {
+            "Ping": self.ping,
+            "Predictions": self.predictions,
+            "StreamPredictions": self.stream_predictions,
+        }
+
+    async def ping(self, request: Any, context: Context) -> messages.TorchServeHealthResponse:
+        """Whether every model has the workers it should have."""
+        return messages.TorchServeHealthResponse(health=_HEALTHY if self._registry.healthy() else _UNHEALTHY)
+
+    async def predictions(self, request: messages.PredictionsRequest, context: Context) -> messages.PredictionResponse:
+        """One message in, one out; the parts of a streamed response are joined.
+
+        Raises:
+            DoorError: The request is refused, or failed.
+            ModelNotFound: No such model.
+            ModelVersionNotFound: No such version of it.
+        """
+        submitted = self._submit(request)
+        try:
+            part = await submitted.next()
+            body = part.body if not part.more else part.body + await submitted.rest()
+            return submitted.response(body)
+        finally:
+            submitted.parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
+
+    async def stream_predictions(self, request: messages.PredictionsRequest, context: Context) -> None:
+        """One message in, one out for each part of the response.
+
+        Raises:
+            DoorError: The request is refused, or failed.
+            ModelNotFound: No such model.
+            ModelVersionNotFound: No such version of it.
+            ReaderStalledError: The client has stopped reading.
+        """
+        submitted = self._submit(request)
+        try:
+            more = True
+            while more:
+                part = await submitted.next()
+                more = part.more
+                await self._submission.write(context, submitted.response(part.body))
+        finally:
+            submitted.parts.cancel()
+
+    def _submit(self, request: messages.PredictionsRequest) -> Submitted:
+        submission = self._submission
+        model = submission.model(request)
+        sequence = submission.sequence(request) if model.is_stateful or request.sequence_id else None
+        return submission.submit(model, request, sequence)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")

@@ -1,0 +1,223 @@
+"""Where the gRPC services listen: their servers are made, bound, drained and stopped here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import grpc
+from google.protobuf.message_factory import GetMessageClass
+from grpc import aio
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from torchserve_py.addresses import Address
+from torchserve_py.api.grpc.calls import Behaviour, Guard
+from torchserve_py.api.grpc.health import HealthService
+from torchserve_py.api.grpc.inference import InferenceService, Submission, refuse
+from torchserve_py.api.grpc.management import ManagementService
+from torchserve_py.api.grpc.protos import inference_pb2, management_pb2
+from torchserve_py.api.grpc.refusals import Refusal, refuse_management
+from torchserve_py.api.grpc.sequence_stream import SequenceStreams
+from torchserve_py.api.listener import ListenError
+from torchserve_py.api.management_calls import ManagementCalls
+from torchserve_py.api.token_authorization import TokenAuthorization, TokenType
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import ServiceDescriptor
+
+    from torchserve_py.models.registry import ModelRegistry
+    from torchserve_py.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+#: How long answers that are being written may take when the servers stop.
+_STOP_SECONDS: Final = 5.0
+
+
+class _Service(NamedTuple):
+    descriptor: ServiceDescriptor
+    methods: Mapping[str, Behaviour]
+    refuse: Callable[[Exception], Refusal]
+    token: TokenType
+
+
+class _Place(NamedTuple):
+    """Where a service listens, and the settings that say so. Ages are milliseconds, None for unlimited."""
+
+    setting: str
+    host: str
+    port: int
+    max_age: int | None
+    max_age_grace: int | None
+
+
+class GrpcDoors:
+    """The open gRPC doors of a running server."""
+
+    def __init__(self, settings: Settings, registry: ModelRegistry, tokens: TokenAuthorization | None) -> None:
+        #: Setting name (``grpc_inference_port``, …) to the address in use, with the port that port 0 became.
+        self.addresses: dict[str, Address] = {}
+        self._settings = settings
+        self._registry = registry
+        self._tokens = tokens
+        self._servers: list[aio.Server] = []
+        self._health: list[HealthService] = []
+        submission = Submission(settings, registry)
+        self._streams = SequenceStreams(submission, settings.max_request_size)
+        self._inference = _Service(
+            inference_pb2.DESCRIPTOR.services_by_name["InferenceAPIsService"],
+            {**InferenceService(registry, submission).methods, **self._streams.methods},
+            refuse,
+            TokenType.inference,
+        )
+        self._management = _Service(
+            management_pb2.DESCRIPTOR.services_by_name["ManagementAPIsService"],
+            ManagementService(ManagementCalls(settings, registry)).methods,
+            refuse_management,
+            TokenType.management,
+        )
+
+    async def open(self) -> None:
+        """Listen.
+
+        Raises:
+            ListenError: An address or the TLS files cannot be used.
+        """
+        settings = self._settings
+        credentials = _credentials(settings) if settings.enable_grpc_ssl else None
+        inference = _Place(
+            "grpc_inference_port",
+            settings.grpc_inference_address,
+            settings.grpc_inference_port,
+            settings.grpc_inference_max_connection_age_ms,
+            settings.grpc_inference_max_connection_age_grace_ms,
+        )
+        management = _Place(
+            "grpc_management_port",
+            settings.grpc_management_address,
+            settings.grpc_management_port,
+            settings.grpc_management_max_connection_age_ms,
+            settings.grpc_management_max_connection_age_grace_ms,
+        )
+        await self._serve(self._inference, inference, credentials)
+        await self._serve(self._management, management, credentials)
+
+    def start_draining(self) -> None:
+        """Let health checks say "not serving" from now on; everything else goes on."""
+        for each in self._health:
+            each.start_draining()
+
+    async def close(self) -> None:
+        """Accept nothing more, let answers that are being written finish for a few seconds, end every call."""
+        for each in self._health:
+            each.close()
+        self._streams.close()
+        await asyncio.gather(*(server.stop(_STOP_SECONDS) for server in self._servers))
+        self._servers.clear()
+
+    async def _serve(self, service: _Service, place: _Place, credentials: grpc.ServerCredentials | None) -> None:
+        server = aio.server(options=self._options(place))
+        name = service.descriptor.full_name
+        guard = Guard(name, service.refuse, self._tokens, service.token, access_log=self._settings.access_log)
+        server.add_generic_rpc_handlers((_handlers(service, guard),))
+        state = HealthService(self._registry, [name, health.SERVICE_NAME, reflection.SERVICE_NAME])
+        health_pb2_grpc.add_HealthServicer_to_server(state, server)
+        reflection.enable_server_reflection((name, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        port = _bind(server, place, credentials)
+        await server.start()
+        self._servers.append(server)
+        self._health.append(state)
+        scheme = "grpc" if credentials is None else "grpcs"
+        self.addresses[place.setting] = address = Address(scheme, place.host, port)
+        logger.info("%s: listening at %s", place.setting, address)
+
+    def _options(self, place: _Place) -> list[tuple[str, int]]:
+        options = [
+            ("grpc.max_receive_message_length", self._settings.max_request_size),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", 0),  # or a second server would share the port without a word
+        ]
+        if place.max_age is not None:
+            options.append(("grpc.max_connection_age_ms", place.max_age))
+        if place.max_age_grace is not None:
+            options.append(("grpc.max_connection_age_grace_ms", place.max_age_grace))
+        return options
+
+
+async def start_grpc_doors(settings: Settings, registry: ModelRegistry, tokens: TokenAuthorization | None) -> GrpcDoors:
+    """Open the gRPC doors.
+
+    Args:
+        settings: Hosts, ports, limits, TLS files.
+        registry: The models.
+        tokens: The keys that clients must know; None while token authorization is off.
+
+    Raises:
+        ListenError: An address or the TLS files cannot be used; no door is open then.
+    """
+    doors = GrpcDoors(settings, registry, tokens)
+    try:
+        await doors.open()
+    except BaseException:
+        await doors.close()
+        raise
+    return doors
+
+
+def _handlers(service: _Service, guard: Guard) -> grpc.GenericRpcHandler:
+    handlers = {}
+    for method in service.descriptor.methods:
+        kinds = {
+            (False, False): grpc.unary_unary_rpc_method_handler,
+            (False, True): grpc.unary_stream_rpc_method_handler,
+            (True, True): grpc.stream_stream_rpc_method_handler,
+        }
+        make = kinds[method.client_streaming, method.server_streaming]
+        handlers[method.name] = make(
+            guard.around(method.name, service.methods[method.name]),
+            request_deserializer=GetMessageClass(method.input_type).FromString,
+            response_serializer=GetMessageClass(method.output_type).SerializeToString,
+        )
+    return grpc.method_handlers_generic_handler(service.descriptor.full_name, handlers)
+
+
+def _bind(server: aio.Server, place: _Place, credentials: grpc.ServerCredentials | None) -> int:
+    target = f"[{place.host}]:{place.port}" if ":" in place.host else f"{place.host}:{place.port}"
+    try:
+        if credentials is None:
+            return server.add_insecure_port(target)
+        return server.add_secure_port(target, credentials)
+    except RuntimeError as error:
+        reason = _why_not(place) or str(error)
+        raise ListenError(f"{place.setting}: cannot listen at {target}: {reason}") from error
+
+
+def _why_not(place: _Place) -> str | None:
+    """Why gRPC, which does not say, cannot listen there; None if nothing speaks against it (any more)."""
+    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
+    try:
+        socket.create_server((place.host, place.port), family=family).close()
+    except OSError as error:
+        return f"{error.strerror or error}; stop what uses the address (another server?) or choose another one"
+    return None
+
+
+def _credentials(settings: Settings) -> grpc.ServerCredentials:
+    pem = []
+    for setting, path in (
+        ("private_key_file", settings.private_key_file),
+        ("certificate_file", settings.certificate_file),
+    ):
+        if path is None:
+            raise ListenError(
+                f"enable_grpc_ssl is true, but {setting} is not set; gRPC with TLS needs a PEM file there"
+            )
+        try:
+            pem.append(path.read_bytes())
+        except OSError as error:
+            raise ListenError(f"{setting}: cannot read {path}: {error.strerror or error}") from error
+    return grpc.ssl_server_credentials([(pem[0], pem[1])])

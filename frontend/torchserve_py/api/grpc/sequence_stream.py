@@ -1,0 +1,242 @@
+"""`StreamPredictions2`: one call that carries requests of any number of sequences, and their responses.
+
+Responses of one sequence come in the order of its requests (with continuous batching, where a request can join one that
+streams, as their parts are ready). A request that fails is answered with its status, and the call goes on. The stream
+holds a bounded number of requests and reads no further while it is full, so that gRPC's flow control slows the client
+down; and it submits no more requests of a sequence than its queue takes, so that a client may send ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from grpc.aio import EOF
+
+from torchserve_py.api.errors import DoorError, bad_request, failure_of, failure_of_job
+from torchserve_py.api.grpc.calls import Behaviour, Context
+from torchserve_py.api.grpc.inference import Submission, Submitted
+from torchserve_py.api.grpc.protos import inference_pb2 as messages
+from torchserve_py.api.grpc.refusals import refuse_prediction
+from torchserve_py.models.errors import ModelError
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.workers.parts import Part, Parts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torchserve_py.models.model import Model
+
+#: How many requests of one call may be unanswered, and how many of the largest size.
+_MAX_REQUESTS: Final = 64
+_MAX_LARGEST_REQUESTS: Final = 4
+
+_Key = tuple[str, str, str]
+
+
+class SequenceStreams:
+    """Serves the method, and knows its open calls."""
+
+    def __init__(self, submission: Submission, max_request_size: int) -> None:
+        self._submission = submission
+        self._max_bytes = max_request_size * _MAX_LARGEST_REQUESTS
+        self._open: set[_SequenceStream] = set()
+
+    @property
+    def methods(self) -> Mapping[str, Behaviour]:
+        """What serves each method."""
+        return {"StreamPredictions2": self.stream_predictions_2}
+
+    async def stream_predictions_2(self, requests: Any, context: Context) -> None:
+        """Answer requests until the client has sent its last one and all are answered.
+
+        Raises:
+            DoorError: The server shuts down.
+            ReaderStalledError: The client has stopped reading.
+        """
+        stream = _SequenceStream(self._submission, context, self._max_bytes)
+        self._open.add(stream)
+        try:
+            await stream.run()
+        finally:
+            self._open.discard(stream)
+
+    def close(self) -> None:
+        """Read no more requests; calls end when what they have is answered."""
+        for stream in self._open:
+            stream.close()
+
+
+class _Lane:
+    """The unanswered requests of one sequence.
+
+    Attributes:
+        model: Whose sequence it is; None where there is no such model.
+        waiting: Requests that were read and not submitted.
+        unanswered: How many were submitted and have no part of their response yet.
+        held: How many were read and are not over.
+        last: What answers the last one that was submitted.
+    """
+
+    def __init__(self, model: Model | None) -> None:
+        stateful = model is not None and model.is_stateful
+        self.model = model
+        self.waiting: deque[messages.PredictionsRequest] = deque()
+        self.unanswered = 0
+        self.held = 0
+        self.last: asyncio.Task[None] | None = None
+        self.interleaves = stateful and model is not None and model.config.continuous
+        self._limit = model.config.max_sequence_job_queue_size if stateful and model is not None else _MAX_REQUESTS
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether the queue of the sequence is sure to take another request."""
+        return self.unanswered < self._limit
+
+
+class _SequenceStream:
+    """One call."""
+
+    def __init__(self, submission: Submission, context: Context, max_bytes: int) -> None:
+        self._submission = submission
+        self._context = context
+        self._max_bytes = max_bytes
+        self._held = 0
+        self._held_bytes = 0
+        self._room = asyncio.Event()
+        self._lanes: dict[_Key, _Lane] = {}
+        self._jobs: set[Parts] = set()
+        self._writing = asyncio.Lock()
+        self._tasks = asyncio.TaskGroup()
+        self._reader: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def run(self) -> None:
+        """Carry the call to its end; every job of it has ended, or is cancelled, when this returns or raises."""
+        try:
+            async with self._tasks:
+                self._reader = self._tasks.create_task(self._read())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            for parts in self._jobs:
+                parts.cancel()
+        if self._closed:
+            raise DoorError(failure_of_job(Cause.draining, "", None))
+
+    def close(self) -> None:
+        """Read no more; end when all is answered."""
+        self._closed = True
+        if self._reader is not None:
+            self._reader.cancel()
+
+    async def _read(self) -> None:
+        while True:
+            while self._held >= _MAX_REQUESTS or self._held_bytes >= self._max_bytes:
+                self._room.clear()
+                await self._room.wait()
+            request = await self._context.read()
+            if request is EOF:
+                return
+            self._take(request)
+
+    def _take(self, request: messages.PredictionsRequest) -> None:
+        key = (request.model_name, request.model_version, request.sequence_id)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane(self._model(request))
+        lane.waiting.append(request)
+        lane.held += 1
+        self._held += 1
+        self._held_bytes += request.ByteSize()
+        self._submit_more(lane)
+
+    def _model(self, request: messages.PredictionsRequest) -> Model | None:
+        try:
+            return self._submission.model(request)
+        except (DoorError, ModelError):
+            return None  # told when the request is submitted
+
+    def _submit_more(self, lane: _Lane) -> None:
+        while lane.waiting and lane.takes_more:
+            request = lane.waiting.popleft()
+            lane.unanswered += 1
+            answer: Submitted | Exception
+            try:
+                answer = self._submit(request)
+            except (DoorError, ModelError) as error:
+                answer = error
+            else:
+                self._jobs.add(answer.parts)
+            previous = None if lane.interleaves else lane.last
+            lane.last = self._tasks.create_task(self._answer(lane, request, answer, previous))
+
+    def _submit(self, request: messages.PredictionsRequest) -> Submitted:
+        submission = self._submission
+        model = submission.model(request)
+        if not request.sequence_id and not submission.starts(request):
+            raise bad_request("Parameter sequenceId is required.")
+        return submission.submit(model, request, submission.sequence(request))
+
+    async def _answer(
+        self,
+        lane: _Lane,
+        request: messages.PredictionsRequest,
+        answer: Submitted | Exception,
+        previous: asyncio.Task[None] | None,
+    ) -> None:
+        """Send the response of one request, after that of the ``previous`` one."""
+        if previous is not None:
+            await asyncio.wait((previous,))
+        if isinstance(answer, Exception):
+            self._begun(lane)
+            await self._write_failure(request.sequence_id, answer)
+        else:
+            await self._relay(lane, answer)
+            self._jobs.discard(answer.parts)
+        self._over(lane, request)
+
+    async def _relay(self, lane: _Lane, submitted: Submitted) -> None:
+        begun = False
+        more = True
+        while more:
+            part: Part | None = None
+            try:
+                part = await submitted.next()
+            except DoorError as error:
+                failed = error
+            if not begun:
+                begun = True
+                self._begun(lane)
+            if part is None:
+                sequence_id = "" if submitted.sequence is None else submitted.sequence.id
+                return await self._write_failure(sequence_id, failed)
+            more = part.more
+            await self._write(submitted.response(part.body))
+        return None
+
+    def _begun(self, lane: _Lane) -> None:
+        """A request has the first part of its response: it waits no more in the queue of its sequence."""
+        lane.unanswered -= 1
+        self._submit_more(lane)
+
+    async def _write_failure(self, sequence_id: str, error: Exception) -> None:
+        refusal = refuse_prediction(failure_of(error))
+        response = messages.PredictionResponse(status=refusal.status())
+        if sequence_id:
+            response.sequence_id = sequence_id
+        await self._write(response)
+
+    async def _write(self, response: messages.PredictionResponse) -> None:
+        async with self._writing:  # gRPC takes one message at a time
+            await self._submission.write(self._context, response)
+
+    def _over(self, lane: _Lane, request: messages.PredictionsRequest) -> None:
+        """A request has left the stream."""
+        lane.held -= 1
+        self._held -= 1
+        self._held_bytes -= request.ByteSize()
+        self._room.set()
+        if not lane.held:
+            del self._lanes[request.model_name, request.model_version, request.sequence_id]
