@@ -80,6 +80,16 @@ class Supervisor:
         await asyncio.wait([self._task], timeout=limit)
 
     async def _run(self) -> None:
+        try:
+            await self._keep_filled()
+        except Exception:
+            logger.exception("Worker %s is not kept running any longer because of an error in the server", self.id)
+            self.gave_up = True
+            self.on_give_up()
+        finally:
+            self._answer_first_attempt(WorkerFailed(500, f"worker {self.id} was stopped before it was ready"))
+
+    async def _keep_filled(self) -> None:
         failing_since: float | None = None
         attempt = 0
         while not self._stopping.is_set():
@@ -101,8 +111,6 @@ class Supervisor:
             self.on_restart()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay)
-        if not self._first_attempt.done():
-            self._first_attempt.set_result(WorkerFailed(500, f"worker {self.id} was stopped before it was ready"))
 
     async def _one_life(self) -> float | None:
         """Start a worker and wait for its end; return for how many seconds it was ready, None if it never was."""

@@ -171,3 +171,17 @@ async def test_stopping_before_the_start_answers_who_waits_for_it() -> None:
     assert failure is not None
     assert failure.status == 500
     assert place.made == []
+
+
+async def test_an_error_in_the_server_itself_leaves_nobody_waiting() -> None:
+    def make() -> Worker:
+        raise RuntimeError("a bug")
+
+    supervisor = Supervisor("1", make, cast("Dispatcher", Events()), 60.0)
+    gave_up = asyncio.Event()
+    supervisor.on_give_up = gave_up.set
+    async with asyncio.timeout(60):
+        assert await supervisor.first_attempt() is not None
+        await gave_up.wait()
+        await supervisor.stop(1)
+    assert supervisor.gave_up
