@@ -48,6 +48,7 @@ def load_service(load: Load) -> Service:
     service.on_sequence_end = on_sequence_end
     context = service.context
     context.system_properties["server_version"] = load["server_version"]
+    context.system_properties["model_version"] = load["model_version"]
     (
         context.header_key_sequence_id,
         context.header_key_sequence_start,

@@ -156,8 +156,7 @@ def test_a_request_alone_gets_all_results_however_many_there_are(make_worker: Ma
 
 
 def test_kservev2_reads_and_writes_tensors_of_every_request(make_worker: MakeWorker) -> None:
-    manifest = {"model": {"modelVersion": "2.0"}}
-    worker = make_worker(ECHO, envelope="kservev2", model_name="m", manifest=manifest)
+    worker = make_worker(ECHO, envelope="kservev2", model_name="m", model_version="2.0")
     first = {
         "id": "mine",
         "inputs": [

@@ -40,10 +40,9 @@ class KServev2Envelope(RequestEnvelope):
         """Return the answer to one request."""
         request_id, names = self._requests[index]
         names += [f"output-{number}" for number in range(len(names), len(results))]
-        model = (self.context.manifest or {}).get("model") or {}
         return {
             "id": request_id,
             "model_name": self.context.model_name,
-            "model_version": str(model.get("modelVersion", "")),
+            "model_version": self.context.system_properties["model_version"],
             "outputs": [write_tensor(name, result) for name, result in zip(names, results, strict=False)],
         }
