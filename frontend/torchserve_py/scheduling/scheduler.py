@@ -154,6 +154,7 @@ class Scheduler:
         self._catch_up(now)
         if self._closed is None:
             self._closed = cause
+            self._ledger.effects += self._cancel_in_flight()
             for job in list(self._ledger.jobs.values()):
                 self._ledger.leave(job, cause)
             self._alone.close(EndReason.drained, now)
@@ -257,6 +258,13 @@ class Scheduler:
         elif not worker.in_flight:
             self._remove(worker)
             self._ledger.effects.append(Released(worker.id))
+
+    def _cancel_in_flight(self) -> list[Cancel]:
+        """What tells every worker to drop what it has, but for what it was told to drop before."""
+        dropped = {
+            w.id: [job.id for job in w.in_flight.values() if job.state is not CANCELLED] for w in self._workers.values()
+        }
+        return [Cancel(worker_id, job_ids) for worker_id, job_ids in dropped.items() if job_ids]
 
     def _withdraw(self, job: Job, cause: Cause, now: float) -> None:
         """A waiting job is over."""

@@ -67,12 +67,14 @@ class Sequence:
     """The jobs of one sequence id, from the first to the end of the sequence.
 
     `waiting` and `in_flight` are lists, not deques: they hold a handful of jobs, and an empty deque takes 600 bytes.
-    `ending` is set when the sequence is to close as soon as nothing of it is in flight.
+    `ending` is set when the sequence is to close as soon as nothing of it is in flight; `has_state` once its worker has
+    had a job of it, and so state that can be lost.
     """
 
     __slots__ = (
         "ending",
         "ends_at",
+        "has_state",
         "id",
         "idle_since",
         "in_flight",
@@ -93,6 +95,7 @@ class Sequence:
         self.ends_at = math.inf if policy.timeout is None else now + policy.timeout
         self.idle_since = now
         self.ending: EndReason | None = None
+        self.has_state = False
         self.watched = False
 
     def __repr__(self) -> str:
@@ -140,5 +143,6 @@ class SequenceLane(Lane[Sequence]):
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, SEND]
             job = sequence.waiting.pop(0)
             sequence.in_flight.append(job)
+            sequence.has_state = True
             jobs.append(job)
         return jobs

@@ -232,7 +232,8 @@ class Sequences:
         lane.members -= 1
         lane.items.pop(sequence, None)
         self._ledger.stirred.append(lane)  # those left may all be ready now
-        self._closed.remember(sequence.id, reason, now)
+        if sequence.has_state:
+            self._closed.remember(sequence.id, reason, now)
         self._ledger.effects.append(EndSequence(lane.worker_id, sequence.id, reason))
         self._bind_pending(now)
         for job in sequence.waiting:

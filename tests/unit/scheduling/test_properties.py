@@ -61,6 +61,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.wanted = 0
         self.outcomes: Counter[str] = Counter()
         self.streaming: set[str] = set()
+        self.told_to_drop: set[str] = set()
         self.last_sent: dict[str | None, int] = {}
         self.homes: dict[str, str] = {}
         self.open: dict[str, Sequence] = {}
@@ -195,8 +196,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     # What comes out
 
     def perform(self, effects: Effects, closing: bool = False) -> None:
+        for worker_id, job_ids in (effect for effect in effects if isinstance(effect, Cancel)):
+            assert set(job_ids) <= self.workers[worker_id].in_flight.keys()
+            assert self.told_to_drop.isdisjoint(job_ids), "a worker was told twice to drop a job"
+            self.told_to_drop.update(job_ids)
         if closing:
             for worker in self.workers.values():
+                assert worker.in_flight.keys() <= self.told_to_drop, "a worker goes on with jobs of a closed model"
                 worker.in_flight.clear()
         for effect in effects:
             match effect:
@@ -204,8 +210,6 @@ class SchedulerMachine(RuleBasedStateMachine):
                     self.see_batch(effect)
                 case Finish(job, _):
                     self.outcomes[job.id] += 1
-                case Cancel(worker_id, job_ids):
-                    assert set(job_ids) <= self.workers[worker_id].in_flight.keys()
                 case EndSequence(worker_id, sequence_id, _):
                     self.ended[sequence_id] += 1
                     assert self.homes.pop(sequence_id, worker_id) == worker_id

@@ -165,12 +165,22 @@ def test_a_stateless_model_that_drains_refuses_every_new_job():
     assert play.answer("a") == ["w1 <- b"]
 
 
+def test_a_sequence_that_no_worker_has_seen_loses_nothing_with_its_worker():
+    play = Play(sequences(batch_size=1, max_sequences=4), workers=2)
+    play.submit("a", "s")
+    play.submit("b", "t")
+    play.submit("c", "u")
+    assert play.worker_lost("w1") == ["a: worker_died", "w1 end s: worker_lost", "w1 end u: worker_lost"]
+    assert play.answer("b") == ["w2 <- c"]
+
+
 def test_closing_ends_everything():
     play = Play(sequences(batch_size=1, max_sequences=2), workers=1)
     play.submit("a", "s")
     play.submit("b", "t")
     play.submit("describe", alone=True)
     assert play.close(Cause.unregistered) == [
+        "w1 cancel a",
         "a: unregistered",
         "b: unregistered",
         "describe: unregistered",
@@ -195,7 +205,7 @@ def test_closing_releases_workers_that_retire():
     play = Play(Policy())
     play.submit("a")
     play.retire("w1")
-    assert play.close() == ["a: unregistered", "w1 released"]
+    assert play.close() == ["w1 cancel a", "a: unregistered", "w1 released"]
 
 
 @pytest.mark.parametrize(
