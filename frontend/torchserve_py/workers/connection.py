@@ -27,6 +27,8 @@ class Connection(asyncio.BufferedProtocol):
         self.on_message = on_message
         self.on_close = on_close
         self._frames = FrameBuffer(max_frame)
+        #: Who is at the other end, for the log.
+        self.peer = "a process that has not said who it is"
         self._transport: asyncio.Transport | None = None
         self._error = ""
 
@@ -74,7 +76,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.on_message(self, message)
         except (FrameError, ValueError, TypeError, KeyError, IndexError) as error:
             self._error = f"sent a malformed message: {error or type(error).__name__}"
-            logger.exception("A worker connection is closed: its peer %s", self._error)
+            logger.exception("The connection of %s is closed: it %s", self.peer, self._error)
             self.close()
 
     def eof_received(self) -> None:

@@ -213,6 +213,7 @@ class Worker:
         """Take over a connection that showed this worker's token."""
         if self.ended.done():
             raise ValueError("the process has ended meanwhile")
+        connection.peer = f"worker {self.label}"
         if channel == JOBS_CHANNEL and self._jobs is None:
             self._jobs = connection
             connection.limit_frames(self._load["max_response_size"] * max(1, self._load["batch_size"]) + 2**20)
