@@ -4,32 +4,64 @@ The format is written here and not by prometheus_client, which appends `_total` 
 are called `Requests2XX` and `ts_inference_latency_microseconds` and nothing else.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Generic, TypeVar
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 from torchserve_py.metrics.instruments import Instrument, number
 
 I_co = TypeVar("I_co", bound=Instrument, covariant=True)
 
+_NOT_IN_METRIC_NAMES = re.compile(r"[^a-zA-Z0-9_:]")
+_NOT_IN_LABEL_NAMES = re.compile(r"[^a-zA-Z0-9_]")
+
+
+class Series(NamedTuple, Generic[I_co]):
+    """One instrument of a family and the labels that it is shown with: names and values, and as text."""
+
+    labels: Mapping[str, str]
+    text: str
+    instrument: I_co
+
 
 class Family(Generic[I_co]):
-    """All instruments that share a name; each has labels of its own, whose order does not matter."""
+    """All instruments that share a name; each has labels of its own, whose order does not matter.
 
-    def __init__(self, name: str, make: Callable[[], I_co], description: str) -> None:
+    Args:
+        name: The metric's name.
+        make: Makes an instrument.
+        unit: Its unit.
+        description: The HELP text; None for TorchServe's.
+        label_names: What the labels are called where that differs from what `child` is told, in the same order.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], I_co],
+        unit: str,
+        description: str | None = None,
+        label_names: Sequence[str] | None = None,
+    ) -> None:
         self.name = name
+        self.unit = unit
         probe = make()
         self.kind = probe.kind
         self._sample_names = frozenset(name + suffix for suffix in probe.suffixes)
         self._make = make
-        self._description = description
-        self._children: dict[frozenset[tuple[str, str]], tuple[str, I_co]] = {}
+        self._description = description or f"Torchserve prometheus {self.kind} metric with unit: {unit}"
+        self._label_names = label_names
+        self._children: dict[frozenset[tuple[str, str]], Series[I_co]] = {}
 
     def child(self, labels: Mapping[str, str]) -> I_co:
         """The instrument with these labels, at zero when it is asked for the first time. Keep it: this is slow."""
         key = frozenset(labels.items())
         if key not in self._children:
-            self._children[key] = (_label_text(labels), self._make())
-        return self._children[key][1]
+            shown = labels
+            if self._label_names is not None:
+                shown = dict(zip(self._label_names, labels.values(), strict=True))
+            self._children[key] = Series(shown, _label_text(shown), self._make())
+        return self._children[key].instrument
 
     def remove(self, labels: Mapping[str, str]) -> None:
         """Forgets the instrument with these labels, if there is one."""
@@ -39,6 +71,11 @@ class Family(Generic[I_co]):
     def taken_names(self) -> frozenset[str]:
         """The names that no other family may have: its own and those of its samples."""
         return self._sample_names | {self.name}
+
+    @property
+    def series(self) -> Iterable[Series[I_co]]:
+        """All instruments with their labels."""
+        return self._children.values()
 
     @property
     def is_empty(self) -> bool:
@@ -51,7 +88,7 @@ class Family(Generic[I_co]):
             return
         yield f"# HELP {self.name} {_escape(self._description)}\n"
         yield f"# TYPE {self.name} {self.kind}\n"
-        for labels, child in self._children.values():
+        for _, labels, child in self._children.values():
             for suffix, label, value in child.samples():
                 name = self.name + suffix
                 if names is None or name in names:
@@ -63,9 +100,16 @@ def expose(families: Iterable[Family[Instrument]], names: set[str] | None = None
     return "".join(line for family in families for line in family.lines(names)).encode()
 
 
-def torchserve_description(kind: str, unit: str) -> str:
-    """TorchServe's HELP text."""
-    return f"Torchserve prometheus {kind} metric with unit: {unit}"
+def metric_name(text: str) -> str:
+    """`text` with what Prometheus does not allow in a metric's name replaced. Empty where it is empty."""
+    fitting = _NOT_IN_METRIC_NAMES.sub("_", text)
+    return f"_{fitting}" if fitting[:1].isdigit() else fitting
+
+
+def label_name(text: str) -> str:
+    """`text` with what Prometheus does not allow in a label's name replaced."""
+    fitting = _NOT_IN_LABEL_NAMES.sub("_", text)
+    return f"_{fitting}" if not fitting or fitting[0].isdigit() else fitting
 
 
 def _label_text(labels: Mapping[str, str]) -> str:

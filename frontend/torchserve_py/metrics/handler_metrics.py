@@ -1,17 +1,21 @@
 """Metrics that handlers make up: `context.metrics.add_counter(...)` in a worker becomes a series here.
 
 A handler is free to send anything, so its series are bounded, its names are made to fit the format, and a name that the
-server uses itself is not given away. What is refused is logged once per model and metric.
+server uses itself is not given away. What is refused is logged once per model and metric. Where the operator's file
+declares a metric, the file says what type and unit it has and what its dimensions are called.
 """
 
 import logging
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from torchserve_py.metrics.families import Family, torchserve_description
-from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Instrument
+from torchserve_py.metrics.catalog import MODEL_METRICS, PREDICTION_TIME, Declaration
+from torchserve_py.metrics.config import MetricsConfigError, MetricsPlan
+from torchserve_py.metrics.families import Family, label_name, metric_name
+from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Instrument, update
+from torchserve_py.metrics.metric_log import LineEnds, MetricLog, line_ends
+from torchserve_py.metrics.model_metrics import RecordPrediction
 
 logger = logging.getLogger(__name__)
 
@@ -23,16 +27,12 @@ MAX_LENGTH = 500
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 """TorchServe's buckets for custom histograms, in whatever unit they are."""
 
-TIMES = ("HandlerTime", "PredictionTime")
-"""The gauges that every model has: milliseconds of the last BaseHandler.handle, and of the last call of any handler."""
-
-_MAKERS: dict[str, Callable[[], Instrument]] = {
+INSTRUMENTS: Final[dict[str, Callable[[], Instrument]]] = {
     "counter": Counter,
     "gauge": Gauge,
     "histogram": lambda: Histogram(BOUNDS),
 }
-_NOT_IN_METRIC_NAMES = re.compile(r"[^a-zA-Z0-9_:]")
-_NOT_IN_LABEL_NAMES = re.compile(r"[^a-zA-Z0-9_]")
+"""What makes an instrument of each type."""
 
 
 _Key: TypeAlias = tuple[str, str, tuple[tuple[str, str], ...]]
@@ -47,33 +47,52 @@ class _Series(NamedTuple):
     instrument: Instrument
     family: Family[Instrument]
     labels: dict[str, str]
+    line_ends: LineEnds
 
 
 class HandlerMetrics:
     """Series by type, name and dimensions, and which model each belongs to.
 
-    taken: names that handlers cannot use.
+    Args:
+        hostname: The value of the label `Hostname`.
+        taken: Names that handlers cannot use.
+        plan: Which metrics there are.
+        log: Gets a line for every value, if there is one.
+
+    Raises:
+        MetricsConfigError: The plan lists a metric under a name that is taken.
     """
 
-    def __init__(self, hostname: str, taken: Iterable[str]) -> None:
+    def __init__(self, hostname: str, taken: Iterable[str], plan: MetricsPlan, log: MetricLog | None = None) -> None:
         self._hostname = hostname
         self._taken = frozenset(taken)
-        self._times = [Family(name, Gauge, torchserve_description("gauge", "ms")) for name in TIMES]
-        self._families: dict[str, Family[Instrument]] = {family.name: family for family in self._times}
+        self._plan = plan
+        self._log = log
+        self._families: dict[str, Family[Instrument]] = {}
+        for each in plan.model_metrics.values():
+            try:
+                self._family(metric_name(each.name), each.kind, each.unit)
+            except _Refused as refusal:
+                raise MetricsConfigError(f"model_metrics, {each.name}: {refusal}") from None
         self._models: dict[str, dict[_Key, _Series]] = {}
         self._warned: dict[str, set[str]] = {}
 
     def __iter__(self) -> Iterator[Family[Instrument]]:
         return iter(list(self._families.values()))
 
-    def register(self, model_name: str) -> Gauge:
-        """Makes the two series that every model has; returns its PredictionTime."""
+    def register(self, model_name: str) -> RecordPrediction:
+        """Makes the series that every model has, as far as they are listed; returns what records PredictionTime."""
         known = self._models.setdefault(model_name, {})
-        dimensions = {"ModelName": model_name, "Level": "Model"}
-        labels = {**dimensions, "Hostname": self._hostname}
-        for family in self._times:
-            known[family.name, "gauge", tuple(dimensions.items())] = _Series(family.child(labels), family, labels)
-        return self._times[1].child(labels)
+        dimensions = (("ModelName", model_name), ("Level", "Model"))
+        for name in MODEL_METRICS:
+            if name in self._plan.model_metrics or self._plan.accepts_unlisted:
+                self._add(known, (name, "gauge", dimensions), MODEL_METRICS[name].unit)
+        series = known.get((PREDICTION_TIME, "gauge", dimensions))
+        if series is None:
+            return lambda milliseconds, rows: None
+        if self._log is None:
+            return _without_log(series)
+        return _with_log(series, self._log)
 
     def record(self, model_name: str, entries: Iterable[Any]) -> None:
         """Takes `[name, unit, type, value, [[dimension, value], ..], request ids]` entries of a worker of the model.
@@ -97,43 +116,54 @@ class HandlerMetrics:
         for series in leaving.values():
             if id(series.instrument) not in staying:
                 series.family.remove(series.labels)
+        listed = {metric_name(name) for name in self._plan.model_metrics}
         for name, family in list(self._families.items()):
-            if family.is_empty and name not in TIMES:
+            if family.is_empty and name not in listed:
                 del self._families[name]
 
     def _record(self, known: dict[_Key, _Series], entry: Any) -> None:
         try:
-            name, unit, kind, value, dimensions, _ = entry
+            name, unit, kind, value, dimensions, request_ids = entry
             key = (name, kind, tuple([(dimension, text) for dimension, text in dimensions]))
             series = known.get(key)
         except (TypeError, ValueError):
             raise _Refused("it is not [name, unit, type, value, dimensions, request ids]") from None
         if isinstance(value, bool) or not isinstance(value, (float, int)) or not math.isfinite(value):
             raise _Refused(f"its value is {value!r:.50}, not a finite number")
-        if kind == "counter" and value < 0:
+        if value < 0 and self._kind(name, kind) == "counter":
             raise _Refused(f"a counter cannot grow by {value}")
-        instrument = (series or self._add(known, key, unit)).instrument
-        if isinstance(instrument, Gauge):
-            instrument.set(value)
-        elif isinstance(instrument, Histogram):
-            instrument.observe(value)
-        elif isinstance(instrument, Counter):
-            instrument.inc(value)
+        if series is None:
+            series = self._add(known, key, unit)
+        update(series.instrument, value)
+        if self._log is not None:
+            self._log.note(series.line_ends, value, request_ids if isinstance(request_ids, str) else "")
+
+    def _kind(self, name: str, kind: str) -> str:
+        declaration = self._plan.model_metrics.get(name)
+        return kind if declaration is None else declaration.kind
 
     def _add(self, known: dict[_Key, _Series], key: _Key, unit: str) -> _Series:
         if len(known) >= MAX_SERIES_PER_MODEL:
             raise _Refused(f"the model has {MAX_SERIES_PER_MODEL} series already; use fewer values of dimensions")
         _check_texts(key, unit)
         name, kind, dimensions = key
+        declaration = self._plan.model_metrics.get(name)
+        if declaration is not None:
+            kind, unit, dimensions = declaration.kind, declaration.unit, _as_declared(declaration, dimensions)
+        elif not self._plan.accepts_unlisted:
+            raise _Refused("metrics_config does not list it; list it there, or set model_metrics_auto_detect=true")
         labels = {**_labels(dimensions, kind), "Hostname": self._hostname}
-        family = self._family(_metric_name(name), kind, unit)
-        series = known[key] = _Series(family.child(labels), family, labels)
+        family = self._family(metric_name(name), kind, unit)
+        ends = line_ends(name, unit, dimensions, self._hostname)
+        series = known[key] = _Series(family.child(labels), family, labels, ends)
         return series
 
     def _family(self, name: str, kind: str, unit: str) -> Family[Instrument]:
+        if not name:
+            raise _Refused("its name is empty")
         family = self._families.get(name)
         if family is None:
-            family = Family(name, _MAKERS[kind], torchserve_description(kind, unit))
+            family = Family(name, INSTRUMENTS[kind], unit)
             taken = self._taken.union(*(other.taken_names for other in self._families.values()))
             if not taken.isdisjoint(family.taken_names):
                 raise _Refused("another metric has that name already; choose a different one")
@@ -152,8 +182,8 @@ class HandlerMetrics:
 
 def _check_texts(key: _Key, unit: str) -> None:
     name, kind, dimensions = key
-    if kind not in _MAKERS:
-        raise _Refused(f"its type is {kind!r:.50}, not one of {', '.join(_MAKERS)}")
+    if kind not in INSTRUMENTS:
+        raise _Refused(f"its type is {kind!r:.50}, not one of {', '.join(INSTRUMENTS)}")
     if len(dimensions) > MAX_DIMENSIONS:
         raise _Refused(f"it has {len(dimensions)} dimensions, at most {MAX_DIMENSIONS} are kept")
     for text in (name, unit, *(text for pair in dimensions for text in pair)):
@@ -161,18 +191,43 @@ def _check_texts(key: _Key, unit: str) -> None:
             raise _Refused(f"{text!r:.50} is not a text of at most {MAX_LENGTH} characters")
 
 
-def _metric_name(name: str) -> str:
-    fitting = _NOT_IN_METRIC_NAMES.sub("_", name)
-    if not fitting:
-        raise _Refused("its name is empty")
-    return f"_{fitting}" if fitting[0].isdigit() else fitting
+def _as_declared(declaration: Declaration, dimensions: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """The dimensions with their declared names: by name if they are the same names, else by place as in TorchServe."""
+    declared, given = declaration.dimensions, dict(dimensions)
+    if given.keys() == set(declared):
+        return tuple([(name, given[name]) for name in declared])
+    if len(dimensions) != len(declared):
+        raise _Refused(
+            f"it has the dimensions {', '.join(given) or 'none'}; metrics_config lists {', '.join(declared) or 'none'}"
+        )
+    return tuple([(name, value) for name, (_, value) in zip(declared, dimensions, strict=True)])
+
+
+def _without_log(series: _Series) -> RecordPrediction:
+    instrument = series.instrument
+    if not isinstance(instrument, Gauge):
+        return lambda milliseconds, rows: update(instrument, milliseconds)
+
+    def record(milliseconds: float, rows: Sequence[Sequence[Any]]) -> None:
+        instrument.value = milliseconds
+
+    return record
+
+
+def _with_log(series: _Series, log: MetricLog) -> RecordPrediction:
+    show = _without_log(series)
+
+    def record(milliseconds: float, rows: Sequence[Sequence[Any]]) -> None:
+        show(milliseconds, rows)
+        log.note(series.line_ends, milliseconds, ",".join([row[0] for row in rows]))
+
+    return record
 
 
 def _labels(dimensions: tuple[tuple[str, str], ...], kind: str) -> dict[str, str]:
     labels: dict[str, str] = {}
     for dimension, value in dimensions:
-        name = _NOT_IN_LABEL_NAMES.sub("_", dimension)
-        name = f"_{name}" if not name or name[0].isdigit() else name
+        name = label_name(dimension)
         if name.startswith("__") or (kind == "histogram" and name == "le"):
             raise _Refused(f"dimension {dimension!r} has a name that Prometheus keeps for itself")
         labels[name] = value

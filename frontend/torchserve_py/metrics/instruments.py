@@ -52,23 +52,30 @@ class Gauge:
 
     kind: ClassVar[str] = "gauge"
     suffixes: ClassVar[tuple[str, ...]] = ("",)
-    __slots__ = ("_source", "value")
+    __slots__ = ("_source", "renewed", "value")
 
     def __init__(self) -> None:
         self.value: float = 0
+        #: Whether it was `set` since somebody made this false, be it to the value that it had.
+        self.renewed = False
         self._source: Callable[[], float] | None = None
 
     def set(self, value: float) -> None:
         """Replaces the value."""
         self.value = value
+        self.renewed = True
 
     def read_from(self, source: Callable[[], float]) -> None:
         """From now on shows what `source` returns."""
         self._source = source
 
+    def read(self) -> float:
+        """The value now."""
+        return self.value if self._source is None else self._source()
+
     def samples(self) -> Iterator[Sample]:
         """The numbers to show now."""
-        yield Sample("", "", self.value if self._source is None else self._source())
+        yield Sample("", "", self.read())
 
 
 class Histogram:
@@ -96,6 +103,16 @@ class Histogram:
             yield Sample("_bucket", f'le="{number(bound)}",', total)
         yield Sample("_sum", "", self.sum)
         yield Sample("_count", "", total)
+
+
+def update(instrument: Instrument, value: float) -> None:
+    """Adds to a counter, sets a gauge, observes with a histogram."""
+    if isinstance(instrument, Gauge):
+        instrument.set(value)
+    elif isinstance(instrument, Histogram):
+        instrument.observe(value)
+    elif isinstance(instrument, Counter):
+        instrument.inc(value)
 
 
 def number(value: float) -> str:

@@ -1,8 +1,9 @@
 """What is measured of one model version. `docs/metrics.md` lists every series."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-from torchserve_py.metrics.families import Family, torchserve_description
+from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Instrument
 from torchserve_py.scheduling.effects import EndReason
 
@@ -13,31 +14,49 @@ BATCH_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 DEFAULT_VERSION_LABEL = "default"
 """`model_version` of requests that name no version, as in TorchServe."""
 
+RecordPrediction: TypeAlias = Callable[[float, Sequence[Sequence[Any]]], None]
+"""Takes the milliseconds of a call of the handler, and result rows, each of which begins with the id of its job."""
+
+I = TypeVar("I", bound=Instrument)  # noqa: E741 - an instrument, as in `metrics.families`
+
+
+class FamilyMaker(Protocol):
+    """Makes the family of a name of `metrics.catalog`, as it is declared. The last argument is its HELP text."""
+
+    def __call__(self, name: str, make: Callable[[], I], description: str | None = None) -> Family[I]:
+        """Return a family whose instruments `make` makes."""
+        ...
+
 
 class ModelFamilies:
     """The families that every model version has a part in."""
 
-    def __init__(self) -> None:
-        counter, gauge = torchserve_description("counter", "{}").format, torchserve_description("gauge", "{}").format
-        self.requests = Family("ts_inference_requests_total", Counter, counter("Count"))
-        self.inference_latency = Family("ts_inference_latency_microseconds", Counter, counter("Microseconds"))
-        self.queue_latency = Family("ts_queue_latency_microseconds", Counter, counter("Microseconds"))
-        self.worker_load_time = Family("WorkerLoadTime", Gauge, gauge("Milliseconds"))
-        self.queue_seconds = _seconds("ts_queue_seconds", "Seconds that a request waited before it went to a worker")
-        self.handler_seconds = _seconds("ts_handler_seconds", "Seconds that one call of the handler took")
-        self.request_seconds = _seconds("ts_request_seconds", "Seconds from a request's admission to its outcome")
-        self.batch_size = Family("ts_batch_size", lambda: Histogram(BATCH_BOUNDS), "Requests sent to a worker together")
-        self.open_sequences = Family("ts_open_sequences", Gauge, "Sequences that are open")
-        self.queue_depth = Family("ts_queue_depth", Gauge, "Requests that wait for a worker")
-        self.worker_restarts = Family("ts_worker_restarts_total", Counter, "Workers that died and were started again")
-        self.sequences_closed = Family("ts_sequences_closed_total", Counter, "Sequences that ended, by reason")
+    def __init__(self, make: FamilyMaker) -> None:
+        self.requests = make("ts_inference_requests_total", Counter)
+        self.inference_latency = make("ts_inference_latency_microseconds", Counter)
+        self.queue_latency = make("ts_queue_latency_microseconds", Counter)
+        self.worker_load_time = make("WorkerLoadTime", Gauge)
+        self.queue_seconds = make(
+            "ts_queue_seconds", _seconds, "Seconds that a request waited before it went to a worker"
+        )
+        self.handler_seconds = make("ts_handler_seconds", _seconds, "Seconds that one call of the handler took")
+        self.request_seconds = make("ts_request_seconds", _seconds, "Seconds from a request's admission to its outcome")
+        self.batch_size = make("ts_batch_size", _sizes, "Requests sent to a worker together")
+        self.open_sequences = make("ts_open_sequences", Gauge, "Sequences that are open")
+        self.queue_depth = make("ts_queue_depth", Gauge, "Requests that wait for a worker")
+        self.worker_restarts = make("ts_worker_restarts_total", Counter, "Workers that died and were started again")
+        self.sequences_closed = make("ts_sequences_closed_total", Counter, "Sequences that ended, by reason")
 
     def __iter__(self) -> Iterator[Family[Instrument]]:
         return iter(vars(self).values())
 
 
-def _seconds(name: str, description: str) -> Family[Histogram]:
-    return Family(name, lambda: Histogram(SECONDS_BOUNDS), description)
+def _seconds() -> Histogram:
+    return Histogram(SECONDS_BOUNDS)
+
+
+def _sizes() -> Histogram:
+    return Histogram(BATCH_BOUNDS)
 
 
 class RequestCounters:
@@ -54,21 +73,24 @@ class RequestCounters:
 class ModelMetrics:
     """The instruments of one model version, bound to their labels once; made by `ServerMetrics.model`.
 
-    `queue_time`, `worker_thread_time` (of the whole server) and `prediction_time` (of all versions of the model) are
-    TorchServe's gauges of the last value, in milliseconds.
+    `queue_time` and `worker_thread_time` (of the whole server) are TorchServe's gauges of the last value, in
+    milliseconds.
+
+    Args:
+        record_prediction: Takes the milliseconds of a call of the handler and the result rows that it gave.
     """
 
     __slots__ = (
         "_families",
         "_host_labels",
         "_labels",
+        "_record_prediction",
         "_workers",
         "batch_size",
         "by_default",
         "handler_seconds",
         "inference_latency_microseconds",
         "open_sequences",
-        "prediction_time",
         "queue_depth",
         "queue_latency_microseconds",
         "queue_seconds",
@@ -89,12 +111,13 @@ class ModelMetrics:
         *,
         queue_time: Gauge,
         worker_thread_time: Gauge,
-        prediction_time: Gauge,
+        record_prediction: RecordPrediction,
     ) -> None:
         labels = {"model_name": name, "model_version": version, "hostname": hostname}
         self._families = families
         self._labels = labels
         self._host_labels = {"Level": "Host", "Hostname": hostname}
+        self._record_prediction = record_prediction
         self._workers: set[str] = set()
         counters = RequestCounters(families, labels)
         self.requests_total = counters.requests_total
@@ -104,7 +127,6 @@ class ModelMetrics:
         self.by_default = RequestCounters(families, {**labels, "model_version": DEFAULT_VERSION_LABEL})
         self.queue_time = queue_time
         self.worker_thread_time = worker_thread_time
-        self.prediction_time = prediction_time
         self.queue_seconds = families.queue_seconds.child(labels)
         self.handler_seconds = families.handler_seconds.child(labels)
         self.request_seconds = families.request_seconds.child(labels)
@@ -113,7 +135,7 @@ class ModelMetrics:
         self.queue_depth = families.queue_depth.child(labels)
         self.worker_restarts = families.worker_restarts.child(labels)
         self.sequences_closed = {
-            reason: families.sequences_closed.child({**labels, "reason": reason.value}) for reason in EndReason
+            reason: families.sequences_closed.child(self._closed_labels(reason)) for reason in EndReason
         }
 
     def observe_state(self, *, queue_depth: Callable[[], int], open_sequences: Callable[[], int]) -> None:
@@ -133,10 +155,10 @@ class ModelMetrics:
         counters.queue_latency_microseconds.value += seconds * 1e6
         self.queue_time.value = seconds * 1e3
 
-    def observe_handler(self, seconds: float, round_trip: float) -> None:
-        """A call of the handler took that long, and its batch that long from the frontend's view."""
+    def observe_handler(self, seconds: float, round_trip: float, rows: Sequence[Sequence[Any]] = ()) -> None:
+        """A call of the handler took that long, and its batch that long from the frontend's view, and gave `rows`."""
         self.handler_seconds.observe(seconds)
-        self.prediction_time.value = seconds * 1e3
+        self._record_prediction(seconds * 1e3, rows)
         self.worker_thread_time.value = (round_trip - seconds) * 1e3
 
     def observe_request(self, seconds: float, *, by_default: bool = False) -> None:
@@ -164,7 +186,12 @@ class ModelMetrics:
             if last_version:
                 family.remove({**self._labels, "model_version": DEFAULT_VERSION_LABEL})
         for reason in EndReason:
-            self._families.sequences_closed.remove({**self._labels, "reason": reason.value})
+            self._families.sequences_closed.remove(self._closed_labels(reason))
+
+    def _closed_labels(self, reason: EndReason) -> dict[str, str]:
+        """In the order of `metrics.catalog`, as all labels are."""
+        model = {name: self._labels[name] for name in ("model_name", "model_version")}
+        return {**model, "reason": reason.value, "hostname": self._labels["hostname"]}
 
     def _worker_labels(self, worker_name: str) -> dict[str, str]:
         return {"WorkerName": worker_name, **self._host_labels}

@@ -1,48 +1,58 @@
 """Everything that this server measures, in one place: made once, handed to whoever counts, shown at `/metrics`."""
 
+import logging
 import socket
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
-from torchserve_py.metrics.families import Family, expose, torchserve_description
-from torchserve_py.metrics.handler_metrics import HandlerMetrics
-from torchserve_py.metrics.instruments import Counter, Gauge, Instrument
+from torchserve_py.metrics.catalog import GPU_GAUGES, HOST_GAUGES, LEGACY_NAMES, SERVER_METRICS
+from torchserve_py.metrics.config import MetricsPlan
+from torchserve_py.metrics.families import Family, expose, label_name, metric_name
+from torchserve_py.metrics.handler_metrics import INSTRUMENTS, HandlerMetrics
+from torchserve_py.metrics.instruments import Counter, Gauge, Instrument, update
+from torchserve_py.metrics.metric_log import MODEL_LOGGER, SERVER_LOGGER, Changes, MetricLog
 from torchserve_py.metrics.model_metrics import ModelFamilies, ModelMetrics
 
-HOST_GAUGES = {
-    "CPUUtilization": "Percent",
-    "MemoryUsed": "Megabytes",
-    "MemoryAvailable": "Megabytes",
-    "MemoryUtilization": "Percent",
-    "DiskUsage": "Gigabytes",
-    "DiskAvailable": "Gigabytes",
-    "DiskUtilization": "Percent",
-}
-"""TorchServe's gauges of the host and their units."""
-GPU_GAUGES = {"GPUMemoryUtilization": "Percent", "GPUMemoryUsed": "Megabytes", "GPUUtilization": "Percent"}
-"""The same for each GPU."""
+logger = logging.getLogger(__name__)
+
+I = TypeVar("I", bound=Instrument)  # noqa: E741 - an instrument, as in `metrics.families`
 
 
 class ServerMetrics:
-    """All series of the server; those without a model exist, at zero, from the start."""
+    """All series of the server; those without a model exist, at zero, from the start.
 
-    def __init__(self, hostname: str | None = None) -> None:
+    Args:
+        hostname: The value of the label of that name; None for the machine's.
+        plan: Which metrics are shown, and whether they are logged as well.
+    """
+
+    def __init__(self, hostname: str | None = None, plan: MetricsPlan | None = None) -> None:
         self._hostname = hostname or socket.gethostname()
+        self._plan = plan or MetricsPlan()
+        self._declared = SERVER_METRICS if self._plan.config is None else self._plan.config.server
         self._host_labels = {"Level": "Host", "Hostname": self._hostname}
         self._host: dict[str, Family[Instrument]] = {}
-        self.requests_2xx = self._counter("Requests2XX")
-        self.requests_4xx = self._counter("Requests4XX")
-        self.requests_5xx = self._counter("Requests5XX")
-        self._queue_time = self._gauge("QueueTime", "Milliseconds")
-        self._worker_thread_time = self._gauge("WorkerThreadTime", "Milliseconds")
-        self._system = {name: self._gauge(name, unit) for name, unit in HOST_GAUGES.items()}
-        self._gpus = {
-            name: Family(name, Gauge, torchserve_description("gauge", unit)) for name, unit in GPU_GAUGES.items()
-        }
-        self._families = ModelFamilies()
+        self.requests_2xx = self._of_host("Requests2XX", Counter)
+        self.requests_4xx = self._of_host("Requests4XX", Counter)
+        self.requests_5xx = self._of_host("Requests5XX", Counter)
+        self._queue_time = self._of_host("QueueTime", Gauge)
+        self._worker_thread_time = self._of_host("WorkerThreadTime", Gauge)
+        self._system = {each.name: self._of_host(each.name, Gauge) for each in HOST_GAUGES}
+        self._gpus = {each.name: self._family(each.name, Gauge) for each in GPU_GAUGES}
+        self._families = ModelFamilies(self._family)
+        self._foreign = [self._foreign_family(name) for name in self._declared if name not in SERVER_METRICS]
         self._models: dict[tuple[str, str], ModelMetrics] = {}
+        self._warned: set[str] = set()
+        self._changes: Changes | None = None
+        self._logs: list[MetricLog] = []
+        if self._plan.logs:
+            self._logs = [MetricLog(SERVER_LOGGER), MetricLog(MODEL_LOGGER)]
+            self._changes = Changes(self._logs[0], self._hostname)
         self._handlers = HandlerMetrics(
-            self._hostname, [name for family in self._own_families() for name in family.taken_names]
+            self._hostname,
+            [name for family in self._own_families() for name in family.taken_names],
+            self._plan,
+            self._logs[1] if self._logs else None,
         )
 
     def model(self, name: str, version: str) -> ModelMetrics:
@@ -56,7 +66,7 @@ class ServerMetrics:
                 self._hostname,
                 queue_time=self._queue_time,
                 worker_thread_time=self._worker_thread_time,
-                prediction_time=self._handlers.register(name),
+                record_prediction=self._handlers.register(name),
             )
         return metrics
 
@@ -70,6 +80,11 @@ class ServerMetrics:
         if last_version:
             self._handlers.forget(name)
 
+    @property
+    def declared_model_metrics(self) -> list[list[Any]]:
+        """What workers find in their cache from the start: `[type, name, unit, [dimension, ..]]` of each."""
+        return [[kind, name, unit, list(names)] for name, kind, unit, names in self._plan.model_metrics.values()]
+
     def record_model_metrics(self, model_name: str, entries: Iterable[Any]) -> None:
         """Takes a `metrics` message of a worker of the model; entries that cannot be shown are logged and dropped."""
         self._handlers.record(model_name, entries)
@@ -82,21 +97,61 @@ class ServerMetrics:
         """Sets one of GPU_GAUGES for the GPU with that number."""
         self._gpus[name].child({"Level": "Host", "DeviceId": str(device), "Hostname": self._hostname}).set(value)
 
+    def record_server_metric(self, name: str, dimensions: Sequence[str], hostname: str, value: float) -> None:
+        """Takes a value that a script of the operator reports for a metric of the server.
+
+        Like TorchServe it passes over names that are not listed. `dimensions` are values, in order, without the host's.
+        """
+        family = next((family for family in self._own_families() if family.name == metric_name(name)), None)
+        if family is None:
+            return
+        names = (SERVER_METRICS.get(name) or self._declared[name]).dimensions
+        values = (*dimensions, hostname)
+        if len(values) == len(names) and (family.kind != Counter.kind or value >= 0):
+            update(family.child(dict(zip(names, values, strict=True))), value)
+        elif name not in self._warned:
+            self._warned.add(name)
+            logger.warning(
+                "The metric %s of system_metrics_cmd is not recorded: it has the dimensions %s and the value %g; the"
+                " dimensions must be values for %s, and a counter cannot shrink",
+                *(name, list(dimensions), value, list(names[:-1])),
+            )
+
     def expose(self, names: set[str] | None = None) -> bytes:
-        """All series in Prometheus' text format 0.0.4; with `names` only the samples that are called so."""
-        return expose([*self._own_families(), *self._handlers], names)
+        """All series in Prometheus' text format 0.0.4; with `names` only the samples that are called so.
 
-    def _own_families(self) -> Iterator[Family[Instrument]]:
-        yield from self._host.values()
-        yield from self._gpus.values()
-        yield from self._families
+        In the mode `legacy` these are the three that TorchServe shows then.
+        """
+        own = self._own_families()
+        if self._plan.mode == "legacy":
+            return expose([family for family in own if family.name in LEGACY_NAMES], names)
+        return expose([*own, *self._handlers], names)
 
-    def _counter(self, name: str) -> Counter:
-        family = Family(name, Counter, torchserve_description("counter", "Count"))
+    def flush_logs(self) -> None:
+        """Writes to the metric logs what has happened since the last call, where the mode asks for logs."""
+        if self._changes is not None:
+            shown = LEGACY_NAMES if self._plan.mode == "legacy" else frozenset[str]()
+            self._changes.note(family for family in self._own_families() if family.name not in shown)
+        for log in self._logs:
+            log.flush()
+
+    def _own_families(self) -> list[Family[Instrument]]:
+        """The families that are listed."""
+        every = (*self._host.values(), *self._gpus.values(), *self._families, *self._foreign)
+        return [family for family in every if family.name in self._declared or family in self._foreign]
+
+    def _family(self, name: str, make: Callable[[], I], description: str | None = None) -> Family[I]:
+        declaration = self._declared.get(name, SERVER_METRICS[name])
+        label_names = [label_name(each) for each in declaration.dimensions]
+        return Family(name, make, declaration.unit, description, label_names)
+
+    def _of_host(self, name: str, make: Callable[[], I]) -> I:
+        family = self._family(name, make)
         self._host[name] = family
         return family.child(self._host_labels)
 
-    def _gauge(self, name: str, unit: str) -> Gauge:
-        family = Family(name, Gauge, torchserve_description("gauge", unit))
-        self._host[name] = family
-        return family.child(self._host_labels)
+    def _foreign_family(self, name: str) -> Family[Instrument]:
+        """A metric that only a script of the operator has."""
+        declaration = self._declared[name]
+        label_names = [label_name(each) for each in declaration.dimensions]
+        return Family(metric_name(name), INSTRUMENTS[declaration.kind], declaration.unit, None, label_names)

@@ -107,7 +107,7 @@ class Dispatcher:
         """Deliver result rows to their readers and tell the scheduler."""
         now = time.monotonic()
         if handler_seconds:
-            self._metrics.observe_handler(handler_seconds, now - worker.sent_at)
+            self._metrics.observe_handler(handler_seconds, now - worker.sent_at, rows)
         part_event = self._scheduler.part
         for row in rows:
             part = Part._make(row)

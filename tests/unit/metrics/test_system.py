@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from tests.unit.metrics.exposition import HOST, scrape
 
-from torchserve_py.metrics.server_metrics import HOST_GAUGES, ServerMetrics
+from torchserve_py.metrics.catalog import HOST_GAUGES
+from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.metrics.system import SystemMetrics
 from torchserve_py.nvidia_smi import GpuUsage
 
@@ -18,7 +19,7 @@ def test_the_hosts_gauges_are_filled() -> None:
     metrics = ServerMetrics(HOST)
     SystemMetrics(metrics, no_gpus).collect([])
     found = scrape(metrics)
-    host = {name: found[f"{name} Level=Host"] for name in HOST_GAUGES}
+    host = {each.name: found[f"{each.name} Level=Host"] for each in HOST_GAUGES}
     assert 0 <= host["CPUUtilization"] <= 100
     assert 0 < host["MemoryUtilization"] <= 100
     assert 0 < host["DiskUtilization"] <= 100

@@ -1,0 +1,94 @@
+"""Every metric that the server itself has: its name, type, unit and dimensions. `docs/metrics.md` explains them.
+
+`configs/metrics.yaml` says the same in the form in which operators change it; `metrics.config` reads such a file.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+COUNTER: Final = "counter"
+GAUGE: Final = "gauge"
+HISTOGRAM: Final = "histogram"
+KINDS: Final = (COUNTER, GAUGE, HISTOGRAM)
+
+
+class Declaration(NamedTuple):
+    """A metric as it is declared.
+
+    The last dimension of a metric of the server is the host's name; metrics of handlers get one more, `Hostname`, that
+    is not declared.
+    """
+
+    name: str
+    kind: str
+    unit: str
+    dimensions: tuple[str, ...]
+
+
+_HOST = ("Level", "Hostname")
+_DEVICE = ("Level", "DeviceId", "Hostname")
+_WORKER = ("WorkerName", "Level", "Hostname")
+_MODEL = ("model_name", "model_version", "hostname")
+
+HOST_GAUGES: Final = (
+    Declaration("CPUUtilization", GAUGE, "Percent", _HOST),
+    Declaration("MemoryUsed", GAUGE, "Megabytes", _HOST),
+    Declaration("MemoryAvailable", GAUGE, "Megabytes", _HOST),
+    Declaration("MemoryUtilization", GAUGE, "Percent", _HOST),
+    Declaration("DiskUsage", GAUGE, "Gigabytes", _HOST),
+    Declaration("DiskAvailable", GAUGE, "Gigabytes", _HOST),
+    Declaration("DiskUtilization", GAUGE, "Percent", _HOST),
+)
+"""The host's, renewed every `metric_time_interval` seconds."""
+GPU_GAUGES: Final = (
+    Declaration("GPUMemoryUtilization", GAUGE, "Percent", _DEVICE),
+    Declaration("GPUMemoryUsed", GAUGE, "Megabytes", _DEVICE),
+    Declaration("GPUUtilization", GAUGE, "Percent", _DEVICE),
+)
+"""The same for each GPU."""
+
+LEGACY_NAMES: Final = frozenset(
+    {"ts_inference_requests_total", "ts_inference_latency_microseconds", "ts_queue_latency_microseconds"}
+)
+"""What `metrics_mode=legacy` shows at `/metrics`, and nothing else."""
+
+SERVER_METRICS: Final = {
+    each.name: each
+    for each in (
+        Declaration("Requests2XX", COUNTER, "Count", _HOST),
+        Declaration("Requests4XX", COUNTER, "Count", _HOST),
+        Declaration("Requests5XX", COUNTER, "Count", _HOST),
+        Declaration("ts_inference_requests_total", COUNTER, "Count", _MODEL),
+        Declaration("ts_inference_latency_microseconds", COUNTER, "Microseconds", _MODEL),
+        Declaration("ts_queue_latency_microseconds", COUNTER, "Microseconds", _MODEL),
+        Declaration("QueueTime", GAUGE, "Milliseconds", _HOST),
+        Declaration("WorkerThreadTime", GAUGE, "Milliseconds", _HOST),
+        Declaration("WorkerLoadTime", GAUGE, "Milliseconds", _WORKER),
+        *HOST_GAUGES,
+        *GPU_GAUGES,
+        # TorchServe does not have those that follow.
+        Declaration("ts_queue_seconds", HISTOGRAM, "Seconds", _MODEL),
+        Declaration("ts_handler_seconds", HISTOGRAM, "Seconds", _MODEL),
+        Declaration("ts_request_seconds", HISTOGRAM, "Seconds", _MODEL),
+        Declaration("ts_batch_size", HISTOGRAM, "Count", _MODEL),
+        Declaration("ts_queue_depth", GAUGE, "Count", _MODEL),
+        Declaration("ts_open_sequences", GAUGE, "Count", _MODEL),
+        Declaration("ts_worker_restarts_total", COUNTER, "Count", _MODEL),
+        Declaration(
+            "ts_sequences_closed_total", COUNTER, "Count", ("model_name", "model_version", "reason", "hostname")
+        ),
+    )
+}
+"""What the server measures, by name."""
+
+HANDLER_TIME: Final = "HandlerTime"
+PREDICTION_TIME: Final = "PredictionTime"
+MODEL_METRICS: Final = {
+    each.name: each
+    for each in (
+        Declaration(HANDLER_TIME, GAUGE, "ms", ("ModelName", "Level")),
+        Declaration(PREDICTION_TIME, GAUGE, "ms", ("ModelName", "Level")),
+    )
+}
+"""What every model has, by name: milliseconds of the last BaseHandler.handle, and of the last call of any handler."""

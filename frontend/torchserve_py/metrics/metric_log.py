@@ -1,0 +1,108 @@
+"""Metrics as lines of log files, for `metrics_mode` `log` and `legacy`; TorchServe's formats (specification 7.5).
+
+A line must not cost a request its time: what is to be written is only noted when it happens, and becomes text later,
+many lines in one log record. So a record's message is one or more whole lines, each with its own time in front.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from torchserve_py.metrics.families import Family
+from torchserve_py.metrics.instruments import Gauge, Histogram, Instrument, number
+
+SERVER_LOGGER = "TS_METRICS"
+MODEL_LOGGER = "MODEL_METRICS"
+FLUSH_INTERVAL = 1.0
+"""Seconds after which somebody should call `ServerMetrics.flush_logs` again."""
+
+_MOST_WAITING = 256
+"""Lines that are written without waiting for the next flush, so that no flush holds the event loop for long."""
+
+
+class LineEnds(NamedTuple):
+    """What the lines of one series have in common: all before the value, and all between it and what follows."""
+
+    before: str
+    after: str
+
+
+def line_ends(name: str, unit: str, dimensions: Iterable[tuple[str, str]], hostname: str) -> LineEnds:
+    """The ends of a series' lines. `dimensions` are without the host's name."""
+    pairs = ",".join(f"{_one_line(name)}:{_one_line(value)}" for name, value in dimensions)
+    return LineEnds(f"{_one_line(name)}.{_one_line(unit)}:", f"|#{pairs}|#hostname:{hostname}")
+
+
+class MetricLog:
+    """Lines that wait to be written to a logger."""
+
+    def __init__(self, logger_name: str) -> None:
+        self._logger = logging.getLogger(logger_name)
+        self._waiting: list[tuple[float, LineEnds, float, str | None]] = []
+
+    def note(self, ends: LineEnds, value: float, request_ids: str | None = None) -> None:
+        """A series has a new value, now; `request_ids` are None for metrics of the server."""
+        self._waiting.append((time.time(), ends, value, request_ids))
+        if len(self._waiting) >= _MOST_WAITING:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what waits, as one record."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        lines = []
+        second, clock = -1, ""
+        for at, ends, value, request_ids in waiting:
+            if int(at) != second:
+                second = int(at)
+                clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))
+            ids = "" if request_ids is None else f",requestID:{_one_line(request_ids)}"
+            milliseconds = int((at - second) * 1000)
+            lines.append(
+                f"{clock},{milliseconds:03d} - {ends.before}{number(value)}{ends.after}{ids},timestamp:{second}"
+            )
+        self._logger.info("%s", "\n".join(lines))
+
+
+class Changes:
+    """Turns the server's own instruments into lines: what happened to each since it was looked at last.
+
+    A counter gives one line with its growth, so the sum of its lines is its value; a gauge gives its value if it was
+    set. TorchServe writes a line for each request instead. Histograms give none: the format has no form for them.
+    """
+
+    def __init__(self, log: MetricLog, hostname: str) -> None:
+        self._log = log
+        self._hostname = hostname
+        self._seen: dict[tuple[str, str], float] = {}
+
+    def note(self, families: Iterable[Family[Instrument]]) -> None:
+        """Looks at `families` and notes the lines."""
+        before, self._seen = self._seen, {}
+        for family in families:
+            if family.kind == Histogram.kind:
+                continue
+            for labels, text, instrument in family.series:
+                key = (family.name, text)
+                last, news = before.get(key, 0.0), None
+                if isinstance(instrument, Gauge):
+                    now = instrument.read()
+                    if instrument.renewed or now != last:
+                        news = now
+                    instrument.renewed = False
+                else:
+                    now = sum(sample.value for sample in instrument.samples())
+                    if now != last:
+                        news = now - last if now > last else now  # smaller: another one of these labels has begun
+                self._seen[key] = now
+                if news is not None:
+                    ends = line_ends(family.name, family.unit, list(labels.items())[:-1], self._hostname)
+                    self._log.note(ends, news)
+
+
+def _one_line(text: str) -> str:
+    return text if text.isprintable() else repr(text)[1:-1]
