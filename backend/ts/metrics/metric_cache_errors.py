@@ -15,5 +15,13 @@ class MetricsCacheKeyError(MetricsCacheError):
     """There is no such metric."""
 
 
-class MetricsCacheValueError(MetricsCacheError):
+class MetricsCacheValueError(MetricsCacheError, ValueError):
     """An argument has a value that is not allowed."""
+
+
+class MetricsCacheIOError(MetricsCacheError):
+    """The metrics configuration cannot be read."""
+
+
+class MetricsCachePyYamlError(MetricsCacheError):
+    """The metrics configuration is no YAML."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ts.metrics.caching_metric import CachingMetric, MetricRecord
@@ -21,6 +21,11 @@ class MetricsCache:
     A metric is known by its type and name; its first use fixes its unit and the names of its dimensions. ``idx`` is a
     row's index and stands for that row's request id; without it a value belongs to all requests of the batch.
 
+    Args:
+        model_name: The value of the dimension ``ModelName``.
+        declared: ``(type, name, unit, names of dimensions)`` of the metrics that are there from the start: those under
+            ``model_metrics`` in the operator's metrics.yaml.
+
     Attributes:
         cache: Type to name to metric.
         store: Always empty; older handlers look at it.
@@ -28,12 +33,14 @@ class MetricsCache:
         request_ids: Row index to request id of the running batch.
     """
 
-    def __init__(self, model_name: str | None = None) -> None:
+    def __init__(self, model_name: str | None = None, declared: Iterable[Sequence[Any]] = ()) -> None:
         self.cache: dict[MetricTypes, dict[str, CachingMetric]] = {}
         self.store: list[Any] = []
         self.model_name = model_name
         self.request_ids: Mapping[int, str] | None = None
         self._pending: deque[MetricRecord] = deque(maxlen=_MAX_PENDING)
+        for metric_type, name, unit, dimension_names in declared:
+            self.add_metric_to_cache(name, unit, list(dimension_names), MetricTypes(metric_type))
 
     def set_request_ids(self, request_ids: Mapping[int, str]) -> None:
         """Set the requests that following values belong to."""

@@ -1,0 +1,68 @@
+"""A metrics cache that is filled from a metrics.yaml: what unit tests of handlers, written for TorchServe, make.
+
+A worker does not read the file: the server does, and tells the worker what it declares.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ts.metrics.metric_cache_errors import (
+    MetricsCacheIOError,
+    MetricsCacheKeyError,
+    MetricsCachePyYamlError,
+    MetricsCacheTypeError,
+    MetricsCacheValueError,
+)
+from ts.metrics.metric_type_enum import MetricTypes
+from ts.metrics.metrics_cache import MetricsCache
+
+
+class MetricsCacheYamlImpl(MetricsCache):
+    """The cache of the metrics under ``model_metrics``, once `initialize_cache` was called.
+
+    Args:
+        config_file_path: The file.
+
+    Raises:
+        MetricsCacheTypeError: No file is named.
+        MetricsCacheIOError: It cannot be read.
+        MetricsCachePyYamlError: It is no YAML.
+    """
+
+    def __init__(self, config_file_path: str) -> None:
+        import yaml
+
+        super().__init__()
+        if not config_file_path:
+            raise MetricsCacheTypeError("no metrics configuration file is named")
+        try:
+            self._parsed_file: Any = yaml.safe_load(Path(config_file_path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise MetricsCacheIOError(f"{config_file_path} cannot be read: {error}") from error
+        except yaml.YAMLError as error:
+            raise MetricsCachePyYamlError(f"{config_file_path} is no YAML: {error}") from error
+
+    def initialize_cache(self) -> None:
+        """Make the metrics that the file declares.
+
+        Raises:
+            MetricsCacheKeyError: There is no section ``model_metrics``, a type is unknown, or a key is missing.
+            MetricsCacheValueError: The section is empty.
+        """
+        section = self._parsed_file.get("model_metrics") if isinstance(self._parsed_file, dict) else None
+        if section is None:
+            raise MetricsCacheKeyError("the metrics configuration has no section 'model_metrics'")
+        if not section:
+            raise MetricsCacheValueError("the section 'model_metrics' of the metrics configuration is empty")
+        for name, entries in section.items():
+            try:
+                metric_type = MetricTypes(name)
+            except ValueError:
+                raise MetricsCacheKeyError(f"{name!r} is no type of metrics") from None
+            for entry in entries:
+                try:
+                    self.add_metric_to_cache(entry["name"], entry["unit"], entry["dimensions"], metric_type)
+                except KeyError as error:
+                    raise MetricsCacheKeyError(f"a {name} of the metrics configuration has no {error}") from None
