@@ -1,12 +1,16 @@
 """Downloading an archive into the model store, from the URLs that the operator allows and from no others.
 
-Plain synchronous code: the caller runs it in a thread. A file of the model store is never replaced or half written.
+Plain synchronous code: the caller runs it in a thread. A file of the model store is never replaced or half written:
+the content goes to a hidden `.part` file, which takes its name when it is complete and has the right checksum. A
+`.part` file that a killed server left behind is deleted by a later download.
 """
 
 from __future__ import annotations
 
+import atexit
 import http.client
 import io
+import logging
 import os
 import re
 import time
@@ -20,12 +24,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from torchserve_py.archive.cancellation import Cancellation
+from torchserve_py.archive.checksum import split_checksum
 from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError
 from torchserve_py.archive.limits import GIB
 from torchserve_py.archive.locate import check_location
 from torchserve_py.archive.progress import Progress, progress_bar
 
+logger = logging.getLogger(__name__)
+
 _CHUNK_BYTES = 1 << 20
+_PARTIAL = re.compile(r"\.[0-9a-f]{32}\.part")
+#: How much longer than a download may take a `.part` file must lie untouched to be taken for a left-over (seconds).
+_LEFT_OVER_MARGIN = 3600
+
+#: The files being written: deleted when the process ends while a download hangs in a thread that nobody waits for.
+_partials: set[Path] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +65,50 @@ def fetch(
     *,
     allowed_urls: Sequence[re.Pattern[str]] = (),
     limits: FetchLimits = DEFAULT_FETCH_LIMITS,
+    cancellation: Cancellation | None = None,
 ) -> Path:
     """Download `url` (http, https or file) into the model store and return the new file, named as the URL's last part.
 
-    A URL is used only when one of `allowed_urls` (compiled to ignore case) matches the whole of it, and so is every URL
-    that it redirects to. Without patterns nothing is downloaded.
-    Raises ArchiveNotFound (not allowed), ArchiveExists, DownloadError; then nothing is left behind.
+    A URL is used only when one of `allowed_urls` (compiled to ignore case) matches the whole of it, but for a checksum,
+    and so is every URL that it redirects to. Without patterns nothing is downloaded. `#sha256=…` behind the URL is what
+    the content must have.
+    Raises ArchiveNotFound (not allowed), ArchiveExists, DownloadError, Cancelled; then nothing is left behind.
     """
     store = check_location(url, model_store)
-    _check_allowed(url, allowed_urls)
-    partial = store / f".{uuid.uuid4().hex}.part"
     try:
-        target = store / _file_name(url)
+        bare, checksum = split_checksum(url)
+    except ValueError as error:
+        raise DownloadError(url, str(error)) from error
+    _check_allowed(bare, allowed_urls)
+    partial = store / f".{uuid.uuid4().hex}.part"
+    _partials.add(partial)
+    cancellation = cancellation or Cancellation()
+    try:
+        _remove_left_overs(store, limits.total_seconds + _LEFT_OVER_MARGIN)
+        target = store / file_name(bare)
         if target.exists():
+            if checksum:  # a caller may take it for an earlier download
+                checksum.check(target, f"{target.name} in the model store")
             raise ArchiveExists(target)
-        with _opened(url, allowed_urls, limits) as (content, size), progress_bar(size, target.name) as progress:
+        with _opened(bare, allowed_urls, limits) as (content, size), progress_bar(size, target.name) as progress:
             if size is not None and size > limits.max_bytes:
                 raise ValueError(f"it has {size} bytes, more than the limit of {limits.max_bytes}")
-            received = _save(content, partial, progress, limits)
+            received = _save(content, partial, progress, limits, cancellation)
         if size is not None and received != size:
             raise ValueError(f"the connection ended after {received} of {size} bytes")
+        if checksum:
+            checksum.check(partial, "what came")
         _publish(partial, target)
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise DownloadError(url, _reason(error)) from error
     finally:
         partial.unlink(missing_ok=True)
+        _partials.discard(partial)
     return target
 
 
-def _file_name(url: str) -> str:
+def file_name(url: str) -> str:
+    """The file in the model store that `url` is downloaded to. Raises ValueError where the URL names none."""
     name = urllib.parse.urlsplit(url).path.rsplit("/", 1)[-1]
     if not name or name.startswith(".") or "\\" in name:
         raise ValueError("the URL does not end in a file name")
@@ -153,12 +182,15 @@ class _AllowedRedirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _save(content: io.BufferedIOBase, partial: Path, progress: Progress, limits: FetchLimits) -> int:
+def _save(
+    content: io.BufferedIOBase, partial: Path, progress: Progress, limits: FetchLimits, cancellation: Cancellation
+) -> int:
     """Write the content to a file and return how many bytes it has. Raises ValueError when it is over the limits."""
     deadline = time.monotonic() + limits.total_seconds
     received = 0
     with partial.open("xb") as file:
         while chunk := content.read1(_CHUNK_BYTES):
+            cancellation.check()
             received += len(chunk)
             if received > limits.max_bytes:
                 raise ValueError(f"it has more than the limit of {limits.max_bytes} bytes")
@@ -179,6 +211,23 @@ def _publish(partial: Path, target: Path) -> None:
         if target.exists():
             raise ArchiveExists(target) from None
         partial.rename(target)
+
+
+def _remove_left_overs(store: Path, age: float) -> None:
+    """Delete the `.part` files that nobody has written to for `age` seconds."""
+    for entry in store.iterdir():
+        try:
+            if _PARTIAL.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > age:
+                entry.unlink()
+                logger.info("Removed %s, which an earlier download left behind", entry)
+        except OSError as error:  # another server was quicker, or may and we may not
+            logger.debug("%s is not removed: %s", entry, error)
+
+
+@atexit.register
+def _remove_partials() -> None:
+    for partial in list(_partials):
+        partial.unlink(missing_ok=True)
 
 
 def _reason(error: Exception) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.errors import UnsafeArchive
 
 GIB = 1 << 30
@@ -33,9 +34,13 @@ DEFAULT_LIMITS = Limits()
 
 
 class Meter:
-    """Counts what one archive unpacks to, and raises UnsafeArchive when that is more than its limits."""
+    """Counts what one archive unpacks to, and raises UnsafeArchive when that is more than its limits.
 
-    def __init__(self, url: str, archive_bytes: int, limits: Limits) -> None:
+    It raises Cancelled when the unpacking is given up: it is what every piece of it passes.
+    """
+
+    def __init__(self, url: str, archive_bytes: int, limits: Limits, cancellation: Cancellation) -> None:
+        self._cancellation = cancellation
         self._url = url
         self._archive_bytes = max(archive_bytes, 1)
         self._limits = limits
@@ -48,6 +53,7 @@ class Meter:
             raise UnsafeArchive(self._url, f"it holds more than {self._limits.max_files} files")
 
     def add_bytes(self, count: int) -> None:
+        self._cancellation.check()
         self._bytes += count
         limits = self._limits
         if self._bytes > limits.max_bytes:

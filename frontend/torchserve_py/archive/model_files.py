@@ -7,6 +7,7 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.errors import ArchiveNotFound, UnreadableArchive
 from torchserve_py.archive.limits import DEFAULT_LIMITS, Limits
 from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, read
@@ -50,13 +51,19 @@ class ModelFiles:
 
 
 def open_model(
-    path: Path, temp_dir: Path, *, url: str = "", handler: str | None = None, limits: Limits = DEFAULT_LIMITS
+    path: Path,
+    temp_dir: Path,
+    *,
+    url: str = "",
+    handler: str | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    cancellation: Cancellation | None = None,
 ) -> ModelFiles:
     """Open the archive file or the folder at `path`. Blocks: call it in a thread.
 
     An archive is unpacked below `temp_dir`. `url` is what the user called it, for messages; `path` when empty.
     `handler` is the one that the registration names: then none is looked for in a model without a manifest.
-    Raises ArchiveNotFound, InvalidArchive, UnreadableArchive or UnsafeArchive; then nothing is left behind.
+    Raises ArchiveNotFound, InvalidArchive, UnreadableArchive, UnsafeArchive or Cancelled; then nothing is left behind.
     """
     url = url or str(path)
     if path.is_dir():
@@ -64,7 +71,7 @@ def open_model(
         return _open_folder(folder, folder.name, url, handler)
     if not path.is_file():
         raise ArchiveNotFound(f"Model not found at: {url}")
-    unpacked = unpack(path, temp_dir.absolute(), url=url, limits=limits)
+    unpacked = unpack(path, temp_dir.absolute(), url=url, limits=limits, cancellation=cancellation)
     try:
         return replace(_open_folder(unpacked, url, url, handler), unpacked_dir=unpacked)
     except BaseException:

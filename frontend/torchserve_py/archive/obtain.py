@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.errors import ArchiveExists
 from torchserve_py.archive.fetch import fetch
 from torchserve_py.archive.locate import locate
@@ -25,25 +26,27 @@ def obtain(
     allowed_urls: Sequence[re.Pattern[str]] = (),
     handler: str | None = None,
     reuse: bool = False,
+    cancellation: Cancellation | None = None,
 ) -> ModelFiles:
     """Get the model at `url`: a URL that is allowed, a file or folder of the model store, or a folder by its path.
 
     Blocks, possibly for long: call it in a thread. `handler` is the one that the registration names, if any. With
     `reuse` a file that the model store has under the URL's name already is taken for an earlier download of it, and is
     not removed with the model.
-    Raises ArchiveError; then nothing is left behind, in the model store or in `temp_dir`.
+    Raises ArchiveError, Cancelled; then nothing is left behind, in the model store or in `temp_dir`.
     """
     if not is_url(url):
-        return open_model(locate(url, model_store), temp_dir, url=url, handler=handler)
+        return open_model(locate(url, model_store), temp_dir, url=url, handler=handler, cancellation=cancellation)
     try:
-        archive = fetch(url, model_store, allowed_urls=allowed_urls)
+        archive = fetch(url, model_store, allowed_urls=allowed_urls, cancellation=cancellation)
     except ArchiveExists as error:
         if not reuse or not error.file.is_file():
             raise
         logger.info("%s is not downloaded again: the model store has %s", url, error.file.name)
-        return open_model(error.file, temp_dir, url=url, handler=handler)
+        return open_model(error.file, temp_dir, url=url, handler=handler, cancellation=cancellation)
     try:
-        return replace(open_model(archive, temp_dir, url=url, handler=handler), downloaded=archive)
+        files = open_model(archive, temp_dir, url=url, handler=handler, cancellation=cancellation)
+        return replace(files, downloaded=archive)
     except BaseException:
         archive.unlink(missing_ok=True)
         raise

@@ -18,6 +18,7 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO, Self, cast
 
+from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.errors import UnreadableArchive, UnsafeArchive
 from torchserve_py.archive.limits import DEFAULT_LIMITS, Limits, Meter
 from torchserve_py.archive.manifest import MANIFEST_PATH
@@ -45,16 +46,23 @@ _BROKEN = (
 )
 
 
-def unpack(archive: Path, temp_dir: Path, *, url: str, limits: Limits = DEFAULT_LIMITS) -> Path:
+def unpack(
+    archive: Path,
+    temp_dir: Path,
+    *,
+    url: str,
+    limits: Limits = DEFAULT_LIMITS,
+    cancellation: Cancellation | None = None,
+) -> Path:
     """Unpack `archive` into a new private folder `<temp_dir>/models/<32 hex>` and return that folder.
 
-    `url` names the archive in messages. Raises UnsafeArchive and UnreadableArchive; then nothing is left behind.
+    `url` names the archive in messages. Raises UnsafeArchive, UnreadableArchive and Cancelled; then nothing remains.
     """
     folder = temp_dir / "models" / uuid.uuid4().hex
     try:
         folder.mkdir(mode=0o700, parents=True)
         with archive.open("rb") as file:
-            _unpack_into(folder, file, url, limits)
+            _unpack_into(folder, file, url, limits, cancellation or Cancellation())
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, _BROKEN):
@@ -63,12 +71,12 @@ def unpack(archive: Path, temp_dir: Path, *, url: str, limits: Limits = DEFAULT_
     return folder
 
 
-def _unpack_into(folder: Path, file: BinaryIO, url: str, limits: Limits) -> None:
+def _unpack_into(folder: Path, file: BinaryIO, url: str, limits: Limits, cancellation: Cancellation) -> None:
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     start = file.read(4)
     file.seek(0)
-    meter = Meter(url, size, limits)
+    meter = Meter(url, size, limits, cancellation)
     target = Target(url, folder, meter)
     if start in _ZIP_STARTS:
         _unpack_zip(file, target, url)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import shutil
 import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 from tests.unit.archive.conftest import Answer, Pack, WebServer
 
+from torchserve_py.archive.cancellation import Cancellation, Cancelled
 from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError, InvalidArchive
 from torchserve_py.archive.fetch import FetchLimits, fetch
 from torchserve_py.archive.obtain import obtain
@@ -209,6 +213,82 @@ def test_a_redirect_in_circles_ends(web: WebServer, model_store: Path) -> None:
 @pytest.mark.parametrize("url", ["file://other.example/x.mar", "file:///gone/x.mar"])
 def test_a_file_url_must_name_a_file_of_this_machine(url: str, model_store: Path) -> None:
     assert_download_fails(url, model_store, "file")
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "SHA256", "sha384", "sha512"])
+def test_the_checksum_of_a_url_is_checked(algorithm: str, web: WebServer, model_store: Path) -> None:
+    web.answers["/x.mar"] = sends(CONTENT)
+    allowed = [re.compile(re.escape(web.url) + r"/.*[.]mar")]
+    digits = hashlib.new(algorithm.lower(), CONTENT).hexdigest()
+    assert fetch(f"{web.url}/x.mar#{algorithm}={digits}", model_store, allowed_urls=allowed).read_bytes() == CONTENT
+
+
+def test_another_content_than_the_checksum_asks_for_is_refused(web: WebServer, model_store: Path) -> None:
+    web.answers["/x.mar"] = sends(CONTENT)
+    expected, found = "0" * 64, hashlib.sha256(CONTENT).hexdigest()
+    detail = f"the sha256 of what came is {found}, but the URL asks for {expected}"
+    assert_download_fails(f"{web.url}/x.mar#sha256={expected}", model_store, detail)
+
+
+@pytest.mark.parametrize(
+    ("fragment", "detail"),
+    [
+        ("md5=" + "0" * 32, "#md5 is no checksum that is known; use one of sha256, sha384, sha512"),
+        ("sha256=12", "#sha256= must be followed by 64 hexadecimal digits"),
+        ("sha256=" + "g" * 64, "64 hexadecimal digits"),
+    ],
+)
+def test_a_checksum_that_cannot_be_one_is_refused(fragment: str, detail: str, model_store: Path) -> None:
+    assert_download_fails(f"https://h.example/x.mar#{fragment}", model_store, detail)
+
+
+def test_a_fragment_that_is_no_checksum_means_nothing(web: WebServer, model_store: Path) -> None:
+    web.answers["/x.mar"] = sends(CONTENT)
+    assert fetch(f"{web.url}/x.mar#part", model_store, allowed_urls=ANY).read_bytes() == CONTENT
+
+
+def test_an_earlier_download_must_have_the_checksum_too(model_store: Path, pack_model: Pack, temp_dir: Path) -> None:
+    archive = pack_model()
+    right = f"https://h.example/noop.mar#sha256={hashlib.sha256(archive.read_bytes()).hexdigest()}"
+    wrong = f"https://h.example/noop.mar#sha256={'0' * 64}"
+    files = obtain(right, model_store=model_store, temp_dir=temp_dir, allowed_urls=ANY, reuse=True)
+    assert files.name == "noop"
+    with pytest.raises(DownloadError, match=r"the sha256 of noop[.]mar in the model store is"):
+        obtain(wrong, model_store=model_store, temp_dir=temp_dir, allowed_urls=ANY, reuse=True)
+    assert files_in(model_store) == ["noop.mar"]
+
+
+def test_a_download_can_be_given_up(web: WebServer, model_store: Path) -> None:
+    cancellation, done = Cancellation(), threading.Event()
+
+    def never_ends(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.end_headers()
+        while not done.is_set():
+            request.wfile.write(b"x" * 1000)
+            if any(model_store.iterdir()):
+                cancellation.cancel()
+
+    web.answers["/x.mar"] = never_ends
+    try:
+        with pytest.raises(Cancelled):
+            fetch(f"{web.url}/x.mar", model_store, allowed_urls=ANY, cancellation=cancellation)
+    finally:
+        done.set()
+    assert files_in(model_store) == []
+
+
+def test_what_a_killed_server_left_is_removed_but_not_a_download_of_another_server(
+    web: WebServer, model_store: Path
+) -> None:
+    old, new, users = model_store / f".{'a' * 32}.part", model_store / f".{'b' * 32}.part", model_store / ".my.part"
+    for file in (old, new, users):
+        file.touch()
+    for file in (old, users):
+        os.utime(file, (time.time() - 4 * 3600,) * 2)
+    web.answers["/x.mar"] = sends(CONTENT)
+    fetch(f"{web.url}/x.mar", model_store, allowed_urls=ANY)
+    assert files_in(model_store) == sorted([new.name, users.name, "x.mar"])
 
 
 def test_a_downloaded_model_is_opened_and_removed(

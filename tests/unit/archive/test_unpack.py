@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torchserve_py.archive import unpack as unpack_module
+from torchserve_py.archive.cancellation import Cancellation, Cancelled
 from torchserve_py.archive.errors import ArchiveError, UnreadableArchive, UnsafeArchive
 from torchserve_py.archive.limits import Limits
 from torchserve_py.archive.unpack import unpack
@@ -45,6 +46,15 @@ def write_tar_below_top(path: Path, files: list[tuple[str, bytes]]) -> Path:
 
 
 both = pytest.mark.parametrize("write", [write_zip, write_tar_below_top])
+
+
+@both
+def test_unpacking_can_be_given_up(write: Write, tmp_path: Path, temp_dir: Path) -> None:
+    cancellation = Cancellation()
+    cancellation.cancel()
+    with pytest.raises(Cancelled):
+        unpack(write(tmp_path / "a", [("x", b"content")]), temp_dir, url="a", cancellation=cancellation)
+    assert list((temp_dir / "models").iterdir()) == []
 
 
 def assert_refused(
