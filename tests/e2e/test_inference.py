@@ -329,7 +329,7 @@ def test_unknown_paths_models_and_versions(server: RunningServer) -> None:
         "ModelVersionNotFoundException",
         "Model version: 9.9 does not exist for model: rows",
     )
-    for path in ("/", "/predictions", "/nowhere", "/predictions/"):
+    for path in ("/predictions", "/nowhere", "/predictions/"):
         assert get(path) == (404, "ResourceNotFoundException", nothing)
 
 

@@ -176,6 +176,24 @@ def test_a_model_that_does_not_load_is_not_registered(server: RunningServer, cal
     assert "a_module_that_is_not_there" in server.log()
 
 
+def test_register_by_file_url(server: RunningServer, call: Management, tmp_path: Path) -> None:
+    url = archive(server, "fetched", "1.0", HANDLER % "fetched")
+    elsewhere = (server.model_store / url).rename(tmp_path / url)
+    assert call.post(url=elsewhere.as_uri(), initial_workers=1).status_code == 200
+    assert server.predict("fetched").text == "fetched fetched"
+    assert (server.model_store / url).is_file()
+    assert call.delete("/models/fetched").status_code == 200
+    assert not (server.model_store / url).exists()
+    assert elsewhere.is_file()
+
+
+def test_a_url_that_is_not_allowed_is_refused(call: Management) -> None:
+    url = "https://example.org/model.mar"
+    code, kind, message = error(call.post(url=url))
+    assert (code, kind) == (404, "ModelNotFoundException")
+    assert message.startswith(f"Given URL {url} does not match any allowed URL(s)")
+
+
 def test_edit_and_try(server: RunningServer, call: Management, tmp_path: Path) -> None:
     folder = model_folder(tmp_path, "draft", HANDLER % "first")
     for words in ("first", "second", "third"):

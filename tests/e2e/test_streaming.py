@@ -78,6 +78,8 @@ class SteppingHandler:
         self.rows = {}
 
     def handle(self, data, context):
+        if context.get_request_header(0, "describe") == "True":
+            return [{"rows": len(data), "live": len(self.rows)}]
         ids = [context.get_request_id(index) for index in range(len(data))]
         self.rows = {id: self.rows[id] if id in self.rows else [0, data[index]["body"]] for index, id in enumerate(ids)}
         for row in self.rows.values():
@@ -242,6 +244,15 @@ def test_more_requests_than_the_batch_takes_wait_for_their_turn(server: RunningS
         assert {int(part.partition("/")[2]) for part in parts} <= {1, 2, 3, 4}
 
 
+def test_a_request_to_describe_the_model_runs_between_steps(server: RunningServer) -> None:
+    with start(server, "continuous", {"steps": 10**9}) as endless:
+        endless.head()
+        endless.chunk()
+        described = server.describe("continuous", "?customized=true")[0]
+        assert described["customizedMetadata"] == {"rows": 1, "live": 1}
+        assert endless.chunk().endswith(b"/1\n")
+
+
 # Slow readers
 
 
@@ -296,3 +307,17 @@ def test_a_client_that_does_not_read_does_not_hold_up_its_batch_mate(server: Run
                 while sleeper.chunk():
                     pass
     assert ask(server, "megabytes", parts=0).text == "end"
+
+
+def test_a_client_that_stops_reading_for_good_is_dropped(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, "megabytes", MEGABYTES)
+    with RunningServer({"megabytes": folder}, {"drain_timeout": 1, "default_response_timeout": 1}) as server:
+        server.wait_ready()
+        workers = server.workers()
+        with start(server, "megabytes", {"parts": 200}, receive_buffer=16384) as sleeper:
+            sleeper.head()
+            assert ask(server, "megabytes", parts=0).text == "end"
+            with pytest.raises(ConnectionError):
+                while sleeper.chunk():
+                    pass
+        assert server.workers() == workers
