@@ -41,8 +41,8 @@ TOKEN_VARIABLE: Final = "TS_WORKER_TOKEN"  # noqa: S105 - the name of a variable
 
 #: ``(job id, headers, content type, body)``. Headers are pairs of ``bytes`` (as they came over HTTP) or ``str`` (set by
 #: the server); later pairs win. The body is ``bytes`` or, where the door already knows parameters of the row, a list of
-#: ``(name, content type or None, value)``; an item without a name (None) is the raw body among them, cut into parameters
-#: as it would be alone. Of two parameters with one name the later counts.
+#: ``(name, content type or None, value)``; an item without a name (None) is the raw body among them, which is cut into
+#: parameters as it would be alone. Of two parameters with one name the later counts.
 InferRow = tuple[str, Sequence[tuple[Any, Any]], str | None, Any]
 
 #: ``(job id, more, status, reason, headers, body, error)``. ``error`` is None or a message; then ``status`` is what the
@@ -73,12 +73,14 @@ class Load(TypedDict):
     gpu_id: int | None
     batch_size: int
     continuous: bool
+    asynchronous: bool
     sequences: bool
     envelope: str | None
     decode_input_request: bool
     limit_max_image_pixels: bool
     server_version: str
     max_response_size: int
+    metrics: list[list[Any]]  # declared metrics of handlers: type, name, unit, [dimension, …]
     header_keys: list[str]  # names of the sequence id, start and end headers
 
 
