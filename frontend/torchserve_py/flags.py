@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 
 #: Flags that configure the Java virtual machine or the C++ backend of TorchServe: attribute -> flag.
-JVM_FLAGS = {"log_config": "--log-config", "cpp_log_config": "--cpp-log-config", "plugins_path": "--plugins-path"}
+JVM_FLAGS = {"cpp_log_config": "--cpp-log-config", "plugins_path": "--plugins-path"}
 
 
 class Flags(argparse.Namespace):
@@ -68,7 +68,9 @@ def _parser() -> argparse.ArgumentParser:
         help_text="let requests in without a token",
     )
     _add_switch(parser, "--enable-model-api", help_text="allow to register and unregister models over the APIs")
-    parser.add_argument("--log-config", metavar="FILE", help="no effect (log4j2 of TorchServe)")
+    parser.add_argument(
+        "--log-config", metavar="FILE", help="configuration of Python's logging, JSON or YAML (log4j2 has no effect)"
+    )
     parser.add_argument("--cpp-log-config", metavar="FILE", help="no effect (C++ backend of TorchServe)")
     parser.add_argument("--plugins-path", "--ppath", metavar="DIR", help="no effect (Java plugins of TorchServe)")
     return parser

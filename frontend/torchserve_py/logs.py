@@ -1,4 +1,7 @@
-"""Logging: which logger goes to which file, in TorchServe's file names and line formats (specification 11.8)."""
+"""Logging: which logger goes to which file, in TorchServe's file names and line formats (specification 11.8).
+
+The operator may replace all of it with a configuration of Python's own (`--log-config`), see docs/logging.md.
+"""
 
 from __future__ import annotations
 
@@ -7,42 +10,77 @@ import sys
 import time
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import Final
+
+from torchserve_py.log_config import apply_log_config, is_log4j
+from torchserve_py.metrics import metric_log
+from torchserve_py.settings import Settings
 
 MODEL_LOGGER = "MODEL_LOG"
 ACCESS_LOGGER = "ACCESS_LOG"
 
 _MAX_BYTES = 100 * 1024 * 1024
 _KEPT_FILES = 5
-_LINE = "%(asctime)s [%(levelname)-5s] %(threadName)s %(name)s - %(message)s"
 _BARE_LINE = "%(asctime)s - %(message)s"
+_LEVELS: Final = {"WARNING": "WARN", "CRITICAL": "FATAL"}
+_MAIN_THREADS: Final = ("MainThread", None)
 
 
-class _Formatter(logging.Formatter):
-    """Writes the time as ``2024-05-30T21:46:03,625``."""
+class LineFormatter(logging.Formatter):
+    """TorchServe's lines: ``2024-05-30T21:46:03,625 [INFO ] main torchserve_py.server - text``.
+
+    Where the third word is the thread; of what a worker prints it is the worker: ``W-9000-mnist_1.0-stdout``.
+    """
+
+    def __init__(self, fmt: str = "%(asctime)s [%(level)-5s] %(thread_label)s %(name)s - %(message)s") -> None:
+        super().__init__(fmt, validate=False)
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.level = _LEVELS.get(record.levelname, record.levelname)
+        thread = "main" if record.threadName in _MAIN_THREADS else record.threadName
+        record.thread_label = getattr(record, "worker", thread)
+        return super().format(record)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created))
         return f"{seconds},{int(record.msecs):03d}"
 
 
-def configure_logging(log_location: Path, *, access_log: bool) -> None:
-    """Send every logger to standard output and ``ts_log.log``, the model's and the access log to files of their own.
+def configure_logging(settings: Settings) -> None:
+    """Send every logger to standard output and ``ts_log.log``, and models, accesses and metrics to files of their own.
 
     Raises:
+        LogConfigError: The operator's configuration is wrong.
         OSError: A log file cannot be written.
     """
-    log_location.mkdir(parents=True, exist_ok=True)
+    settings.log_location.mkdir(parents=True, exist_ok=True)
+    if settings.log_config is not None and not is_log4j(settings.log_config):
+        apply_log_config(settings.log_config)
+        return
     console = logging.StreamHandler(sys.stdout)
-    console.setFormatter(_Formatter(_LINE))
+    console.setFormatter(LineFormatter())
     root = logging.getLogger()
     root.setLevel(logging.INFO)
-    root.handlers = [console, _file(log_location / "ts_log.log", _LINE)]
-    logging.getLogger(MODEL_LOGGER).handlers = [_file(log_location / "model_log.log", _LINE)]
-    if access_log:
-        logging.getLogger(ACCESS_LOGGER).handlers = [_file(log_location / "access_log.log", _BARE_LINE)]
+    root.handlers = [console, _file(settings.log_location / "ts_log.log", LineFormatter())]
+    logging.getLogger(MODEL_LOGGER).handlers = [_file(settings.log_location / "model_log.log", LineFormatter())]
+    if settings.access_log:
+        access = _file(settings.log_location / "access_log.log", LineFormatter(_BARE_LINE))
+        logging.getLogger(ACCESS_LOGGER).handlers = [access]
+    if settings.metrics_mode != "prometheus":
+        settings.metrics_location.mkdir(parents=True, exist_ok=True)
+        _configure_metric_log(metric_log.SERVER_LOGGER, settings.metrics_location / "ts_metrics.log")
+        _configure_metric_log(metric_log.MODEL_LOGGER, settings.metrics_location / "model_metrics.log")
 
 
-def _file(path: Path, line: str) -> logging.Handler:
+def _configure_metric_log(name: str, path: Path) -> None:
+    """Its records are whole lines with their time, many in one: they go to the file as they are, and nowhere else."""
+    logger = logging.getLogger(name)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.handlers = [_file(path, logging.Formatter("%(message)s"))]
+
+
+def _file(path: Path, formatter: logging.Formatter) -> logging.Handler:
     handler = RotatingFileHandler(path, maxBytes=_MAX_BYTES, backupCount=_KEPT_FILES, encoding="utf-8", delay=True)
-    handler.setFormatter(_Formatter(line))
+    handler.setFormatter(formatter)
     return handler

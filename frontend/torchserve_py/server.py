@@ -21,7 +21,10 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from torchserve_py.flags import parse_flags
+from torchserve_py.log_config import LogConfigError
 from torchserve_py.logs import configure_logging
+from torchserve_py.metrics.config import MetricsConfigError, MetricsPlan, read_metrics_config
+from torchserve_py.metrics.metric_log import FLUSH_INTERVAL
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.metrics.system import SystemMetrics
 from torchserve_py.models.registry import ModelRegistry
@@ -36,16 +39,23 @@ logger = logging.getLogger(__name__)
 
 STARTED_LINE = "Model server started."
 
+_SHORTEST_COMMAND_LIMIT = 10
+"""Seconds that a run of `system_metrics_cmd` may take at least, however often it is run."""
+
 
 class Server:
     """Everything that one server process consists of."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._metrics = ServerMetrics()
+        self._metrics = ServerMetrics(plan=_metrics_plan(settings))
         self._listener = WorkerListener(settings.temp_dir)
         self._registry = ModelRegistry(settings, self._listener, self._metrics)
-        self._system_metrics = SystemMetrics(self._metrics)
+        self._system_metrics = SystemMetrics(
+            self._metrics,
+            command=settings.system_metrics_cmd,
+            command_limit=max(settings.metric_time_interval, _SHORTEST_COMMAND_LIMIT),
+        )
         self._doors: Doors | None = None
         self._grpc_doors: GrpcDoors | None = None
         self._background: list[asyncio.Task[None]] = []
@@ -67,6 +77,8 @@ class Server:
         self._grpc_doors = await grpc_listeners.start_grpc_doors(self._settings, self._registry, self._doors.tokens)
         if not self._settings.disable_system_metrics:
             self._background.append(asyncio.create_task(self._collect_system_metrics()))
+        if self._settings.metrics_mode != "prometheus":
+            self._background.append(asyncio.create_task(self._write_metric_logs()))
 
     async def drain(self) -> None:
         """Refuse new work and let what was accepted finish, within the drain limit."""
@@ -89,6 +101,7 @@ class Server:
             closing.append(self._grpc_doors.close())
         await asyncio.gather(*closing)
         await self._listener.close()
+        self._metrics.flush_logs()
 
     async def _collect_system_metrics(self) -> None:
         while True:
@@ -96,6 +109,16 @@ class Server:
             usage.worker_memory = await asyncio.to_thread(self._system_metrics.collect, pids)
             usage.gpus = self._system_metrics.gpu_usage
             await asyncio.sleep(self._settings.metric_time_interval)
+
+    async def _write_metric_logs(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_INTERVAL)
+            self._metrics.flush_logs()
+
+
+def _metrics_plan(settings: Settings) -> MetricsPlan:
+    config = None if settings.metrics_config is None else read_metrics_config(settings.metrics_config)
+    return MetricsPlan(config, settings.metrics_mode, settings.model_metrics_auto_detect)
 
 
 async def serve(settings: Settings) -> None:
@@ -134,7 +157,7 @@ def run(settings: Settings) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings))
-    except OSError as error:
+    except (OSError, MetricsConfigError) as error:
         logger.error("The server cannot run: %s", error)
         return 1
     return 0
@@ -145,8 +168,8 @@ def main() -> int:
     resolution = resolve(parse_flags(sys.argv[1:]), os.environ, Path.cwd())
     try:
         settings = resolution.settings()
-        configure_logging(settings.log_location, access_log=settings.access_log)
-    except (SettingsError, OSError) as error:
+        configure_logging(settings)
+    except (SettingsError, LogConfigError, OSError) as error:
         print(error, flush=True)  # there is no log yet
         return 1
     for warning in resolution.warnings:

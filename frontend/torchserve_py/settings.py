@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from torchserve_py.flags import JVM_FLAGS, Flags, parse_flags
+from torchserve_py.log_config import is_log4j
 from torchserve_py.properties import PropertiesError, Property, read_properties
-from torchserve_py.settings_table import INSTEAD, INTERNAL_KEYS, JVM_KEYS, PENDING, SOURCES, Settings, Source, env_of
+from torchserve_py.settings_table import INTERNAL_KEYS, JVM_KEYS, PENDING, SOURCES, Settings, Source, env_of
 
 __all__ = ["Effective", "Resolution", "Settings", "SettingsError", "load", "resolve"]
 
@@ -141,6 +142,8 @@ class _Resolver:
     def _check_keys(self) -> None:
         known = {name for name, source in SOURCES.items() if source.in_file}
         ignored = [JVM_FLAGS[name] for name in JVM_FLAGS if getattr(self._flags, name) is not None]
+        if self._flags.log_config is not None and is_log4j(Path(self._flags.log_config)):
+            ignored.append("--log-config with a file of log4j2 (see docs/logging.md for Python's form)")
         for key, entry in self._properties.items():
             if key in JVM_KEYS:
                 ignored.append(f"{key} ({self._place(entry)})")
@@ -162,10 +165,12 @@ class _Resolver:
     # Flags and environment
 
     def _check_flags(self) -> None:
-        for name in ("log_config", "cpp_log_config"):
-            value = getattr(self._flags, name)
+        for flag, value in (
+            ("--log-config", self._flags.log_config),
+            ("--cpp-log-config", self._flags.cpp_log_config),
+        ):
             if value is not None and not (self._cwd / value).is_file():
-                self._out.errors.append(f"{JVM_FLAGS[name]} file not found: {value}")
+                self._out.errors.append(f"{flag} file not found: {value}")
 
     def _check_environment(self, *, env_enabled: bool) -> None:
         """Tell of variables that would override a setting but are not looked at."""
@@ -193,7 +198,7 @@ class _Resolver:
             for name in PENDING
             if (each := self._out.effective.get(name)) is not None
             and each.origin != _DEFAULT
-            and each.value != INSTEAD.get(name, _default_of(name, self._cwd))
+            and each.value != _default_of(name, self._cwd)
         ]
         if without_effect:
             self._out.warnings.append(f"Not supported in this version yet, or not wholly: {', '.join(without_effect)}")

@@ -267,17 +267,19 @@ class Settings:
 
     # Metrics and logs
     metrics_mode: str = _setting(
-        kinds.choice("log", "prometheus", "legacy"), "log", "where metrics go: `log`, `prometheus` or `legacy`"
+        kinds.choice("log", "prometheus", "legacy"),
+        "log",
+        "where metrics go besides `/metrics`: `log` and `legacy` write metric logs, `prometheus` does not",
     )
     metrics_config: Path | None = _setting(
-        kinds.existing_file, None, "YAML file that declares the metrics", default_text="built in"
+        kinds.metrics_config, None, "YAML file that lists the metrics there are", default_text="built in"
     )
     model_metrics_auto_detect: bool = _setting(
-        kinds.boolean, False, "whether handlers may add metrics that the file does not declare"
+        kinds.boolean, False, "whether handlers may add metrics that this file does not list; without a file they may"
     )
     disable_system_metrics: bool = _setting(kinds.boolean, False, "whether metrics of the host are left out")
     system_metrics_cmd: str | None = _setting(
-        kinds.text,
+        kinds.command,
         None,
         "Python script and arguments that print metrics of the host",
         env=None,
@@ -308,6 +310,15 @@ class Settings:
             in_file=False,
             default_text="the system's temporary directory",
         ),
+    )
+    log_config: Path | None = _setting(
+        kinds.log_config,
+        None,
+        "configuration of Python's logging, JSON or YAML, in place of the built-in one",
+        env=None,
+        in_file=False,
+        flag="--log-config",
+        default_text="built in",
     )
     no_config_snapshots: bool = _setting(
         kinds.boolean,
@@ -353,12 +364,4 @@ PENDING = (
     "cpu_launcher_enable",
     "cpu_launcher_args",
     "debug",
-    "metrics_mode",
-    "metrics_config",
-    "model_metrics_auto_detect",
-    "system_metrics_cmd",
-    "metrics_location",
 )
-
-#: What the server does in place of such a setting, where that is not its default: there are no metric logs yet.
-INSTEAD = {"metrics_mode": "prometheus"}

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any, Generic, TypeVar
 
 from torchserve_py.addresses import Address, parse_address
 from torchserve_py.archive.model_spec import ModelSpec, parse_model_specs
+from torchserve_py.log_config import is_log4j, read_log_config
+from torchserve_py.metrics.config import read_metrics_config
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -51,6 +54,19 @@ def _read_text(text: str, _: Path) -> str:
 
 
 text = Kind("a text that is not empty", _read_text)
+
+
+def _read_command(text: str, _: Path) -> str:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(str(error).lower()) from None
+    if not words:
+        raise ValueError
+    return text.strip()
+
+
+command = Kind("a command line", _read_command)
 any_text: Kind[str] = Kind("a text", lambda text, _: text)
 
 
@@ -123,7 +139,25 @@ def _read_existing_directory(text: str, base: Path) -> Path:
 
 
 path = Kind("a path", _read_path)
-existing_file = Kind("an existing file", _read_existing_file)
+
+
+def _read_metrics_config(text: str, base: Path) -> Path:
+    path = _read_existing_file(text, base)
+    read_metrics_config(path)  # for its errors
+    return path
+
+
+metrics_config = Kind("a file as docs/metrics.md describes it", _read_metrics_config)
+
+
+def _read_log_config(text: str, base: Path) -> Path:
+    path = _read_existing_file(text, base)
+    if not is_log4j(path):
+        read_log_config(path)  # for its errors
+    return path
+
+
+log_config = Kind("a file as docs/logging.md describes it", _read_log_config)
 existing_directory = Kind("an existing directory", _read_existing_directory)
 
 

@@ -43,7 +43,7 @@ def load_service(load: Load) -> Service:
         load["gpu_id"],
         load["batch_size"],
         load["limit_max_image_pixels"],
-        MetricsCache(load["model_name"]),
+        MetricsCache(load["model_name"], load["metrics"]),
     )
     service.on_sequence_end = on_sequence_end
     context = service.context

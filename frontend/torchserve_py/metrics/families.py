@@ -74,8 +74,8 @@ class Family(Generic[I_co]):
 
     @property
     def series(self) -> Iterable[Series[I_co]]:
-        """All instruments with their labels."""
-        return self._children.values()
+        """All instruments with their labels, as of now: another thread may add one meanwhile."""
+        return list(self._children.values())
 
     @property
     def is_empty(self) -> bool:
@@ -88,7 +88,7 @@ class Family(Generic[I_co]):
             return
         yield f"# HELP {self.name} {_escape(self._description)}\n"
         yield f"# TYPE {self.name} {self.kind}\n"
-        for _, labels, child in self._children.values():
+        for _, labels, child in self.series:
             for suffix, label, value in child.samples():
                 name = self.name + suffix
                 if names is None or name in names:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.metrics.system_command import BUILT_IN_SCRIPT, SystemCommand
 from torchserve_py.nvidia_smi import GpuUsage, read_usage
 
 _MEGABYTE = 1024**2
@@ -14,13 +15,26 @@ _FIRST_INTERVAL = 0.1
 class SystemMetrics:
     """Fills the host's gauges each time `collect` is called.
 
-    read_gpus: how busy the GPUs are; a host that has none the first time is not asked again.
+    Args:
+        metrics: Whose gauges.
+        read_gpus: How busy the GPUs are; a host that has none the first time is not asked again.
+        disk: The file system that is measured.
+        command: `system_metrics_cmd`: what measures the host in place of this module.
+        command_limit: Seconds that one run of it may take.
     """
 
     def __init__(
-        self, metrics: ServerMetrics, read_gpus: Callable[[], Sequence[GpuUsage]] = read_usage, disk: str = "/"
+        self,
+        metrics: ServerMetrics,
+        read_gpus: Callable[[], Sequence[GpuUsage]] = read_usage,
+        disk: str = "/",
+        command: str | None = None,
+        command_limit: float = 60,
     ) -> None:
         self._metrics = metrics
+        self._command = None
+        if command is not None and not command.startswith(BUILT_IN_SCRIPT):
+            self._command = SystemCommand(command, command_limit)
         self._read_gpus: Callable[[], Sequence[GpuUsage]] | None = read_gpus
         self._disk = disk
         self._interval: float | None = _FIRST_INTERVAL
@@ -33,6 +47,24 @@ class SystemMetrics:
         Blocks for about a tenth of a second, longer where there are GPUs: call it off the event loop.
         """
         import psutil  # it takes 40 ms, which the start of the server need not wait for
+
+        pids = list(pids)
+        if self._command is None:
+            self._collect_host()
+        else:
+            for reading in self._command.run(pids):
+                self._metrics.record_server_metric(reading.name, reading.dimensions, reading.hostname, reading.value)
+        self._collect_gpus()
+        resident = {}
+        for pid in pids:
+            try:
+                resident[pid] = psutil.Process(pid).memory_info().rss
+            except (psutil.Error, ValueError):  # gone meanwhile, or not yet a process (-1)
+                continue
+        return resident
+
+    def _collect_host(self) -> None:
+        import psutil
 
         memory = psutil.virtual_memory()
         disk = psutil.disk_usage(self._disk)
@@ -47,14 +79,6 @@ class SystemMetrics:
         ):
             self._metrics.set_host(name, value)
         self._interval = None
-        self._collect_gpus()
-        resident = {}
-        for pid in pids:
-            try:
-                resident[pid] = psutil.Process(pid).memory_info().rss
-            except (psutil.Error, ValueError):  # gone meanwhile, or not yet a process (-1)
-                continue
-        return resident
 
     def _collect_gpus(self) -> None:
         if self._read_gpus is None:
@@ -69,7 +93,7 @@ class SystemMetrics:
                 ("GPUMemoryUsed", used),
                 ("GPUMemoryUtilization", 100 * used / total if used is not None and total else None),
             ):
-                if value is not None:
+                if value is not None and self._command is None:
                     self._metrics.set_gpu(name, usage.index, value)
         self.gpu_usage = {usage.index: _describe(usage) for usage in usages}
 

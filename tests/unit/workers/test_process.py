@@ -85,23 +85,19 @@ async def test_what_a_process_prints_is_logged_line_by_line(tmp_path: Path, capl
     assert await process.wait() == "exited with code 4"
     assert not process.running
     by_stream = {
-        stream: [record for record in caplog.records if record.getMessage().startswith(f"W-1-m_1.0-{stream}")]
+        stream: [record for record in caplog.records if vars(record)["worker"] == f"W-1-m_1.0-{stream}"]
         for stream in ("stdout", "stderr")
     }
-    assert [record.getMessage().removeprefix("W-1-m_1.0-stdout ") for record in by_stream["stdout"]] == [
-        "one",
-        "two",
-        "\ufffd",
-    ]
+    assert [record.getMessage() for record in by_stream["stdout"]] == ["one", "two", "\ufffd"]
     (news,) = by_stream["stderr"]
-    assert (news.getMessage(), news.levelno) == ("W-1-m_1.0-stderr bad news", logging.WARNING)
+    assert (news.getMessage(), news.levelno) == ("bad news", logging.WARNING)
 
 
 async def test_a_line_without_an_end_costs_bounded_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "MODEL_LOG")
     process = await run(tmp_path, "print('x' * 1_000_000, end='')")
     await process.wait()
-    pieces = [record.getMessage().removeprefix("W-1-m_1.0-stdout ") for record in caplog.records]
+    pieces = [record.getMessage() for record in caplog.records]
     assert "".join(pieces) == "x" * 1_000_000
     assert len(pieces) > 1
 

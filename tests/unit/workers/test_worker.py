@@ -79,6 +79,7 @@ class Bench:
             limit_max_image_pixels=True,
             server_version="1",
             max_response_size=1000,
+            metrics=[],
             header_keys=["id", "start", "end"],
         )
         launch = launch or Launch(self.directory)
