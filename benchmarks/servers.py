@@ -78,6 +78,11 @@ class Server:
         """Where its predictions are."""
         return f"http://127.0.0.1:{self._ports[0]}/predictions/{self.model.name}"
 
+    @property
+    def grpc_target(self) -> str:
+        """Where its gRPC inference service is, as ``host:port``."""
+        return f"127.0.0.1:{self._ports[3]}"
+
     def __enter__(self) -> Self:
         self._temporary = tempfile.TemporaryDirectory(prefix="benchmark-")
         folder = Path(self._temporary.name)
@@ -199,6 +204,11 @@ class Server:
             process.kill()
         psutil.wait_procs(alive, timeout=STOP_LIMIT)
         self._temporary.cleanup()
+
+
+def free_port() -> int:
+    """A port that nobody uses."""
+    return _free_ports(1)[0]
 
 
 def _free_ports(count: int) -> list[int]:

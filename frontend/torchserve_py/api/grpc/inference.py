@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from torchserve_py.api.errors import DoorError, Failure, bad_request, failure_of, failure_of_job, handler_failure
+from torchserve_py.api.errors import DoorError, bad_request, failure_of, failure_of_job, handler_failure
 from torchserve_py.api.grpc.calls import Behaviour, Context
 from torchserve_py.api.grpc.protos import inference_pb2 as messages
 from torchserve_py.api.grpc.refusals import Refusal, refuse_prediction
+from torchserve_py.api.grpc.writer import Writer
 from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
 from torchserve_py.workers.parts import JobFailed, Part, Parts
 
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
 
 _HEALTHY: Final = '{\n  "status": "Healthy"\n}'
 _UNHEALTHY: Final = '{\n  "status": "Unhealthy"\n}'
-
-
-class ReaderStalledError(DoorError):
-    """The client has stopped reading."""
-
-    def __init__(self, limit: float) -> None:
-        message = f"The client has read nothing for {limit:g} seconds."
-        super().__init__(Failure(504, "RequestTimeoutException", message))
 
 
 def refuse(error: Exception) -> Refusal:
@@ -83,7 +75,7 @@ class Submitted(NamedTuple):
 
 
 class Submission:
-    """Turns requests into jobs, and writes to clients; what all methods share."""
+    """Turns requests into jobs; what all methods share."""
 
     def __init__(self, settings: Settings, registry: ModelRegistry) -> None:
         self._registry = registry
@@ -144,17 +136,9 @@ class Submission:
             )
         return Submitted(parts, request.model_name, version, sequence)
 
-    async def write(self, context: Context, response: messages.PredictionResponse) -> None:
-        """Send a message and wait until the client makes room for more.
-
-        Raises:
-            ReaderStalledError: It does not for ``default_response_timeout`` seconds.
-        """
-        try:
-            async with asyncio.timeout(self._stall_limit):
-                await context.write(response)
-        except TimeoutError:
-            raise ReaderStalledError(self._stall_limit) from None
+    def writer(self, context: Context) -> Writer:
+        """What writes the messages of a call."""
+        return Writer(context, self._stall_limit)
 
 
 class InferenceService:
@@ -203,13 +187,15 @@ class InferenceService:
             ReaderStalledError: The client has stopped reading.
         """
         submitted = self._submit(request)
+        writer = self._submission.writer(context)
         try:
             more = True
             while more:
                 part = await submitted.next()
                 more = part.more
-                await self._submission.write(context, submitted.response(part.body))
+                await writer.write(submitted.response(part.body))
         finally:
+            writer.close()
             submitted.parts.cancel()
 
     def _submit(self, request: messages.PredictionsRequest) -> Submitted:

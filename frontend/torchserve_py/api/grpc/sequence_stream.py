@@ -107,6 +107,7 @@ class _SequenceStream:
         self._room = asyncio.Event()
         self._lanes: dict[_Key, _Lane] = {}
         self._jobs: set[Parts] = set()
+        self._writer = submission.writer(context)
         self._writing = asyncio.Lock()
         self._tasks = asyncio.TaskGroup()
         self._reader: asyncio.Task[None] | None = None
@@ -120,6 +121,7 @@ class _SequenceStream:
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
+            self._writer.close()
             for parts in self._jobs:
                 parts.cancel()
         if self._closed:
@@ -230,7 +232,7 @@ class _SequenceStream:
 
     async def _write(self, response: messages.PredictionResponse) -> None:
         async with self._writing:  # gRPC takes one message at a time
-            await self._submission.write(self._context, response)
+            await self._writer.write(response)
 
     def _over(self, lane: _Lane, request: messages.PredictionsRequest) -> None:
         """A request has left the stream."""
