@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig, read_model_config
-from torchserve_py.models.daemon_thread import run_in_daemon_thread
-from torchserve_py.models.dependencies import install_dependencies, packages_dir, venv_python
 from torchserve_py.models.effective import EffectiveConfig, Hardware, RegistrationOverrides, resolve
 from torchserve_py.models.errors import BadParameter, InvalidModel
 from torchserve_py.models.model import Model, Usage
@@ -41,10 +39,7 @@ _STOP_LIMIT = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class RegisterRequest:
-    """A registration call; None = not given. ``max_batch_delay`` is in milliseconds, timeouts in seconds.
-
-    ``max_workers``, which only a snapshot gives, is ``initial_workers`` where it is not given.
-    """
+    """A registration call; None = not given. ``max_batch_delay`` is in milliseconds, timeouts in seconds."""
 
     url: str
     model_name: str | None = None
@@ -53,7 +48,6 @@ class RegisterRequest:
     batch_size: int | None = None
     max_batch_delay: int | None = None
     initial_workers: int | None = None
-    max_workers: int | None = None
     synchronous: bool = True
     response_timeout: int | None = None
     startup_timeout: int | None = None
@@ -96,7 +90,7 @@ class Assembly:
         self._hidden_variables = frozenset(name for name in os.environ if hidden and hidden.fullmatch(name))
 
     async def prepare(self, request: RegisterRequest, *, at_startup: bool) -> Plan:
-        """Obtain the model's files, settle its configuration and install its dependencies; may take long.
+        """Obtain the model's files and settle its configuration.
 
         Raises:
             ArchiveError: The archive could not be fetched or read.
@@ -105,33 +99,20 @@ class Assembly:
         if request.s3_sse_kms:
             raise BadParameter("Parameter s3_sse_kms is not supported yet. A presigned URL needs no signature of ours.")
         settings = self._settings
-
-        def get(cancellation: Cancellation) -> ModelFiles:
-            return obtain(
-                request.url,
-                model_store=settings.model_store,
-                temp_dir=settings.temp_dir,
-                allowed_urls=settings.allowed_urls,
-                handler=request.handler,
-                reuse=at_startup,
-                cancellation=cancellation,
-            )
-
-        files = await run_in_daemon_thread(get, lambda unwanted: unwanted.remove(downloaded=True))
+        files = await asyncio.to_thread(
+            obtain,
+            request.url,
+            model_store=settings.model_store,
+            temp_dir=settings.temp_dir,
+            allowed_urls=settings.allowed_urls,
+            handler=request.handler,
+            reuse=at_startup,
+        )
         try:
-            plan = self._plan(request, files, at_startup=at_startup)
-            files = await install_dependencies(
-                files,
-                plan.name,
-                settings.temp_dir,
-                use_venv=plan.config.use_venv,
-                requirements=settings.install_py_dep_per_model,
-                runtime=plan.config.runtime,
-            )
+            return self._plan(request, files, at_startup=at_startup)
         except BaseException:
             files.remove(downloaded=True)
             raise
-        return replace(plan, files=files)
 
     def _plan(self, request: RegisterRequest, files: ModelFiles, *, at_startup: bool) -> Plan:
         manifest = files.manifest
@@ -151,7 +132,6 @@ class Assembly:
                     batch_size=request.batch_size,
                     max_batch_delay=request.max_batch_delay,
                     initial_workers=request.initial_workers,
-                    max_workers=request.max_workers,
                     response_timeout=request.response_timeout,
                     startup_timeout=request.startup_timeout,
                     runtime=request.runtime,
@@ -207,7 +187,6 @@ class Assembly:
             plan.version,
             plan.url,
             plan.files,
-            plan.handler,
             config,
             dispatcher,
             pool,
@@ -228,15 +207,12 @@ class Assembly:
         }
         if device.cuda_visible_devices is not None:
             environment["CUDA_VISIBLE_DEVICES"] = device.cuda_visible_devices
-        installed, use_venv = plan.files.dependencies_dir, plan.config.use_venv
         return Launch(
             plan.files.model_dir,
             plan.config.runtime,
             environment,
             self._hidden_variables,
             device.devices[0].gpu_index if device.devices else None,
-            venv_python=venv_python(installed) if installed and use_venv else None,
-            packages_dir=packages_dir(installed) if installed and not use_venv else None,
         )
 
     def _load_message(self, plan: Plan, device: Assignment) -> Load:
