@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ from ts.context import Context
 
 #: Of several processes that run one model together only the first answers.
 _ANSWERS = os.environ.get("LOCAL_RANK", "0") == "0"
+
+#: A handler that runs micro batches sends parts from several threads.
+_sending = threading.Lock()
 
 
 def send_intermediate_predict_response(
@@ -33,7 +37,8 @@ def send_intermediate_predict_response(
         return
     if context.send_part is None:
         raise RuntimeError("a part of a response can only be sent while the handler runs a batch")
-    context.send_part(ret, req_id_map, message, code)
+    with _sending:
+        context.send_part(ret, req_id_map, message, code)
 
 
 def import_class(class_name: str, module_prefix: str | None = None) -> type:

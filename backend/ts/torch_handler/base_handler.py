@@ -14,8 +14,16 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from ts.handler_utils.timer import timed
 from ts.torch_handler.compilation import compile_model, compile_options, optimize_with_ipex
-from ts.torch_handler.model_files import load_eager_model, load_onnx_session
-from ts.utils.util import load_label_mapping
+from ts.torch_handler.model_files import (
+    is_aot_inductor_package,
+    is_torchscript,
+    load_eager_model,
+    load_exported_program,
+    load_onnx_session,
+    load_whole_model,
+    run_onnx_session,
+)
+from ts.utils.util import PredictionException, load_label_mapping
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +89,9 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
 
     @timed
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return what the model makes of a batch."""
+        """Return what the model makes of a batch; an ONNX model with one input gets it as an array."""
+        if self.model_pt_path is not None and self.model_pt_path.endswith(".onnx"):
+            return run_onnx_session(self.model, data)
         with torch.inference_mode():
             return self.model(data.to(self.device), *args, **kwargs)
 
@@ -94,12 +104,12 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         """Answer a batch: a list with one result per row."""
         started = time.perf_counter()
         self.context = context
-        if os.environ.get("ENABLE_TORCH_PROFILER"):
+        if self._is_describe():
+            output = [self.describe_handle()]
+        elif os.environ.get("ENABLE_TORCH_PROFILER"):
             if self.manifest is None:
                 self.manifest = context.manifest
             output, _ = self._infer_with_profiler(data=data)
-        elif self._is_describe():
-            output = [self.describe_handle()]
         else:
             prepared = self.preprocess(data)
             if self._is_explain():
@@ -116,7 +126,7 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         inputs, target = None, 0
         if isinstance(row, dict):
             inputs = row.get("data") or row.get("body")
-            target = row.get("target") or 0
+            target = _class_index(row.get("target") or 0)
         return self.get_insights(data_preprocess, inputs, target)  # type: ignore[attr-defined]
 
     def describe_handle(self) -> Any:
@@ -154,30 +164,52 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
                 "No model weights could be loaded: the archive has neither a serialized file nor a model file. "
                 "Name one when archiving (--serialized-file, --model-file), or override initialize."
             )
-        if path.endswith(".pt"):
-            model = self._load_torchscript_model(path)
-            model.eval()
-            return model
+        if not os.path.isfile(path):  # noqa: PTH113
+            raise RuntimeError(f"No model weights could be loaded: the archive does not hold {serialized_file}.")
+        return self._load_serialized_model(path)
+
+    def _load_serialized_model(self, path: str) -> Any:
+        """Load a model that needs no model file, by its file's name and, where that leaves a choice, its content."""
         if path.endswith(".onnx"):
             return load_onnx_session(path, self.map_location)
-        if path.endswith(".so") and self._use_torch_export_aot_compile():
-            if self.map_location == "cuda":
-                torch.cuda.set_device(self.device)
+        if path.endswith(".so"):
+            if not self._use_torch_export_aot_compile():
+                raise RuntimeError(
+                    "No model weights could be loaded: a .so file is loaded as AOTInductor's only if model-config.yaml "
+                    "says 'pt2: {export: {aot_compile: true}}'."
+                )
             return self._load_torch_export_aot_compile(path)
-        raise RuntimeError(
-            f"No model weights could be loaded: {serialized_file} holds weights without a model. Archive it together "
-            "with the Python file that defines the model (--model-file), or save the model as TorchScript (.pt)."
-        )
+        if path.endswith(".pt2"):
+            if is_aot_inductor_package(path):
+                return self._load_torch_export_aot_compile(path)
+            return load_exported_program(path, self.device)
+        if is_torchscript(path):
+            model = self._load_torchscript_model(path)
+        else:
+            model = load_whole_model(path, self._weights_device(), weights_only=self._weights_only()).to(self.device)
+        model.eval()
+        return model
 
     def _load_torchscript_model(self, model_pt_path: str) -> Any:
         return torch.jit.load(model_pt_path, map_location=self.device)  # type: ignore[no-untyped-call,unused-ignore]
 
     def _load_pickled_model(self, model_dir: str, model_file: str, model_pt_path: str | None) -> Any:
-        weights_only = (self.model_yaml_config.get("handler") or {}).get("weights_only", True) is not False
-        device = None if self.map_location is None else self.device
-        return load_eager_model(model_dir, model_file, model_pt_path, device, weights_only=weights_only)
+        return load_eager_model(
+            model_dir, model_file, model_pt_path, self._weights_device(), weights_only=self._weights_only()
+        )
+
+    def _weights_only(self) -> bool:
+        return (self.model_yaml_config.get("handler") or {}).get("weights_only", True) is not False
+
+    def _weights_device(self) -> torch.device | None:
+        """Return where weights are loaded to; an XLA device cannot be loaded to."""
+        return None if self.map_location is None else self.device
 
     def _load_torch_export_aot_compile(self, model_so_path: str) -> Any:
+        if self.map_location == "cuda":
+            torch.cuda.set_device(self.device)
+        if model_so_path.endswith(".pt2"):
+            return torch._inductor.aoti_load_package(model_so_path)
         return torch._export.aot_load(model_so_path, self.map_location or "cpu")
 
     def _use_torch_export_aot_compile(self) -> bool:
@@ -217,3 +249,11 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
 
     def _is_describe(self) -> bool:
         return bool(self.context) and self.context.get_request_header(0, "describe") == "True"
+
+
+def _class_index(target: Any) -> int:
+    """Return the class that a request names, as a number or, out of a form, as text."""
+    try:
+        return int(target)
+    except (TypeError, ValueError) as error:
+        raise PredictionException(f"target must be the index of a class, got {target!r}", 400) from error

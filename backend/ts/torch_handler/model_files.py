@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import zipfile
 from typing import Any
 
 import torch
 
+from ts.utils.optional_packages import missing_package
 from ts.utils.util import list_classes_from_module
 
 
@@ -40,14 +42,29 @@ def load_eager_model(
     return model
 
 
-def _load_state_dict(path: str, device: torch.device | None, *, weights_only: bool) -> dict[str, Any]:
-    if path.endswith(".safetensors"):
-        from safetensors.torch import load_file  # type: ignore[import-not-found,unused-ignore]
+def load_whole_model(path: str, device: torch.device | None, *, weights_only: bool) -> torch.nn.Module:
+    """Return the model that ``torch.save(model, path)`` wrote: its code is imported by the names in the file.
 
-        tensors: dict[str, Any] = load_file(path, device=str(device or "cpu"))
-        return tensors
+    Raises:
+        RuntimeError: The file holds weights and no model, or ``weights_only`` forbids to unpickle it.
+    """
+    name = os.path.basename(path)  # noqa: PTH119
+    if path.endswith(".safetensors"):
+        raise RuntimeError(_no_model(name))
+    content = load_pickle(path, device, weights_only=weights_only)
+    if not isinstance(content, torch.nn.Module):
+        raise RuntimeError(_no_model(name))
+    return content
+
+
+def load_pickle(path: str, device: torch.device | None, *, weights_only: bool) -> Any:
+    """Return what ``torch.save`` wrote.
+
+    Raises:
+        RuntimeError: The file holds more than tensors and plain containers, and ``weights_only`` is true.
+    """
     try:
-        state_dict: dict[str, Any] = torch.load(path, map_location=device, weights_only=weights_only)
+        return torch.load(path, map_location=device, weights_only=weights_only)
     except pickle.UnpicklingError as error:
         if not weights_only:
             raise
@@ -56,22 +73,74 @@ def _load_state_dict(path: str, device: torch.device | None, *, weights_only: bo
             "Save it anew with torch.save(model.state_dict(), …), or, if you trust whoever made it, "
             "put 'handler: {weights_only: false}' into model-config.yaml."
         ) from error
-    return state_dict
+
+
+def is_torchscript(path: str) -> bool:
+    """Tell whether a file was written by ``torch.jit.save``."""
+    return any(member.endswith("/constants.pkl") for member in _members(path))
+
+
+def is_aot_inductor_package(path: str) -> bool:
+    """Tell whether a file holds native code that AOTInductor made, as opposed to an exported program."""
+    return any("/aotinductor/" in member for member in _members(path))
+
+
+def load_exported_program(path: str, device: torch.device | None) -> Any:
+    """Return the model that ``torch.export.save`` wrote, on ``device``."""
+    program = torch.export.load(path)
+    if device is not None and device.type != "cpu":
+        from torch.export.passes import move_to_device_pass
+
+        program = move_to_device_pass(program, device)
+    return program.module()
 
 
 def load_onnx_session(path: str, map_location: str | None) -> Any:
     """Return an ONNX Runtime session for ``path``, on the GPU if ``map_location`` is "cuda".
 
     Raises:
-        RuntimeError: onnxruntime is not installed.
+        ModuleNotFoundError: onnxruntime is not installed.
     """
     try:
         import onnxruntime
     except ModuleNotFoundError as error:
-        raise RuntimeError("An .onnx model needs onnxruntime: pip install onnxruntime") from error
+        raise missing_package(error, ".onnx models", "onnx") from error
     providers = ["CPUExecutionProvider"]
     if map_location == "cuda":
         providers.insert(0, "CUDAExecutionProvider")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = os.cpu_count() or 1
     return onnxruntime.InferenceSession(path, providers=providers, sess_options=options)
+
+
+def run_onnx_session(session: Any, data: torch.Tensor) -> Any:
+    """Return what an ONNX Runtime session with one input makes of ``data``: a tensor, or a list of several."""
+    (tensor_input,) = session.get_inputs()
+    outputs = [torch.from_numpy(output) for output in session.run(None, {tensor_input.name: data.cpu().numpy()})]
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _load_state_dict(path: str, device: torch.device | None, *, weights_only: bool) -> dict[str, Any]:
+    if not path.endswith(".safetensors"):
+        state_dict: dict[str, Any] = load_pickle(path, device, weights_only=weights_only)
+        return state_dict
+    try:
+        from safetensors.torch import load_file
+    except ModuleNotFoundError as error:
+        raise missing_package(error, ".safetensors files", "safetensors") from error
+    tensors: dict[str, Any] = load_file(path, device=str(device or "cpu"))
+    return tensors
+
+
+def _members(path: str) -> list[str]:
+    if not zipfile.is_zipfile(path):
+        return []
+    with zipfile.ZipFile(path) as archive:
+        return archive.namelist()
+
+
+def _no_model(name: str) -> str:
+    return (
+        f"No model weights could be loaded: {name} holds weights without a model. Archive it together with the Python "
+        "file that defines the model (--model-file), or save the model with TorchScript (.pt) or torch.export (.pt2)."
+    )

@@ -144,12 +144,23 @@ def test_who_trusts_the_weights_can_say_so(
     [
         ({}, "neither a serialized file nor a model file"),
         ({"serializedFile": "weights.pth"}, r"weights\.pth holds weights without a model.*--model-file"),
+        ({"serializedFile": "weights.safetensors"}, r"weights\.safetensors holds weights without a model"),
+        ({"serializedFile": "absent.pt"}, r"the archive does not hold absent\.pt"),
+        ({"serializedFile": "model.so"}, r"pt2: \{export: \{aot_compile: true\}\}"),
         ({"modelFile": "absent.py"}, r"Missing the model\.py file"),
     ],
 )
 def test_what_cannot_be_loaded_says_what_would_be_right(
-    base_handler: BaseHandler, make_context: Callable[..., Context], entry: dict[str, str], message: str
+    base_handler: BaseHandler,
+    make_context: Callable[..., Context],
+    tmp_path: Path,
+    entry: dict[str, str],
+    message: str,
 ) -> None:
+    save_weights(tmp_path / "weights.pth")
+    (tmp_path / "weights.safetensors").touch()
+    (tmp_path / "model.so").touch()
+
     with pytest.raises(RuntimeError, match=message):
         base_handler.initialize(make_context(**entry))
 

@@ -1,0 +1,50 @@
+"""The built-in handler ``object_detector``: an image to the objects in it and where they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ts.handler_utils.timer import timed
+from ts.torch_handler.image_transforms import to_tensor
+from ts.torch_handler.vision_handler import VisionHandler
+from ts.utils.util import map_class_to_label
+
+
+class ObjectDetector(VisionHandler):
+    """Serves a model that takes images of any size and returns for each ``{"boxes", "labels", "scores"}``.
+
+    The model gets one tensor, [N, 3, H, W], or, where the images of a batch differ in size, a list of N tensors.
+
+    Attributes:
+        threshold: The lowest score of an object that is told.
+    """
+
+    image_processing = staticmethod(to_tensor)
+    threshold = 0.5
+
+    @timed
+    def preprocess(self, data: Any) -> Any:
+        """Return the batch's images: one tensor if all have the same size, otherwise a list."""
+        images = [image.to(self.device) for image in self.read_images(data)]
+        return torch.stack(images) if len({image.shape for image in images}) == 1 else images
+
+    @timed
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return what the model makes of a batch."""
+        with torch.inference_mode():
+            return self.model(data, *args, **kwargs)
+
+    @timed
+    def postprocess(self, data: Any) -> list[list[dict[str, Any]]]:
+        """Return for every image a list of ``{class: [x1, y1, x2, y2], "score": score}``."""
+        return [self._objects(found) for found in data]
+
+    def _objects(self, found: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
+        kept = found["scores"] >= self.threshold
+        boxes, labels, scores = (found[key][kept].tolist() for key in ("boxes", "labels", "scores"))
+        return [
+            {**map_class_to_label([[box]], self.mapping, [[label]])[0], "score": score}
+            for box, label, score in zip(boxes, labels, scores, strict=True)
+        ]

@@ -1,0 +1,83 @@
+"""How built-in handlers read rows; a row that cannot be understood does not cost its batch-mates their answers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ts.utils.util import PredictionException
+
+
+class BadRowError(PredictionException):
+    """One row of a batch cannot be answered.
+
+    Args:
+        row: The row's index in the batch.
+        message: What that client is told.
+        status: The HTTP status that it gets.
+    """
+
+    def __init__(self, row: int, message: str, status: int = 400) -> None:
+        super().__init__(message, status)
+        self.row = row
+
+
+def row_value(row: Any) -> Any:
+    """Return the value of a row: its ``data`` or ``body``, or the row itself where an envelope has unwrapped it."""
+    return row.get("data") or row.get("body") if isinstance(row, dict) else row
+
+
+def refuse(context: Any, row: int, error: BadRowError) -> dict[str, Any]:
+    """Give one row the status of ``error``; return the body of its response."""
+    context.request_processor[row].report_status(error.error_code)
+    return {"code": error.error_code, "type": "InternalServerException", "message": error.message}
+
+
+@contextlib.contextmanager
+def only_rows(context: Any, rows: Sequence[int]) -> Iterator[None]:
+    """Let the context know only some rows of the batch, in that order, for a call that is made for them alone."""
+    processors, ids = context.request_processor, context.request_ids
+    context.request_processor = [processors[row] for row in rows]
+    context.request_ids = {position: ids[row] for position, row in enumerate(rows)}
+    try:
+        yield
+    finally:
+        context.request_processor, context.request_ids = processors, ids
+
+
+def answer_good_rows(handle: Callable[[Any, Any], Any], data: list[Any], context: Any) -> list[Any]:
+    """Return what ``handle`` answers. Rows for which it raises `BadRowError` are refused, the others run without them.
+
+    Raises:
+        BadRowError: The only row of the batch is bad.
+    """
+    try:
+        answers: list[Any] = handle(data, context)
+    except BadRowError as error:
+        if len(data) == 1:
+            raise
+        return _answer_the_others(error, handle, data, context)
+    return answers
+
+
+def _answer_the_others(
+    error: BadRowError, handle: Callable[[Any, Any], Any], data: list[Any], context: Any
+) -> list[Any]:
+    results: list[Any] = [None] * len(data)
+    good = list(range(len(data)))
+    bad: BadRowError | None = error
+    answers: list[Any] = []
+    while bad is not None:
+        row = good.pop(bad.row)
+        results[row] = refuse(context, row, bad)
+        bad = None
+        if good:
+            with only_rows(context, good):
+                try:
+                    answers = handle([data[index] for index in good], context)
+                except BadRowError as next_error:
+                    bad = next_error
+    for row, answer in zip(good, answers, strict=True):
+        results[row] = answer
+    return results

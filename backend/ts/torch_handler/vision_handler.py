@@ -1,0 +1,86 @@
+"""The base of image handlers: from a request's bytes to a batch of tensors."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC
+from typing import Any
+
+import torch
+
+from ts.handler_utils.timer import timed
+from ts.torch_handler.base_handler import BaseHandler
+from ts.torch_handler.explanations import captum_attr
+from ts.torch_handler.image_transforms import UnreadableImageError, lift_pixel_limit, read_image
+from ts.torch_handler.rows import BadRowError, answer_good_rows, row_value
+
+#: Steps of the integral that an explanation approximates.
+_STEPS = 15
+
+#: Alone, or in another batch, the row could have been answered.
+_UNAVAILABLE = 503
+
+
+class VisionHandler(BaseHandler, ABC):
+    """Turns images into tensors. A subclass says how, as ``image_processing``: a PIL image to a tensor.
+
+    A row holds an image file's bytes, their base64 text, or a list of numbers that is the tensor itself.
+    """
+
+    def initialize(self, context: Any) -> None:
+        """Load the model; lift Pillow's limit on an image's pixels where the server's configuration says so."""
+        super().initialize(context)
+        if not context.system_properties.get("limit_max_image_pixels", True):
+            lift_pixel_limit()
+
+    @functools.cached_property
+    def ig(self) -> Any:
+        """Captum's ``IntegratedGradients`` of the model."""
+        return captum_attr().IntegratedGradients(self.model)
+
+    def handle(self, data: Any, context: Any) -> Any:
+        """Answer a batch; a row that holds no image is answered with status 400."""
+        return answer_good_rows(super().handle, data, context)
+
+    @timed
+    def preprocess(self, data: Any) -> Any:
+        """Return the batch's images as one tensor on ``device``.
+
+        Raises:
+            BadRowError: A row holds no image, or one of another size than those before it.
+        """
+        images = self.read_images(data)
+        for row, image in enumerate(images):
+            if image.shape != images[0].shape:
+                raise BadRowError(
+                    row, f"The shape {list(image.shape)} is not that of the batch, {list(images[0].shape)}."
+                )
+        return torch.stack(images).to(self.device)
+
+    def read_images(self, data: Any) -> list[torch.Tensor]:
+        """Return one tensor per row.
+
+        Raises:
+            BadRowError: A row holds no image.
+        """
+        images = []
+        for index, row in enumerate(data):
+            try:
+                images.append(self._read_value(row_value(row)))
+            except UnreadableImageError as error:
+                raise BadRowError(index, f"The request's body {error}.") from error
+        return images
+
+    def get_insights(self, tensor_data: Any, _: Any, target: Any = 0) -> list[Any]:
+        """Return for every image what each of its values contributes to class ``target``, in the image's shape."""
+        attributions = self.ig.attribute(tensor_data, target=target, n_steps=_STEPS)
+        return list(attributions.tolist())
+
+    def _read_value(self, value: Any) -> torch.Tensor:
+        if isinstance(value, str | bytes | bytearray):
+            image: torch.Tensor = self.image_processing(read_image(value))  # type: ignore[attr-defined]
+            return image
+        try:
+            return torch.tensor(value, dtype=torch.float32)
+        except (TypeError, ValueError) as error:
+            raise UnreadableImageError(f"is neither an image nor a list of numbers: {error}") from error
