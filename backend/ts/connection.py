@@ -94,6 +94,10 @@ class Connection:
         frame = encode_results(rows, seconds)
         self._write([*encode([METRICS, metrics]), *frame] if metrics else frame)
 
+    def fileno(self) -> int:
+        """Return what an event loop watches to know that messages arrive."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()

@@ -65,6 +65,8 @@ class Service:
         )
         #: Called as ``on_sequence_end(sequence_id, reason)`` when a sequence is over, if the handler wants to know.
         self.on_sequence_end: Callable[[str, str], Any] | None = None
+        #: Called as ``on_cancel(request_ids)`` when rows leave a continuous batch because nobody waits for them.
+        self.on_cancel: Callable[[list[str]], Any] | None = None
 
 
 def emit_metrics(metrics: Iterable[Any]) -> None:

@@ -14,6 +14,8 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
+from functools import partial
 
 from ts.connection import Connection
 from ts.heartbeat import start_heartbeat
@@ -40,12 +42,12 @@ def main(arguments: list[str]) -> int:
     token = os.environ.pop(TOKEN_VARIABLE, "")
     connection = Connection(path, JOBS_CHANNEL, token)
     start_heartbeat(path, token)
-    runtime = load(connection)
-    if runtime is None:
+    serve_model = load(connection)
+    if serve_model is None:
         return 1
     # What is loaded now stays: the garbage collector need not look at it again and again.
     gc.freeze()
-    serve(connection, runtime)
+    serve_model()
     return 0
 
 
@@ -55,13 +57,17 @@ def configure_output() -> None:
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
 
 
-def load(connection: Connection) -> Runtime | None:
-    """Receive the load message, load the model and say how it went; return its runtime, or None if that failed."""
+def load(connection: Connection) -> Callable[[], None] | None:
+    """Receive the load message, load the model and say how it went.
+
+    Returns:
+        What serves the model until the frontend says stop; None if loading failed.
+    """
     message = connection.receive(wait=True)
     if message is None or message[0] != LOAD:
         raise ValueError(f"expected the message {LOAD!r} first, got {message!r}")
     try:
-        runtime = make_runtime(message[1], connection)
+        serve_model = load_model(message[1], connection)
     except Exception as error:
         logger.exception("Loading the model failed")
         status, text = load_failure(error)
@@ -69,11 +75,11 @@ def load(connection: Connection) -> Runtime | None:
         connection.send([LOADED, {"ok": False, "status": status, "message": wire_text(text), "traceback": details}])
         return None
     connection.send([LOADED, {"ok": True, "status": 200, "message": "", "traceback": ""}])
-    return runtime
+    return serve_model
 
 
-def make_runtime(load: Load, connection: Connection) -> Runtime:
-    """Load the model that ``load`` describes and return what runs it.
+def load_model(load: Load, connection: Connection) -> Callable[[], None]:
+    """Load the model that ``load`` describes and return what serves it until the frontend says stop.
 
     Raises:
         LoadError: The contract is unknown or the handler not shaped like one.
@@ -81,7 +87,10 @@ def make_runtime(load: Load, connection: Connection) -> Runtime:
     """
     if load["contract"] != "torchserve":
         raise LoadError(f"This worker cannot run the contract {load['contract']!r}; it knows 'torchserve'.")
-    handler = TorchServeHandler(
+    if load["asynchronous"]:
+        return load_asynchronous(load, connection)
+    runtime: Runtime
+    runtime = handler = TorchServeHandler(
         load_service(load),
         connection,
         decode_input=load["decode_input_request"],
@@ -90,8 +99,25 @@ def make_runtime(load: Load, connection: Connection) -> Runtime:
     if load["continuous"]:
         from ts.runtimes.continuous import ContinuousHandler
 
-        return ContinuousHandler(handler)
-    return handler
+        runtime = ContinuousHandler(handler)
+    return partial(serve, connection, runtime)
+
+
+def load_asynchronous(load: Load, connection: Connection) -> Callable[[], None]:
+    """The same for a model whose handler is a coroutine; loading and serving use the same event loop."""
+    import asyncio
+
+    from ts import event_loop
+    from ts.runtimes.async_handler import AsyncHandler
+
+    runner = asyncio.Runner()
+    runtime = AsyncHandler(
+        load_service(load, wait_for=runner.get_loop().run_until_complete),
+        connection,
+        decode_input=load["decode_input_request"],
+        max_response_size=load["max_response_size"],
+    )
+    return partial(event_loop.run, connection, runtime, runner)
 
 
 def load_failure(error: Exception) -> tuple[int, str]:

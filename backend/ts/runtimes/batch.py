@@ -41,6 +41,8 @@ class Batch:
         self._service = service
         self._connection = connection
         self._max_response_size = max_response_size
+        #: Takes in cancellations that have arrived while the handler runs.
+        self._look = connection.look
         self._answers: list[ResultRow] = []
         self._seconds = 0.0
         context = service.context
@@ -53,13 +55,32 @@ class Batch:
         """Call the handler and return its results, one per row; None if it failed and all rows are answered."""
         started = time.perf_counter()
         try:
-            return self._call_handler()
-        except Failure as failure:
-            for row in self.rows:
-                self.fail(row, failure)
+            return self.checked(self._service.entry_point([row.data for row in self.rows], self._service.context))
+        except Exception as error:
+            self.fail_all(failure_of(error))
             return None
         finally:
             self._seconds = time.perf_counter() - started
+
+    def checked(self, results: Any) -> list[Any]:
+        """Return what the handler returned, if it is one result per row.
+
+        Raises:
+            Failure: It is not.
+        """
+        name = self._service.context.model_name
+        if not isinstance(results, list):
+            logger.warning("model: %s, Invalid return type: %s.", name, type(results))
+            raise Failure(503, "Invalid model predict output")
+        if len(results) != len(self.rows):
+            logger.warning(
+                "model: %s, number of batch response mismatched, expect: %d, got: %d.",
+                name,
+                len(self.rows),
+                len(results),
+            )
+            raise Failure(503, "number of batch response mismatched")
+        return results
 
     def answer(self, row: Row, value: Any, stream_next: str | None) -> None:
         """Answer ``row`` with a result, unless it is done; if nobody waits for it any longer, say so instead.
@@ -106,6 +127,11 @@ class Batch:
             failure = Failure(STATUS_CANCELLED, "cancelled")
         self._answers.append((row.job_id, False, failure.status, "", (), b"", wire_text(failure.message)))
 
+    def fail_all(self, failure: Failure) -> None:
+        """Answer every row that is not done with an error."""
+        for row in self.rows:
+            self.fail(row, failure)
+
     def flush(self) -> None:
         """Send the answers that were given, with the handler's time and metrics."""
         answers, self._answers = self._answers, []
@@ -125,7 +151,7 @@ class Batch:
         Raises:
             JobsCancelled: Every row of the batch is done: nobody waits for what the handler computes.
         """
-        self._connection.look()
+        self._look()
         some_done = False
         for index in req_id_map:
             row = self.rows[index]
@@ -138,34 +164,22 @@ class Batch:
         if some_done and all(row.done for row in self.rows):
             raise JobsCancelled("no client waits for this batch any longer")
 
-    def _call_handler(self) -> list[Any]:
-        context = self._service.context
-        try:
-            results = self._service.entry_point([row.data for row in self.rows], context)
-        except JobsCancelled as error:
-            raise Failure(STATUS_CANCELLED, "cancelled") from error
-        except MemoryError as error:
-            logger.exception("System out of memory")
-            raise Failure(507, "Out of resources") from error
-        except PredictionException as error:
-            logger.exception("Prediction error")
-            raise Failure(error_status(error.error_code), str(error.message)) from error
-        except Exception as error:
-            # CUDA tells that its memory ran out, or nearly did, in many ways; all of them name it.
-            if "CUDA" in str(error):
-                logger.exception("CUDA out of memory")
-                raise Failure(507, "Out of resources") from error
-            logger.warning("Invoking custom service failed.", exc_info=True)
-            raise Failure(503, "Prediction failed") from error
-        if not isinstance(results, list):
-            logger.warning("model: %s, Invalid return type: %s.", context.model_name, type(results))
-            raise Failure(503, "Invalid model predict output")
-        if len(results) != len(self.rows):
-            logger.warning(
-                "model: %s, number of batch response mismatched, expect: %d, got: %d.",
-                context.model_name,
-                len(self.rows),
-                len(results),
-            )
-            raise Failure(503, "number of batch response mismatched")
-        return results
+
+def failure_of(error: Exception) -> Failure:
+    """Return what the rows of a call are told when ``error`` came out of it; to be called where it was caught."""
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, JobsCancelled):
+        return Failure(STATUS_CANCELLED, "cancelled")
+    if isinstance(error, MemoryError):
+        logger.exception("System out of memory")
+        return Failure(507, "Out of resources")
+    if isinstance(error, PredictionException):
+        logger.exception("Prediction error")
+        return Failure(error_status(error.error_code), str(error.message))
+    # CUDA tells that its memory ran out, or nearly did, in many ways; all of them name it.
+    if "CUDA" in str(error):
+        logger.exception("CUDA out of memory")
+        return Failure(507, "Out of resources")
+    logger.warning("Invoking custom service failed.", exc_info=True)
+    return Failure(503, "Prediction failed")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
-from types import ModuleType
+from collections.abc import Awaitable, Callable
+from types import CoroutineType, ModuleType
 from typing import Any
 
 from ts.context import Context
@@ -22,17 +22,24 @@ from ts.utils.util import list_classes_from_module
 
 _BUILT_IN = "ts.torch_handler"
 _ENVELOPES = "ts.torch_handler.request_envelope"
+#: ``inspect.CO_COROUTINE``: the code is that of an ``async def``.
+_COROUTINE_FLAG = 0x80
 
 
-def load_service(load: Load) -> Service:
+def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = None) -> Service:
     """Import and initialize the model that ``load`` describes.
+
+    Args:
+        load: What to load.
+        wait_for: Runs a coroutine to its end, if the handler is an asynchronous one.
 
     Raises:
         LoadError: There is no such handler, or it is not shaped like one.
         Exception: Whatever the handler's own code raises.
     """
     module, function_name = _import_handler(load["handler"], load["model_dir"])
-    entry_point, initialize, on_sequence_end = _entry_point(module, function_name)
+    entry_point, initialize, instance = _entry_point(module, function_name)
+    _check_kind(entry_point, load["handler"], asynchronous=wait_for is not None)
     if load["envelope"]:
         entry_point = _wrap_in_envelope(load["envelope"], entry_point)
     service = Service(
@@ -45,7 +52,8 @@ def load_service(load: Load) -> Service:
         load["limit_max_image_pixels"],
         MetricsCache(load["model_name"], load["metrics"]),
     )
-    service.on_sequence_end = on_sequence_end
+    service.on_sequence_end = getattr(instance, "on_sequence_end", None)
+    service.on_cancel = getattr(instance, "on_cancel", None)
     context = service.context
     context.system_properties["server_version"] = load["server_version"]
     context.system_properties["model_version"] = load["model_version"]
@@ -54,8 +62,23 @@ def load_service(load: Load) -> Service:
         context.header_key_sequence_start,
         context.header_key_sequence_end,
     ) = load["header_keys"]
-    initialize(context)
+    outcome = initialize(context)
+    if isinstance(outcome, CoroutineType):
+        if wait_for is None:
+            raise LoadError("initialize is a coroutine; that needs asyncCommunication: true in model-config.yaml.")
+        wait_for(outcome)
     return service
+
+
+def _check_kind(entry_point: EntryPoint, handler: str, *, asynchronous: bool) -> None:
+    """Refuse a coroutine where the worker calls plain functions, and the other way round."""
+    if asynchronous:
+        import inspect  # 10 ms, which only asyncio needs too
+
+        if not inspect.iscoroutinefunction(inspect.unwrap(entry_point)):
+            raise LoadError(f"asyncCommunication is true, so handle must be a coroutine ('async def') in {handler}.")
+    elif getattr(getattr(entry_point, "__code__", None), "co_flags", 0) & _COROUTINE_FLAG:
+        raise LoadError(f"handle is a coroutine in {handler}; that needs asyncCommunication: true in the model config.")
 
 
 def _import_handler(handler: str, model_dir: str) -> tuple[ModuleType, str]:
@@ -99,10 +122,8 @@ def _import_built_in(name: str, handler: str, model_dir: str) -> ModuleType:
         ) from None
 
 
-def _entry_point(
-    module: ModuleType, function_name: str
-) -> tuple[EntryPoint, Callable[[Context], Any], Callable[[str, str], Any] | None]:
-    """Return what is called for a batch, what is called once to load, and what is told of a sequence's end."""
+def _entry_point(module: ModuleType, function_name: str) -> tuple[EntryPoint, Callable[[Context], Any], Any]:
+    """Return what is called for a batch, what is called once to load, and what may have hooks (None if nothing)."""
     function: EntryPoint | None = getattr(module, function_name, None)
     if function is not None:
         return function, lambda context: function(None, context), None
@@ -115,7 +136,7 @@ def _entry_point(
         raise LoadError(f"Expect handle method in class {classes[0]}")
     if not hasattr(instance, "initialize"):
         raise LoadError(f"Expect initialize method in class {classes[0]}")
-    return instance.handle, instance.initialize, getattr(instance, "on_sequence_end", None)
+    return instance.handle, instance.initialize, instance
 
 
 def _wrap_in_envelope(envelope: str, entry_point: EntryPoint) -> EntryPoint:

@@ -1,6 +1,7 @@
 """How the TorchServe contract is run: ``handle(data, context)`` with a list of rows, one result per row.
 
-`TorchServeHandler` runs a batch in one call. The step loop of continuous batching is `ts.runtimes.continuous`.
+`TorchServeHandler` runs a batch in one call. The step loop of continuous batching is `ts.runtimes.continuous`, handlers
+that are coroutines are `ts.runtimes.async_handler`.
 """
 
 from __future__ import annotations
@@ -111,13 +112,22 @@ class TorchServeHandler:
         cancelled = self._connection.cancelled
         if not cancelled:
             return rows
-        dropped = [error_row(row.job_id, STATUS_CANCELLED, "cancelled") for row in rows if row.job_id in cancelled]
+        dropped = [row.job_id for row in rows if row.job_id in cancelled]
         if dropped:
-            self._connection.send_results(dropped, 0.0)
+            self._connection.send_results([error_row(job_id, STATUS_CANCELLED, "cancelled") for job_id in dropped], 0.0)
+            self._tell_cancelled(dropped)
         remaining = [row for row in rows if row.job_id not in cancelled]
         # Nothing else waits to be read or run: what was cancelled is answered now, or was before.
         cancelled.clear()
         return remaining
+
+    def _tell_cancelled(self, job_ids: list[str]) -> None:
+        hook = self._service.on_cancel
+        if hook is not None:
+            try:
+                hook(job_ids)
+            except Exception:
+                logger.exception("on_cancel(%r) failed", job_ids)
 
     def end_sequences(self, ended: Iterable[Sequence[str]]) -> None:
         """Call the handler's ``on_sequence_end``, if it has one; what it raises is logged and nothing more."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig, read_model_config
+from torchserve_py.models.daemon_thread import run_in_daemon_thread
+from torchserve_py.models.dependencies import install_dependencies, packages_dir, venv_python
 from torchserve_py.models.effective import EffectiveConfig, Hardware, RegistrationOverrides, resolve
 from torchserve_py.models.errors import BadParameter, InvalidModel
 from torchserve_py.models.model import Model, Usage
@@ -39,7 +41,10 @@ _STOP_LIMIT = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class RegisterRequest:
-    """A registration call; None = not given. ``max_batch_delay`` is in milliseconds, timeouts in seconds."""
+    """A registration call; None = not given. ``max_batch_delay`` is in milliseconds, timeouts in seconds.
+
+    ``max_workers``, which only a snapshot gives, is ``initial_workers`` where it is not given.
+    """
 
     url: str
     model_name: str | None = None
@@ -48,6 +53,7 @@ class RegisterRequest:
     batch_size: int | None = None
     max_batch_delay: int | None = None
     initial_workers: int | None = None
+    max_workers: int | None = None
     synchronous: bool = True
     response_timeout: int | None = None
     startup_timeout: int | None = None
@@ -90,7 +96,7 @@ class Assembly:
         self._hidden_variables = frozenset(name for name in os.environ if hidden and hidden.fullmatch(name))
 
     async def prepare(self, request: RegisterRequest, *, at_startup: bool) -> Plan:
-        """Obtain the model's files and settle its configuration.
+        """Obtain the model's files, settle its configuration and install its dependencies; may take long.
 
         Raises:
             ArchiveError: The archive could not be fetched or read.
@@ -99,20 +105,33 @@ class Assembly:
         if request.s3_sse_kms:
             raise BadParameter("Parameter s3_sse_kms is not supported yet. A presigned URL needs no signature of ours.")
         settings = self._settings
-        files = await asyncio.to_thread(
-            obtain,
-            request.url,
-            model_store=settings.model_store,
-            temp_dir=settings.temp_dir,
-            allowed_urls=settings.allowed_urls,
-            handler=request.handler,
-            reuse=at_startup,
-        )
+
+        def get(cancellation: Cancellation) -> ModelFiles:
+            return obtain(
+                request.url,
+                model_store=settings.model_store,
+                temp_dir=settings.temp_dir,
+                allowed_urls=settings.allowed_urls,
+                handler=request.handler,
+                reuse=at_startup,
+                cancellation=cancellation,
+            )
+
+        files = await run_in_daemon_thread(get, lambda unwanted: unwanted.remove(downloaded=True))
         try:
-            return self._plan(request, files, at_startup=at_startup)
+            plan = self._plan(request, files, at_startup=at_startup)
+            files = await install_dependencies(
+                files,
+                plan.name,
+                settings.temp_dir,
+                use_venv=plan.config.use_venv,
+                requirements=settings.install_py_dep_per_model,
+                runtime=plan.config.runtime,
+            )
         except BaseException:
             files.remove(downloaded=True)
             raise
+        return replace(plan, files=files)
 
     def _plan(self, request: RegisterRequest, files: ModelFiles, *, at_startup: bool) -> Plan:
         manifest = files.manifest
@@ -132,6 +151,7 @@ class Assembly:
                     batch_size=request.batch_size,
                     max_batch_delay=request.max_batch_delay,
                     initial_workers=request.initial_workers,
+                    max_workers=request.max_workers,
                     response_timeout=request.response_timeout,
                     startup_timeout=request.startup_timeout,
                     runtime=request.runtime,
@@ -187,6 +207,7 @@ class Assembly:
             plan.version,
             plan.url,
             plan.files,
+            plan.handler,
             config,
             dispatcher,
             pool,
@@ -207,12 +228,15 @@ class Assembly:
         }
         if device.cuda_visible_devices is not None:
             environment["CUDA_VISIBLE_DEVICES"] = device.cuda_visible_devices
+        installed, use_venv = plan.files.dependencies_dir, plan.config.use_venv
         return Launch(
             plan.files.model_dir,
             plan.config.runtime,
             environment,
             self._hidden_variables,
             device.devices[0].gpu_index if device.devices else None,
+            venv_python=venv_python(installed) if installed and use_venv else None,
+            packages_dir=packages_dir(installed) if installed and not use_venv else None,
         )
 
     def _load_message(self, plan: Plan, device: Assignment) -> Load:
@@ -227,6 +251,7 @@ class Assembly:
             gpu_id=device.gpu_id,
             batch_size=config.batch_size,
             continuous=config.continuous,
+            asynchronous=config.async_communication,
             sequences=config.stateful,
             envelope=settings.service_envelope,
             decode_input_request=settings.decode_input_request,

@@ -32,6 +32,7 @@ def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -
         "gpu_id": None,
         "batch_size": 4,
         "continuous": False,
+        "asynchronous": False,
         "sequences": False,
         "envelope": None,
         "decode_input_request": True,

@@ -250,3 +250,17 @@ def test_a_describe_request_runs_alone_between_steps(make_worker: Callable[..., 
     assert brief(worker.step()) == [("d", False, "description")]
     assert brief(worker.step()) == [("a", True, "part")]
     assert worker.module.sizes == [1, 1, 1]
+
+
+def test_a_handler_is_told_which_rows_have_left(make_worker: Callable[..., Worker]) -> None:
+    hook = """
+        def on_cancel(self, request_ids):
+            for job_id in request_ids:
+                del self.remaining[job_id]
+    """
+    worker = make_worker(COUNTDOWN.rstrip() + "\n" + hook, continuous=True)
+    worker.peer.send("infer", [row("a", b"9"), row("b", b"9")])
+    worker.step()
+    worker.peer.send("cancel", ["a"])
+    worker.step()
+    assert worker.service.entry_point.__self__.remaining == {"b": 7}  # type: ignore[attr-defined]

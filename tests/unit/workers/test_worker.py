@@ -73,6 +73,7 @@ class Bench:
             gpu_id=None,
             batch_size=1,
             continuous=False,
+            asynchronous=False,
             sequences=False,
             envelope=None,
             decode_input_request=True,

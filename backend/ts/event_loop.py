@@ -1,0 +1,124 @@
+"""The worker's main loop for models whose code is asynchronous: every job is a task of one event loop, no threads.
+
+The loop watches the connection. A job that arrives becomes a task at once, whatever else runs; answers go out in
+whatever order the tasks give them; a job that nobody waits for any longer has its task cancelled. How a job is run is
+the runtime's business (`AsyncRuntime`).
+
+Writing blocks: the frontend stops reading only while all readers of this worker's responses are slow, and then the
+worker is to be slow too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from ts.connection import Connection, FrontendGone
+from ts.protocol.messages import END_SEQUENCE, INFER, STATUS_CANCELLED, STOP, InferRow
+from ts.runtimes.responses import error_row
+
+logger = logging.getLogger(__name__)
+
+
+class AsyncRuntime(Protocol):
+    """How one job of an asynchronous model is run."""
+
+    async def run_job(self, wire_row: InferRow) -> None:
+        """Run the model for one job; its last answer is given when this returns.
+
+        It is cancelled when nobody waits for the job any longer, and need not answer then. What it raises otherwise is
+        a defect and ends the worker.
+        """
+
+    def end_sequences(self, ended: Iterable[Sequence[str]]) -> None:
+        """Tell the model that sequences are over: pairs of id and reason."""
+
+
+def run(connection: Connection, runtime: AsyncRuntime, runner: asyncio.Runner) -> None:
+    """Run jobs in the loop of ``runner`` until the frontend says stop, or goes away; then cancel what still runs."""
+    with runner:
+        runner.run(_serve(connection, runtime))
+
+
+async def _serve(connection: Connection, runtime: AsyncRuntime) -> None:
+    await _Jobs(connection, runtime).serve()
+
+
+class _Jobs:
+    """The jobs that run now, each a task."""
+
+    def __init__(self, connection: Connection, runtime: AsyncRuntime) -> None:
+        self._connection = connection
+        self._runtime = runtime
+        self._loop = asyncio.get_running_loop()
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._told: set[str] = set()  # jobs whose task was cancelled and has not ended yet
+
+    async def serve(self) -> None:
+        """Take in messages until there are no more to come.
+
+        Raises:
+            FrameError: What came is no frame.
+            ValueError: A message of an unknown kind came.
+        """
+        self._loop.add_reader(self._connection, self._take_in)
+        try:
+            await self._stopped
+        finally:
+            self._loop.remove_reader(self._connection)
+
+    def _take_in(self) -> None:
+        try:
+            while (message := self._connection.receive(wait=False)) is not None:
+                if message[0] == INFER:
+                    for wire_row in message[1]:
+                        self._start(wire_row)
+                elif message[0] == END_SEQUENCE:
+                    self._runtime.end_sequences(message[1])
+                elif message[0] == STOP:
+                    self._end(None)
+                else:
+                    raise ValueError(f"the frontend sent a message of unknown kind {message[0]!r}")
+            self._cancel()
+        except FrontendGone:
+            self._end(None)
+        except Exception as error:
+            self._end(error)
+
+    def _start(self, wire_row: InferRow) -> None:
+        job_id = wire_row[0]
+        task = self._tasks[job_id] = self._loop.create_task(self._runtime.run_job(wire_row))
+        task.add_done_callback(lambda task: self._ended(job_id, task))
+
+    def _cancel(self) -> None:
+        """Cancel the tasks of jobs that nobody waits for any longer: each once, it may need time to clean up."""
+        cancelled = self._connection.cancelled
+        for job_id in cancelled - self._told:
+            task = self._tasks.get(job_id)
+            if task is None:  # the cancellation crossed the job's last answer on the way
+                cancelled.discard(job_id)
+            else:
+                self._told.add(job_id)
+                task.cancel()
+
+    def _ended(self, job_id: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[job_id]
+        if task.cancelled():
+            if job_id in self._told:
+                self._connection.send_results([error_row(job_id, STATUS_CANCELLED, "cancelled")], 0.0)
+            elif not self._stopped.done():
+                self._end(RuntimeError(f"the task of job {job_id} was cancelled, but not by the frontend"))
+        elif (error := task.exception()) is not None and isinstance(error, Exception):
+            self._end(error)
+        self._told.discard(job_id)
+        self._connection.cancelled.discard(job_id)
+
+    def _end(self, error: Exception | None) -> None:
+        if not self._stopped.done():
+            if error is None:
+                self._stopped.set_result(None)
+            else:
+                self._stopped.set_exception(error)

@@ -1,0 +1,100 @@
+"""How an asynchronous TorchServe handler is run (``asyncCommunication: true``): ``async def handle(data, context)``.
+
+Every request is a call of its own, with one row, as soon as it arrives and however many run already. So a handler can
+feed an engine that batches for itself, as those for vLLM do. Each call gets a context of its own: what the handler hung
+on the context while loading is there, the parts that belong to requests are the call's.
+
+A call whose client leaves is cancelled: the handler sees `asyncio.CancelledError` where it awaits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ts.connection import Connection
+from ts.protocol.messages import InferRow
+from ts.runtimes.batch import Batch, failure_of
+from ts.runtimes.errors import Failure
+from ts.runtimes.rows import Row
+from ts.runtimes.torchserve_handler import TorchServeHandler
+from ts.service import Service
+
+logger = logging.getLogger(__name__)
+
+
+class AsyncHandler:
+    """Runs every request as a call of its own; see `ts.event_loop`.
+
+    Args:
+        service: The loaded model.
+        connection: Where the answers go.
+        decode_input: Whether JSON and text bodies are decoded for the handler.
+        max_response_size: The largest body in bytes that one part of a response may have.
+    """
+
+    def __init__(self, service: Service, connection: Connection, *, decode_input: bool, max_response_size: int) -> None:
+        self._handler = TorchServeHandler(
+            service, connection, decode_input=decode_input, max_response_size=max_response_size
+        )
+        self._service = service
+        self._connection = connection
+        self._max_response_size = max_response_size
+
+    async def run_job(self, wire_row: InferRow) -> None:
+        """Call the handler for one request and answer it."""
+        for row in self._handler.read_rows([wire_row]):
+            await Call(self._service, row, self._connection, self._max_response_size).run_to_end()
+
+    def end_sequences(self, ended: Iterable[Sequence[str]]) -> None:
+        """Tell the handler that sequences are over."""
+        self._handler.end_sequences(ended)
+
+
+class Call(Batch):
+    """One call of an asynchronous handler: a batch of one row."""
+
+    def __init__(self, service: Service, row: Row, connection: Connection, max_response_size: int) -> None:
+        own = copy.copy(service)
+        own.context = copy.copy(service.context)
+        # The metrics are shared, and what is reported by any call leaves with the next answer; the request is not.
+        own.context.metrics = copy.copy(service.context.metrics)
+        own.context.stopping_criteria = None
+        super().__init__(own, [row], connection, max_response_size)
+        self._look = _leave_it_to_the_loop
+
+    async def run_to_end(self) -> None:
+        """Call the handler and answer the row.
+
+        Raises:
+            asyncio.CancelledError: This task was cancelled; the row is not answered.
+        """
+        started = time.perf_counter()
+        (row,) = self.rows
+        try:
+            answer = self._service.entry_point([row.data], self._service.context)
+            (result,) = self.checked(await answer if inspect.isawaitable(answer) else answer)
+            self.answer(row, result, "false" if row.streaming else None)
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            logger.warning("The handler was cancelled by its own code.", exc_info=True)
+            self.fail(row, Failure(503, "Prediction failed"))
+        except Exception as error:
+            self.fail_all(failure_of(error))
+        self._seconds = time.perf_counter() - started
+        self.flush()
+
+
+def _leave_it_to_the_loop() -> Any:
+    """Take in nothing while a handler sends a part: the event loop reads as soon as the handler awaits something."""
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
