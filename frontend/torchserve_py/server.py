@@ -8,13 +8,13 @@ doors (api) ──▶ registry (models) ──▶ dispatcher ──▶ scheduler
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import importlib
 import logging
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +28,10 @@ from torchserve_py.metrics.metric_log import FLUSH_INTERVAL
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.metrics.system import SystemMetrics
 from torchserve_py.models.registry import ModelRegistry
+from torchserve_py.models.snapshot import SnapshotWriter
 from torchserve_py.settings import Settings, SettingsError, resolve
 from torchserve_py.workers.listener import WorkerListener
+from torchserve_py.workflows.registry import WorkflowRegistry
 
 if TYPE_CHECKING:
     from torchserve_py.api.grpc.listeners import GrpcDoors
@@ -51,6 +53,9 @@ class Server:
         self._metrics = ServerMetrics(plan=_metrics_plan(settings))
         self._listener = WorkerListener(settings.temp_dir)
         self._registry = ModelRegistry(settings, self._listener, self._metrics)
+        self._workflows = WorkflowRegistry(settings, self._registry)
+        self._snapshots = SnapshotWriter(settings, self._registry)
+        self._registry.on_change = self._snapshots.changed
         self._system_metrics = SystemMetrics(
             self._metrics,
             command=settings.system_metrics_cmd,
@@ -72,13 +77,14 @@ class Server:
             self._registry.load_startup_models(),
             asyncio.to_thread(importlib.import_module, "torchserve_py.api.listener"),
         )
-        self._doors = await listener.start_doors(self._settings, self._registry, self._metrics)
+        self._doors = await listener.start_doors(self._settings, self._registry, self._workflows, self._metrics)
         grpc_listeners = await asyncio.to_thread(importlib.import_module, "torchserve_py.api.grpc.listeners")
         self._grpc_doors = await grpc_listeners.start_grpc_doors(self._settings, self._registry, self._doors.tokens)
         if not self._settings.disable_system_metrics:
             self._background.append(asyncio.create_task(self._collect_system_metrics()))
         if self._settings.metrics_mode != "prometheus":
             self._background.append(asyncio.create_task(self._write_metric_logs()))
+        await self._snapshots.started()
 
     async def drain(self) -> None:
         """Refuse new work and let what was accepted finish, within the drain limit."""
@@ -94,6 +100,7 @@ class Server:
         """End everything: open requests are answered, workers are gone when this returns."""
         for task in self._background:
             task.cancel()
+        await self._snapshots.stopping()
         closing = [self._registry.close()]
         if self._doors is not None:
             closing.append(self._doors.close())
@@ -122,7 +129,7 @@ def _metrics_plan(settings: Settings) -> MetricsPlan:
 
 
 async def serve(settings: Settings) -> None:
-    """Run a server until SIGTERM or SIGINT; a second signal cuts the drain short.
+    """Run a server until SIGTERM or SIGINT, which cuts the start short, too; a second signal does so with the drain.
 
     Raises:
         OSError: An address cannot be bound.
@@ -133,23 +140,34 @@ async def serve(settings: Settings) -> None:
         loop.add_signal_handler(number, signals.put_nowait, number)
     server = Server(settings)
     try:
-        await server.start()
-        # What exists now lives as long as the server: the collector need not look at it again and again.
-        gc.collect()
-        gc.freeze()
-        print(STARTED_LINE, flush=True)  # launchers wait for exactly this line
-        received = await signals.get()
-        logger.info("%s received", received.name)
-        drain = asyncio.create_task(server.drain())
-        hurry = asyncio.create_task(signals.get())
-        await asyncio.wait([drain, hurry], return_when=asyncio.FIRST_COMPLETED)
-        for task in (drain, hurry):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        received = await _until_signal(server.start(), signals)
+        if received is None:
+            # What exists now lives as long as the server: the collector need not look at it again and again.
+            gc.collect()
+            gc.freeze()
+            print(STARTED_LINE, flush=True)  # launchers wait for exactly this line
+            received = await signals.get()
+            logger.info("%s received", received.name)
+            await _until_signal(server.drain(), signals)
+        else:
+            logger.info("%s received during the start", received.name)
     finally:
         await server.stop()
     logger.info("The server has stopped")
+
+
+async def _until_signal(
+    work: Coroutine[None, None, None], signals: asyncio.Queue[signal.Signals]
+) -> signal.Signals | None:
+    """Do the work and return None, or give it up when a signal comes and return that; raises what the work raises."""
+    working, signalled = asyncio.create_task(work), asyncio.create_task(signals.get())
+    await asyncio.wait([working, signalled], return_when=asyncio.FIRST_COMPLETED)
+    for task in (working, signalled):
+        task.cancel()
+    await asyncio.wait([working, signalled])
+    if not working.cancelled():
+        working.result()
+    return None if signalled.cancelled() else signalled.result()
 
 
 def run(settings: Settings) -> int:

@@ -2,7 +2,7 @@
 
 The first source that gives a value wins: environment variable (those without a fixed role only where the file says
 ``enable_envvars_config=true``), flag, file, default. There is one file: ``TS_CONFIG_FILE``, else ``--ts-config``, else
-``config.properties`` in the current directory, else none.
+the newest snapshot (unless ``--no-config-snapshots``), else ``config.properties`` in the current directory, else none.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from torchserve_py.flags import JVM_FLAGS, Flags, parse_flags
 from torchserve_py.log_config import is_log4j
 from torchserve_py.properties import PropertiesError, Property, read_properties
 from torchserve_py.settings_table import INTERNAL_KEYS, JVM_KEYS, PENDING, SOURCES, Settings, Source, env_of
+from torchserve_py.snapshot_file import newest_snapshot
 
-__all__ = ["Effective", "Resolution", "Settings", "SettingsError", "load", "resolve"]
+__all__ = ["Effective", "Resolution", "Settings", "SettingsError", "default_of", "load", "resolve"]
 
 _log = logging.getLogger(__name__)
 _REFERENCE = re.compile(r"\$\$(\w+)\$\$")
@@ -102,12 +103,13 @@ class _Resolver:
         self._check_environment(env_enabled=env_enabled)
         self._check_pending()
         self._check_tls()
+        self._check_snapshot()
         return self._out
 
     # The file
 
     def _read_file(self) -> None:
-        named = self._environ.get("TS_CONFIG_FILE") or self._flags.ts_config
+        named = self._environ.get("TS_CONFIG_FILE") or self._flags.ts_config or self._newest_snapshot()
         if named is None:
             if not (self._cwd / "config.properties").is_file():
                 return
@@ -131,6 +133,19 @@ class _Resolver:
                     f"{named}:{entry.line}: {entry.key} replaces its value of line {earlier.line}; keep one of them"
                 )
             self._properties[entry.key] = entry
+
+    def _newest_snapshot(self) -> str | None:
+        if self._flags.no_config_snapshots:
+            return None
+        found = newest_snapshot(self._cwd / self._environ.get("LOG_LOCATION", "logs"))
+        if found is None:
+            return None
+        path = str(found.relative_to(self._cwd) if found.is_relative_to(self._cwd) else found)
+        passed_over = " instead of config.properties" if (self._cwd / "config.properties").is_file() else ""
+        self._out.warnings.append(
+            f"The configuration is that of the snapshot {path}{passed_over}; --no-config-snapshots starts without it"
+        )
+        return path
 
     def _place(self, entry: Property) -> str:
         return f"{self._file}:{entry.line}"
@@ -198,7 +213,7 @@ class _Resolver:
             for name in PENDING
             if (each := self._out.effective.get(name)) is not None
             and each.origin != _DEFAULT
-            and each.value != _default_of(name, self._cwd)
+            and each.value != default_of(name, self._cwd)
         ]
         if without_effect:
             self._out.warnings.append(f"Not supported in this version yet, or not wholly: {', '.join(without_effect)}")
@@ -221,6 +236,18 @@ class _Resolver:
             elif not path.is_file():
                 origin = self._out.effective[name].origin
                 self._out.errors.append(f"Invalid configuration: {origin}: {name} = {path}: no such file")
+
+    def _check_snapshot(self) -> None:
+        """Tell of archives that a snapshot needs, and of the flag that it overrides."""
+        snapshot, store, wanted = (
+            self._out.effective.get(name) for name in ("model_snapshot", "model_store", "load_models")
+        )
+        if snapshot is None or snapshot.value is None:
+            return
+        if store is not None:
+            self._out.errors += snapshot.value.missing(store.value)
+        if wanted is not None and wanted.origin == f"flag {SOURCES['load_models'].flag}":
+            self._out.warnings.append(f"--models has no effect: {snapshot.origin} says which models are loaded")
 
     # Values
 
@@ -284,11 +311,11 @@ class _Resolver:
         if name == "model_store":
             self._out.errors.append("Missing mandatory parameter --model-store")
             return
-        self._out.effective[name] = Effective(_default_of(name, self._cwd), _DEFAULT)
+        self._out.effective[name] = Effective(default_of(name, self._cwd), _DEFAULT)
 
     def _read(self, name: str, source: Source, text: str, origin: str, described: str) -> None:
         """Store the value that ``text`` stands for; an empty one unsets a setting whose default is "none"."""
-        if not text.strip() and _default_of(name, self._cwd) is None:
+        if not text.strip() and default_of(name, self._cwd) is None:
             self._out.effective[name] = Effective(None, origin)
             return
         try:
@@ -304,7 +331,8 @@ class _Resolver:
 _FIELDS = {each.name: each for each in fields(Settings)}
 
 
-def _default_of(name: str, cwd: Path) -> Any:
+def default_of(name: str, cwd: Path) -> Any:
+    """The default of a setting, `dataclasses.MISSING` where it is mandatory; relative paths start from ``cwd``."""
     setting = _FIELDS[name]
     if setting.default_factory is not MISSING:
         return setting.default_factory()

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from torchserve_py import value_kinds as kinds
 from torchserve_py.addresses import Address
 from torchserve_py.archive.model_spec import ModelSpec
+from torchserve_py.snapshot_file import Snapshot
 from torchserve_py.value_kinds import Kind, ModelsMap
 
 T = TypeVar("T")
@@ -132,9 +133,15 @@ class Settings:
         default_factory=dict,
         metadata=_from(kinds.models_map, "settings per model and version, as JSON", env=None),
     )
-    model_snapshot: dict[str, Any] = field(
-        default_factory=dict,
-        metadata=_from(kinds.json_object, "models of a snapshot, written by the server, as JSON", env=None),
+    model_snapshot: Snapshot | None = _setting(
+        kinds.snapshot,
+        None,
+        "models to serve instead of `load_models`; the server writes it into its snapshots",
+        env=None,
+        default_text="none",
+    )
+    snapshots_kept: int = _setting(
+        kinds.integer(1), 10, "how many snapshots are kept; each new one replaces the oldest beyond that"
     )
     enable_model_api: bool = _setting(
         kinds.boolean,
@@ -358,8 +365,6 @@ INTERNAL_KEYS = ("model_server_home", "python", "tsConfigFile", "version")
 #: start-up): read and checked. Who adds the feature removes them here.
 PENDING = (
     "workflow_store",
-    "model_snapshot",
-    "install_py_dep_per_model",
     "initial_distribution_port",
     "cpu_launcher_enable",
     "cpu_launcher_args",

@@ -16,6 +16,7 @@ from torchserve_py.addresses import Address, parse_address
 from torchserve_py.archive.model_spec import ModelSpec, parse_model_specs
 from torchserve_py.log_config import is_log4j, read_log_config
 from torchserve_py.metrics.config import read_metrics_config
+from torchserve_py.snapshot_file import parse_snapshot
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -207,5 +208,5 @@ def _read_models_map(text: str, base: Path) -> ModelsMap:
     return models
 
 
-json_object = Kind("a JSON object", _read_json_object)
+snapshot = Kind("the JSON of a snapshot that a server has written", parse_snapshot)
 models_map = Kind('a JSON object: {"model": {"version": {"batchSize": 4, ...}}}', _read_models_map)

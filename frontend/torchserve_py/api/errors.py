@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.models import errors as model_errors
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.workflows.errors import WorkflowError
 
 INTERNAL: Final = "InternalServerException"
 UNAVAILABLE: Final = "ServiceUnavailableException"
@@ -85,6 +86,7 @@ def invalid_message(detail: str = "") -> Failure:
 
 _MODEL_ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
     model_errors.BadParameter: (400, "BadRequestException"),
+    model_errors.DependencyError: (400, "ModelException"),
     model_errors.InvalidModel: (400, "InvalidModelException"),
     model_errors.DefaultVersionInUse: (403, "InvalidModelVersionException"),
     model_errors.ModelNotFound: (404, "ModelNotFoundException"),
@@ -93,17 +95,18 @@ _MODEL_ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
     model_errors.VersionConflict: (409, "ConflictStatusException"),
     model_errors.NotEnoughDevices: (500, "WorkerInitializationException"),
     model_errors.NoDescribeWorker: (503, UNAVAILABLE),
+    model_errors.ShuttingDown: (503, UNAVAILABLE),
 }
 
 
 def failure_of(error: Exception) -> Failure:
-    """What a client is told about an exception of a door or of the model registry.
+    """What a client is told about an exception of a door, of the model registry or of the workflow registry.
 
     An exception that nobody foresaw is an internal error under its class name, as in TorchServe.
     """
     if isinstance(error, DoorError):
         return error.failure
-    if isinstance(error, ArchiveError):
+    if isinstance(error, (ArchiveError, WorkflowError)):
         return Failure(error.status, error.error_type, str(error))
     if isinstance(error, model_errors.WorkersFailed):
         return Failure(error.status, INTERNAL, str(error))

@@ -1,8 +1,8 @@
 """Whether the server is well: three questions that are not the same.
 
 ``/ping`` is TorchServe's: does every model have the workers it should have. ``/live``: does this process serve at all;
-if not, restart it. ``/ready``: should it get traffic; not before every start-up model has its workers, and not while it
-shuts down.
+if not, restart it. ``/ready``: should it get traffic; not before every start-up model has its workers, not when one
+could not be loaded at all, and not while it shuts down.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torchserve_py.api.errors import not_found
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import Route, Routes
 from torchserve_py.api.token_authorization import TokenType
+from torchserve_py.archive.model_spec import fallback_name
 
 if TYPE_CHECKING:
     from torchserve_py.models.registry import ModelRegistry
@@ -56,7 +57,12 @@ class HealthDoor:
         reasons = []
         if self.draining:
             reasons.append("The server is shutting down.")
-        if not self._registry.startup_ready():
+        # Without the error and the place, which may hold a path or a token: whoever probes need not have a key.
+        reasons += [
+            f'The start-up model "{spec.name or fallback_name(spec.location)}" could not be loaded; the log says why.'
+            for spec in self._registry.not_loaded
+        ]
+        if not self._registry.not_loaded and not self._registry.startup_ready():
             reasons.append("A start-up model does not have its minimum of workers yet.")
         if reasons:
             return await self._responses.send_json(request, 503, {"status": "NotReady", "reasons": reasons})

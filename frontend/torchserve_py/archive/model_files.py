@@ -26,6 +26,7 @@ class ModelFiles:
     model_dir       what a worker gets as `model_dir`
     unpacked_dir    the private folder that was made for an archive; None for a folder, which is used in place
     downloaded      the file in the model store that was downloaded for it, if any
+    dependencies_dir  the private folder with the packages that were installed for it, if any
     """
 
     name: str
@@ -33,6 +34,7 @@ class ModelFiles:
     manifest: Manifest
     unpacked_dir: Path | None = None
     downloaded: Path | None = None
+    dependencies_dir: Path | None = None
 
     @property
     def config_file(self) -> Path | None:
@@ -40,12 +42,13 @@ class ModelFiles:
         return self.model_dir / self.manifest.config_file if self.manifest.config_file else None
 
     def remove(self, *, downloaded: bool = False) -> None:
-        """Delete what was unpacked, and with `downloaded` (the model is unregistered) the downloaded file as well.
+        """Delete what was unpacked and installed, and with `downloaded` (the model is unregistered) the download as well.
 
         A folder of the user's is never touched. Nothing happens where the files are gone already.
         """
-        if self.unpacked_dir:
-            shutil.rmtree(self.unpacked_dir, ignore_errors=True)
+        for folder in (self.unpacked_dir, self.dependencies_dir):
+            if folder:
+                shutil.rmtree(folder, ignore_errors=True)
         if downloaded and self.downloaded:
             self.downloaded.unlink(missing_ok=True)
 

@@ -19,6 +19,8 @@ DEFAULT_BATCH_SIZE = 1
 DEFAULT_MAX_BATCH_DELAY_MS = 100
 DEFAULT_MAX_RETRY_TIMEOUT = 300
 DEFAULT_RUNTIME = "python"
+MAX_ASYNC_JOBS = 1024
+"""Requests that one asynchronous worker is given at once; TorchServe knows no bound, and no queue before the worker."""
 RUNTIMES = ("python", "python3")
 """Interpreters that run a worker: the server's own, or `python3` from PATH. The C++ backend `LSP` is not run."""
 
@@ -48,11 +50,13 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationOverrides:
-    """What a registration call says. None = not given. `max_batch_delay` is milliseconds, timeouts are seconds."""
+    """What a registration call or a snapshot says. None = not given. `max_batch_delay` is milliseconds, timeouts are
+    seconds; without `max_workers` there are as many workers as `initial_workers` says."""
 
     batch_size: int | None = None
     max_batch_delay: int | None = None
     initial_workers: int | None = None
+    max_workers: int | None = None
     response_timeout: int | None = None
     startup_timeout: int | None = None
     runtime: str | None = None
@@ -100,10 +104,10 @@ class EffectiveConfig:
                 restart_expired=self.restart_expired_sequences,
             )
         return Policy(
-            batch_size=self.batch_size,
+            batch_size=MAX_ASYNC_JOBS if self.async_communication else self.batch_size,
             max_batch_delay=self.max_batch_delay_ms / 1000,
             queue_size=self.job_queue_size,
-            continuous=self.continuous,
+            continuous=self.continuous or self.async_communication,
             job_ticket=self.use_job_ticket,
             sequences=sequences,
         )
@@ -134,8 +138,12 @@ def resolve(
     def first(override: int | None, in_yaml: int | None, json_key: str, default: int) -> int:
         return next(value for value in (override, in_yaml, json.get(json_key), default) if value is not None)
 
+    batch_size = first(overrides.batch_size, yaml.batch_size, "batchSize", DEFAULT_BATCH_SIZE)
+    if yaml.async_communication and batch_size > 1:
+        problem = f"asyncCommunication is true but the batch size is {batch_size}; each request is a call of its own"
+        raise InvalidModelConfig(yaml.source, [f"{problem}, so it must be 1"])
     return EffectiveConfig(
-        batch_size=first(overrides.batch_size, yaml.batch_size, "batchSize", DEFAULT_BATCH_SIZE),
+        batch_size=batch_size,
         max_batch_delay_ms=first(
             overrides.max_batch_delay, yaml.max_batch_delay_ms, "maxBatchDelay", DEFAULT_MAX_BATCH_DELAY_MS
         ),
@@ -252,7 +260,7 @@ def _workers(
     """The least and the most workers. A place that gives only the least means that many; one that gives only the most
     bounds what the next place says."""
     if overrides.initial_workers is not None:
-        return overrides.initial_workers, overrides.initial_workers
+        return overrides.initial_workers, max(overrides.initial_workers, overrides.max_workers or 0)
     bound = MAX_INT
     for low, high in ((yaml.min_workers, yaml.max_workers), (json.get("minWorkers"), json.get("maxWorkers"))):
         bound = min(bound, high or MAX_INT)

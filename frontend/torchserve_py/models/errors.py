@@ -34,6 +34,17 @@ class InvalidModel(ModelError):
     """What was fetched is not a model that can be served; the message says why."""
 
 
+class DependencyError(ModelError):
+    """The packages that a model asks for could not be installed."""
+
+
+class ShuttingDown(ModelError):
+    """A registration came, or was not done yet, when the server began to shut down."""
+
+    def __init__(self) -> None:
+        super().__init__("The server is shutting down and accepts no new work.")
+
+
 class VersionConflict(ModelError):
     """That version of that model is registered already."""
 

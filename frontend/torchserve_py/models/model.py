@@ -54,6 +54,7 @@ class Model:
         version: str,
         url: str,
         files: ModelFiles,
+        handler: str,
         config: EffectiveConfig,
         dispatcher: Dispatcher,
         pool: WorkerPool,
@@ -65,6 +66,7 @@ class Model:
         self.version = version
         self.url = url
         self.files = files
+        self.handler = handler
         self.config = config
         self.pool = pool
         self.dispatcher = dispatcher

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torchserve_py.archive.errors import ArchiveError
-from torchserve_py.archive.model_spec import ModelSpec, expand_model_specs
+from torchserve_py.archive.model_spec import ModelSpec
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.assembly import Assembly, Plan, RegisterRequest
 from torchserve_py.models.errors import (
@@ -18,13 +18,16 @@ from torchserve_py.models.errors import (
     ModelError,
     ModelNotFound,
     ModelVersionNotFound,
+    ShuttingDown,
     UnregisterTimeout,
     VersionConflict,
     WorkersFailed,
 )
 from torchserve_py.models.model import Model, Usage
+from torchserve_py.models.startup import StartupModel, startup_models
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.settings import Settings
+from torchserve_py.snapshot_file import SavedModel
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.worker import WorkerFailed
 
@@ -72,6 +75,12 @@ class ModelRegistry:
         self._metrics = metrics
         self._names: dict[str, _Versions] = {}
         self._changes: set[asyncio.Task[Any]] = set()
+        self._preparations: set[asyncio.Task[Plan]] = set()
+        self._closing = False
+        #: The start-up models that could not be registered and have not been since.
+        self.not_loaded: list[ModelSpec] = []
+        #: Called after each change of what is served, and of how many workers serve it.
+        self.on_change: Callable[[], None] = lambda: None
         #: What describe shows of workers and GPUs; who collects the system metrics keeps it fresh.
         self.usage = Usage()
         self._assembly = Assembly(settings, listener, metrics, self.usage)
@@ -116,8 +125,8 @@ class ModelRegistry:
         return all(model.pool.healthy for _, model in self.models())
 
     def startup_ready(self) -> bool:
-        """Whether every model loaded at start-up has its minimum of workers."""
-        return all(model.is_ready for model in self._all() if model.loaded_at_startup)
+        """Whether every start-up model is registered and has its minimum of workers."""
+        return not self.not_loaded and all(model.is_ready for model in self._all() if model.loaded_at_startup)
 
     def worker_pids(self) -> list[int]:
         """Return the process ids of all workers."""
@@ -126,27 +135,35 @@ class ModelRegistry:
     # Changing.
 
     async def load_startup_models(self) -> None:
-        """Register what ``load_models`` names; a model that cannot be is logged, and the others are served."""
-        specs = expand_model_specs(self._settings.load_models, self._settings.model_store)
+        """Register what the settings name; a model that cannot be is logged, and the others are served."""
+        wanted = startup_models(self._settings)
         async with asyncio.TaskGroup() as group:
-            plans = [group.create_task(self._prepare_at_startup(spec)) for spec in specs]
-            for spec, plan in zip(specs, plans, strict=True):  # in this order: of two equal ones the first is served
-                self._add_at_startup(spec, await plan)
+            plans = [group.create_task(self._prepare_at_startup(each)) for each in wanted]
+            for each, plan in zip(wanted, plans, strict=True):  # in this order: of two equal ones the first is served
+                self._add_at_startup(each, await plan)
+
+    def saved_models(self) -> list[SavedModel]:
+        """What is served, as a snapshot has it; a location is what the model was registered with."""
+        return [_saved(model, is_default=model is self._names[model.name].default) for model in self._all()]
 
     async def register(self, request: RegisterRequest) -> RegisterResult:
         """Register a model and start its workers; wait for them when the request is synchronous.
 
         Raises:
             ArchiveError: The archive could not be fetched or read.
-            ModelError: It cannot be served, or its workers did not start (then it is not registered).
+            ModelError: It cannot be served, or its workers did not start (then it is not registered), or the server is
+                shutting down.
         """
-        model = self._add(await self._assembly.prepare(request, at_startup=False))
+        model = self._add(await self._prepare(request, at_startup=False))
+        self.not_loaded = [spec for spec in self.not_loaded if not _is_loaded_by(spec, model)]
         wanted = model.config.min_workers
         if wanted == 0:
+            self.on_change()
             return RegisterResult(model.name, model.version, 0, 0, pending=False)
         scaling = model.pool.scale(model.config.min_workers, model.config.max_workers)
         if not request.synchronous:
             self._start(_logged(scaling))
+            self.on_change()
             return RegisterResult(model.name, model.version, 0, wanted, pending=True)
         try:
             await asyncio.shield(self._start(scaling))
@@ -154,6 +171,7 @@ class ModelRegistry:
             if model in self._all():  # somebody may have unregistered it meanwhile
                 await self._start(self._remove(model))
             raise WorkersFailed(model.name, model.version, failure.status) from failure
+        self.on_change()
         return RegisterResult(model.name, model.version, model.pool.ready_count, wanted, pending=False)
 
     async def scale(
@@ -170,11 +188,14 @@ class ModelRegistry:
         scaling = model.pool.scale(min_workers, max_workers)
         if not synchronous:
             self._start(_logged(scaling))
+            self.on_change()
             return ScaleResult(pending=True, workers=model.pool.ready_count, wanted=min_workers)
         try:
             await asyncio.shield(self._start(scaling))
         except WorkerFailed as failure:
             raise WorkersFailed(name, version, failure.status) from failure
+        finally:
+            self.on_change()
         return ScaleResult(pending=False, workers=model.pool.ready_count, wanted=min_workers)
 
     def set_default(self, name: str, version: str) -> None:
@@ -190,6 +211,7 @@ class ModelRegistry:
         if version not in versions.models:
             raise DefaultVersionNotFound(name, version)
         versions.default = versions.models[version]
+        self.on_change()
 
     async def unregister(self, name: str, version: str | None = None) -> None:
         """Stop serving a version of a model (the default one when None) and remove its files; its jobs are answered.
@@ -207,11 +229,20 @@ class ModelRegistry:
             raise UnregisterTimeout(name)
 
     async def drain(self, limit: float) -> bool:
-        """Let every model finish what it has, at most ``limit`` seconds; return whether nothing is left."""
+        """Let every model finish what it has, at most ``limit`` seconds; return whether nothing is left.
+
+        Nothing is registered any more.
+        """
+        self._closing = True
         return all(await asyncio.gather(*(model.dispatcher.drain(limit) for model in self._all())))
 
     async def close(self) -> None:
         """End every model; what still runs, and what comes, is told that the server is shutting down."""
+        self._closing = True
+        for preparation in self._preparations:
+            preparation.cancel()
+        if self._preparations:
+            await asyncio.wait(self._preparations, timeout=_CLOSE_LIMIT)
         models = self._all()
         await asyncio.gather(*(model.end(Cause.draining, _CLOSE_LIMIT) for model in models))
         if self._changes:  # they end with the workers that they wait for
@@ -223,6 +254,28 @@ class ModelRegistry:
 
     def _all(self) -> Sequence[Model]:
         return [model for versions in self._names.values() for model in versions.models.values()]
+
+    async def _prepare(self, request: RegisterRequest, *, at_startup: bool) -> Plan:
+        """Prepare a registration, unless the server closes meanwhile."""
+        self._check_open()
+        preparation = asyncio.create_task(self._assembly.prepare(request, at_startup=at_startup))
+        self._preparations.add(preparation)
+        preparation.add_done_callback(self._preparations.discard)
+        try:
+            plan = await preparation
+            self._check_open()
+        except asyncio.CancelledError:
+            if preparation.cancelled():
+                self._check_open()
+            raise
+        except ShuttingDown:
+            preparation.result().files.remove(downloaded=True)
+            raise
+        return plan
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ShuttingDown
 
     def _add(self, plan: Plan) -> Model:
         versions = self._names.get(plan.name)
@@ -245,6 +298,7 @@ class ModelRegistry:
             del self._names[model.name]
         elif versions.default is model:  # its workers did not start, and there is a second version by now
             versions.default = next(iter(versions.models.values()))
+        self.on_change()
         gone = await model.end(Cause.unregistered, self._settings.unregister_model_timeout)
         model.files.remove(downloaded=True)
         again = self._names.get(model.name)
@@ -253,22 +307,24 @@ class ModelRegistry:
         logger.info("Model %s version %s is unregistered", model.name, model.version)
         return gone
 
-    async def _prepare_at_startup(self, spec: ModelSpec) -> Plan | None:
-        request = RegisterRequest(url=spec.location, model_name=spec.name)
+    async def _prepare_at_startup(self, wanted: StartupModel) -> Plan | None:
         try:
-            return await self._assembly.prepare(request, at_startup=True)
+            return await self._prepare(wanted.request, at_startup=True)
         except (ArchiveError, ModelError, OSError) as error:
-            logger.warning("Model %s is not loaded: %s", spec, error)
+            logger.warning("Model %s is not loaded: %s", wanted.spec, error)
             return None
 
-    def _add_at_startup(self, spec: ModelSpec, plan: Plan | None) -> None:
+    def _add_at_startup(self, wanted: StartupModel, plan: Plan | None) -> None:
         if plan is None:
+            self.not_loaded.append(wanted.spec)
             return
         try:
             model = self._add(plan)
         except VersionConflict as error:
-            logger.warning("Model %s is not loaded: %s", spec, error)
+            logger.warning("Model %s is not loaded: %s", wanted.spec, error)
             return
+        if wanted.default:
+            self._names[model.name].default = model
         self._start(_logged(model.pool.scale(model.config.min_workers, model.config.max_workers)))
 
     def _start(self, change: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -284,3 +340,26 @@ async def _logged(scaling: Coroutine[Any, Any, None]) -> None:
         await scaling
     except WorkerFailed as failure:
         logger.error("A worker did not start: %s", failure)
+
+
+def _is_loaded_by(spec: ModelSpec, model: Model) -> bool:
+    return spec.location == model.url if spec.name is None else spec.name == model.name
+
+
+def _saved(model: Model, *, is_default: bool) -> SavedModel:
+    config = model.config
+    return SavedModel(
+        name=model.name,
+        version=model.version,
+        location=model.url,
+        default=is_default,
+        min_workers=model.min_workers,
+        max_workers=model.max_workers,
+        batch_size=config.batch_size,
+        max_batch_delay=config.max_batch_delay_ms,
+        response_timeout=config.response_timeout,
+        startup_timeout=config.startup_timeout,
+        runtime=config.runtime,
+        parallel_level=config.parallel_level,
+        handler=model.handler if model.handler != model.files.manifest.handler else None,
+    )

@@ -30,6 +30,8 @@ class Launch:
     environment: Mapping[str, str] = field(default_factory=dict)  # on top of the server's own
     hidden_variables: frozenset[str] = frozenset()  # names of the server's variables that the worker must not see
     gpu_index: int | None = None  # nvidia-smi's number of its GPU, the first of several; None on a CPU
+    venv_python: Path | None = None  # the interpreter of the model's own virtual environment, instead of the runtime's
+    packages_dir: Path | None = None  # packages that were installed for the model, without a virtual environment
 
     def command(self, socket: Path) -> list[str]:
         """Return the command line.
@@ -37,12 +39,7 @@ class Launch:
         Raises:
             FileNotFoundError: The interpreter that the runtime asks for is not on PATH.
         """
-        python = sys.executable
-        if self.runtime == "python3":
-            found = shutil.which("python3")
-            if found is None:
-                raise FileNotFoundError("the model asks for runtime 'python3', but no python3 is on PATH")
-            python = found
+        python = str(self.venv_python or interpreter(self.runtime))
         # -P keeps the working directory, which is the model's, from shadowing modules of the worker itself.
         return [python, "-P", "-m", "ts.worker", "--socket", str(socket)]
 
@@ -51,11 +48,28 @@ class Launch:
         environment = {name: value for name, value in os.environ.items() if name not in self.hidden_variables}
         inherited = environment.get("PYTHONPATH")
         paths = [inherited] if inherited else []
-        environment["PYTHONPATH"] = os.pathsep.join([*paths, str(self.working_dir), str(_package_root())])
+        paths += [str(each) for each in (self.working_dir, self.packages_dir) if each]
+        if self.venv_python is None:  # a virtual environment has it behind its own packages
+            paths.append(str(worker_package_root()))
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
         return {**environment, **self.environment, TOKEN_VARIABLE: token}
 
 
-def _package_root() -> Path:
+def interpreter(runtime: str) -> str:
+    """Return the Python interpreter that a runtime means.
+
+    Raises:
+        FileNotFoundError: It is not on PATH.
+    """
+    if runtime != "python3":
+        return sys.executable
+    found = shutil.which("python3")
+    if found is None:
+        raise FileNotFoundError("the model asks for runtime 'python3', but no python3 is on PATH")
+    return found
+
+
+def worker_package_root() -> Path:
     """Return the directory that ``ts`` is imported from, for workers whose interpreter does not have it installed."""
     spec = importlib.util.find_spec("ts")
     assert spec is not None, "the worker's package is part of the distribution"

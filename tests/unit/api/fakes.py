@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torchserve_py.addresses import Address
+from torchserve_py.archive.model_spec import ModelSpec
 from torchserve_py.models.assembly import RegisterRequest
 from torchserve_py.models.effective import EffectiveConfig
 from torchserve_py.models.errors import DefaultVersionInUse, DefaultVersionNotFound, ModelNotFound, ModelVersionNotFound
@@ -178,6 +179,7 @@ class FakeRegistry:
     failure: Exception | None = None
     is_healthy: bool = True
     is_startup_ready: bool = True
+    not_loaded: list[ModelSpec] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
     hold: asyncio.Event | None = None
     finished: asyncio.Event = field(default_factory=asyncio.Event)

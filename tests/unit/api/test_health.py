@@ -1,5 +1,7 @@
 """Probes."""
 
+from torchserve_py.archive.model_spec import ModelSpec
+
 
 async def test_ping(serving):
     answer = await serving.request("GET", "/ping")
@@ -24,6 +26,16 @@ async def test_ready_when_every_start_up_model_is(serving):
     assert answer.json()["reasons"] == ["A start-up model does not have its minimum of workers yet."]
     serving.registry.is_startup_ready = True
     assert (await serving.request("GET", "/ready")).json() == {"status": "Ready"}
+
+
+async def test_not_ready_when_a_start_up_model_could_not_be_loaded(serving):
+    serving.registry.is_startup_ready = False
+    serving.registry.not_loaded = [ModelSpec("a", "/srv/private/x.mar"), ModelSpec(None, "https://h/y.mar?token=secret")]
+    answer = await serving.request("GET", "/ready")
+    assert answer.status == 503
+    assert answer.json()["reasons"] == [
+        f'The start-up model "{name}" could not be loaded; the log says why.' for name in ("a", "y")
+    ]
 
 
 async def test_not_ready_while_shutting_down(serving):

@@ -1,0 +1,59 @@
+"""Blocking work in a thread that nobody has to wait for.
+
+`asyncio.to_thread` keeps the process alive until its work is done, and a download may take hours: a server that is told
+to stop meanwhile would not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from torchserve_py.archive.cancellation import Cancellation
+
+T = TypeVar("T")
+
+#: How long work that was given up may take to clean up after itself before it is left to itself (seconds).
+_CLEAN_UP_LIMIT = 2.0
+
+
+async def run_in_daemon_thread(work: Callable[[Cancellation], T], discard: Callable[[T], None]) -> T:
+    """Run ``work`` in a thread of its own and return its result.
+
+    When the caller is cancelled the work is told so. A result that comes all the same is given to ``discard``.
+    """
+    loop = asyncio.get_running_loop()
+    outcome = loop.create_future()
+    cancellation = Cancellation()
+
+    def tell(result: T | None, error: BaseException | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_settle, outcome, result, error)
+
+    def run() -> None:
+        try:
+            result = work(cancellation)
+        except BaseException as error:
+            tell(None, error)
+        else:
+            tell(result, None)
+
+    threading.Thread(target=run, name="model files", daemon=True).start()
+    try:
+        result: T = await asyncio.shield(outcome)
+    except asyncio.CancelledError:
+        cancellation.cancel()
+        outcome.add_done_callback(lambda done: None if done.exception() else discard(done.result()))
+        await asyncio.wait([outcome], timeout=_CLEAN_UP_LIMIT)
+        raise
+    return result
+
+
+def _settle(outcome: asyncio.Future[T | None], result: T | None, error: BaseException | None) -> None:
+    if error is None:
+        outcome.set_result(result)
+    else:
+        outcome.set_exception(error)
