@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 from typing import Any
 
 import torch
@@ -49,7 +48,10 @@ class DenseNetHandler(BaseHandler):
 def _read_tensor(index: int, value: Any) -> torch.Tensor:
     try:
         content = torch.load(io.BytesIO(value), map_location="cpu", weights_only=True)
-    except (TypeError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+    except MemoryError:
+        raise
+    # What is no pickle makes the unpickler fail in any way, from KeyError to UnicodeDecodeError.
+    except Exception as error:
         raise BadRowError(index, "The request's body is no tensor as torch.save writes it.") from error
     if not isinstance(content, torch.Tensor):
         raise BadRowError(index, f"The request's body is a {type(content).__name__}, not a tensor.")
