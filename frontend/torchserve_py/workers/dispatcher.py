@@ -133,6 +133,16 @@ class Dispatcher:
         """Pass on what a handler measured."""
         self._record_model_metrics(entries)
 
+    def jobs_overdue(self, job_ids: Sequence[str]) -> None:
+        """End jobs of which nothing was heard for too long; the worker that has them is told to drop them."""
+        now = time.monotonic()
+        for job_id in job_ids:
+            parts = self._parts.get(job_id)
+            if parts is not None:
+                parts.fail(Cause.response_timeout)
+                self._forget(parts, now)
+                self._perform(self._scheduler.cancel(job_id, now), now)
+
     def worker_up(self, worker: Worker) -> None:
         """Give work to ``worker`` from now on."""
         now = time.monotonic()

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
 from torchserve_py.workers.connection import Connection
+from torchserve_py.workers.job_clocks import JobClocks
 from torchserve_py.workers.lifecycle import WorkerEvent, WorkerState, next_state
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import Launch, WorkerProcess
@@ -70,6 +71,9 @@ class WorkerOwner(Protocol):
     def model_metrics(self, entries: list[list[Any]]) -> None:
         """Take metrics that the handler has emitted."""
 
+    def jobs_overdue(self, job_ids: Sequence[str]) -> None:
+        """End these jobs: the worker has said nothing about them for too long, while it may go on with others."""
+
 
 class Worker:
     """One process with one copy of the model.
@@ -110,6 +114,7 @@ class Worker:
         self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loaded: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
         self._paused = False
+        self._clocks = JobClocks() if load["asynchronous"] else None
         self._last_heard = self._last_pong = 0.0
         self._kill_reason = ""
         self._reaper: asyncio.Task[None] | None = None
@@ -180,7 +185,12 @@ class Worker:
         if not self.in_flight:
             self._last_heard = now
         self.sent_at = now
-        self.in_flight.update([job.id for job in jobs])
+        job_ids = [job.id for job in jobs]
+        self.in_flight.update(job_ids)
+        if self._clocks is not None:
+            self._clocks.sent(job_ids, now)
+        if self._paused:  # what slow readers hold back must not hold back the new jobs
+            self.resume()
         if self._jobs is not None:
             self._jobs.send(encode_infer([job.payload for job in jobs]))
 
@@ -205,6 +215,8 @@ class Worker:
         if self._paused and self._jobs is not None:
             self._paused = False
             self._last_heard = time.monotonic()
+            if self._clocks is not None:
+                self._clocks.restart(self._last_heard)
             self._jobs.resume()
 
     # Connections, called by the listener and by the connections themselves.
@@ -233,6 +245,8 @@ class Worker:
         kind = message[0]
         self._last_heard = time.monotonic()
         if kind == RESULTS:
+            if self._clocks is not None:
+                self._clocks.heard(message[1], self._last_heard)
             self._owner.results(self, message[1], message[2])
         elif kind == METRICS:
             self._owner.model_metrics(message[1])
@@ -304,17 +318,27 @@ class Worker:
         if self._watcher is not None:
             self._watcher.cancel()
 
+    def _end_overdue_jobs(self, clocks: JobClocks, now: float) -> None:
+        overdue = clocks.take_overdue(self._limits.response, now)
+        if overdue:
+            logger.warning("Worker %s said nothing about %d jobs for too long", self.label, len(overdue))
+            self._owner.jobs_overdue(overdue)
+
     async def _watch(self) -> None:
         """Kill the worker when it answers neither jobs nor pings for too long."""
         limits = self._limits
         interval = min(1.0, limits.response / _CHECKS_PER_LIMIT, limits.heartbeat / _CHECKS_PER_LIMIT)
+        # Where single jobs are ended first, a worker that lives answers their cancellation.
+        silence = limits.response * (1 if self._clocks is None else 2)
         beat = 0
         while not self.ended.done():
             await asyncio.sleep(interval)
             now = time.monotonic()
-            if self.in_flight and not self._paused and now - self._last_heard > limits.response:
+            if not self._paused and self._clocks is not None:
+                self._end_overdue_jobs(self._clocks, now)
+            if self.in_flight and not self._paused and now - self._last_heard > silence:
                 self.loss_cause = Cause.response_timeout
-                self.kill(f"it gave no response for {limits.response:g} s")
+                self.kill(f"it gave no response for {silence:g} s")
             elif self._heartbeat is not None and now - self._last_pong > limits.heartbeat:
                 self.kill(f"it answered no ping for {limits.heartbeat:g} s")
             elif self._heartbeat is not None:

@@ -208,3 +208,18 @@ def test_sequence_limits_are_zero_for_a_stateless_model() -> None:
     config = effective(yaml={"sequence_max_idle_ms": 5, "max_num_sequence": 9})
     assert (config.sequence_max_idle_ms, config.sequence_timeout_ms) == (0, 0)
     assert (config.max_num_sequence, config.max_sequence_job_queue_size) == (0, 0)
+
+
+def test_requests_of_an_asynchronous_model_join_at_once_and_without_a_batch() -> None:
+    config = effective(yaml={"async_communication": True})
+    policy = config.policy()
+    assert (config.batch_size, config.continuous) == (1, False)
+    assert (policy.continuous, policy.sequences) == (True, None)
+    assert policy.batch_size > 1000
+
+
+@pytest.mark.parametrize("api", [{"batch_size": 2}, {}])
+def test_an_asynchronous_model_has_no_batches(api: dict[str, int]) -> None:
+    yaml = {"async_communication": True} if api else {"async_communication": True, "batch_size": 2}
+    with pytest.raises(InvalidModelConfig, match="batch size is 2; each request is a call of its own, so it must be 1"):
+        effective(api, yaml)

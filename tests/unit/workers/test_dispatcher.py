@@ -401,3 +401,16 @@ async def test_what_happens_is_counted() -> None:
     samples = {line.partition("{")[0] + (" ended" if '"ended"' in line else ""): line for line in text.splitlines()}
     assert samples["ts_open_sequences"].endswith(" 1.0")
     assert samples["ts_sequences_closed_total ended"].endswith(" 1.0")
+
+
+async def test_a_job_of_which_nothing_was_heard_is_ended_and_its_mates_go_on() -> None:
+    shell = Shell(Policy(batch_size=4, continuous=True))
+    (worker,) = shell.workers
+    silent, mate = shell.submit("silent"), shell.submit("mate")
+    shell.dispatcher.jobs_overdue([silent.job.id, "answered meanwhile"])
+    assert await cause_of(silent) is Cause.response_timeout
+    assert worker.cancelled == [silent.job.id]
+    shell.answer(worker, mate)
+    assert (await mate.next()).body == b"ok"
+    shell.answer(worker, silent)
+    assert worker.in_flight == set()
