@@ -153,7 +153,7 @@ class ModelMetrics:
         self.queue_seconds.observe(seconds)
         counters = self.by_default if by_default else self
         counters.queue_latency_microseconds.value += seconds * 1e6
-        self.queue_time.value = seconds * 1e3
+        self.queue_time.set(seconds * 1e3)
 
     def observe_handler(self, seconds: float, round_trip: float, rows: Sequence[Sequence[Any]] = ()) -> None:
         """A call of the handler took that long, and its batch that long from the frontend's view, and gave `rows`."""
