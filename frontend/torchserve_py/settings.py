@@ -219,23 +219,29 @@ class _Resolver:
             self._out.warnings.append(f"Not supported in this version yet, or not wholly: {', '.join(without_effect)}")
 
     def _check_tls(self) -> None:
-        """Tell of missing files before the server starts, if an https listener needs them."""
-        values = {name: each.value for name, each in self._out.effective.items()}
-        addresses = (values.get(f"{door}_address") for door in ("inference", "management", "metrics"))
-        if not any(address is not None and address.is_tls for address in addresses):
-            return
-        names: tuple[str, ...] = ("certificate_file", "private_key_file")
-        if values.get("keystore") is not None:
-            names = ("keystore",)
-        elif all(values.get(name) is None for name in names):
-            return  # a certificate is made
-        for name in names:
-            path = values.get(name)
+        """Tell of missing files before the server starts, if an https listener or gRPC with TLS needs them."""
+        for name, why in self._tls_files().items():
+            path = self._out.effective[name].value if name in self._out.effective else None
             if path is None:
-                self._out.errors.append(f"Invalid configuration: {name}: https with {' and '.join(names)} needs both")
+                self._out.errors.append(f"Invalid configuration: {name}: {why}")
             elif not path.is_file():
                 origin = self._out.effective[name].origin
                 self._out.errors.append(f"Invalid configuration: {origin}: {name} = {path}: no such file")
+
+    def _tls_files(self) -> dict[str, str]:
+        """The settings whose files are needed, and why."""
+        values = {name: each.value for name, each in self._out.effective.items()}
+        pair = ("certificate_file", "private_key_file")
+        needed: dict[str, str] = {}
+        if values.get("enable_grpc_ssl"):
+            needed.update(dict.fromkeys(pair, f"enable_grpc_ssl needs {' and '.join(pair)}"))
+        addresses = (values.get(f"{door}_address") for door in ("inference", "management", "metrics"))
+        if any(address is not None and address.is_tls for address in addresses):
+            if values.get("keystore") is not None:
+                needed["keystore"] = "https needs its file"
+            elif any(values.get(name) is not None for name in pair):  # else a certificate is made
+                needed.update(dict.fromkeys(pair, f"https with {' and '.join(pair)} needs both"))
+        return needed
 
     def _check_snapshot(self) -> None:
         """Tell of archives that a snapshot needs, and of the flag that it overrides."""

@@ -120,6 +120,16 @@ def test_a_missing_certificate_is_told_before_any_process_starts(home, capsys):
     assert not (home / "pid").exists()
 
 
+def test_grpc_with_tls_needs_a_certificate(home, capsys):
+    (home / "config.properties").write_text("enable_grpc_ssl=true\ncertificate_file=no.pem")
+    assert launch(home, "--start", "--model-store", "store") == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"Invalid configuration: config.properties:2: certificate_file = {home / 'no.pem'}: no such file",
+        "Invalid configuration: private_key_file: enable_grpc_ssl needs certificate_file and private_key_file",
+    ]
+    assert not (home / "pid").exists()
+
+
 def test_a_pid_file_that_cannot_be_written_leaves_no_server(home, capsys):
     launcher = Launcher(["--model-store", "store"], module="fake_server", pid_path=home / "no_directory" / "pid")
     assert launcher.run() == 1

@@ -51,13 +51,18 @@ def server_context(settings: Settings, hosts: Iterable[str]) -> ssl.SSLContext:
     if settings.keystore is not None:
         _use_key_store(context, settings, settings.keystore)
     elif settings.certificate_file is not None or settings.private_key_file is not None:
-        _use_files(context, settings)
+        use_files(context, settings)
     else:
         _use_self_signed(context, settings, hosts)
     return context
 
 
-def _use_files(context: ssl.SSLContext, settings: Settings) -> None:
+def use_files(context: ssl.SSLContext, settings: Settings) -> None:
+    """Load ``certificate_file`` and ``private_key_file``, at least one of which is set.
+
+    Raises:
+        TlsError: They cannot be used.
+    """
     if settings.certificate_file is None or settings.private_key_file is None:
         raise TlsError("certificate_file and private_key_file: TLS needs both (or neither)")
     for name in ("certificate_file", "private_key_file"):

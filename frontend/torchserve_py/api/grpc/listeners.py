@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -24,6 +25,7 @@ from torchserve_py.api.grpc.refusals import Refusal, refuse_management
 from torchserve_py.api.grpc.sequence_stream import SequenceStreams
 from torchserve_py.api.listener import ListenError
 from torchserve_py.api.management_calls import ManagementCalls
+from torchserve_py.api.tls import TlsError, use_files
 from torchserve_py.api.token_authorization import TokenAuthorization, TokenType
 
 if TYPE_CHECKING:
@@ -85,7 +87,8 @@ class GrpcDoors:
         """Listen.
 
         Raises:
-            ListenError: An address or the TLS files cannot be used.
+            ListenError: An address cannot be used.
+            TlsError: The TLS files cannot be used.
         """
         settings = self._settings
         credentials = _credentials(settings) if settings.enable_grpc_ssl else None
@@ -157,7 +160,8 @@ async def start_grpc_doors(settings: Settings, registry: ModelRegistry, tokens: 
         tokens: The keys that clients must know; None while token authorization is off.
 
     Raises:
-        ListenError: An address or the TLS files cannot be used; no door is open then.
+        ListenError: An address cannot be used; no door is open then.
+        TlsError: The TLS files cannot be used.
     """
     doors = GrpcDoors(settings, registry, tokens)
     try:
@@ -207,17 +211,8 @@ def _why_not(place: _Place) -> str | None:
 
 
 def _credentials(settings: Settings) -> grpc.ServerCredentials:
-    pem = []
-    for setting, path in (
-        ("private_key_file", settings.private_key_file),
-        ("certificate_file", settings.certificate_file),
-    ):
-        if path is None:
-            raise ListenError(
-                f"enable_grpc_ssl is true, but {setting} is not set; gRPC with TLS needs a PEM file there"
-            )
-        try:
-            pem.append(path.read_bytes())
-        except OSError as error:
-            raise ListenError(f"{setting}: cannot read {path}: {error.strerror or error}") from error
-    return grpc.ssl_server_credentials([(pem[0], pem[1])])
+    key, certificate = settings.private_key_file, settings.certificate_file
+    if key is None or certificate is None:
+        raise TlsError("enable_grpc_ssl is true: private_key_file and certificate_file must be set, to files in PEM")
+    use_files(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), settings)  # says what is wrong, which gRPC does not
+    return grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
