@@ -134,7 +134,7 @@ def _entries(settings: Settings, snapshot: Snapshot) -> Iterator[tuple[str, str]
 
 def _text(value: Any) -> str:
     """A value as it stands in config.properties, exactly."""
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and not isinstance(value, ModelSpec):
         return ",".join(map(_text, value))
     if isinstance(value, dict):
         return json.dumps(value)

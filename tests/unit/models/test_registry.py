@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import tarfile
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.errors import ArchiveExists
 from torchserve_py.archive.model_spec import ModelSpec, parse_model_specs
+from torchserve_py.archive.obtain import obtain
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.assembly import RegisterRequest
-from torchserve_py.models.errors import BadParameter, UnregisterTimeout
+from torchserve_py.models.errors import BadParameter, ShuttingDown, UnregisterTimeout
 from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.nvidia_smi import Gpu
 from torchserve_py.settings import Settings
+from torchserve_py.snapshot_file import SavedModel, Snapshot
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.pool import WorkerPool
 from torchserve_py.workers.process import WorkerProcess
@@ -186,6 +191,135 @@ async def test_a_download_stays_when_the_server_stops_and_is_served_when_it_star
     assert urls(second) == [("m", "1.0", url)]
     with pytest.raises(ArchiveExists, match=r"^Model file already exists m[.]tar[.]gz$"):
         await second.register(without_workers(url, model_name="another"))
+
+
+@pytest.mark.usefixtures("no_workers")
+async def test_a_startup_model_that_failed_is_remembered_until_it_is_registered(
+    make_registry: MakeRegistry, store: Path
+) -> None:
+    registry = make_registry(load_models=tuple(parse_model_specs("gone,a=gone,m=good,m=good2")))
+    write_model(store / "good")
+    write_model(store / "good2")  # a second m, which is no failure
+    await registry.load_startup_models()
+    assert registry.not_loaded == [ModelSpec(None, "gone"), ModelSpec("a", "gone")]
+    assert not registry.startup_ready()
+    write_model(store / "gone")
+    await registry.register(without_workers("gone"))
+    assert registry.not_loaded == [ModelSpec("a", "gone")]
+    await registry.register(without_workers("good", model_name="a"))
+    assert registry.not_loaded == []
+
+
+@pytest.mark.usefixtures("no_workers")
+async def test_a_snapshot_says_which_models_are_registered_and_how(make_registry: MakeRegistry, store: Path) -> None:
+    config = "minWorkers: 7\nmaxWorkers: 8\nbatchSize: 9\nmaxBatchDelay: 10\nresponseTimeout: 11\nstartupTimeout: 12\n"
+    for version in ("1.0", "2.0"):
+        folder = write_model(store / version, {"model": {"modelVersion": version, "configFile": "model-config.yaml"}})
+        (folder / "model-config.yaml").write_text(config)
+    first = SavedModel(
+        name="m",
+        version="1.0",
+        location="1.0",
+        min_workers=0,
+        max_workers=2,
+        batch_size=3,
+        max_batch_delay=4,
+        response_timeout=5,
+        startup_timeout=6,
+        runtime="python",
+        handler="handler.py",
+    )
+    second = replace(first, version="2.0", location="2.0", default=True, min_workers=1)
+    snapshot = Snapshot("", 0, (first, second), (ModelSpec("again", "again"),))
+    write_model(store / "again")
+    registry = make_registry(model_snapshot=snapshot, load_models=tuple(parse_model_specs("other")))
+    await registry.load_startup_models()
+    await asyncio.sleep(0)  # what was started to scale the last one
+    saved = registry.saved_models()
+    assert [model for model in saved if model.name == "m"] == [first, second]
+    assert [model.name for model in saved] == ["m", "m", "again"]
+    assert registry.get("m").version == "2.0"
+
+
+@pytest.mark.usefixtures("no_workers")
+async def test_every_change_is_told(make_registry: MakeRegistry, store: Path) -> None:
+    registry = make_registry()
+    seen: list[list[tuple[str, bool, int | None]]] = []
+    registry.on_change = lambda: seen.append([(m.version, m.default, m.min_workers) for m in registry.saved_models()])
+    for version in ("1", "2"):
+        write_model(store / version, {"model": {"modelVersion": version, "handler": "handler.py"}})
+        await registry.register(without_workers(version, model_name="m"))
+    assert seen[-1] == [("1", True, 0), ("2", False, 0)]
+    await registry.scale("m", "2", 3, 3, synchronous=True)
+    assert seen[-1] == [("1", True, 0), ("2", False, 3)]
+    registry.set_default("m", "2")
+    assert seen[-1] == [("1", False, 0), ("2", True, 3)]
+    await registry.unregister("m", "1")
+    assert seen[-1] == [("2", True, 3)]
+    await registry.register(RegisterRequest(url="1", model_name="m", initial_workers=1))
+    assert seen[-1] == [("2", True, 3), ("1", False, 1)]
+
+
+async def test_a_registration_that_is_being_prepared_when_the_server_closes_adds_no_model(
+    make_registry: MakeRegistry, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, done = threading.Event(), threading.Event()
+
+    def hang(*_: object, cancellation: Cancellation, **__: object) -> None:
+        started.set()
+        assert done.wait(DEADLINE)
+        cancellation.check()
+
+    monkeypatch.setattr("torchserve_py.models.assembly.obtain", hang)
+    registry = make_registry()
+    registering = asyncio.create_task(registry.register(without_workers("m")))
+    while not started.is_set():
+        await asyncio.sleep(0.001)
+    closing = asyncio.create_task(registry.close())
+    await asyncio.sleep(0)
+    done.set()
+    with pytest.raises(ShuttingDown):
+        await registering
+    await closing
+    with pytest.raises(ShuttingDown):
+        await registry.register(without_workers("m"))
+    assert registry.models() == []
+
+
+async def test_nothing_is_registered_while_the_server_drains(make_registry: MakeRegistry, store: Path) -> None:
+    write_model(store / "m")
+    registry = make_registry()
+    await registry.drain(0)
+    with pytest.raises(ShuttingDown, match="shutting down"):
+        await registry.register(without_workers("m"))
+
+
+async def test_files_that_come_too_late_are_removed(
+    make_registry: MakeRegistry, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tarfile.open(store / "m.tar.gz", "w:gz") as archive:
+        archive.add(write_model(tmp_path / "m"), "m")
+    started, done = threading.Event(), threading.Event()
+
+    def late(*arguments: Any, **more: Any) -> Any:
+        started.set()
+        assert done.wait(DEADLINE)
+        return obtain(*arguments, **{**more, "cancellation": None})
+
+    monkeypatch.setattr("torchserve_py.models.assembly.obtain", late)
+    monkeypatch.setattr("torchserve_py.models.daemon_thread._CLEAN_UP_LIMIT", 0.0)
+    registry = make_registry()
+    registering = asyncio.create_task(registry.register(without_workers("m.tar.gz")))
+    while not started.is_set():
+        await asyncio.sleep(0.001)
+    registering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await registering
+    done.set()
+    async with asyncio.timeout(DEADLINE):
+        while not (tmp_path / "models").exists() or list((tmp_path / "models").iterdir()):
+            await asyncio.sleep(0.01)
+    assert registry.models() == []
 
 
 @pytest.mark.parametrize("manifest", [None, {"createdOn": "x", "archiverVersion": "x"}, {"createdOn": "x"}, {}])
