@@ -49,7 +49,7 @@ def apply_log_config(path: Path) -> None:
         if isinstance(error.__cause__, OSError):
             raise error.__cause__ from None
         cause = "" if error.__cause__ is None else f": {error.__cause__}"
-        raise LogConfigError(f"{error}{cause}") from error
+        raise LogConfigError(f"--log-config {path}: {error}{cause}") from error
 
 
 def _from_json(text: str) -> Any:

@@ -356,6 +356,37 @@ def test_files_for_tls_are_missed_when_an_https_listener_needs_them(home, lines,
     assert all(part in line for line, part in zip(found, errors, strict=True))
 
 
+@pytest.mark.parametrize("mode", ["log", "prometheus", "legacy"])
+def test_every_mode_of_metrics_is_supported(home, mode):
+    assert not configure(home, f"metrics_mode={mode}").warnings
+
+
+def test_a_metrics_file_is_read_for_its_mistakes(home):
+    (home / "metrics.yaml").write_text("mode: log")
+    (error,) = configure(home, "metrics_config=metrics.yaml").errors
+    assert error.startswith(
+        "Invalid configuration: config.properties:1: metrics_config = metrics.yaml: the file has the unknown key 'mode'"
+    )
+
+
+def test_a_logging_configuration_is_read_for_its_mistakes(home):
+    (home / "log.yaml").write_text("version: 3")
+    (error,) = configure(home, argv=["--model-store", "store", "--log-config", "log.yaml"]).errors
+    assert error.startswith("Invalid configuration: --log-config log.yaml: it must be a mapping with version: 1")
+    (home / "log.yaml").write_text("version: 1")
+    resolution = configure(home, argv=["--model-store", "store", "--log-config", "log.yaml"])
+    assert resolution.settings().log_config == home / "log.yaml"
+    assert not resolution.warnings
+
+
+def test_a_log4j_file_is_named_as_one_without_effect(home):
+    (home / "log4j2.xml").write_text("<Configuration/>")
+    resolution = configure(home, argv=["--model-store", "store", "--log-config", "log4j2.xml"])
+    assert not resolution.errors
+    (warning,) = resolution.warnings
+    assert "--log-config with a file of log4j2" in warning
+
+
 @pytest.mark.parametrize("text", ["debug=true"])
 def test_what_is_supported_in_part_only_is_told_of(home, text):
     (warning,) = configure(home, text).warnings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,14 @@ from tests.unit.ts.frontend_stub import Worker, row
 
 from ts.metrics.dimension import Dimension
 from ts.metrics.metric import Metric
-from ts.metrics.metric_cache_errors import MetricsCacheKeyError, MetricsCacheTypeError, MetricsCacheValueError
+from ts.metrics.metric_cache_errors import (
+    MetricsCacheIOError,
+    MetricsCacheKeyError,
+    MetricsCachePyYamlError,
+    MetricsCacheTypeError,
+    MetricsCacheValueError,
+)
+from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from ts.metrics.metric_type_enum import MetricTypes
 from ts.metrics.metrics_cache import MetricsCache
 from ts.metrics.metrics_store import MetricsStore
@@ -153,3 +161,69 @@ def test_units_have_their_names() -> None:
     units: dict[Any, str] = Units().units
 
     assert (units["ms"], units["kB"], units[""], units[None]) == ("Milliseconds", "Kilobytes", "unit", "unit")
+
+
+def test_declared_metrics_are_there_from_the_start() -> None:
+    cache = MetricsCache("m", [["gauge", "Queue", "ms", ["ModelName", "Level"]], ["histogram", "Lengths", "count", []]])
+
+    assert cache.cache_keys() == ["gauge:Queue", "histogram:Lengths"]
+    cache.get_metric("Queue", MetricTypes.GAUGE).add_or_update(1, ["m", "Model"])
+    cache.add_time("Queue", 2)
+    cache.get_metric("Lengths", MetricTypes.HISTOGRAM).add_or_update(3)
+    assert cache.take_records() == [
+        ["Queue", "Milliseconds", "gauge", 1.0, MODEL, ""],
+        ["Queue", "Milliseconds", "gauge", 2.0, MODEL, ""],
+        ["Lengths", "Count", "histogram", 3.0, [], ""],
+    ]
+
+
+def test_a_value_of_the_wrong_size_for_a_declared_metric_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    cache = MetricsCache("m", [["counter", "Calls", "count", ["ModelName"]]])
+    cache.add_counter("Calls", 1)
+
+    assert cache.take_records() == []
+    assert "expected values for the dimensions ['ModelName']" in caplog.text
+
+
+def test_a_wrong_unit_is_a_value_error_as_well() -> None:
+    with pytest.raises(ValueError, match="'TB'"):
+        MetricsCache("m").add_size("Weights", 1, unit="TB")
+
+
+def test_torchserves_cache_over_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.yaml"
+    file.write_text("model_metrics:\n  counter:\n    - {name: Calls, unit: count, dimensions: [ModelName, Level]}\n")
+    cache = MetricsCacheYamlImpl(config_file_path=str(file))
+
+    assert cache.cache_keys() == []
+    cache.initialize_cache()
+    cache.set_model_name("m")
+    cache.add_counter("Calls", 2)
+    assert cache.get_metric("Calls").dimension_names == ["ModelName", "Level"]
+    assert cache.take_records() == [["Calls", "Count", "counter", 2.0, MODEL, ""]]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("other: {}", MetricsCacheKeyError),
+        ("model_metrics: {}", MetricsCacheValueError),
+        ("model_metrics: {summary: []}", MetricsCacheKeyError),
+        ("model_metrics: {counter: [{name: A, unit: s}]}", MetricsCacheKeyError),
+    ],
+)
+def test_torchserves_cache_refuses_a_wrong_file(tmp_path: Path, text: str, error: type[Exception]) -> None:
+    file = tmp_path / "metrics.yaml"
+    file.write_text(text)
+    with pytest.raises(error):
+        MetricsCacheYamlImpl(str(file)).initialize_cache()
+
+
+def test_torchserves_cache_refuses_what_it_cannot_read(tmp_path: Path) -> None:
+    with pytest.raises(MetricsCacheTypeError):
+        MetricsCacheYamlImpl("")
+    with pytest.raises(MetricsCacheIOError):
+        MetricsCacheYamlImpl(str(tmp_path / "none.yaml"))
+    (tmp_path / "metrics.yaml").write_text("a: [")
+    with pytest.raises(MetricsCachePyYamlError):
+        MetricsCacheYamlImpl(str(tmp_path / "metrics.yaml"))

@@ -1,0 +1,131 @@
+"""Which lines go to which file, and what an operator's own configuration changes."""
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from torchserve_py.log_config import LogConfigError, apply_log_config, read_log_config
+from torchserve_py.logs import configure_logging
+from torchserve_py.settings import Settings
+
+LOGGERS = (None, "MODEL_LOG", "ACCESS_LOG", "TS_METRICS", "MODEL_METRICS", "some.module")
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}"
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    before = [(logger, logger.handlers, logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, handlers, level, propagate in before:
+        for handler in logger.handlers:
+            if handler not in handlers:
+                handler.close()
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
+
+
+def configure(tmp_path: Path, **changes: object) -> None:
+    settings = {"model_store": tmp_path, "log_location": tmp_path / "logs", "metrics_location": tmp_path / "metrics"}
+    configure_logging(Settings(**settings | changes))  # type: ignore[arg-type]
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def test_lines_look_like_torchserves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configure(tmp_path)
+    logging.getLogger("some.module").warning("a warning")
+    logging.getLogger("some.module").debug("too fine")
+    logging.getLogger("MODEL_LOG").info("hello", extra={"worker": "W-9000-m_1.0-stdout"})
+    server, model = lines(tmp_path / "logs" / "ts_log.log")
+    assert re.fullmatch(rf"{TIME} \[WARN \] main some\.module - a warning", server)
+    assert re.fullmatch(rf"{TIME} \[INFO \] W-9000-m_1\.0-stdout MODEL_LOG - hello", model)
+    assert lines(tmp_path / "logs" / "model_log.log") == [model]
+    assert capsys.readouterr().out.splitlines() == [server, model]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_access_log_is_written_when_it_is_asked_for(tmp_path: Path, wanted: bool) -> None:
+    configure(tmp_path, access_log=wanted)
+    logging.getLogger("ACCESS_LOG").info('/127.0.0.1:1 "GET /ping HTTP/1.1" 200 0')
+    path = tmp_path / "logs" / "access_log.log"
+    assert path.exists() == wanted
+    if wanted:
+        (line,) = lines(path)
+        assert re.fullmatch(rf'{TIME} - /127\.0\.0\.1:1 "GET /ping HTTP/1\.1" 200 0', line)
+
+
+@pytest.mark.parametrize("mode", ["log", "legacy"])
+def test_metric_logs_have_files_of_their_own(tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    configure(tmp_path, metrics_mode=mode)
+    logging.getLogger("TS_METRICS").info("one\ntwo")
+    logging.getLogger("MODEL_METRICS").info("three")
+    assert lines(tmp_path / "metrics" / "ts_metrics.log") == ["one", "two"]
+    assert lines(tmp_path / "metrics" / "model_metrics.log") == ["three"]
+    assert capsys.readouterr().out == ""
+
+
+def test_files_rotate(tmp_path: Path) -> None:
+    configure(tmp_path)
+    (handler,) = logging.getLogger("MODEL_LOG").handlers
+    assert (handler.maxBytes, handler.backupCount) == (100 * 1024 * 1024, 5)  # type: ignore[attr-defined]
+
+
+CONFIG = {
+    "version": 1,
+    "formatters": {"line": {"()": "torchserve_py.logs.LineFormatter"}},
+    "handlers": {"file": {"class": "logging.FileHandler", "formatter": "line"}},
+    "root": {"level": "WARNING", "handlers": ["file"]},
+}
+
+
+def own(tmp_path: Path, name: str, text: str) -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", ["log.json", "log.yaml"])
+def test_an_own_configuration_replaces_the_built_in_one(tmp_path: Path, name: str) -> None:
+    logger = logging.getLogger("some.module")  # there before the configuration, as every module's is
+    CONFIG["handlers"]["file"]["filename"] = str(tmp_path / "own.log")  # type: ignore[index]
+    configure(tmp_path, log_config=own(tmp_path, name, json.dumps(CONFIG)))
+    logger.warning("kept")
+    logger.info("too fine")
+    (line,) = lines(tmp_path / "own.log")
+    assert re.fullmatch(rf"{TIME} \[WARN \] main some\.module - kept", line)
+    assert not (tmp_path / "logs" / "ts_log.log").exists()
+
+
+def test_a_log4j_file_changes_nothing(tmp_path: Path) -> None:
+    configure(tmp_path, log_config=own(tmp_path, "log4j2.xml", "<Configuration/>"))
+    logging.getLogger("some.module").warning("as ever")
+    assert len(lines(tmp_path / "logs" / "ts_log.log")) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("log.json", "{", "it is no JSON: Expecting property name"),
+        ("log.yaml", "a: [", "it is no YAML: while parsing"),
+        ("log.yaml", "version: 2", "it must be a mapping with version: 1"),
+        ("log.yaml", "- 1", "it must be a mapping with version: 1"),
+        ("log.yaml", "{version: 1, root: {handlers: [nobody]}}", "log.yaml: Unable to configure root logger"),
+        ("log.yaml", "{version: 1, handlers: {a: {class: no.such.Handler}}}", "Unable to configure handler 'a'"),
+    ],
+)
+def test_what_is_wrong_is_told(tmp_path: Path, name: str, text: str, message: str) -> None:
+    with pytest.raises(LogConfigError) as error:
+        apply_log_config(own(tmp_path, name, text))
+    assert message in str(error.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(LogConfigError, match="it cannot be read"):
+        read_log_config(tmp_path / "none.json")
