@@ -23,6 +23,7 @@ from ts.torch_handler.model_files import (
     load_whole_model,
     run_onnx_session,
 )
+from ts.torch_handler.rows import answer_explanations_apart, row_value
 from ts.utils.util import PredictionException, load_label_mapping
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,9 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
 
     @timed
     def preprocess(self, data: Any) -> Any:
-        """Return the batch as a tensor; the default takes rows of numbers."""
+        """Return the batch as a tensor; the default takes rows of numbers, or requests with such bodies."""
+        if isinstance(data, list) and any(isinstance(row, dict) for row in data):
+            data = [row_value(row) for row in data]
         return torch.as_tensor(data, device=self.device)
 
     @timed
@@ -104,20 +107,22 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         """Answer a batch: a list with one result per row."""
         started = time.perf_counter()
         self.context = context
-        if self._is_describe():
-            output = [self.describe_handle()]
-        elif os.environ.get("ENABLE_TORCH_PROFILER"):
-            if self.manifest is None:
-                self.manifest = context.manifest
-            output, _ = self._infer_with_profiler(data=data)
-        else:
-            prepared = self.preprocess(data)
-            if self._is_explain():
-                output = self.explain_handle(prepared, data)
-            else:
-                output = self.postprocess(self.inference(prepared))
+        output = answer_explanations_apart(self._answer, data, context)
         context.metrics.add_time("HandlerTime", round((time.perf_counter() - started) * 1000, 2), None, "ms")
         return output
+
+    def _answer(self, data: Any) -> Any:
+        if self._is_describe():
+            return [self.describe_handle()]
+        if os.environ.get("ENABLE_TORCH_PROFILER"):
+            if self.manifest is None:
+                self.manifest = self.context.manifest
+            output, _ = self._infer_with_profiler(data=data)
+            return output
+        prepared = self.preprocess(data)
+        if self._is_explain():
+            return self.explain_handle(prepared, data)
+        return self.postprocess(self.inference(prepared))
 
     def explain_handle(self, data_preprocess: Any, raw_data: Any) -> Any:
         """Return the explanation of row 0, by the subclass's ``get_insights(tensor_data, raw, target)``."""

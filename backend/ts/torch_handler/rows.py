@@ -39,7 +39,7 @@ def only_rows(context: Any, rows: Sequence[int]) -> Iterator[None]:
     """Let the context know only some rows of the batch, in that order, for a call that is made for them alone."""
     processors, ids = context.request_processor, context.request_ids
     context.request_processor = [processors[row] for row in rows]
-    context.request_ids = {position: ids[row] for position, row in enumerate(rows)}
+    context.request_ids = ids and {position: ids[row] for position, row in enumerate(rows)}
     try:
         yield
     finally:
@@ -80,4 +80,28 @@ def _answer_the_others(
                     bad = next_error
     for row, answer in zip(good, answers, strict=True):
         results[row] = answer
+    return results
+
+
+def answer_explanations_apart(answer: Callable[[Any], list[Any]], data: Any, context: Any) -> list[Any]:
+    """Return what ``answer`` makes of a batch; predictions and explanations in one batch are answered apart.
+
+    Without that each would be answered as what the first row of the batch asks for.
+    """
+    processors = getattr(context, "request_processor", None)
+    if processors is None or len(processors) != len(data):
+        return answer(data)
+    explained = [row for row in range(len(data)) if processors[row].get_request_property("explain") == "True"]
+    predicted = [row for row in range(len(data)) if row not in explained]
+    if not explained or not predicted:
+        return answer(data)
+    results: list[Any] = [None] * len(data)
+    for rows in (predicted, explained):
+        with only_rows(context, rows):
+            try:
+                answers = answer([data[row] for row in rows])
+            except BadRowError as error:
+                raise BadRowError(rows[error.row], error.message, error.error_code) from error
+        for row, value in zip(rows, answers, strict=True):
+            results[row] = value
     return results

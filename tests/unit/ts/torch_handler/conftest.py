@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,15 +27,18 @@ class Served:
         """The handler's instance."""
         return self._worker.service.entry_point.__self__  # type: ignore[attr-defined]
 
-    def answers(self, *bodies: Any, **headers: str) -> list[tuple[int, Any]]:
+    def answers(self, *bodies: Any, explain: Sequence[int] = ()) -> list[tuple[int, Any]]:
         """Send one batch; return status and decoded body of every row, in the order of the rows.
 
-        A body is bytes, or a dict of form fields.
+        Args:
+            *bodies: Bytes, or dicts of form fields.
+            explain: The rows that ask for an explanation.
         """
         rows = []
         for index, body in enumerate(bodies):
             fields = [[name, None, value] for name, value in body.items()] if isinstance(body, dict) else body
-            rows.append(row(str(index), fields, "application/octet-stream", list(headers.items())))
+            headers = [("explain", str(index in explain))]
+            rows.append(row(str(index), fields, "application/octet-stream", headers))
         results = sorted(self._results(rows), key=lambda result: int(result[0]))
         return [(status, message or _decoded(body)) for _, _, status, _, _, body, message in results]
 

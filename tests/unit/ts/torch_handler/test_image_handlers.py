@@ -204,7 +204,7 @@ def test_an_image_is_explained_pixel_by_pixel(
     pytest.importorskip("captum")
     served = serve("image_classifier", modelFile=model(CHANNELS))
 
-    [(status, answer)] = served.answers({"data": picture("red"), "target": b"0"}, explain="True")
+    [(status, answer)] = served.answers({"data": picture("red"), "target": b"0"}, explain=[0])
 
     explained = torch.tensor(answer)
     assert status == 200
@@ -213,9 +213,23 @@ def test_an_image_is_explained_pixel_by_pixel(
     assert explained.sum().item() == pytest.approx(RED[0], rel=1e-4)
     assert explained[1:].abs().max().item() == 0
 
-    assert served.answers({"data": picture(), "target": b"first"}, explain="True") == [
+    assert served.answers({"data": picture(), "target": b"first"}, explain=[0]) == [
         (400, "target must be the index of a class, got bytearray(b'first')")
     ]
+
+
+def test_a_batch_may_mix_predictions_and_explanations(
+    serve: Callable[..., Any], model: Callable[..., str], picture: Callable[..., bytes]
+) -> None:
+    pytest.importorskip("captum")
+    served = serve("image_classifier", modelFile=model(CHANNELS))
+
+    answers = served.answers(picture("red"), picture("red"), b"no image", picture("blue"), explain=[1, 2])
+
+    assert [status for status, _ in answers] == [200, 200, 400, 200]
+    assert max(answers[0][1], key=answers[0][1].get) == "0"
+    assert torch.tensor(answers[1][1]).shape == (3, 224, 224)
+    assert max(answers[3][1], key=answers[3][1].get) == "2"
 
 
 def test_an_explanation_without_captum_says_what_to_install(
@@ -225,7 +239,7 @@ def test_an_explanation_without_captum_says_what_to_install(
     served = serve("image_classifier", modelFile=model(CHANNELS))
 
     assert [status for status, _ in served.answers(picture())] == [200]
-    [(status, message)] = served.answers(picture(), explain="True")
+    [(status, message)] = served.answers(picture(), explain=[0])
     assert status == 501
     assert message == (
         "Explanations need the package captum, which is not installed: pip install 'torchserve-py[explain]'"

@@ -107,7 +107,7 @@ def test_rows_without_a_known_word_are_refused_and_the_others_answered(classifie
 def test_an_explanation_names_the_tokens(classifier: Callable[..., Any]) -> None:
     pytest.importorskip("captum")
 
-    [(status, answer)] = classifier().answers(b"not good", explain="True")
+    [(status, answer)] = classifier().answers(b"not good", explain=[0])
 
     assert status == 200
     assert answer["words"] == ["not", "good", "not good"]
