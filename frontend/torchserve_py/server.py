@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,15 +93,19 @@ class Server:
             self._doors.start_draining()
         if self._grpc_doors is not None:
             self._grpc_doors.start_draining()
-        logger.info("Draining for at most %d s", self._settings.drain_timeout)
-        if not await self._registry.drain(self._settings.drain_timeout):
-            logger.warning("The drain limit of %d s has passed with work left", self._settings.drain_timeout)
+        limit = self._settings.drain_timeout
+        logger.info("Draining for at most %d s", limit)
+        end = time.monotonic() + limit
+        await self._workflows.drain(limit)  # first: their next steps are new work for the models
+        if not await self._registry.drain(max(0.0, end - time.monotonic())):
+            logger.warning("The drain limit of %d s has passed with work left", limit)
 
     async def stop(self) -> None:
         """End everything: open requests are answered, workers are gone when this returns."""
         for task in self._background:
             task.cancel()
         await self._snapshots.stopping()
+        await self._workflows.close()
         closing = [self._registry.close()]
         if self._doors is not None:
             closing.append(self._doors.close())

@@ -34,11 +34,13 @@ from torchserve_py.api.surfaces import InferenceSurfaces
 from torchserve_py.api.tls import server_context
 from torchserve_py.api.tls_server import TlsServer
 from torchserve_py.api.token_authorization import KEY_FILE, TokenAuthorization
+from torchserve_py.api.workflows import WorkflowInferenceDoor, WorkflowManagementDoor
 
 if TYPE_CHECKING:
     from torchserve_py.metrics.server_metrics import ServerMetrics
     from torchserve_py.models.registry import ModelRegistry
     from torchserve_py.settings import Settings
+    from torchserve_py.workflows.registry import WorkflowRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -188,13 +190,18 @@ class Doors:
 
 
 async def start_doors(
-    settings: Settings, registry: ModelRegistry, metrics: ServerMetrics, key_file: Path = Path(KEY_FILE)
+    settings: Settings,
+    registry: ModelRegistry,
+    workflows: WorkflowRegistry,
+    metrics: ServerMetrics,
+    key_file: Path = Path(KEY_FILE),
 ) -> Doors:
     """Open the HTTP doors.
 
     Args:
         settings: Addresses, limits, header names.
         registry: The models.
+        workflows: The workflows.
         metrics: What the doors count in, and what ``/metrics`` shows.
         key_file: Where the tokens are written, unless token authorization is off.
 
@@ -210,7 +217,7 @@ async def start_doors(
     health = HealthDoor(registry, responses)
     doors = Doors(health, tokens)
     try:
-        wanted = _by_address(_routes(settings, registry, metrics, tokens, responses, health))
+        wanted = _by_address(_routes(settings, registry, workflows, metrics, tokens, responses, health))
         tls = _tls(settings, responses, [address for _, address, _ in wanted])
         for names, address, routes in wanted:
             routes.append(DescriptionDoor(names, responses).routes)
@@ -225,6 +232,7 @@ async def start_doors(
 def _routes(
     settings: Settings,
     registry: ModelRegistry,
+    workflows: WorkflowRegistry,
     metrics: ServerMetrics,
     tokens: TokenAuthorization | None,
     responses: Responses,
@@ -232,13 +240,21 @@ def _routes(
 ) -> list[tuple[str, Address, list[Routes]]]:
     """What is served where; the settings' names."""
     inference = InferenceDoor(settings, registry, responses)
-    inference_routes = [health.routes, inference.routes, InferenceSurfaces(settings, registry, inference).routes]
+    inference_routes = [
+        health.routes,
+        inference.routes,
+        InferenceSurfaces(settings, registry, inference).routes,
+        WorkflowInferenceDoor(settings, workflows, responses).routes,
+    ]
     if settings.ts_open_inference_protocol:
         inference_routes.append(OpenInferenceDoor(responses).routes)
-    management = ManagementDoor(settings, registry, tokens, responses)
+    management_routes = [
+        ManagementDoor(settings, registry, tokens, responses).routes,
+        WorkflowManagementDoor(settings, workflows, responses).routes,
+    ]
     wanted = [
         ("inference_address", settings.inference_address, inference_routes),
-        ("management_address", settings.management_address, [management.routes]),
+        ("management_address", settings.management_address, management_routes),
     ]
     if settings.enable_metrics_api:
         wanted.append(("metrics_address", settings.metrics_address, [MetricsDoor(metrics, responses).routes]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from torchserve_py.api.describe import describe
@@ -54,18 +54,9 @@ class ManagementCalls:
         self._changes: set[asyncio.Task[Any]] = set()
 
     def page(self, limit: int | None, start: int) -> dict[str, Any]:
-        """The default versions, by name; at most ``limit`` from number ``start`` on.
-
-        A page that ends exactly at the last model still names a next one, which is empty, as in TorchServe.
-        """
-        if limit is None or not 0 <= limit <= _PAGE:
-            limit = _PAGE
-        models = self._registry.models()
-        page: dict[str, Any] = {}
-        if start + limit <= len(models):
-            page["nextPageToken"] = str(start + limit)
-        page["models"] = [{"modelName": name, "modelUrl": model.url} for name, model in models[start : start + limit]]
-        return page
+        """A page of the default versions, by name."""
+        entries = [{"modelName": name, "modelUrl": model.url} for name, model in self._registry.models()]
+        return page_of("models", entries, limit, start)
 
     async def describe(self, name: str, version: str | None, *, customized: bool) -> list[dict[str, Any]]:
         """One version, the default one if None, or ``all``; ``customized`` adds what the handler says of itself."""
@@ -151,6 +142,20 @@ class ManagementCalls:
         except asyncio.CancelledError:
             task.add_done_callback(_log_failure)
             raise
+
+
+def page_of(name: str, entries: Sequence[dict[str, str]], limit: int | None, start: int) -> dict[str, Any]:
+    """At most ``limit`` of the entries from number ``start`` on, as TorchServe answers a list, under ``name``.
+
+    A page that ends exactly at the last entry still names a next one, which is empty, as in TorchServe.
+    """
+    if limit is None or not 0 <= limit <= _PAGE:
+        limit = _PAGE
+    page: dict[str, Any] = {}
+    if start + limit <= len(entries):
+        page["nextPageToken"] = str(start + limit)
+    page[name] = entries[start : start + limit]
+    return page
 
 
 def _log_failure(change: asyncio.Task[Any]) -> None:

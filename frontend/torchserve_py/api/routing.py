@@ -16,6 +16,7 @@ from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.token_authorization import TokenAuthorization, TokenType
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.models.errors import ModelError
+from torchserve_py.workflows.errors import WorkflowError
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class Router:
             if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
                 raise  # the client is gone; aiohttp cleans up
             failure = failure_of(error)
-            if not isinstance(error, (DoorError, ArchiveError, ModelError)):
+            if not isinstance(error, (DoorError, ArchiveError, ModelError, WorkflowError)):
                 logger.error("%s %s failed.", request.method, ascii(request.raw_path), exc_info=error)
             # 408 and 413 come while the body is still on its way: there is no next request to find behind it.
             return await self._responses.send_failure(request, failure, close=failure.status in (408, 413))

@@ -13,7 +13,8 @@ import tarfile
 import time
 import uuid
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -34,7 +35,8 @@ SUFFIXES: dict[ArchiveFormat, str] = {"tgz": ".tar.gz", "no-archive": "", "zip-s
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
 _CHUNK_BYTES = 1 << 20
 _GZIP_LEVEL = 6  # tarfile's own default, 9, takes twice the time for weights and saves nothing
-_Files = Sequence[tuple[PurePosixPath, Path]]
+#: Path in the archive and file on disk.
+Files = Sequence[tuple[PurePosixPath, Path]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +78,8 @@ def pack(options: PackOptions) -> Path:
     target = export_path / (options.model_name + SUFFIXES[options.archive_format])
     artifacts = Artifacts(leave_out=target)
     manifest = _collect(options, artifacts)
-    _check_target(target, options.force)
-    try:
-        export_path.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise PackError(
-            f"Given export-path {export_path} is not a directory. Point to a valid export-path directory."
-        ) from error
+    check_target(target, force=options.force)
+    make_export_folder(export_path)
     _write(target, options, manifest, artifacts.sorted_files())
     return target
 
@@ -117,7 +114,8 @@ def _name(path: str | None) -> str | None:
     return Path(path).name if path else None
 
 
-def _check_target(target: Path, force: bool) -> None:
+def check_target(target: Path, *, force: bool) -> None:
+    """Raise PackError where there is an archive at `target` already, unless it may be overwritten."""
     if not target.exists():
         return
     if not force:
@@ -129,35 +127,65 @@ def _check_target(target: Path, force: bool) -> None:
     log.warning("Overwriting %s ...", target)
 
 
-def _write(target: Path, options: PackOptions, manifest: Manifest, files: _Files) -> None:
-    total = sum(file.stat().st_size for _, file in files)
-    with progress_bar(total, target.name) as progress:
-        if options.archive_format == "no-archive":
+def make_export_folder(export_path: Path) -> None:
+    """Make the folder that the archive goes to. Raises PackError where that is something else, and OSError."""
+    try:
+        export_path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise PackError(
+            f"Given export-path {export_path} is not a directory. Point to a valid export-path directory."
+        ) from error
+
+
+def _write(target: Path, options: PackOptions, manifest: Manifest, files: Files) -> None:
+    if options.archive_format == "no-archive":
+        with _progress(target, files) as progress:
             _write_folder(target, manifest, files, progress)
-            return
-        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
-        try:
-            if options.archive_format == "tgz":
-                _write_tar(partial, options.model_name, manifest, files, progress)
-            else:
-                compression = zipfile.ZIP_STORED if options.archive_format == "zip-store" else zipfile.ZIP_DEFLATED
-                _write_zip(partial, compression, manifest, files, progress)
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+    elif options.archive_format == "tgz":
+        with _progress(target, files) as progress, _completed(target) as partial:
+            _write_tar(partial, options.model_name, manifest, files, progress)
+    else:
+        compression = zipfile.ZIP_STORED if options.archive_format == "zip-store" else zipfile.ZIP_DEFLATED
+        write_zip(target, files, MANIFEST_PATH, manifest.to_json(), compression)
 
 
-def _write_zip(target: Path, compression: int, manifest: Manifest, files: _Files, progress: Progress) -> None:
-    with zipfile.ZipFile(target, "w", compression) as archive:
+def _progress(target: Path, files: Files) -> Progress:
+    return progress_bar(sum(file.stat().st_size for _, file in files), target.name)
+
+
+@contextmanager
+def _completed(target: Path) -> Iterator[Path]:
+    """A file to write to, which gets the name `target` at the end; if there is an error it is deleted."""
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+    try:
+        yield partial
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_zip(
+    target: Path,
+    files: Files,
+    manifest_path: PurePosixPath,
+    manifest: str,
+    compression: int = zipfile.ZIP_DEFLATED,
+) -> None:
+    """Write a ZIP archive of `files` and a manifest. Raises OSError; then what was at `target` is as it was."""
+    with (
+        _progress(target, files) as progress,
+        _completed(target) as partial,
+        zipfile.ZipFile(partial, "w", compression) as archive,
+    ):
         for name, file in files:
             member = zipfile.ZipInfo.from_file(file, str(name), strict_timestamps=False)
             member.compress_type = compression
             with archive.open(member, "w") as sink, file.open("rb") as source:
                 _copy(source, sink, progress)
-        archive.writestr(str(MANIFEST_PATH), manifest.to_json())
+        archive.writestr(str(manifest_path), manifest)
 
 
-def _write_tar(target: Path, top_folder: str, manifest: Manifest, files: _Files, progress: Progress) -> None:
+def _write_tar(target: Path, top_folder: str, manifest: Manifest, files: Files, progress: Progress) -> None:
     with tarfile.open(target, "w:gz", compresslevel=_GZIP_LEVEL, dereference=True) as archive:
         for name, file in files:
             with file.open("rb") as source:
@@ -169,7 +197,7 @@ def _write_tar(target: Path, top_folder: str, manifest: Manifest, files: _Files,
         archive.addfile(member, io.BytesIO(content))
 
 
-def _write_folder(target: Path, manifest: Manifest, files: _Files, progress: Progress) -> None:
+def _write_folder(target: Path, manifest: Manifest, files: Files, progress: Progress) -> None:
     for name, file in files:
         copy = target / name
         if copy.exists() and copy.samefile(file):

@@ -14,6 +14,17 @@ from tests.unit.api.fakes import FakeMetrics, FakeRegistry, RawConnection, make_
 
 from torchserve_py.addresses import Address
 from torchserve_py.api.listener import Doors, start_doors
+from torchserve_py.api.token_authorization import KEY_FILE
+from torchserve_py.settings import Settings
+from torchserve_py.workflows.registry import WorkflowRegistry
+
+
+async def open_doors(
+    settings: Settings, registry: FakeRegistry, metrics: FakeMetrics, key_file: Path = Path(KEY_FILE)
+) -> Doors:
+    """Open the doors of a server without workflows."""
+    workflows = WorkflowRegistry(settings, registry)  # type: ignore[arg-type]
+    return await start_doors(settings, registry, workflows, metrics, key_file)  # type: ignore[arg-type]
 
 
 class Serving:
@@ -64,7 +75,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         registry = registry or FakeRegistry()
         metrics = FakeMetrics()
         key_file = tmp_path / "key_file.json"
-        doors = await start_doors(make_settings(tmp_path, **settings), registry, metrics, key_file)  # type: ignore[arg-type]
+        doors = await open_doors(make_settings(tmp_path, **settings), registry, metrics, key_file)
         opened.append(Serving(doors, registry, metrics, key_file))
         return opened[-1]
 

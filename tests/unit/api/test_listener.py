@@ -9,10 +9,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from tests.unit.api.conftest import open_doors
 from tests.unit.api.fakes import ANY_PORT, FakeModel, FakeRegistry, make_settings
 
 from torchserve_py.addresses import Address
-from torchserve_py.api.listener import ListenError, start_doors
+from torchserve_py.api.listener import ListenError
 
 
 async def free_port() -> int:
@@ -53,7 +54,7 @@ async def test_a_port_in_use_is_named_and_nothing_stays_open(serving, tmp_path):
     management = replace(ANY_PORT, port=await free_port())
     settings = make_settings(tmp_path, inference_address=management, management_address=taken)
     with pytest.raises(ListenError) as error:
-        await start_doors(settings, FakeRegistry(), serving.metrics)
+        await open_doors(settings, FakeRegistry(), serving.metrics)
     assert "management_address" in str(error.value)
     assert str(taken) in str(error.value)
     assert "in use" in str(error.value)
@@ -71,7 +72,7 @@ async def test_a_port_in_use_is_named_and_nothing_stays_open(serving, tmp_path):
 )
 async def test_addresses_that_cannot_be_used(tmp_path, serving, address, message):
     with pytest.raises(ListenError, match="inference_address") as error:
-        await start_doors(make_settings(tmp_path, inference_address=address), FakeRegistry(), serving.metrics)
+        await open_doors(make_settings(tmp_path, inference_address=address), FakeRegistry(), serving.metrics)
     assert message in str(error.value)
 
 
@@ -101,7 +102,7 @@ async def test_the_socket_of_a_running_server_is_not_taken_away(start, tmp_path)
     address = Address("unix", path=str(tmp_path / "inference.sock"))
     serving = await start(inference_address=address)
     with pytest.raises(ListenError, match="in use"):
-        await start_doors(make_settings(tmp_path, management_address=address), FakeRegistry(), serving.metrics)
+        await open_doors(make_settings(tmp_path, management_address=address), FakeRegistry(), serving.metrics)
     _, writer = await asyncio.open_unix_connection(address.path)
     writer.close()
 
@@ -111,7 +112,7 @@ async def test_any_other_file_is_not(tmp_path, serving):
     path.write_text("precious")
     with pytest.raises(ListenError, match="inference_address"):
         settings = make_settings(tmp_path, inference_address=Address("unix", path=str(path)))
-        await start_doors(settings, FakeRegistry(), serving.metrics)
+        await open_doors(settings, FakeRegistry(), serving.metrics)
     assert path.read_text() == "precious"
 
 

@@ -16,11 +16,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import NameOID
-from tests.unit.api.conftest import Serving
+from tests.unit.api.conftest import Serving, open_doors
 from tests.unit.api.fakes import FakeMetrics, FakeRegistry, make_settings
 
 from torchserve_py.addresses import Address
-from torchserve_py.api.listener import start_doors
 from torchserve_py.api.tls import TlsError, server_context
 
 HTTPS = Address("https", "127.0.0.1", 0)
@@ -226,7 +225,7 @@ def test_under_the_servers_own_event_loop(tmp_path):
     async def run():
         settings = make_settings(tmp_path, inference_address=HTTPS)
         registry, metrics = FakeRegistry(), FakeMetrics()
-        doors = await start_doors(settings, registry, metrics)
+        doors = await open_doors(settings, registry, metrics)
         serving = Serving(doors, registry, metrics, tmp_path / "key_file.json")
         try:
             body = b"x" * 3_000_000

@@ -1,0 +1,147 @@
+"""The workflow doors: register, describe, list and unregister on the management side, ``/wfpredict`` for inference.
+
+As in TorchServe, ``enable_model_api`` does not gate these calls. While it is off nothing is downloaded for them, so
+that they reach only archives that the operator has put into the server's stores.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import hdrs, web
+
+from torchserve_py.api.errors import (
+    DoorError,
+    Failure,
+    bad_request,
+    failure_of,
+    failure_of_job,
+    method_not_allowed,
+    not_found,
+)
+from torchserve_py.api.management_calls import page_of
+from torchserve_py.api.parameters import of_query, of_query_or_json
+from torchserve_py.api.requests import read_body
+from torchserve_py.api.responses import JSON_TYPE, Responses, Sent
+from torchserve_py.api.routing import Path, Route, Routes
+from torchserve_py.api.token_authorization import TokenType
+from torchserve_py.workflows.errors import NodeFailed
+from torchserve_py.workflows.execution import Input
+from torchserve_py.workflows.registry import Workflow, WorkflowRequest
+
+if TYPE_CHECKING:
+    from torchserve_py.settings import Settings
+    from torchserve_py.workflows.registry import WorkflowRegistry
+
+
+class WorkflowManagementDoor:
+    """Turns HTTP requests into calls of the workflow registry."""
+
+    def __init__(self, settings: Settings, workflows: WorkflowRegistry, responses: Responses) -> None:
+        self._workflows = workflows
+        self._responses = responses
+        self._max_body = settings.max_request_size
+        self._stall_limit = float(settings.default_response_timeout)
+
+    @property
+    def routes(self) -> Routes:
+        """First path segment to route."""
+        return {"workflows": Route(self.workflows, TokenType.management)}
+
+    async def workflows(self, request: web.BaseRequest, path: Path) -> Sent:
+        """Everything under ``/workflows``."""
+        match path[1:], request.method:
+            case (), "GET":
+                return await self._list(request)
+            case (), "POST":
+                return await self._register(request)
+            case (name,), "GET":
+                description = [_describe(self._workflows.get(name))]
+                return await self._responses.send_json(request, 200, description)
+            case (name,), "DELETE":
+                await self._workflows.unregister(name)
+                return await self._done(request, f'Workflow "{name}" unregistered')
+        raise method_not_allowed() if len(path) <= 2 else not_found()
+
+    async def _list(self, request: web.BaseRequest) -> Sent:
+        """``GET /workflows?limit=&next_page_token=``."""
+        parameters = of_query(request)
+        entries = [{"workflowName": each.name, "workflowUrl": each.url} for each in self._workflows.workflows()]
+        page = page_of("workflows", entries, parameters.integer("limit"), parameters.count("next_page_token", 0))
+        return await self._responses.send_json(request, 200, page)
+
+    async def _register(self, request: web.BaseRequest) -> Sent:
+        """``POST /workflows?url=…``."""
+        parameters = await of_query_or_json(request, self._max_body, self._stall_limit)
+        url = parameters.text("url")
+        if not url:
+            raise bad_request("Parameter url is required.")
+        workflow = await self._workflows.register(
+            WorkflowRequest(
+                url=url,
+                name=parameters.text("workflow_name"),
+                response_timeout=parameters.integer("response_timeout"),
+                startup_timeout=parameters.integer("startup_timeout"),
+                s3_sse_kms=parameters.boolean("s3_sse_kms", default=False),
+            )
+        )
+        return await self._done(request, f"Workflow {workflow.name} has been registered and scaled successfully.")
+
+    async def _done(self, request: web.BaseRequest, text: str) -> Sent:
+        return await self._responses.send_json(request, 200, {"status": text})
+
+
+class WorkflowInferenceDoor:
+    """Sends requests through workflows."""
+
+    def __init__(self, settings: Settings, workflows: WorkflowRegistry, responses: Responses) -> None:
+        self._workflows = workflows
+        self._responses = responses
+        self._max_body = settings.max_request_size
+        self._stall_limit = float(settings.default_response_timeout)
+
+    @property
+    def routes(self) -> Routes:
+        """First path segment to route."""
+        return {"wfpredict": Route(self.predict, TokenType.inference)}
+
+    async def predict(self, request: web.BaseRequest, path: Path) -> Sent:
+        """``/wfpredict/{workflow}``, any method; the query is ignored."""
+        if len(path) != 2:
+            raise not_found()
+        name = path[1]
+        self._workflows.get(name)  # before the body is read
+        content_type = request.headers.get(hdrs.CONTENT_TYPE, "")
+        if not content_type.isascii():
+            raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
+        body = await read_body(request, self._max_body, self._stall_limit)
+        try:
+            answer = await self._workflows.run(name, Input(request.raw_headers, body, content_type))
+        except NodeFailed as error:
+            raise DoorError(_failure_of_node(error)) from error
+        return await self._responses.send(request, 200, answer, (JSON_TYPE,))
+
+
+def _failure_of_node(error: NodeFailed) -> Failure:
+    """TorchServe's status and text, the reason behind it, and the cause that the node's model would have told."""
+    failure = failure_of(error)
+    if error.cause is None:
+        return failure
+    of_job = failure_of_job(error.cause, error.model_name, None)
+    message = f"Error executing {error.node}: {of_job.message}"
+    return failure._replace(message=message, cause=of_job.cause, overloaded=of_job.overloaded)
+
+
+def _describe(workflow: Workflow) -> dict[str, Any]:
+    """A workflow with the defaults of its models, and its graph in TorchServe's notation."""
+    spec = workflow.files.spec
+    edges = ", ".join(f"{node}=[{', '.join(children)}]" for node, children in spec.dag.edges.items())
+    return {
+        "workflowName": workflow.name,
+        "workflowUrl": workflow.url,
+        "minWorkers": spec.defaults.min_workers,
+        "maxWorkers": spec.defaults.max_workers,
+        "batchSize": spec.defaults.batch_size,
+        "maxBatchDelay": spec.defaults.max_batch_delay_ms,
+        "workflowDag": f"{{{edges}}}",
+    }

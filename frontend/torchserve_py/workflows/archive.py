@@ -1,0 +1,119 @@
+"""A workflow at rest: its archive (`.war`) found or downloaded, unpacked and read."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torchserve_py.archive import manifest as model_manifest
+from torchserve_py.archive.cancellation import Cancellation
+from torchserve_py.archive.errors import UnreadableArchive
+from torchserve_py.archive.fetch import fetch
+from torchserve_py.archive.model_spec import is_url
+from torchserve_py.archive.unpack import unpack
+from torchserve_py.workflows.errors import InvalidDag, InvalidWorkflow, WorkflowNotFound
+from torchserve_py.workflows.manifest import read
+from torchserve_py.workflows.spec import WorkflowSpec, read_spec
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowFiles:
+    """An unpacked workflow.
+
+    name        the manifest's
+    folder      the private folder with its files: that of a model whose handlers are the workflow's functions
+    handler     the file with the functions, None where the workflow has none
+    downloaded  the file in the workflow store that was downloaded for it, if any
+    """
+
+    name: str
+    spec: WorkflowSpec
+    folder: Path
+    handler: str | None
+    downloaded: Path | None = None
+
+    def remove(self, *, downloaded: bool = False) -> None:
+        """Delete what was unpacked, and with `downloaded` the downloaded file as well."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if downloaded and self.downloaded:
+            self.downloaded.unlink(missing_ok=True)
+
+
+def obtain(
+    url: str,
+    *,
+    workflow_store: Path | None,
+    temp_dir: Path,
+    allowed_urls: Sequence[re.Pattern[str]],
+    cancellation: Cancellation,
+) -> WorkflowFiles:
+    """Get the workflow at `url`: a file of the workflow store, or a URL that is allowed.
+
+    Blocks, possibly for long: call it in a thread.
+    Raises WorkflowError, ArchiveError (of a download), Cancelled; then nothing is left behind.
+    """
+    if workflow_store is None:
+        raise WorkflowNotFound("Workflow store has not been configured.")
+    if ".." in url:
+        raise WorkflowNotFound(f"Relative path is not allowed in url: {url}")
+    if not is_url(url):
+        return _open(_locate(url, workflow_store), temp_dir, url, cancellation)
+    archive = fetch(url, workflow_store, allowed_urls=allowed_urls, cancellation=cancellation)
+    try:
+        return replace(_open(archive, temp_dir, url, cancellation), downloaded=archive)
+    except BaseException:
+        archive.unlink(missing_ok=True)
+        raise
+
+
+def _locate(url: str, store: Path) -> Path:
+    path = store / url  # url itself, if that is absolute
+    try:
+        if url and path.is_relative_to(store) and path.is_file():
+            return path
+    except (OSError, ValueError) as error:  # a path that is too long, or holds a NUL
+        logger.debug("%r cannot be looked for: %s", url, error)
+    raise WorkflowNotFound(f"Workflow not found in workflow store: {url}")
+
+
+def _open(archive: Path, temp_dir: Path, url: str, cancellation: Cancellation) -> WorkflowFiles:
+    try:
+        folder = unpack(archive, temp_dir.resolve(), url=url, cancellation=cancellation)
+    except UnreadableArchive as error:
+        raise InvalidWorkflow(f"Failed to read workflow archive: {url}", error.detail) from error
+    try:
+        manifest = read(folder)
+        spec = read_spec(folder / manifest.spec_file)
+        handler = _handler(folder, manifest.handler, spec)
+        _describe_functions(folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return WorkflowFiles(manifest.name, spec, folder, handler)
+
+
+def _handler(folder: Path, handler: str | None, spec: WorkflowSpec) -> str | None:
+    """The handler file, if the workflow has functions."""
+    if not spec.functions:
+        return None
+    functions = ", ".join(spec.functions)
+    if handler is None:
+        problem = f"{functions} must be in models, or functions of a handler file, but the workflow has no such file"
+        raise InvalidDag("Not a valid DAG", problem)
+    file = handler if handler.endswith(".py") else f"{handler}.py"
+    if not (folder / file).is_file():
+        raise InvalidWorkflow(f"Workflow handler not found: {file}", f"the archive must hold it, for {functions}")
+    return file
+
+
+def _describe_functions(folder: Path) -> None:
+    """Make the folder that of a model, so that nothing is guessed from the files that happen to be in it."""
+    path = folder / model_manifest.MANIFEST_PATH
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(model_manifest.describe(model_name="functions").to_json(), encoding="utf-8")

@@ -1,0 +1,54 @@
+"""The graph of a workflow: which node's answer goes to which nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+from torchserve_py.workflows.errors import InvalidDag
+
+
+class Dag:
+    """A directed graph with one start node and no cycles.
+
+    Args:
+        edges: Each node that has children, and may be nodes that have none, with its children.
+
+    Attributes:
+        edges: As given.
+        parents: Every node with the nodes whose answers it gets; parents stand before their children.
+        leaves: The nodes whose answers make the workflow's.
+
+    Raises:
+        InvalidDag: It has another shape.
+    """
+
+    def __init__(self, edges: Mapping[str, Sequence[str]]) -> None:
+        self.edges = edges
+        parents: dict[str, list[str]] = {node: [] for node in edges}
+        for node, children in edges.items():
+            for child in children:
+                _check_edge(edges, node, child)
+                parents.setdefault(child, []).append(node)
+        starts = [node for node, above in parents.items() if not above]
+        if len(starts) != 1:
+            found = ", ".join(starts) or ("every node is a child of another" if parents else "there is no node")
+            raise InvalidDag("DAG should have only one start node", found)
+        self.parents: Mapping[str, tuple[str, ...]] = {node: tuple(parents[node]) for node in _in_order(parents)}
+        self.leaves = tuple(node for node in self.parents if not edges.get(node))
+
+
+def _check_edge(edges: Mapping[str, Sequence[str]], node: str, child: str) -> None:
+    if child == node:
+        raise InvalidDag("Self loop exception", f"{node} is a child of itself")
+    if node in edges.get(child, ()):
+        raise InvalidDag("loop exception", f"{node} and {child} are children of each other")
+    if edges[node].count(child) > 1:
+        raise InvalidDag("Not a valid DAG", f"{node} has the child {child} more than once")
+
+
+def _in_order(parents: Mapping[str, Sequence[str]]) -> list[str]:
+    try:
+        return list(TopologicalSorter(parents).static_order())
+    except CycleError as error:
+        raise InvalidDag("Not a valid DAG", f"it has the cycle {' → '.join(error.args[1])}") from error

@@ -1,0 +1,93 @@
+"""What can go wrong with a workflow, each error with TorchServe's status, type and message.
+
+`str(error)` is TorchServe's message, followed by `: detail` where there is more to say than TorchServe said.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torchserve_py.scheduling.effects import Cause
+
+
+class WorkflowError(Exception):
+    """Any of these. `status` is the HTTP status, `error_type` the `type` of the error body."""
+
+    status: ClassVar[int] = 500
+    error_type: ClassVar[str] = "WorkflowException"
+
+    def __init__(self, message: str, detail: str = "") -> None:
+        super().__init__(f"{message}: {detail}" if detail else message)
+
+
+class WorkflowNotFound(WorkflowError):
+    """No workflow of that name is registered, or there is no archive at the given location."""
+
+    status = 404
+    error_type = "WorkflowNotFoundException"
+
+
+class WorkflowConflict(WorkflowError):
+    """A workflow of that name is registered already."""
+
+    status = 409
+    error_type = "ConflictStatusException"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Workflow {name} is already registered.")
+
+
+class DownloadsDisabled(WorkflowError):
+    """The workflow, or a model of it, would have to be downloaded while the model API is off."""
+
+    status = 405
+    error_type = "MethodNotAllowedException"
+
+    def __init__(self, url: str) -> None:
+        super().__init__(
+            f"{url} is not downloaded while enable_model_api is false; put the archive into the workflow store or the"
+            " model store, and name it there"
+        )
+
+
+class InvalidWorkflow(WorkflowError):
+    """The archive, its manifest or its specification cannot be read."""
+
+    error_type = "InvalidWorkflowException"
+
+
+class InvalidSpec(InvalidWorkflow):
+    """The specification was read, but what it says about the models cannot be used."""
+
+    status = 400
+
+
+class InvalidDag(WorkflowError):
+    """The specification's graph is not one that a request can run through."""
+
+    status = 400
+    error_type = "InvalidDAGException"
+
+
+class RegistrationFailed(WorkflowError):
+    """Nodes could not be registered as models; those that could are unregistered again."""
+
+    def __init__(self, name: str, failures: list[str]) -> None:
+        super().__init__(f"Workflow {name} has failed to register. Failures: [{', '.join(failures)}]")
+
+
+class NodeFailed(WorkflowError):
+    """A node gave no usable answer, and with it the workflow.
+
+    Attributes:
+        cause: Why its job ended without an answer; None where the handler answered with an error, or not in time.
+        model_name: The model that the node runs.
+    """
+
+    error_type = "InternalServerException"
+
+    def __init__(self, node: str, model_name: str, reason: str, cause: Cause | None = None) -> None:
+        super().__init__(f"Error executing {node}", reason)
+        self.node = node
+        self.model_name = model_name
+        self.cause = cause

@@ -1,0 +1,144 @@
+"""One request's way through the graph of a workflow.
+
+Each node is a task that waits for its parents, so independent nodes run at the same time. The first node that fails for
+good ends the others: their jobs are cancelled, and the request is answered with the error of that node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torchserve_py.models.errors import ModelError
+from torchserve_py.workers.parts import JobFailed, Parts
+from torchserve_py.workflows.dag import Dag
+from torchserve_py.workflows.errors import NodeFailed
+from torchserve_py.workflows.spec import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What a node's model gets: see `torchserve_py.models.model.Model.submit`."""
+
+    headers: Iterable[tuple[Any, Any]]
+    body: Any
+    content_type: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunnableNode:
+    """A node and the model version that runs it."""
+
+    node: Node
+    model_name: str
+    model_version: str
+
+
+class ServedModel(Protocol):
+    """What a node needs of its model."""
+
+    def submit(self, headers: Iterable[tuple[Any, Any]], body: Any, *, content_type: str | None) -> Parts:
+        """Admit one inference request."""
+
+
+class ServedModels(Protocol):
+    """Where the models of the nodes are; the model registry is one."""
+
+    def get(self, name: str, version: str | None = None) -> ServedModel:
+        """Return a model. Raises ModelError where it is gone."""
+
+
+async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], models: ServedModels, request: Input) -> bytes:
+    """Send a request through the graph and return the workflow's answer.
+
+    That is the answer of the only leaf as it is, or a JSON object with the answers of several leaves, each of which
+    must be a JSON object itself.
+
+    Raises:
+        NodeFailed: A node gave no usable answer.
+    """
+    tasks: dict[str, asyncio.Task[bytes]] = {}
+    failures: list[Exception] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            for name, parents in dag.parents.items():
+                above = {parent: tasks[parent] for parent in parents}
+                tasks[name] = group.create_task(_run_node(nodes[name], models, request, above))
+    except ExceptionGroup as group_of_failures:
+        failures.extend(group_of_failures.exceptions)
+    if failures:
+        raise failures[0]  # the others failed because of it, or were not quick enough to be cancelled
+    answers = {leaf: tasks[leaf].result() for leaf in dag.leaves}
+    if len(answers) == 1:
+        return next(iter(answers.values()))
+    return json.dumps({leaf: _json_object(nodes[leaf], answer) for leaf, answer in answers.items()}).encode()
+
+
+async def _run_node(
+    node: RunnableNode, models: ServedModels, request: Input, parents: Mapping[str, asyncio.Task[bytes]]
+) -> bytes:
+    answers = {name: await task for name, task in parents.items()}
+    own_input = _of_parents(answers) if answers else request
+    for _ in range(node.node.settings.attempts - 1):
+        try:
+            return await _try_once(node, models, own_input)
+        except NodeFailed:
+            continue
+    return await _try_once(node, models, own_input)
+
+
+def _of_parents(answers: Mapping[str, bytes]) -> Input:
+    """The row is ``{"body": bytes}`` behind one parent, and has the name of each as a key behind several."""
+    if len(answers) == 1:
+        return Input((), next(iter(answers.values())), None)
+    return Input((), [(name, None, answer) for name, answer in answers.items()], None)
+
+
+async def _try_once(node: RunnableNode, models: ServedModels, given: Input) -> bytes:
+    limit = node.node.settings.timeout_ms
+    try:
+        model = models.get(node.model_name, node.model_version)
+        parts = model.submit(given.headers, given.body, content_type=given.content_type)
+        async with asyncio.timeout(limit / 1000):
+            return await _whole_answer(node, parts)
+    except TimeoutError as error:
+        raise _failed(node, f"no answer within {limit} ms") from error
+    except JobFailed as error:
+        raise NodeFailed(node.node.name, node.model_name, error.cause.value, error.cause) from error
+    except ModelError as error:
+        raise _failed(node, str(error)) from error
+
+
+async def _whole_answer(node: RunnableNode, parts: Parts) -> bytes:
+    """All parts of a response in one piece."""
+    pieces: list[bytes] = []
+    try:
+        while True:
+            part = await parts.next()
+            if part.error is not None:
+                raise _failed(node, part.error)
+            pieces.append(part.body)
+            if part.status >= 400:
+                text = bytes(part.body[:200]).decode("utf-8", "replace")
+                raise _failed(node, f"its handler answered with status {part.status} {text}".rstrip())
+            if not part.more:
+                return b"".join(pieces)
+    finally:
+        parts.cancel()  # does nothing to a job that has ended
+
+
+def _json_object(node: RunnableNode, answer: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(answer)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise _failed(node, "its answer is no JSON object, which it must be where a workflow ends in several nodes")
+    return value
+
+
+def _failed(node: RunnableNode, reason: str) -> NodeFailed:
+    return NodeFailed(node.node.name, node.model_name, reason)

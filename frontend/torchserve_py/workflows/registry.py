@@ -1,0 +1,268 @@
+"""Which workflows are served: the one interface that their doors use."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torchserve_py.archive.errors import ArchiveError
+from torchserve_py.archive.model_spec import is_url
+from torchserve_py.models.assembly import RegisterRequest
+from torchserve_py.models.daemon_thread import run_in_daemon_thread
+from torchserve_py.models.errors import (
+    InvalidModel,
+    ModelError,
+    ModelNotFound,
+    ModelVersionNotFound,
+    ShuttingDown,
+    WorkersFailed,
+)
+from torchserve_py.models.registry import ModelRegistry
+from torchserve_py.settings import Settings
+from torchserve_py.workflows.archive import WorkflowFiles, obtain
+from torchserve_py.workflows.errors import DownloadsDisabled, RegistrationFailed, WorkflowConflict, WorkflowNotFound
+from torchserve_py.workflows.execution import Input, RunnableNode, execute
+from torchserve_py.workflows.spec import Node
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkflowRequest:
+    """A registration call; None = not given. Timeouts are in seconds and count for every model of the workflow."""
+
+    url: str
+    name: str | None = None
+    response_timeout: int | None = None
+    startup_timeout: int | None = None
+    s3_sse_kms: bool = False
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """A registered workflow; ``nodes`` are those of its specification, with the models that run them."""
+
+    name: str
+    url: str
+    files: WorkflowFiles
+    nodes: Mapping[str, RunnableNode]
+
+
+class WorkflowRegistry:
+    """All registered workflows.
+
+    Args:
+        settings: Where archives are, and which may be downloaded.
+        models: Where the nodes are registered, as models called ``{workflow}__{node}``.
+    """
+
+    def __init__(self, settings: Settings, models: ModelRegistry) -> None:
+        self._settings = settings
+        self._models = models
+        self._workflows: dict[str, Workflow] = {}
+        self._coming: set[str] = set()
+        self._changes: set[asyncio.Task[Any]] = set()
+        self._running: set[asyncio.Task[bytes]] = set()
+        self._draining = False
+
+    def get(self, name: str) -> Workflow:
+        """Return a workflow.
+
+        Raises:
+            WorkflowNotFound: No such name.
+        """
+        workflow = self._workflows.get(name)
+        if workflow is None:
+            raise WorkflowNotFound(f"Workflow not found: {name}")
+        return workflow
+
+    def workflows(self) -> list[Workflow]:
+        """Return all workflows, sorted by name."""
+        return [workflow for _, workflow in sorted(self._workflows.items())]
+
+    async def run(self, name: str, request: Input) -> bytes:
+        """Answer a request with a workflow.
+
+        Raises:
+            WorkflowNotFound: No such name.
+            NodeFailed: A node gave no usable answer.
+            ShuttingDown: The server takes no new work.
+        """
+        workflow = self.get(name)
+        if self._draining:
+            raise ShuttingDown
+        task = asyncio.create_task(execute(workflow.files.spec.dag, workflow.nodes, self._models, request))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await task
+
+    async def register(self, request: WorkflowRequest) -> Workflow:
+        """Register a workflow and start the workers of all its nodes; goes on to its end if its caller hangs up.
+
+        Raises:
+            WorkflowError: It cannot be served; then nothing of it is left.
+            ArchiveError: It could not be downloaded.
+            ShuttingDown: The server takes no new work.
+        """
+        if self._draining:
+            raise ShuttingDown
+        return await self._complete(self._register(request))
+
+    async def unregister(self, name: str) -> None:
+        """Stop serving a workflow: its models are unregistered, what they have is answered, its files are removed.
+
+        Raises:
+            WorkflowNotFound: No such name.
+            ModelError: A model of it could not be unregistered; the workflow is gone all the same.
+        """
+        workflow = self.get(name)
+        del self._workflows[name]
+        await self._complete(self._remove(workflow))
+
+    async def drain(self, limit: float) -> bool:
+        """Refuse what is new and wait for what runs, at most ``limit`` seconds; return whether nothing is left."""
+        self._draining = True
+        if self._running:
+            await asyncio.wait(self._running, timeout=limit)
+        return not self._running
+
+    async def close(self) -> None:
+        """Remove the files of all workflows; their models end with the others."""
+        self._draining = True
+        for task in [*self._running, *self._changes]:
+            task.cancel()
+        if self._changes:
+            await asyncio.wait(self._changes)
+        for workflow in self._workflows.values():
+            workflow.files.remove()
+
+    # How.
+
+    async def _register(self, request: WorkflowRequest) -> Workflow:
+        settings = self._settings
+        if is_url(request.url):
+            self._check_downloads(request.url)
+        files = await run_in_daemon_thread(
+            lambda cancellation: obtain(
+                request.url,
+                workflow_store=settings.workflow_store or settings.model_store,
+                temp_dir=settings.temp_dir,
+                allowed_urls=settings.allowed_urls,
+                cancellation=cancellation,
+            ),
+            lambda files: files.remove(downloaded=True),
+        )
+        name = request.name or files.name
+        try:
+            with self._reserved(name):
+                workflow = Workflow(name, request.url, files, await self._register_nodes(name, files, request))
+                self._workflows[name] = workflow
+        except BaseException:
+            files.remove(downloaded=True)
+            raise
+        logger.info("Workflow %s is registered", name)
+        return workflow
+
+    @contextlib.contextmanager
+    def _reserved(self, name: str) -> Iterator[None]:
+        """Keep a name from being registered twice at the same time."""
+        if name in self._workflows or name in self._coming:
+            raise WorkflowConflict(name)
+        self._coming.add(name)
+        try:
+            yield
+        finally:
+            self._coming.discard(name)
+
+    async def _register_nodes(
+        self, workflow: str, files: WorkflowFiles, request: WorkflowRequest
+    ) -> dict[str, RunnableNode]:
+        """Register every node as a model, or none."""
+        nodes = files.spec.nodes.values()
+        for node in nodes:
+            if node.url is not None and is_url(node.url):
+                self._check_downloads(node.url)
+        done: dict[str, RunnableNode] = {}
+
+        async def register(node: Node) -> None:
+            result = await self._models.register(_model_of(node, workflow, files, request))
+            done[node.name] = RunnableNode(node, result.model_name, result.model_version)
+            if self._models.get(result.model_name, result.model_version).is_stateful:
+                raise InvalidModel("a model with sequenceBatching cannot be part of a workflow")
+
+        try:
+            outcomes = await asyncio.gather(*map(register, nodes), return_exceptions=True)
+            failures = [
+                f"{node.name}: {_reason(error)}"
+                for node, error in zip(nodes, outcomes, strict=True)
+                if error is not None
+            ]
+            if failures:
+                raise RegistrationFailed(workflow, failures)
+        except BaseException:
+            await self._unregister_nodes(done)
+            raise
+        return done
+
+    async def _remove(self, workflow: Workflow) -> None:
+        failures = await self._unregister_nodes(workflow.nodes)
+        workflow.files.remove(downloaded=True)
+        logger.info("Workflow %s is unregistered", workflow.name)
+        if failures:
+            raise failures[0]
+
+    async def _unregister_nodes(self, nodes: Mapping[str, RunnableNode]) -> list[ModelError]:
+        """Unregister the models of nodes, those that are left; return what went wrong."""
+        failures: list[ModelError] = []
+
+        async def unregister(node: RunnableNode) -> None:
+            try:
+                await self._models.unregister(node.model_name, node.model_version)
+            except (ModelNotFound, ModelVersionNotFound):
+                logger.info("Model %s had been unregistered before", node.model_name)
+            except ModelError as error:
+                logger.error("Model %s of a workflow could not be unregistered: %s", node.model_name, error)
+                failures.append(error)
+
+        await asyncio.gather(*map(unregister, nodes.values()))
+        return failures
+
+    def _check_downloads(self, url: str) -> None:
+        if not self._settings.enable_model_api:
+            raise DownloadsDisabled(url)
+
+    async def _complete(self, change: Coroutine[Any, Any, T]) -> T:
+        """Carry a change out to its end, even if its caller hangs up meanwhile."""
+        task = asyncio.create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return await asyncio.shield(task)
+
+
+def _model_of(node: Node, workflow: str, files: WorkflowFiles, request: WorkflowRequest) -> RegisterRequest:
+    """The registration of a node. Of its workers TorchServe starts as many as there may be at most."""
+    settings = node.settings
+    return RegisterRequest(
+        url=str(files.folder) if node.url is None else node.url,
+        model_name=f"{workflow}__{node.name}",
+        handler=f"{files.handler}:{node.name}" if node.url is None else None,
+        batch_size=settings.batch_size,
+        max_batch_delay=settings.max_batch_delay_ms,
+        initial_workers=settings.max_workers,
+        response_timeout=request.response_timeout,
+        startup_timeout=request.startup_timeout,
+        s3_sse_kms=request.s3_sse_kms,
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """Why a node was not registered, with what its worker said where the registry has only TorchServe's words."""
+    if not isinstance(error, (ArchiveError, ModelError)):
+        logger.error("A node could not be registered", exc_info=error)
+    return f"{error} ({error.__cause__})" if isinstance(error, WorkersFailed) else str(error)

@@ -1,0 +1,122 @@
+"""The specification: defaults and overrides, functions, and what is wrong with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchserve_py.workflows.errors import InvalidDag, InvalidSpec, InvalidWorkflow, WorkflowError
+from torchserve_py.workflows.spec import NodeSettings, WorkflowSpec, read_spec
+
+
+def spec_of(folder: Path, text: str) -> WorkflowSpec:
+    path = folder / "spec.yaml"
+    path.write_text(text)
+    return read_spec(path)
+
+
+def settings(**changes: Any) -> NodeSettings:
+    defaults = {
+        "min_workers": 1,
+        "max_workers": 1,
+        "batch_size": 1,
+        "max_batch_delay_ms": 50,
+        "attempts": 1,
+        "timeout_ms": 10000,
+    }
+    return NodeSettings(**{**defaults, **changes})
+
+
+def test_a_specification_as_torchserves_documentation_writes_it(tmp_path: Path) -> None:
+    spec = spec_of(
+        tmp_path,
+        """
+        models:
+            #global model params
+            min-workers: 1
+            max-workers: 2
+            batch-size: 3
+            max-batch-delay : 5000
+            retry-attempts : 3
+            timeout-ms : 5000
+            m1:
+                url: model1.mar
+                max-workers: 4
+                batch-size: 5
+            m2:
+                url : model2.mar
+        dag:
+            pre_processing : [m1]
+            m1 : [m2]
+            m2 : [postprocessing]
+        """,
+    )
+    common = settings(max_workers=2, batch_size=3, max_batch_delay_ms=5000, attempts=3, timeout_ms=5000)
+    function = settings(max_batch_delay_ms=0, attempts=3, timeout_ms=5000)
+    assert spec.defaults == common
+    assert {name: (node.url, node.settings) for name, node in spec.nodes.items()} == {
+        "pre_processing": (None, function),
+        "m1": (
+            "model1.mar",
+            settings(max_workers=4, batch_size=5, max_batch_delay_ms=5000, attempts=3, timeout_ms=5000),
+        ),
+        "m2": ("model2.mar", common),
+        "postprocessing": (None, function),
+    }
+    assert spec.functions == ["pre_processing", "postprocessing"]
+    assert spec.dag.edges == {"pre_processing": ["m1"], "m1": ["m2"], "m2": ["postprocessing"]}
+
+
+def test_torchserves_defaults(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "models: {m: {url: m.mar}}\ndag: {m: [f]}\n")
+    assert spec.nodes["m"].settings == settings()
+    assert spec.nodes["f"].settings == settings(max_batch_delay_ms=0)
+
+
+def test_defaults_count_wherever_they_stand(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "models: {m: {url: m.mar}, timeout-ms: 7}\ndag: {m: }\n")
+    assert spec.nodes["m"].settings.timeout_ms == 7
+
+
+def test_more_workers_at_least_are_more_at_most(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "models: {m: {url: m.mar, min-workers: 3}}\ndag: {m: []}\n")
+    assert spec.nodes["m"].settings.max_workers == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("models: {m: {url: m.mar}}\ndag: {m: []}\nextra: 1", InvalidSpec, "extra is not a key of it"),
+        ("models: {m: {}}\ndag: {m: []}", InvalidSpec, "models.m.url must name the model's archive, it is None"),
+        ("models: {max-worker: 3}\ndag: {}", InvalidSpec, "models.max-worker must be a mapping with a url, or a"),
+        ("models: {m: {url: m.mar, max-worker: 3}}\ndag: {m: []}", InvalidSpec, "models.m.max-worker is not a setting"),
+        ("models: {timeout-ms: 0}\ndag: {m: []}", InvalidSpec, "models.timeout-ms must be an integer from 1"),
+        ("models: {retry-attempts: yes}\ndag: {m: []}", InvalidSpec, "models.retry-attempts must be an integer from 1"),
+        (
+            "models: {m: {url: m.mar, min-workers: 3, max-workers: 2}}\ndag: {m: []}",
+            InvalidSpec,
+            "models.m.max-workers is 2, it must not be less than min-workers, which is 3",
+        ),
+        ("models: {m: {url: m.mar}}\ndag: {f: []}", InvalidSpec, "models: m is not in dag"),
+        ("models: []\ndag: {f: []}", InvalidSpec, "models must be a mapping"),
+        ("dag: {f: g}", InvalidDag, "the children of f must be a list of names, not 'g'"),
+        ("dag: {1: [f]}", InvalidDag, "the node 1 must be a name"),
+        ("dag: {no-function: []}", InvalidDag, "'no-function' is neither in models nor a possible name"),
+        ("dag: {f: [f]}", InvalidDag, "Self loop exception"),
+        ("", InvalidDag, "DAG should have only one start node"),
+        ("dag: [", InvalidWorkflow, "Invalid workflow specification spec.yaml: not valid YAML"),
+        ("- 1", InvalidWorkflow, "the file must hold 'key: value' lines, not a list"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, kind: type[WorkflowError], message: str) -> None:
+    with pytest.raises(kind) as error:
+        spec_of(tmp_path, text)
+    assert message in str(error.value)
+
+
+def test_a_missing_file_is_torchserves_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidWorkflow, match=r"spec\.yaml: No such file") as error:
+        read_spec(tmp_path / "spec.yaml")
+    assert (error.value.status, error.value.error_type) == (500, "InvalidWorkflowException")
