@@ -13,6 +13,7 @@ from torchserve_py.logs import configure_logging
 from torchserve_py.settings import Settings
 
 LOGGERS = (None, "MODEL_LOG", "ACCESS_LOG", "TS_METRICS", "MODEL_METRICS", "some.module")
+DOCUMENT = Path(__file__).parents[2] / "docs" / "logging.md"
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}"
 
 
@@ -129,3 +130,16 @@ def test_what_is_wrong_is_told(tmp_path: Path, name: str, text: str, message: st
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(LogConfigError, match="it cannot be read"):
         read_log_config(tmp_path / "none.json")
+
+
+def test_the_documented_configuration_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    configure(tmp_path, log_config=own(tmp_path, "log.yaml", example))
+    logging.getLogger("some.module").info("text")
+    logging.getLogger("MODEL_LOG").info("hello", extra={"worker": "W-9000-m_1.0-stdout"})
+    assert capsys.readouterr().out == "INFO some.module: text\n"
+    (line,) = lines(tmp_path / "model_log.log")
+    assert line.endswith("[INFO ] W-9000-m_1.0-stdout MODEL_LOG - hello")
