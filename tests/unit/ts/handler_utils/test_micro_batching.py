@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.unit.ts.frontend_stub import Worker, row
 
 from ts.context import Context, RequestProcessor
 from ts.handler_utils.micro_batching import MicroBatching
@@ -148,6 +149,51 @@ def test_it_stands_in_for_the_handlers_own_handle(
     assert micro_batching(handler)([1, 2], context) == expected
     assert handler.context is context
     assert [record[0] for record in context.metrics.take_records()] == ["HandlerTime"]
+
+
+def test_a_handler_streams_from_its_micro_batches(make_worker: Callable[..., Worker]) -> None:
+    worker = make_worker(
+        """
+        from ts.handler_utils.micro_batching import MicroBatching
+        from ts.handler_utils.utils import send_intermediate_predict_response
+
+        class Streaming:
+            def __init__(self):
+                self.handle = MicroBatching(self, 2, {"inference": 2})
+
+            def initialize(self, context):
+                pass
+
+            def preprocess(self, data):
+                return [bytes(row["body"]) for row in data]
+
+            def inference(self, data):
+                first = 2 * self.handle.get_micro_batch_idx()
+                rows = {row: self.context.request_ids[row] for row in range(first, first + len(data))}
+                parts = {row: data[row - first] for row in rows}
+                send_intermediate_predict_response(parts, rows, "", 200, self.context)
+                return data
+
+            def postprocess(self, data):
+                return [body.upper() for body in data]
+
+            def _is_describe(self):
+                return False
+
+            _is_explain = _is_describe
+        """
+    )
+
+    parts: dict[str, list[tuple[bytes, bool]]] = {}
+    for job_id, more, status, _, _, body, _ in worker.infer(row("1", b"a"), row("2", b"b"), row("3", b"c")):
+        assert status == 200
+        parts.setdefault(job_id, []).append((body, more))
+
+    assert parts == {
+        "1": [(b"a", True), (b"A", False)],
+        "2": [(b"b", True), (b"B", False)],
+        "3": [(b"c", True), (b"C", False)],
+    }
 
 
 @pytest.mark.parametrize(
