@@ -14,7 +14,7 @@ from torchserve_py.metrics.catalog import MODEL_METRICS, PREDICTION_TIME, Declar
 from torchserve_py.metrics.config import MetricsConfigError, MetricsPlan
 from torchserve_py.metrics.families import Family, label_name, metric_name
 from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Instrument, update
-from torchserve_py.metrics.metric_log import LineEnds, MetricLog, line_ends
+from torchserve_py.metrics.metric_log import LineEnds, MetricLog, line_ends, one_line
 from torchserve_py.metrics.model_metrics import RecordPrediction
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class HandlerMetrics:
             series = self._add(known, key, unit)
         update(series.instrument, value)
         if self._log is not None:
-            self._log.note(series.line_ends, value, request_ids if isinstance(request_ids, str) else "")
+            self._log.note(series.line_ends, value, one_line(request_ids) if isinstance(request_ids, str) else "")
 
     def _kind(self, name: str, kind: str) -> str:
         declaration = self._plan.model_metrics.get(name)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from torchserve_py.metrics.families import Family
-from torchserve_py.metrics.instruments import Gauge, Histogram, Instrument, number
+from torchserve_py.metrics.instruments import Gauge, Histogram, Instrument
 
 SERVER_LOGGER = "TS_METRICS"
 MODEL_LOGGER = "MODEL_METRICS"
@@ -32,8 +32,8 @@ class LineEnds(NamedTuple):
 
 def line_ends(name: str, unit: str, dimensions: Iterable[tuple[str, str]], hostname: str) -> LineEnds:
     """The ends of a series' lines. `dimensions` are without the host's name."""
-    pairs = ",".join(f"{_one_line(name)}:{_one_line(value)}" for name, value in dimensions)
-    return LineEnds(f"{_one_line(name)}.{_one_line(unit)}:", f"|#{pairs}|#hostname:{hostname}")
+    pairs = ",".join(f"{one_line(name)}:{one_line(value)}" for name, value in dimensions)
+    return LineEnds(f"{one_line(name)}.{one_line(unit)}:", f"|#{pairs}|#hostname:{hostname}")
 
 
 class MetricLog:
@@ -41,11 +41,12 @@ class MetricLog:
 
     def __init__(self, logger_name: str) -> None:
         self._logger = logging.getLogger(logger_name)
-        self._waiting: list[tuple[float, LineEnds, float, str | None]] = []
+        self._waiting: list[tuple[float, LineEnds, float, str]] = []
 
     def note(self, ends: LineEnds, value: float, request_ids: str | None = None) -> None:
         """A series has a new value, now; `request_ids` are None for metrics of the server."""
-        self._waiting.append((time.time(), ends, value, request_ids))
+        suffix = "" if request_ids is None else f",requestID:{request_ids}"
+        self._waiting.append((time.time(), ends, value, suffix))
         if len(self._waiting) >= _MOST_WAITING:
             self.flush()
 
@@ -55,16 +56,14 @@ class MetricLog:
             return
         waiting, self._waiting = self._waiting, []
         lines = []
-        second, clock = -1, ""
-        for at, ends, value, request_ids in waiting:
+        second, clock, stamp = -1, "", ""
+        for at, (before, after), value, suffix in waiting:
             if int(at) != second:
                 second = int(at)
                 clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))
-            ids = "" if request_ids is None else f",requestID:{_one_line(request_ids)}"
+                stamp = f",timestamp:{second}"
             milliseconds = int((at - second) * 1000)
-            lines.append(
-                f"{clock},{milliseconds:03d} - {ends.before}{number(value)}{ends.after}{ids},timestamp:{second}"
-            )
+            lines.append(f"{clock},{milliseconds:03d} - {before}{float(value)!r}{after}{suffix}{stamp}")
         self._logger.info("%s", "\n".join(lines))
 
 
@@ -104,5 +103,6 @@ class Changes:
                     self._log.note(ends, news)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """`text` with line breaks and what else cannot be shown escaped."""
     return text if text.isprintable() else repr(text)[1:-1]
