@@ -175,3 +175,22 @@ def test_the_profiler_writes_a_trace(
     (trace,) = (tmp_path / "traces").iterdir()
     for step in ("preprocess", "inference", "postprocess"):
         assert f'"{step}"' in trace.read_text()
+
+
+def test_without_further_arguments_traces_go_to_a_folder_of_the_model(
+    serve: Callable[..., Any], model: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders: list[str] = []
+    write = torch.profiler.tensorboard_trace_handler
+
+    def trace_handler(folder: str) -> Any:
+        folders.append(folder)
+        return write(str(tmp_path / "traces"))
+
+    monkeypatch.setattr(torch.profiler, "tensorboard_trace_handler", trace_handler)
+    monkeypatch.setenv("ENABLE_TORCH_PROFILER", "true")
+    served = serve(model(HANDLER), modelFile=model(DOUBLE))
+
+    assert [served.answers(b"1"), served.answers(b"2")] == [[(200, [2.0])], [(200, [4.0])]]
+    assert folders == ["/tmp/pytorch_profiler/small"]
+    assert len(list((tmp_path / "traces").iterdir())) == 2
