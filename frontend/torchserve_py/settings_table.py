@@ -364,7 +364,6 @@ INTERNAL_KEYS = ("model_server_home", "python", "tsConfigFile", "version")
 #: Settings of features that this version lacks, or has only in part (of `debug`: one worker per model loaded at
 #: start-up): read and checked. Who adds the feature removes them here.
 PENDING = (
-    "workflow_store",
     "initial_distribution_port",
     "cpu_launcher_enable",
     "cpu_launcher_args",

@@ -43,7 +43,8 @@ _STOP_LIMIT = 10.0
 class RegisterRequest:
     """A registration call; None = not given. ``max_batch_delay`` is in milliseconds, timeouts in seconds.
 
-    ``max_workers``, which only a snapshot gives, is ``initial_workers`` where it is not given.
+    ``max_workers``, which only a snapshot gives, is ``initial_workers`` where it is not given. ``in_workflow``: a workflow
+    registers the model as a node of its own.
     """
 
     url: str
@@ -58,6 +59,7 @@ class RegisterRequest:
     response_timeout: int | None = None
     startup_timeout: int | None = None
     s3_sse_kms: bool = False
+    in_workflow: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Plan:
     config: EffectiveConfig
     devices: ModelDevices
     at_startup: bool
+    in_workflow: bool
 
 
 class Assembly:
@@ -167,7 +170,17 @@ class Assembly:
             devices = self._devices.for_model(config.device_type, config.device_ids, config.parallel_level)
         except (InvalidModelConfig, UnsuitableDevices) as error:
             raise InvalidModel(str(error)) from error
-        return Plan(name, manifest.model_version, request.url, files, handler, config, devices, at_startup)
+        return Plan(
+            name,
+            manifest.model_version,
+            request.url,
+            files,
+            handler,
+            config,
+            devices,
+            at_startup,
+            request.in_workflow,
+        )
 
     def build(self, plan: Plan) -> Model:
         """Wire the model; its pool has no workers yet."""
@@ -212,6 +225,7 @@ class Assembly:
             dispatcher,
             pool,
             loaded_at_startup=plan.at_startup,
+            in_workflow=plan.in_workflow,
             usage=self._usage,
         )
 

@@ -60,6 +60,7 @@ class Model:
         pool: WorkerPool,
         *,
         loaded_at_startup: bool,
+        in_workflow: bool,
         usage: Usage,
     ) -> None:
         self.name = name
@@ -71,6 +72,7 @@ class Model:
         self.pool = pool
         self.dispatcher = dispatcher
         self.loaded_at_startup = loaded_at_startup
+        self.in_workflow = in_workflow
         self.is_stateful = config.stateful
         self._expires_in = config.client_timeout_ms / 1000 or None
         self._usage = usage

@@ -143,8 +143,15 @@ class ModelRegistry:
                 self._add_at_startup(each, await plan)
 
     def saved_models(self) -> list[SavedModel]:
-        """What is served, as a snapshot has it; a location is what the model was registered with."""
-        return [_saved(model, is_default=model is self._names[model.name].default) for model in self._all()]
+        """What is served, as a snapshot has it; a location is what the model was registered with.
+
+        Nodes of workflows are left out, as in TorchServe: without their workflow nobody would use them.
+        """
+        return [
+            _saved(model, is_default=model is self._names[model.name].default)
+            for model in self._all()
+            if not model.in_workflow
+        ]
 
     async def register(self, request: RegisterRequest) -> RegisterResult:
         """Register a model and start its workers; wait for them when the request is synchronous.

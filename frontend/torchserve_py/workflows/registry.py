@@ -258,6 +258,7 @@ def _model_of(node: Node, workflow: str, files: WorkflowFiles, request: Workflow
         response_timeout=request.response_timeout,
         startup_timeout=request.startup_timeout,
         s3_sse_kms=request.s3_sse_kms,
+        in_workflow=True,
     )
 
 

@@ -115,7 +115,7 @@ def parse_spec(values: Mapping[Any, Any]) -> WorkflowSpec:
 def _model(name: Any, values: Any, defaults: NodeSettings) -> Node:
     where = f"models.{name}"
     if not isinstance(name, str) or not name:
-        raise _invalid(f"models: the name {name!r} must be text")
+        raise _invalid(f"models: the name {name!r} must be text; put it in quotes")
     if not isinstance(values, Mapping):
         raise _invalid(f"{where} must be a mapping with a url, or a setting: {', '.join(_SETTINGS)}")
     url = values.get("url")
@@ -163,7 +163,7 @@ def _edges(values: Any) -> dict[str, list[str]]:
     edges: dict[str, list[str]] = {}
     for node, given in _mapping("dag", values).items():
         if not isinstance(node, str) or not node:
-            raise InvalidDag("Not a valid DAG", f"the node {node!r} must be a name")
+            raise InvalidDag("Not a valid DAG", f"the node {node!r} must be text; put it in quotes")
         children = [] if given is None else given
         if not isinstance(children, list) or not all(isinstance(child, str) and child for child in children):
             raise InvalidDag("Not a valid DAG", f"the children of {node} must be a list of names, not {children!r}")

@@ -102,7 +102,7 @@ def test_more_workers_at_least_are_more_at_most(tmp_path: Path) -> None:
         ("models: {m: {url: m.mar}}\ndag: {f: []}", InvalidSpec, "models: m is not in dag"),
         ("models: []\ndag: {f: []}", InvalidSpec, "models must be a mapping"),
         ("dag: {f: g}", InvalidDag, "the children of f must be a list of names, not 'g'"),
-        ("dag: {1: [f]}", InvalidDag, "the node 1 must be a name"),
+        ("dag: {1: [f]}", InvalidDag, "the node 1 must be text; put it in quotes"),
         ("dag: {no-function: []}", InvalidDag, "'no-function' is neither in models nor a possible name"),
         ("dag: {f: [f]}", InvalidDag, "Self loop exception"),
         ("", InvalidDag, "DAG should have only one start node"),
