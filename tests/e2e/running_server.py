@@ -113,11 +113,15 @@ class RunningServer:
 
     def start(self) -> None:
         """Start, and wait until the doors are open."""
+        self.launch()
+        eventually(self._is_open, "the server says that it has started")
+
+    def launch(self) -> None:
+        """Start, and wait for nothing."""
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
                 self.command, cwd=self.directory, env=self.environment, stdout=output, stderr=subprocess.STDOUT
             )
-        eventually(self._is_open, "the server says that it has started")
 
     def _is_open(self) -> bool:
         assert self.process is not None
