@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 from tests.e2e.running_server import DEADLINE, HANDLERS, ROOT, free_ports
 
-#: The ports that the documentation speaks of: inference, management, metrics.
-DOCUMENTED_PORTS = (8080, 8081, 8082)
+#: The ports that the documentation speaks of: inference, management, metrics; gRPC inference, gRPC management.
+DOCUMENTED_PORTS = (8080, 8081, 8082, 7070, 7071)
 
 
 class Workplace:
@@ -30,8 +30,8 @@ class Workplace:
     def __init__(self, directory: Path, properties: Mapping[str, Any] | None = None) -> None:
         self.directory = directory
         self._runs = 0
-        self.ports = free_ports(3)
-        self.inference, self.management, self.metrics = (f"http://127.0.0.1:{port}" for port in self.ports)
+        self.ports = free_ports(len(DOCUMENTED_PORTS))
+        self.inference, self.management, self.metrics = (f"http://127.0.0.1:{port}" for port in self.ports[:3])
         shutil.copytree(HANDLERS, directory / "handlers", ignore=shutil.ignore_patterns("__pycache__", "*.pt"))
         self.pid_file = directory / "tmp" / ".model_server.pid"
         for name in ("model_store", "tmp", "bin"):
@@ -42,8 +42,8 @@ class Workplace:
             "inference_address": self.inference,
             "management_address": self.management,
             "metrics_address": self.metrics,
-            "grpc_inference_port": 0,
-            "grpc_management_port": 0,
+            "grpc_inference_port": self.ports[3],
+            "grpc_management_port": self.ports[4],
             "default_workers_per_model": 1,
             "drain_timeout": 1,
             **(properties or {}),
