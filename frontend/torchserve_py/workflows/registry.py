@@ -133,10 +133,10 @@ class WorkflowRegistry:
         return not self._running
 
     async def close(self) -> None:
-        """Remove the files of all workflows; their models end with the others."""
+        """Call registrations off and remove all files; models end with the others, and with them what still runs."""
         self._draining = True
-        for task in [*self._running, *self._changes]:
-            task.cancel()
+        for change in self._changes:
+            change.cancel()
         if self._changes:
             await asyncio.wait(self._changes)
         for workflow in self._workflows.values():
@@ -242,7 +242,18 @@ class WorkflowRegistry:
         task = asyncio.create_task(change)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise ShuttingDown from None
+            task.add_done_callback(_log_failure)
+            raise
+
+
+def _log_failure(change: asyncio.Task[Any]) -> None:
+    if not change.cancelled() and (error := change.exception()) is not None:
+        logger.error("A change of workflows failed after its caller had hung up: %s", error)
 
 
 def _model_of(node: Node, workflow: str, files: WorkflowFiles, request: WorkflowRequest) -> RegisterRequest:

@@ -241,6 +241,15 @@ async def test_a_snapshot_says_which_models_are_registered_and_how(make_registry
     assert registry.get("m").version == "2.0"
 
 
+async def test_a_snapshot_has_no_models_of_workflows(make_registry: MakeRegistry, store: Path) -> None:
+    write_model(store / "m")
+    registry = make_registry()
+    await registry.register(RegisterRequest(url="m", initial_workers=0))
+    await registry.register(RegisterRequest(url="m", model_name="w__m", initial_workers=0, in_workflow=True))
+    assert [name for name, _ in registry.models()] == ["m", "w__m"]
+    assert [model.name for model in registry.saved_models()] == ["m"]
+
+
 @pytest.mark.usefixtures("no_workers")
 async def test_every_change_is_told(make_registry: MakeRegistry, store: Path) -> None:
     registry = make_registry()
