@@ -32,6 +32,7 @@ class Connection:
         path: The frontend's Unix socket.
         channel: Which of a worker's two connections this is.
         token: The one-time token that proves who connects.
+        rank: Which of a worker's processes this is.
 
     Raises:
         OSError: The frontend does not listen there.
@@ -40,7 +41,7 @@ class Connection:
         cancelled: Ids of jobs that nobody waits for any longer and that may still be here.
     """
 
-    def __init__(self, path: str, channel: str, token: str) -> None:
+    def __init__(self, path: str, channel: str, token: str, rank: int = 0) -> None:
         self.cancelled: set[str] = set()
         self._messages: deque[list[Any]] = deque()
         self._buffer = FrameBuffer()
@@ -48,7 +49,7 @@ class Connection:
         self._socket.connect(path)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
-        self.send([HELLO, {"token": token, "channel": channel, "pid": os.getpid()}])
+        self.send([HELLO, {"token": token, "channel": channel, "pid": os.getpid(), "rank": rank}])
 
     def receive(self, *, wait: bool) -> list[Any] | None:
         """Return the next message; None if there is none and ``wait`` is false.
@@ -134,3 +135,12 @@ class Connection:
                 first += 1
             if sent:
                 views[first] = views[first][sent:]
+
+
+class FollowerConnection(Connection):
+    """The connection of a rank other than 0: it runs the same batches, but only its metrics are of interest."""
+
+    def send_results(self, rows: Sequence[ResultRow], seconds: float, metrics: Sequence[list[Any]] = ()) -> None:
+        """Send the metrics, if there are any."""
+        if metrics:
+            self.send([METRICS, metrics])

@@ -1,4 +1,10 @@
-"""Ends this process when the one that started it dies, however it dies."""
+"""Ends this process when the one that started it dies, however it dies.
+
+    python -P -m ts.parent_death MODULE ARGUMENTS…
+
+runs a module as ``python -m MODULE ARGUMENTS…`` does, in such a process: for launchers that start workers and know
+nothing of their parent themselves.
+"""
 
 from __future__ import annotations
 
@@ -19,3 +25,27 @@ def die_with_parent() -> None:
 
         if ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL) != 0:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+
+
+def main(arguments: list[str]) -> None:
+    """Run the module that the first argument names.
+
+    Raises:
+        SystemExit: There is no such module, or what the module itself ends with.
+    """
+    import runpy
+
+    if not arguments:
+        sys.exit("usage: python -P -m ts.parent_death MODULE ARGUMENTS…")
+    die_with_parent()
+    module, *_ = sys.argv = arguments
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        sys.exit(f"The worker cannot be started: its launcher {module} is missing; install torch for {sys.executable}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -4,6 +4,9 @@
 
 It connects to the frontend's Unix socket, loads the model that the first message names, and then runs what it is sent
 until it is told to stop or the frontend goes away. `serve` is the loop.
+
+A parallel worker is several such processes, started by torchrun, which says in RANK which of them each is; rank 0
+answers.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 
-from ts.connection import Connection
+from ts.connection import Connection, FollowerConnection
 from ts.heartbeat import start_heartbeat
 from ts.parent_death import die_with_parent
 from ts.protocol.messages import END_SEQUENCE, INFER, JOBS_CHANNEL, LOAD, LOADED, STOP, TOKEN_VARIABLE, Load
@@ -27,21 +30,24 @@ from ts.runtimes.torchserve_handler import Runtime, TorchServeHandler
 
 logger = logging.getLogger(__name__)
 
+_RANK_FROM_ENVIRONMENT = "--rank-from-environment"
+
 
 def main(arguments: list[str]) -> int:
     """Run a worker; return its exit code."""
-    if len(arguments) != 2 or arguments[0] != "--socket":
-        print("usage: python -P -m ts.worker --socket PATH", file=sys.stderr)
+    if len(arguments) < 2 or arguments[0] != "--socket" or arguments[2:] not in ([], [_RANK_FROM_ENVIRONMENT]):
+        print(f"usage: python -P -m ts.worker --socket PATH [{_RANK_FROM_ENVIRONMENT}]", file=sys.stderr)
         return 2
     path = arguments[1]
+    rank = int(os.environ["RANK"]) if arguments[2:] else 0
     # Before connecting: should the frontend be gone already, then connecting fails, and after it the signal is armed.
     die_with_parent()
     # Ctrl-C in a terminal reaches every process there; the frontend handles it and stops its workers in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_output()
     token = os.environ.pop(TOKEN_VARIABLE, "")
-    connection = Connection(path, JOBS_CHANNEL, token)
-    start_heartbeat(path, token)
+    connection = (Connection if rank == 0 else FollowerConnection)(path, JOBS_CHANNEL, token, rank)
+    start_heartbeat(path, token, rank)
     serve_model = load(connection)
     if serve_model is None:
         return 1

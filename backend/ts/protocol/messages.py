@@ -59,6 +59,7 @@ class Hello(TypedDict):
     token: str
     channel: str
     pid: int
+    rank: int  # among the processes that run one worker together; 0 of a single one
 
 
 class Load(TypedDict):

@@ -19,13 +19,15 @@ from torchserve_py.models.dependencies import install_dependencies, packages_dir
 from torchserve_py.models.effective import EffectiveConfig, Hardware, RegistrationOverrides, resolve
 from torchserve_py.models.errors import BadParameter, InvalidModel
 from torchserve_py.models.model import Model, Usage
+from torchserve_py.models.parallel import torchrun_environment, torchrun_of
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings import Settings
 from torchserve_py.version import __version__
 from torchserve_py.workers.devices import Assignment, Devices, ModelDevices, UnsuitableDevices, visible_devices
 from torchserve_py.workers.dispatcher import Dispatcher
+from torchserve_py.workers.launchers import CpuLauncher
 from torchserve_py.workers.listener import WorkerListener
-from torchserve_py.workers.pool import WorkerPool
+from torchserve_py.workers.pool import Place, WorkerPool
 from torchserve_py.workers.process import Launch
 from torchserve_py.workers.processors import available_processors
 from torchserve_py.workers.worker import Worker, WorkerLimits
@@ -95,6 +97,7 @@ class Assembly:
             visible_devices(list_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"), settings.number_of_gpu)
         )
         self._worker_numbers = itertools.count(settings.initial_worker_port)
+        self._next_distribution_number = settings.initial_distribution_port
         hidden = settings.blacklist_env_vars
         self._hidden_variables = frozenset(name for name in os.environ if hidden and hidden.fullmatch(name))
 
@@ -201,19 +204,20 @@ class Assembly:
             heartbeat=settings.worker_heartbeat_timeout,
         )
 
-        def new_place(worker_id: str) -> Callable[[], Worker]:
+        def new_place(place: Place) -> Callable[[], Worker]:
             device = plan.devices.next()  # for good: the worker that replaces a dead one gets its device
-            label = f"W-{worker_id}-{plan.name}_{plan.version}"
-            launch, load = self._launch(plan, device), self._load_message(plan, device)
-            return lambda: Worker(worker_id, label, launch, load, limits, self._listener, dispatcher)
+            label = f"W-{place.worker_id}-{plan.name}_{plan.version}"
+            launch, load = self._launch(plan, device, place), self._load_message(plan, device)
+            return lambda: Worker(place.worker_id, label, launch, load, limits, self._listener, dispatcher)
 
         pool = WorkerPool(
             new_place,
-            lambda: str(next(self._worker_numbers)),
+            lambda: self._new_worker_id(config),
             dispatcher,
             metrics,
             max_retry=config.max_retry_timeout,
             stop_limit=settings.unregister_model_timeout,
+            renew_to_scale=settings.cpu_launcher_enable,
         )
         return Model(
             plan.name,
@@ -229,8 +233,15 @@ class Assembly:
             usage=self._usage,
         )
 
-    def _launch(self, plan: Plan, device: Assignment) -> Launch:
-        settings = self._settings
+    def _new_worker_id(self, config: EffectiveConfig) -> str:
+        if not config.ranks:
+            return str(next(self._worker_numbers))
+        number = self._next_distribution_number
+        self._next_distribution_number += config.ranks
+        return str(number)
+
+    def _launch(self, plan: Plan, device: Assignment, place: Place) -> Launch:
+        settings, config = self._settings, plan.config
         environment = {
             # TorchServe's workers read these names; a handler may as well.
             "TS_REQUEST_SEQUENCE_ID": settings.ts_header_key_sequence_id,
@@ -242,15 +253,24 @@ class Assembly:
         }
         if device.cuda_visible_devices is not None:
             environment["CUDA_VISIBLE_DEVICES"] = device.cuda_visible_devices
-        installed, use_venv = plan.files.dependencies_dir, plan.config.use_venv
+        torchrun = None
+        if config.ranks:
+            torchrun = torchrun_of(config, f"{plan.name}_{place.worker_id}", settings.log_location)
+            environment |= torchrun_environment(config)
+        cpu_launcher = None
+        if settings.cpu_launcher_enable:
+            cpu_launcher = CpuLauncher(tuple((settings.cpu_launcher_args or "").split()), place.index, place.count)
+        installed, use_venv = plan.files.dependencies_dir, config.use_venv
         return Launch(
             plan.files.model_dir,
-            plan.config.runtime,
+            config.runtime,
             environment,
             self._hidden_variables,
             device.devices[0].gpu_index if device.devices else None,
             venv_python=venv_python(installed) if installed and use_venv else None,
             packages_dir=packages_dir(installed) if installed and not use_venv else None,
+            torchrun=torchrun,
+            cpu_launcher=cpu_launcher,
         )
 
     def _load_message(self, plan: Plan, device: Assignment) -> Load:

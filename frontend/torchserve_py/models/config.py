@@ -269,11 +269,36 @@ def _parallel_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
             f"parallelType is {config.parallel_type} but parallelLevel is not set; "
             "it must be the number of GPUs of one worker (or torchrun.nproc-per-node must)",
         )
+    if config.torchrun and (config.torchrun.nnodes or 1) > 1:
+        yield (
+            ("torchrun.nnodes",),
+            f"torchrun.nnodes is {config.torchrun.nnodes} but all processes of a worker run on the server's machine; "
+            "leave it out",
+        )
+    yield from _step_contradictions(config)
     ids = list(config.device_ids or ())
     if config.parallel_type and len(set(ids)) < len(ids):
         yield keys, f"deviceIds is {ids}; with parallelType each GPU may be named only once"
     elif config.parallel_type and ids and level > len(ids):
         yield keys, f"{named} but deviceIds names only {len(ids)} GPUs: {ids}; name at least {level}"
+
+
+def _step_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
+    """Processes that compute together need the same requests at the same steps, which only whole batches give them."""
+    together = config.parallel_type in {"tp", "pptp"}
+    asked_for = f"parallelType is {config.parallel_type}"
+    if config.parallel_type == "custom" and config.torchrun:
+        together, asked_for = not config.async_communication, f"{asked_for} with torchrun"
+    for name, enabled in (
+        ("continuousBatching", config.continuous_batching),
+        ("asyncCommunication", config.async_communication),
+    ):
+        if together and enabled:
+            yield (
+                ("parallelType", "torchrun", name),
+                f"{asked_for} but {name} is true; its processes take part in every request and would run requests in "
+                f"an order of their own each, so leave {name} out (or use pp, where only rank 0 gets them)",
+            )
 
 
 def _batching_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:

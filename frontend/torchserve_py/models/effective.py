@@ -92,6 +92,12 @@ class EffectiveConfig:
     use_venv: bool
     runtime: str
 
+    @property
+    def ranks(self) -> int:
+        """Processes of one worker, which torchrun starts; 0 = the worker is one process, started without torchrun."""
+        alone = self.parallel_type == "custom" and (self.torchrun is None or self.async_communication)
+        return 0 if alone else self.parallel_level
+
     def policy(self) -> Policy:
         """The same, as far as the scheduler is concerned."""
         sequences = None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torchserve_py.workers.connection import Connection
-from ts.protocol.messages import HELLO
+from ts.protocol.messages import HELLO, Hello
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _MAX_HELLO = 4096
 class Expected(Protocol):
     """Who waits for a process to connect."""
 
-    def connected(self, connection: Connection, channel: str) -> None:
+    def connected(self, connection: Connection, hello: Hello) -> None:
         """Take over ``connection``: set its callbacks."""
 
 
@@ -85,10 +85,11 @@ class WorkerListener:
         return connection
 
     def _hello(self, connection: Connection, message: list[Any]) -> None:
-        kind, hello = message
+        kind, said = message
         if kind != HELLO:
             raise ValueError(f"expected {HELLO!r} as the first message, got {kind!r}")
-        token = str(hello["token"])
+        token = str(said["token"])
+        hello = Hello(token=token, channel=str(said["channel"]), pid=int(said["pid"]), rank=int(said["rank"]))
         # Compared in constant time against every expected token: a dictionary look-up would leak by timing.
         owner = None
         for expected, candidate in self._expected.items():
@@ -97,7 +98,7 @@ class WorkerListener:
         if owner is None:
             raise ValueError("the token of its hello is not expected")
         self._strangers.pop(connection).cancel()
-        owner.connected(connection, str(hello["channel"]))
+        owner.connected(connection, hello)
 
     def _stranger_left(self, connection: Connection, reason: str) -> None:
         timer = self._strangers.pop(connection, None)

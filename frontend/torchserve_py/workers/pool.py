@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.workers.dispatcher import Dispatcher
@@ -17,24 +18,36 @@ logger = logging.getLogger(__name__)
 _KILL_LIMIT = 20.0
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a worker is to be: the id of its place, which place that is (from 0), and how many there are to be."""
+
+    worker_id: str
+    index: int
+    count: int
+
+
 class WorkerPool:
     """Grows and shrinks between ``min_workers`` and ``max_workers``; every place is kept filled by a supervisor.
 
     Args:
-        new_place: Given the id of a new place, returns what makes the workers that fill it in turn.
+        new_place: Given a new place, returns what makes the workers that fill it in turn.
         new_worker_id: Returns an id that no worker of the server has had.
         max_retry: How long a failing worker is started again (seconds).
         stop_limit: How long a worker that is to go may finish its jobs (seconds).
+        renew_to_scale: Whether all workers are replaced when their number changes: each has its share of something.
     """
 
     def __init__(
         self,
-        new_place: Callable[[str], Callable[[], Worker]],
+        new_place: Callable[[Place], Callable[[], Worker]],
         new_worker_id: Callable[[], str],
         dispatcher: Dispatcher,
         metrics: ModelMetrics,
         max_retry: float,
         stop_limit: float,
+        *,
+        renew_to_scale: bool = False,
     ) -> None:
         self.min_workers = 0
         self.max_workers = 0
@@ -44,6 +57,7 @@ class WorkerPool:
         self._metrics = metrics
         self._max_retry = max_retry
         self._stop_limit = stop_limit
+        self._renew_to_scale = renew_to_scale
         self._supervisors: list[Supervisor] = []
         self._leaving: set[Supervisor] = set()
 
@@ -75,7 +89,10 @@ class WorkerPool:
         staying = [supervisor for supervisor in self._supervisors if not supervisor.gave_up]
         leaving += staying[max_workers:]
         staying = staying[:max_workers]
-        started = [self._start() for _ in range(min_workers - len(staying))]
+        count = max(min_workers, len(staying))
+        if self._renew_to_scale and count != len(self._supervisors):
+            leaving, staying = list(self._supervisors), []
+        started = [self._start(Place(self._new_worker_id(), index, count)) for index in range(len(staying), count)]
         self._supervisors = staying + started
         self._tell_dispatcher()
         outcomes = await asyncio.gather(
@@ -103,9 +120,8 @@ class WorkerPool:
         )
         return [supervisor.pid for supervisor in self._leaving]
 
-    def _start(self) -> Supervisor:
-        worker_id = self._new_worker_id()
-        supervisor = Supervisor(worker_id, self._new_place(worker_id), self._dispatcher, self._max_retry)
+    def _start(self, place: Place) -> Supervisor:
+        supervisor = Supervisor(place.worker_id, self._new_place(place), self._dispatcher, self._max_retry)
         supervisor.on_ready = lambda label, seconds: self._metrics.worker_load_time(label, seconds * 1000)
         supervisor.on_restart = self._metrics.worker_restarts.inc
         supervisor.on_give_up = self._tell_dispatcher

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torchserve_py.workers.launchers import CpuLauncher, Torchrun
 from ts.protocol.messages import TOKEN_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -32,16 +33,25 @@ class Launch:
     gpu_index: int | None = None  # nvidia-smi's number of its GPU, the first of several; None on a CPU
     venv_python: Path | None = None  # the interpreter of the model's own virtual environment, instead of the runtime's
     packages_dir: Path | None = None  # packages that were installed for the model, without a virtual environment
+    torchrun: Torchrun | None = None  # starts several processes for the worker
+    cpu_launcher: CpuLauncher | None = None  # binds the worker to its share of the cores
 
     def command(self, socket: Path) -> list[str]:
         """Return the command line.
 
         Raises:
-            FileNotFoundError: The interpreter that the runtime asks for is not on PATH.
+            FileNotFoundError: The interpreter that the runtime asks for, or a launcher, is missing.
         """
         python = str(self.venv_python or interpreter(self.runtime))
         # -P keeps the working directory, which is the model's, from shadowing modules of the worker itself.
-        return [python, "-P", "-m", "ts.worker", "--socket", str(socket)]
+        command = [python, "-P", "-m", "ts.worker", "--socket", str(socket)]
+        if self.torchrun is not None:
+            command.append("--rank-from-environment")
+        if self.cpu_launcher is not None:
+            command = self.cpu_launcher.wrap(python, command)
+        if self.torchrun is not None:
+            command = self.torchrun.wrap(python, command)
+        return command
 
     def worker_environment(self, token: str) -> dict[str, str]:
         """Return the environment of the process."""
@@ -78,10 +88,17 @@ def worker_package_root() -> Path:
 
 
 class WorkerProcess:
-    """A running process whose standard output and error go to the model log, line by line."""
+    """A running process whose standard output and error go to the model log, line by line.
+
+    It leads a process group of its own, and whoever it has started in there ends with it.
+
+    Attributes:
+        groups: The process groups that end with it. Launchers put the processes that they start in others.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process, label: str) -> None:
         self._process = process
+        self.groups = {process.pid}
         assert process.stdout is not None
         assert process.stderr is not None
         self._pumps = asyncio.gather(
@@ -103,6 +120,7 @@ class WorkerProcess:
             stderr=asyncio.subprocess.PIPE,
             cwd=launch.working_dir,
             env=launch.worker_environment(token),
+            start_new_session=True,
         )
         return cls(process, label)
 
@@ -119,18 +137,23 @@ class WorkerProcess:
     async def wait(self) -> str:
         """Wait for the end of the process and of its output; return why it ended."""
         code = await self._process.wait()
-        # A child that the handler started may hold the pipes open after the worker is gone.
+        self._kill_groups()
+        # A process that left its group may hold the pipes open after the worker is gone.
         await asyncio.wait([self._pumps], timeout=1.0)
         self._pumps.cancel()
         return describe_exit(code)
 
     def kill(self) -> None:
-        """Send SIGKILL, unless the process is gone."""
+        """Send SIGKILL to the process and all that end with it, unless it is gone."""
         if self.running:
+            self._kill_groups()
+
+    def _kill_groups(self) -> None:
+        for group in self.groups:
             try:
-                self._process.kill()
-            except ProcessLookupError:
-                logger.debug("Worker process %d ended just before it was killed", self.pid)
+                os.killpg(group, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
+                logger.debug("Process group %d has ended already", group)
 
 
 def describe_exit(code: int) -> str:

@@ -1,4 +1,4 @@
-"""One worker: a process with its two connections, from launch to exit."""
+"""One worker: a process (or several, see `ranks`) with its connections, from launch to exit."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from torchserve_py.workers.job_clocks import JobClocks
 from torchserve_py.workers.lifecycle import WorkerEvent, WorkerState, next_state
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import Launch, WorkerProcess
+from torchserve_py.workers.ranks import Ranks
 from ts.protocol.frames import encode
 from ts.protocol.messages import (
     CANCEL,
     END_SEQUENCE,
     HEARTBEAT_CHANNEL,
-    JOBS_CHANNEL,
     LOAD,
     LOADED,
     METRICS,
@@ -30,6 +30,7 @@ from ts.protocol.messages import (
     PONG,
     RESULTS,
     STOP,
+    Hello,
     Load,
     Loaded,
     encode_infer,
@@ -109,13 +110,16 @@ class Worker:
         self._launch, self._load, self._limits = launch, load, limits
         self._listener, self._owner = listener, owner
         self._process: WorkerProcess | None = None
+        torchrun = launch.torchrun
+        self._ranks = Ranks(torchrun.processes if torchrun else 1, every_rank=bool(torchrun and torchrun.every_rank))
+        #: The connection that results come from.
         self._jobs: Connection | None = None
-        self._heartbeat: Connection | None = None
+        self._not_loaded = self._ranks.count
         self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loaded: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
         self._paused = False
         self._clocks = JobClocks() if load["asynchronous"] else None
-        self._last_heard = self._last_pong = 0.0
+        self._last_heard = 0.0
         self._kill_reason = ""
         self._reaper: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -127,8 +131,9 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The process id, -1 before there is one."""
-        return self._process.pid if self._process is not None else -1
+        """The id of the process that answers (a launcher's until that has connected), -1 before there is one."""
+        launched = self._process.pid if self._process is not None else -1
+        return self._ranks.answering_pid or launched
 
     async def start(self) -> None:
         """Launch the process and load the model.
@@ -150,7 +155,7 @@ class Worker:
         finally:
             self._listener.forget(token)
         self._advance(WorkerEvent.LOADED)
-        self._last_pong = time.monotonic()
+        self._ranks.start_listening(time.monotonic())
         self._watcher = asyncio.create_task(self._watch())
 
     async def stop(self, limit: float) -> None:
@@ -162,9 +167,9 @@ class Worker:
             return
         ready = self.ready
         self._advance(WorkerEvent.STOP)
-        if ready and self._jobs is not None:
+        if ready:
             self.resume()
-            self._jobs.send(encode([STOP]))
+            self._ranks.send_all(encode([STOP]))
             await asyncio.wait([self.ended], timeout=min(limit, self._limits.stop))
         if not self.ended.done():
             self.kill("it was told to stop")
@@ -191,18 +196,15 @@ class Worker:
             self._clocks.sent(job_ids, now)
         if self._paused:  # what slow readers hold back must not hold back the new jobs
             self.resume()
-        if self._jobs is not None:
-            self._jobs.send(encode_infer([job.payload for job in jobs]))
+        self._ranks.send_request(encode_infer([job.payload for job in jobs]))
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Tell the worker to drop rows that it has."""
-        if self._jobs is not None:
-            self._jobs.send(encode([CANCEL, list(job_ids)]))
+        self._ranks.cancel(encode([CANCEL, list(job_ids)]))
 
     def end_sequence(self, sequence_id: str, reason: str) -> None:
         """Tell the handler that a sequence is over."""
-        if self._jobs is not None:
-            self._jobs.send(encode([END_SEQUENCE, [[sequence_id, reason]]]))
+        self._ranks.send_request(encode([END_SEQUENCE, [[sequence_id, reason]]]))
 
     def pause(self) -> None:
         """Take no results for now, so that the worker is slowed down to the pace of its readers."""
@@ -221,44 +223,55 @@ class Worker:
 
     # Connections, called by the listener and by the connections themselves.
 
-    def connected(self, connection: Connection, channel: str) -> None:
+    def connected(self, connection: Connection, hello: Hello) -> None:
         """Take over a connection that showed this worker's token."""
         if self.ended.done():
             raise ValueError("the process has ended meanwhile")
-        connection.peer = f"worker {self.label}"
-        if channel == JOBS_CHANNEL and self._jobs is None:
-            self._jobs = connection
-            connection.limit_frames(self._load["max_response_size"] * max(1, self._load["batch_size"]) + 2**20)
-            connection.on_message, connection.on_close = self._received, self._jobs_closed
-            self._advance(WorkerEvent.CONNECTED)
-            if self.state is WorkerState.LOADING:
-                connection.send(encode([LOAD, self._load]))
-        elif channel == HEARTBEAT_CHANNEL and self._heartbeat is None:
-            self._heartbeat = connection
+        self._ranks.attach(connection, hello)
+        if hello["channel"] == HEARTBEAT_CHANNEL:
             connection.on_message, connection.on_close = self._beat, self._heartbeat_closed
         else:
-            raise ValueError(f"channel {channel!r} is unknown or connected already")
-        if self._jobs is not None and self._heartbeat is not None and not self._connected.done():
+            connection.limit_frames(self._load["max_response_size"] * max(1, self._load["batch_size"]) + 2**20)
+            connection.on_message, connection.on_close = self._received, self._jobs_closed
+            self._jobs = self._ranks.answering
+            if self.state is not WorkerState.LOADING:
+                self._advance(WorkerEvent.CONNECTED)
+            if self.state is WorkerState.LOADING:
+                connection.send(encode([LOAD, self._load_of(hello["rank"])]))
+        if self._process is not None:
+            self._process.groups.add(hello["pid"])
+        if self._ranks.complete and not self._connected.done():
             self._connected.set_result(None)
+
+    def _load_of(self, rank: int) -> Load:
+        """What one of the processes loads: each has its own of the worker's devices."""
+        if self._ranks.count == 1 or self._load["gpu_id"] is None:
+            return self._load
+        return {**self._load, "gpu_id": self._load["gpu_id"] + rank}
 
     def _received(self, connection: Connection, message: list[Any]) -> None:
         kind = message[0]
         self._last_heard = time.monotonic()
-        if kind == RESULTS:
+        if kind == RESULTS and connection is self._jobs:
             if self._clocks is not None:
                 self._clocks.heard(message[1], self._last_heard)
             self._owner.results(self, message[1], message[2])
         elif kind == METRICS:
             self._owner.model_metrics(message[1])
         elif kind == LOADED and not self._loaded.done():
-            self._loaded.set_result(message[1])
+            self._rank_loaded(message[1])
         else:
             raise ValueError(f"unexpected message {kind!r}")
+
+    def _rank_loaded(self, loaded: Loaded) -> None:
+        self._not_loaded -= 1
+        if not self._not_loaded or not loaded["ok"]:
+            self._loaded.set_result(loaded)
 
     def _beat(self, connection: Connection, message: list[Any]) -> None:
         if message[0] != PONG:
             raise ValueError(f"unexpected message {message[0]!r}")
-        self._last_pong = time.monotonic()
+        self._ranks.heard(connection, time.monotonic())
 
     def _jobs_closed(self, connection: Connection, reason: str) -> None:
         self.disconnected.set()
@@ -279,6 +292,7 @@ class Worker:
         except OSError as error:
             self.ended.set_result(f"could not be started: {error}")
             raise WorkerFailed(500, f"worker {self.label} could not be started: {error}") from error
+        self._process.groups.update(self._ranks.pids)
         self._reaper = asyncio.create_task(self._reap(self._process))
         if self._kill_reason:  # it was to be stopped while it was being launched
             self._process.kill()
@@ -308,9 +322,7 @@ class Worker:
                 await asyncio.wait_for(self.disconnected.wait(), _LINGER)
             except TimeoutError:
                 logger.warning("A child process of worker %s holds its connection open", self.label)
-        for connection in (self._jobs, self._heartbeat):
-            if connection is not None:
-                connection.close()
+        self._ranks.close()
         self._advance(WorkerEvent.EXITED if self.state is WorkerState.STOPPING else WorkerEvent.DIED)
         if self._kill_reason:
             reason = f"was killed by the server because {self._kill_reason}"
@@ -339,8 +351,8 @@ class Worker:
             if self.in_flight and not self._paused and now - self._last_heard > silence:
                 self.loss_cause = Cause.response_timeout
                 self.kill(f"it gave no response for {silence:g} s")
-            elif self._heartbeat is not None and now - self._last_pong > limits.heartbeat:
+            elif self._ranks.silence(now) > limits.heartbeat:
                 self.kill(f"it answered no ping for {limits.heartbeat:g} s")
-            elif self._heartbeat is not None:
+            else:
                 beat += 1
-                self._heartbeat.send(encode([PING, beat]))
+                self._ranks.ping(encode([PING, beat]))

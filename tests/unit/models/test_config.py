@@ -17,7 +17,7 @@ responseTimeout: 60
 startupTimeout: 90
 deviceType: GPU
 deviceIds: [0, 1, 2, 3]
-parallelType: tp
+parallelType: pp
 parallelLevel: 4
 torchrun: {nnodes: 1, nproc-per-node: 4, rdzv-backend: c10d, rdzv-endpoint: "localhost:29400", OMP_NUMBER_THREADS: 2}
 maxRetryTimeoutInSec: 10
@@ -62,7 +62,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         startup_timeout=90,
         device_type="gpu",
         device_ids=(0, 1, 2, 3),
-        parallel_type="tp",
+        parallel_type="pp",
         parallel_level=4,
         torchrun=TorchrunConfig(
             nnodes=1, nproc_per_node=4, rdzv_backend="c10d", rdzv_endpoint="localhost:29400", omp_num_threads=2
@@ -153,6 +153,22 @@ def test_a_wrong_value_is_named_with_what_is_right(tmp_path: Path, text: str, ex
         ("parallelType: tp\nparallelLevel: 4\ndeviceIds: [0, 1]", ["parallelLevel is 4", "deviceIds names only 2"]),
         ("parallelType: pp\nparallelLevel: 2\ndeviceIds: [1, 1]", ["deviceIds is [1, 1]", "only once"]),
         ("continuousBatching: true\nasyncCommunication: true", ["continuousBatching", "asyncCommunication"]),
+        (
+            "parallelType: tp\nparallelLevel: 2\ncontinuousBatching: true",
+            ["parallelType is tp", "continuousBatching is true", "use pp"],
+        ),
+        (
+            "parallelType: pptp\nparallelLevel: 2\nasyncCommunication: true",
+            ["parallelType is pptp", "asyncCommunication is true", "use pp"],
+        ),
+        (
+            "parallelType: custom\ntorchrun: {nproc-per-node: 2}\ncontinuousBatching: true",
+            ["parallelType is custom with torchrun", "continuousBatching is true"],
+        ),
+        (
+            "parallelType: tp\ntorchrun: {nnodes: 2, nproc-per-node: 2}",
+            ["torchrun.nnodes is 2", "run on the server's machine"],
+        ),
         (
             "sequenceBatching: true\nsequenceMaxIdleMSec: 9\nasyncCommunication: true",
             ["sequenceBatching", "asyncCommunication"],
@@ -255,3 +271,16 @@ def test_aliases_cannot_multiply_without_end(tmp_path: Path, use: str) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidModelConfig, match=r"^gone\.yaml: the file cannot be read: No such file or directory$"):
         read_model_config(tmp_path / "gone.yaml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "parallelType: pp\nparallelLevel: 2\ncontinuousBatching: true",
+        "parallelType: pp\nparallelLevel: 2\nasyncCommunication: true",
+        "parallelType: custom\nparallelLevel: 2\ncontinuousBatching: true",
+        "parallelType: custom\ntorchrun: {nproc-per-node: 2}\nasyncCommunication: true",
+    ],
+)
+def test_one_process_that_gets_the_requests_may_run_them_as_it_likes(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, text).warnings == ()

@@ -223,3 +223,18 @@ def test_an_asynchronous_model_has_no_batches(api: dict[str, int]) -> None:
     yaml = {"async_communication": True} if api else {"async_communication": True, "batch_size": 2}
     with pytest.raises(InvalidModelConfig, match="batch size is 2; each request is a call of its own, so it must be 1"):
         effective(api, yaml)
+
+
+@pytest.mark.parametrize(
+    ("yaml", "ranks"),
+    [
+        ({}, 0),
+        ({"parallel_type": "tp", "parallel_level": 2}, 2),
+        ({"parallel_type": "pp", "torchrun": TorchrunConfig(nproc_per_node=4)}, 4),
+        ({"parallel_type": "custom", "parallel_level": 4}, 0),
+        ({"parallel_type": "custom", "torchrun": TorchrunConfig(nproc_per_node=2)}, 2),
+        ({"parallel_type": "custom", "torchrun": TorchrunConfig(nproc_per_node=2), "async_communication": True}, 0),
+    ],
+)
+def test_how_many_processes_torchrun_starts_for_a_worker(yaml: dict[str, Any], ranks: int) -> None:
+    assert effective(yaml=yaml).ranks == ranks

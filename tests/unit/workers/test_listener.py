@@ -14,7 +14,7 @@ from torchserve_py.workers import listener as module
 from torchserve_py.workers.connection import Connection
 from torchserve_py.workers.listener import WorkerListener
 from ts.protocol.frames import encode
-from ts.protocol.messages import HELLO
+from ts.protocol.messages import HELLO, Hello
 
 
 class Owner:
@@ -24,10 +24,10 @@ class Owner:
         self.channels: asyncio.Queue[str] = asyncio.Queue()
         self.messages: asyncio.Queue[list[Any]] = asyncio.Queue()
 
-    def connected(self, connection: Connection, channel: str) -> None:
+    def connected(self, connection: Connection, hello: Hello) -> None:
         connection.on_message = lambda _, message: self.messages.put_nowait(message)
         connection.on_close = lambda _, reason: None
-        self.channels.put_nowait(channel)
+        self.channels.put_nowait(hello["channel"])
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def connect(listener: WorkerListener, message: list[Any] | bytes) -> async
 
 
 def hello(token: str, channel: str = "jobs") -> list[Any]:
-    return [HELLO, {"token": token, "channel": channel, "pid": 1}]
+    return [HELLO, {"token": token, "channel": channel, "pid": 1, "rank": 0}]
 
 
 async def test_a_worker_with_its_token_is_handed_to_its_owner(listener: WorkerListener, owner: Owner) -> None:

@@ -7,7 +7,9 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from torchserve_py.workers.process import Launch, WorkerProcess, describe_exit
@@ -109,13 +111,26 @@ async def test_a_killed_process_says_so(tmp_path: Path) -> None:
     process.kill()
 
 
-async def test_a_child_that_holds_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
-    source = (
+def starting_a_child(directory: Path, **more: Any) -> str:
+    """Source of a process that starts another and exits at once."""
+    return (
         "import subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n"
+        f"child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], **{more})\n"
+        f"open({str(directory / 'child')!r}, 'w').write(str(child.pid))\n"
     )
-    process = await run(tmp_path, source)
+
+
+async def test_what_a_process_has_started_ends_with_it(tmp_path: Path) -> None:
+    process = await run(tmp_path, starting_a_child(tmp_path))
+    async with asyncio.timeout(60):
+        assert await process.wait() == "exited with code 0"
+        child = int((tmp_path / "child").read_text())
+        while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_child_that_holds_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
+    process = await run(tmp_path, starting_a_child(tmp_path, start_new_session=True))
     try:
         async with asyncio.timeout(60):
             assert await process.wait() == "exited with code 0"

@@ -1,0 +1,106 @@
+"""The connections of one worker: of its only process, or of each of its ranks when torchrun started several.
+
+Rank 0 answers. The others get the model to load and, if ``every_rank``, the same requests in the same order; they only
+send metrics. Without any one of them the worker is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchserve_py.workers.connection import Connection
+from ts.protocol.frames import Buffer
+from ts.protocol.messages import HEARTBEAT_CHANNEL, JOBS_CHANNEL, Hello
+
+
+class Ranks:
+    """Who of a worker's processes is connected, and who gets what.
+
+    Args:
+        count: How many processes there are to be.
+        every_rank: Whether all of them get requests, or only rank 0.
+    """
+
+    def __init__(self, count: int, *, every_rank: bool) -> None:
+        self.count = count
+        self.every_rank = every_rank
+        self._jobs: dict[int, Connection] = {}
+        self._pongs: dict[Connection, float] = {}
+        self._heartbeats: dict[int, Connection] = {}
+        self._pids: dict[int, int] = {}
+        self._receivers: tuple[Connection, ...] = ()
+
+    def attach(self, connection: Connection, hello: Hello) -> None:
+        """Take over a connection.
+
+        Raises:
+            ValueError: Its channel or rank is unknown, or connected already.
+        """
+        channel, rank = hello["channel"], hello["rank"]
+        channels = {JOBS_CHANNEL: self._jobs, HEARTBEAT_CHANNEL: self._heartbeats}
+        if channel not in channels or not 0 <= rank < self.count or rank in channels[channel]:
+            raise ValueError(f"channel {channel!r} of rank {rank} is unknown or connected already")
+        channels[channel][rank] = connection
+        self._pids[rank] = hello["pid"]
+        if channel == JOBS_CHANNEL and (self.every_rank or rank == 0):
+            self._receivers = (*self._receivers, connection)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all processes have both their connections."""
+        return len(self._jobs) == len(self._heartbeats) == self.count
+
+    @property
+    def answering(self) -> Connection | None:
+        """The connection that results come from: that of rank 0."""
+        return self._jobs.get(0)
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """The ids of the processes that have connected."""
+        return list(self._pids.values())
+
+    @property
+    def answering_pid(self) -> int | None:
+        """The process id of rank 0."""
+        return self._pids.get(0)
+
+    def send_request(self, buffers: list[Buffer]) -> None:
+        """Send a frame to all that get requests."""
+        for connection in self._receivers:
+            connection.send(buffers)
+
+    def send_all(self, buffers: list[Buffer]) -> None:
+        """Send a frame to all processes."""
+        for connection in self._jobs.values():
+            connection.send(buffers)
+
+    def cancel(self, buffers: list[Buffer]) -> None:
+        """Send a cancellation, unless several processes run the same request.
+
+        They would see it at different moments, and those that go on would wait for those that do not.
+        """
+        if len(self._receivers) == 1:
+            self._receivers[0].send(buffers)
+
+    def ping(self, buffers: list[Buffer]) -> None:
+        """Send a frame to all processes' heartbeats."""
+        for connection in self._heartbeats.values():
+            connection.send(buffers)
+
+    def heard(self, heartbeat: Connection, now: float) -> None:
+        """A process has answered a ping."""
+        self._pongs[heartbeat] = now
+
+    def start_listening(self, now: float) -> None:
+        """From now on pings have to be answered."""
+        self._pongs = dict.fromkeys(self._heartbeats.values(), now)
+
+    def silence(self, now: float) -> float:
+        """For how many seconds the most silent process has not answered a ping."""
+        return now - min(self._pongs.values())
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in (*self._jobs.values(), *self._heartbeats.values()):
+            connection.close()
