@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.unit.metrics.exposition import HOST, scrape
 
+from torchserve_py.metrics.catalog import HOST_GAUGES
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.metrics.system import SystemMetrics
 from torchserve_py.metrics.system_command import Reading, SystemCommand, parse_line
@@ -80,3 +81,29 @@ def test_torchserves_own_script_is_what_the_server_does_itself() -> None:
     metrics = ServerMetrics(HOST)
     SystemMetrics(metrics, lambda: (), command="ts/metrics/metric_collector.py --gpu 0").collect([])
     assert scrape(metrics)["MemoryUsed Level=Host"] > 0
+
+
+def test_a_script_as_torchserve_documents_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = """
+import argparse, logging, sys
+from ts.metrics import system_metrics
+from ts.metrics.dimension import Dimension
+from ts.metrics.metric import Metric
+from ts.metrics.process_memory_metric import check_process_mem_usage
+
+def fan_speed():
+    system_metrics.system_metrics.append(Metric("FanSpeed", 900, "rpm", [Dimension("Level", "Host")]))
+
+logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
+parser = argparse.ArgumentParser()
+parser.add_argument("--gpu", type=int)
+system_metrics.fan_speed = fan_speed
+system_metrics.collect_all(sys.modules["ts.metrics.system_metrics"], parser.parse_args().gpu)
+check_process_mem_usage(sys.stdin)
+"""
+    readings = SystemCommand(script(tmp_path, source) + " --gpu 0", limit=60).run([1])
+    found = {each.name: each.value for each in readings}
+    assert found.keys() == {*(each.name for each in HOST_GAUGES), "FanSpeed"}
+    assert found["FanSpeed"] == 900
+    assert 0 < found["MemoryUtilization"] <= 100
+    assert caplog.messages == []
