@@ -32,8 +32,8 @@ def read_log_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def apply_log_config(path: Path) -> None:
-    """Read a configuration and configure logging so.
+def apply_log_config(path: Path) -> frozenset[str]:
+    """Read a configuration and configure logging so; return the names of the loggers that it configures.
 
     Raises:
         LogConfigError: It cannot be read, has no such form, or names what does not exist.
@@ -50,6 +50,7 @@ def apply_log_config(path: Path) -> None:
             raise error.__cause__ from None
         cause = "" if error.__cause__ is None else f": {error.__cause__}"
         raise LogConfigError(f"--log-config {path}: {error}{cause}") from error
+    return frozenset(config.get("loggers") or ())
 
 
 def _from_json(text: str) -> Any:

@@ -19,6 +19,10 @@ from torchserve_py.settings import Settings
 MODEL_LOGGER = "MODEL_LOG"
 ACCESS_LOGGER = "ACCESS_LOG"
 
+_METRIC_FILES: Final = {
+    metric_log.SERVER_LOGGER: "ts_metrics.log",
+    metric_log.MODEL_LOGGER: "model_metrics.log",
+}
 _MAX_BYTES = 100 * 1024 * 1024
 _KEPT_FILES = 5
 _BARE_LINE = "%(asctime)s - %(message)s"
@@ -49,27 +53,36 @@ class LineFormatter(logging.Formatter):
 def configure_logging(settings: Settings) -> None:
     """Send every logger to standard output and ``ts_log.log``, and models, accesses and metrics to files of their own.
 
+    The operator's configuration stands in for all of that but the metric logs, which only stop where it names their
+    loggers.
+
     Raises:
         LogConfigError: The operator's configuration is wrong.
         OSError: A log file cannot be written.
     """
     settings.log_location.mkdir(parents=True, exist_ok=True)
+    named: frozenset[str] = frozenset()
     if settings.log_config is not None and not is_log4j(settings.log_config):
-        apply_log_config(settings.log_config)
-        return
+        named = apply_log_config(settings.log_config)
+    else:
+        _configure_files(settings.log_location, access_log=settings.access_log)
+    if settings.metrics_mode != "prometheus":
+        settings.metrics_location.mkdir(parents=True, exist_ok=True)
+        for name, file in _METRIC_FILES.items():
+            if name not in named:
+                _configure_metric_log(name, settings.metrics_location / file)
+
+
+def _configure_files(log_location: Path, *, access_log: bool) -> None:
     console = logging.StreamHandler(sys.stdout)
     console.setFormatter(LineFormatter())
     root = logging.getLogger()
     root.setLevel(logging.INFO)
-    root.handlers = [console, _file(settings.log_location / "ts_log.log", LineFormatter())]
-    logging.getLogger(MODEL_LOGGER).handlers = [_file(settings.log_location / "model_log.log", LineFormatter())]
-    if settings.access_log:
-        access = _file(settings.log_location / "access_log.log", LineFormatter(_BARE_LINE))
+    root.handlers = [console, _file(log_location / "ts_log.log", LineFormatter())]
+    logging.getLogger(MODEL_LOGGER).handlers = [_file(log_location / "model_log.log", LineFormatter())]
+    if access_log:
+        access = _file(log_location / "access_log.log", LineFormatter(_BARE_LINE))
         logging.getLogger(ACCESS_LOGGER).handlers = [access]
-    if settings.metrics_mode != "prometheus":
-        settings.metrics_location.mkdir(parents=True, exist_ok=True)
-        _configure_metric_log(metric_log.SERVER_LOGGER, settings.metrics_location / "ts_metrics.log")
-        _configure_metric_log(metric_log.MODEL_LOGGER, settings.metrics_location / "model_metrics.log")
 
 
 def _configure_metric_log(name: str, path: Path) -> None:

@@ -104,6 +104,17 @@ def test_an_own_configuration_replaces_the_built_in_one(tmp_path: Path, name: st
     assert not (tmp_path / "logs" / "ts_log.log").exists()
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_metric_logs_stay_unless_the_own_configuration_names_them(tmp_path: Path, named: bool) -> None:
+    loggers = {"MODEL_METRICS": {"level": "INFO", "handlers": ["null"], "propagate": False}} if named else {}
+    config = {"version": 1, "handlers": {"null": {"class": "logging.NullHandler"}}, "loggers": loggers}
+    configure(tmp_path, log_config=own(tmp_path, "log.json", json.dumps(config)))
+    for name in ("TS_METRICS", "MODEL_METRICS"):
+        logging.getLogger(name).info("line")
+    written = {path.name for path in (tmp_path / "metrics").iterdir()}
+    assert written == ({"ts_metrics.log"} if named else {"ts_metrics.log", "model_metrics.log"})
+
+
 def test_a_log4j_file_changes_nothing(tmp_path: Path) -> None:
     configure(tmp_path, log_config=own(tmp_path, "log4j2.xml", "<Configuration/>"))
     logging.getLogger("some.module").warning("as ever")
