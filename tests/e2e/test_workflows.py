@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,7 +52,7 @@ def running() -> Iterator[RunningServer]:
         yield server
 
 
-def add_workflow(running: RunningServer, name: str, spec: str, functions: str = "", **parameters: Any) -> Path:
+def add_workflow(running: RunningServer, name: str, spec: str, functions: str = "") -> Path:
     """Pack a workflow into the store."""
     folder = running.directory / name
     folder.mkdir()
@@ -291,8 +292,6 @@ def test_a_graph_that_is_none(running: RunningServer) -> None:
     folder = running.directory / "cycle"
     path = add_workflow(running, "cycle", "dag: {seen: [types]}", FUNCTIONS)
     (folder / "spec.yaml").write_text("dag: {seen: [types], types: [seen]}")
-    import zipfile
-
     with zipfile.ZipFile(path, "w") as archive:
         archive.write(folder / "spec.yaml", "spec.yaml")
         archive.write(folder / "functions.py", "functions.py")
