@@ -45,8 +45,8 @@ _STOP_LIMIT = 10.0
 class RegisterRequest:
     """A registration call; None = not given. ``max_batch_delay`` is in milliseconds, timeouts in seconds.
 
-    ``max_workers``, which only a snapshot gives, is ``initial_workers`` where it is not given. ``in_workflow``: a workflow
-    registers the model as a node of its own.
+    ``max_workers``, which only a snapshot gives, is ``initial_workers`` where it is not given. A workflow sets
+    ``in_workflow`` for the models that are its nodes.
     """
 
     url: str
