@@ -31,20 +31,19 @@ def main(arguments: list[str]) -> None:
     """Run the module that the first argument names.
 
     Raises:
-        SystemExit: There is no such module, or what the module itself ends with.
+        SystemExit: There is no such package, or what the module itself ends with.
     """
+    import importlib.util
     import runpy
 
     if not arguments:
         sys.exit("usage: python -P -m ts.parent_death MODULE ARGUMENTS…")
     die_with_parent()
     module, *_ = sys.argv = arguments
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise
-        sys.exit(f"The worker cannot be started: its launcher {module} is missing; install torch for {sys.executable}")
+    package, _, _ = module.partition(".")
+    if importlib.util.find_spec(package) is None:
+        sys.exit(f"the worker cannot be started by {module}: there is no package {package} for {sys.executable}")
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,88 @@
+"""How many workers there are, and which of them make room."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import cast
+
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.workers.dispatcher import Dispatcher
+from torchserve_py.workers.lifecycle import WorkerState
+from torchserve_py.workers.pool import Place, WorkerPool
+from torchserve_py.workers.worker import Worker
+
+
+class FakeWorker:
+    """Gets ready at once and lives until it is stopped."""
+
+    pid = 1
+    gpu_index = None
+
+    def __init__(self, place: Place) -> None:
+        self.id = place.worker_id
+        self.label = f"W-{place.worker_id}-m_1.0"
+        self.state = WorkerState.STARTING
+        self.disconnected = asyncio.Event()
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @property
+    def ready(self) -> bool:
+        return self.state is WorkerState.READY
+
+    async def start(self) -> None:
+        self.state = WorkerState.READY
+
+    async def stop(self, limit: float) -> None:
+        self.state = WorkerState.STOPPED
+        self.disconnected.set()
+        self.ended.set_result("was stopped")
+
+
+class FakeDispatcher:
+    def worker_up(self, worker: Worker) -> None: ...
+    def worker_lost(self, worker: Worker) -> None: ...
+    def set_workers(self, count: int) -> None: ...
+    async def retire(self, worker: Worker, limit: float) -> None: ...
+
+
+class Pool:
+    """A pool, and the places that it has had."""
+
+    def __init__(self, *, renew_to_scale: bool) -> None:
+        self.places: list[tuple[str, int, int]] = []
+        numbers = itertools.count(1)
+        self.pool = WorkerPool(
+            self._new_place,
+            lambda: str(next(numbers)),
+            cast("Dispatcher", FakeDispatcher()),
+            ServerMetrics().model("m", "1.0"),
+            max_retry=60.0,
+            stop_limit=60.0,
+            renew_to_scale=renew_to_scale,
+        )
+
+    def _new_place(self, place: Place) -> Callable[[], Worker]:
+        self.places.append((place.worker_id, place.index, place.count))
+        return lambda: cast("Worker", FakeWorker(place))
+
+    async def scale(self, workers: int) -> list[str]:
+        """Scale, and return the ids of the workers that are there then."""
+        async with asyncio.timeout(60):
+            await self.pool.scale(workers, workers)
+        assert self.pool.ready_count == workers
+        return [supervisor.id for supervisor in self.pool.supervisors]
+
+
+async def test_scaling_keeps_the_oldest_workers() -> None:
+    pool = Pool(renew_to_scale=False)
+    assert [await pool.scale(count) for count in (2, 3, 1, 2)] == [["1", "2"], ["1", "2", "3"], ["1"], ["1", "4"]]
+    assert await pool.pool.stop(60) == []
+
+
+async def test_workers_that_share_something_are_all_replaced_when_their_number_changes() -> None:
+    pool = Pool(renew_to_scale=True)
+    assert [await pool.scale(count) for count in (2, 2, 3, 1)] == [["1", "2"], ["1", "2"], ["3", "4", "5"], ["6"]]
+    assert pool.places == [("1", 0, 2), ("2", 1, 2), ("3", 0, 3), ("4", 1, 3), ("5", 2, 3), ("6", 0, 1)]
+    assert await pool.pool.stop(60) == []
