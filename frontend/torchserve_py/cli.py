@@ -54,6 +54,8 @@ class Launcher:
             return 0
         if flags.print_config:
             return _print_config(resolve(flags, os.environ, Path.cwd()))
+        if flags.check_config:
+            return _check_config(resolve(flags, os.environ, Path.cwd()))
         return self._stop() if flags.stop else self._start(flags)
 
     @property
@@ -189,6 +191,14 @@ def _print_config(resolution: Resolution) -> int:
 
     print("\n".join(report(resolution)))
     return 1 if resolution.errors else 0
+
+
+def _check_config(resolution: Resolution) -> int:
+    from torchserve_py.config_check import check
+
+    result = check(resolution)
+    print("\n".join(result.lines))
+    return 0 if result.passed else 1
 
 
 def _wait_until_gone(server: psutil.Process, limit: float) -> bool:

@@ -19,6 +19,7 @@ class Flags(argparse.Namespace):
     start: bool
     stop: bool
     print_config: bool
+    check_config: bool
     foreground: bool
     ts_config: str | None
     log_config: str | None
@@ -47,6 +48,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--print-config", action="store_true", help="print every setting and where its value comes from, start nothing"
+    )
+    parser.add_argument(
+        "--check-config",
+        action="store_true",
+        help="report what of the configuration and the model store is ignored, wrong or different here, start nothing",
     )
     parser.add_argument("--foreground", action="store_true", help="stay until the server exits")
     parser.add_argument("--ts-config", metavar="FILE", help="config.properties; TS_CONFIG_FILE takes precedence")

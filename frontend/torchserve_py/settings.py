@@ -17,14 +17,14 @@ from typing import Any
 from torchserve_py.flags import JVM_FLAGS, Flags, parse_flags
 from torchserve_py.log_config import is_log4j
 from torchserve_py.properties import PropertiesError, Property, read_properties
-from torchserve_py.settings_table import INTERNAL_KEYS, JVM_KEYS, PENDING, SOURCES, Settings, Source, env_of
+from torchserve_py.settings_table import INTERNAL_KEYS, JVM_KEYS, SOURCES, Settings, Source, env_of
 from torchserve_py.snapshot_file import newest_snapshot
 
-__all__ = ["Effective", "Resolution", "Settings", "SettingsError", "default_of", "load", "resolve"]
+__all__ = ["DEFAULT_ORIGIN", "Effective", "Resolution", "Settings", "SettingsError", "default_of", "load", "resolve"]
 
 _log = logging.getLogger(__name__)
 _REFERENCE = re.compile(r"\$\$(\w+)\$\$")
-_DEFAULT = "default"
+DEFAULT_ORIGIN = "default"
 
 
 class SettingsError(Exception):
@@ -101,7 +101,6 @@ class _Resolver:
         for name, source in SOURCES.items():
             self._resolve_one(name, source, env_enabled=env_enabled)
         self._check_environment(env_enabled=env_enabled)
-        self._check_pending()
         self._check_tls()
         self._check_snapshot()
         return self._out
@@ -207,17 +206,6 @@ class _Resolver:
             return False
         return source.env_always or env_enabled
 
-    def _check_pending(self) -> None:
-        without_effect = [
-            f"{name} ({each.origin})"
-            for name in PENDING
-            if (each := self._out.effective.get(name)) is not None
-            and each.origin != _DEFAULT
-            and each.value != default_of(name, self._cwd)
-        ]
-        if without_effect:
-            self._out.warnings.append(f"Not supported in this version yet, or not wholly: {', '.join(without_effect)}")
-
     def _check_tls(self) -> None:
         """Tell of missing files before the server starts, if an https listener or gRPC with TLS needs them."""
         for name, why in self._tls_files().items():
@@ -317,7 +305,7 @@ class _Resolver:
         if name == "model_store":
             self._out.errors.append("Missing mandatory parameter --model-store")
             return
-        self._out.effective[name] = Effective(default_of(name, self._cwd), _DEFAULT)
+        self._out.effective[name] = Effective(default_of(name, self._cwd), DEFAULT_ORIGIN)
 
     def _read(self, name: str, source: Source, text: str, origin: str, described: str) -> None:
         """Store the value that ``text`` stands for; an empty one unsets a setting whose default is "none"."""

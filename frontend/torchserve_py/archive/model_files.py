@@ -42,7 +42,7 @@ class ModelFiles:
         return self.model_dir / self.manifest.config_file if self.manifest.config_file else None
 
     def remove(self, *, downloaded: bool = False) -> None:
-        """Delete what was unpacked and installed, and with `downloaded` (the model is unregistered) the download as well.
+        """Delete what was unpacked and installed, and with `downloaded` (it is unregistered) the download as well.
 
         A folder of the user's is never touched. Nothing happens where the files are gone already.
         """

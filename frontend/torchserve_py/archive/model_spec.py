@@ -47,13 +47,21 @@ def expand_model_specs(specs: Iterable[ModelSpec], model_store: Path) -> list[Mo
     """Replace the single value `all`, in any case, by everything in `model_store` that looks like a model, sorted.
 
     That is every folder, and every file that ends in `.mar`, `.model` or `.tar.gz`, unless its name starts with a dot.
+    A folder in which nothing is to be seen, such as the `lost+found` of a volume, is none.
     """
     specs = list(specs)
     if len(specs) != 1 or specs[0].name is not None or specs[0].location.lower() != "all":
         return specs
     entries = (entry for entry in model_store.iterdir() if not entry.name.startswith("."))
-    found = sorted(entry.name for entry in entries if entry.is_dir() or entry.name.endswith(ARCHIVE_SUFFIXES))
+    found = sorted(entry.name for entry in entries if _holds_anything(entry) or entry.name.endswith(ARCHIVE_SUFFIXES))
     return [ModelSpec(None, name) for name in found]
+
+
+def _holds_anything(folder: Path) -> bool:
+    try:
+        return folder.is_dir() and any(folder.iterdir())
+    except OSError:  # not for us
+        return False
 
 
 def fallback_name(location: str) -> str:

@@ -6,7 +6,7 @@ A file is found by its name; where several could be meant nothing is guessed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from torchserve_py.archive.errors import InvalidArchive
@@ -27,23 +27,29 @@ def describe_folder(folder: Path, *, model_name: str, handler: str | None = None
 
     What is not there is left out. Raises InvalidArchive, naming the candidates, where there are several.
     """
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith("."))
+    names = [entry.name for entry in folder.iterdir() if entry.is_file()]
+    return describe_names(names, str(folder), model_name=model_name, handler=handler)
+
+
+def describe_names(names: Iterable[str], where: str, *, model_name: str, handler: str | None = None) -> Manifest:
+    """The same for files that are called `names`; `where` says in messages where they are."""
+    names = sorted(name for name in names if not name.startswith("."))
     handlers = [name for name in names if name.endswith(".py") and "handler" in name and not name.startswith("test")]
     weights = [name for name in names if name.endswith(_WEIGHT_SUFFIXES)]
     preferred_weights = [f"model{suffix}" for suffix in _WEIGHT_SUFFIXES]
     return describe(
         model_name=model_name,
-        handler=handler or _only("the handler", handlers, ["handler.py"], folder),
+        handler=handler or _only("the handler", handlers, ["handler.py"], where),
         config_file=CONFIG_FILE if CONFIG_FILE in names else None,
         model_file="model.py" if "model.py" in names else None,
-        serialized_file=_only("the weights", weights, preferred_weights, folder),
+        serialized_file=_only("the weights", weights, preferred_weights, where),
         requirements_file="requirements.txt" if "requirements.txt" in names else None,
     )
 
 
-def _only(role: str, candidates: Sequence[str], preferred: Sequence[str], folder: Path) -> str | None:
+def _only(role: str, candidates: Sequence[str], preferred: Sequence[str], where: str) -> str | None:
     chosen = [name for name in preferred if name in candidates] or candidates
     if len(chosen) > 1:
-        message = f"{folder} has no {MANIFEST_PATH}, and several files that could be {role} of the model"
+        message = f"{where} has no {MANIFEST_PATH}, and several files that could be {role} of the model"
         raise InvalidArchive(message, f"{', '.join(chosen)} (keep one of them, or call one {preferred[0]})")
     return chosen[0] if chosen else None

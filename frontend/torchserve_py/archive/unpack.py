@@ -15,6 +15,7 @@ import tarfile
 import uuid
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Self, cast
 
@@ -30,7 +31,8 @@ _ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")
 _GZIP_START = b"\x1f\x8b"
 _ENCRYPTED = 0x1
 _TAR_BUFFER_BYTES = 1 << 16
-_BROKEN = (
+#: What the libraries raise when an archive is broken.
+BROKEN = (
     zipfile.BadZipFile,
     tarfile.TarError,
     zlib.error,
@@ -65,19 +67,30 @@ def unpack(
             _unpack_into(folder, file, url, limits, cancellation or Cancellation())
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, _BROKEN):
+        if isinstance(error, BROKEN):
             raise UnreadableArchive(url, f"{type(error).__name__}: {error}") from error
         raise
     return folder
 
 
 def _unpack_into(folder: Path, file: BinaryIO, url: str, limits: Limits, cancellation: Cancellation) -> None:
+    walk(file, url, limits, cancellation, lambda meter: Target(url, folder, meter))
+
+
+def walk(
+    file: BinaryIO,
+    url: str,
+    limits: Limits,
+    cancellation: Cancellation,
+    target_for: Callable[[Meter], Target],
+) -> None:
+    """Give every file and folder of an archive to a target. Raises UnreadableArchive, UnsafeArchive and `BROKEN`."""
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     start = file.read(4)
     file.seek(0)
     meter = Meter(url, size, limits, cancellation)
-    target = Target(url, folder, meter)
+    target = target_for(meter)
     if start in _ZIP_STARTS:
         _unpack_zip(file, target, url)
     elif start.startswith(_GZIP_START):

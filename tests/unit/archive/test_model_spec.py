@@ -89,8 +89,10 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def full_store(model_store: Path) -> Path:
     for name in ("b.mar", "a.tar.gz", "c.model", "notes.txt", "d.tgz", ".hidden.mar"):
         (model_store / name).touch()
-    (model_store / "folder").mkdir()
-    (model_store / ".git").mkdir()
+    for name in ("folder", "lost+found", ".git"):
+        (model_store / name).mkdir()
+    for name in ("folder", ".git"):
+        (model_store / name / "file").touch()
     return model_store
 
 

@@ -1,0 +1,90 @@
+"""What ``--check-config`` prints: how the configuration and the model store of a TorchServe would fare here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from torchserve_py.archive.model_spec import is_url
+from torchserve_py.config_report import show
+from torchserve_py.models.check import ModelCheck, check_models
+from torchserve_py.settings import DEFAULT_ORIGIN, Resolution, Settings
+from torchserve_py.settings_table import SOURCES
+from torchserve_py.workers.process import worker_package_root
+
+_MASK = "********"
+
+
+@dataclass(slots=True)
+class CheckResult:
+    """The lines to print, and whether the server and every model would start."""
+
+    lines: list[str] = field(default_factory=list)
+    passed: bool = True
+
+
+def check(resolution: Resolution) -> CheckResult:
+    """Check what was read. The models are looked at only if the settings are right: they depend on them."""
+    result = CheckResult()
+    result.lines += _section("Acted on", _acted_on(resolution), "nothing: every setting has its default")
+    result.lines += _section("Ignored, unknown or doubtful", resolution.warnings)
+    if resolution.errors:
+        result.lines += _section("Refused: the server would not start", resolution.errors)
+        result.passed = False
+        return result
+    settings = resolution.settings()
+    problems = list(_setting_problems(settings))
+    result.lines += _section("Refused", problems)
+    result.lines += _section("Different from TorchServe", _deviations(resolution, settings))
+    models = list(check_models(settings))
+    lines = [line for model in models for line in _model_lines(model)]
+    result.lines += _section(f"Models in {settings.model_store} and at the start", lines, "none")
+    failed = sum(bool(model.problems) for model in models)
+    result.passed = not failed and not problems
+    result.lines.append(f"{len(models)} model(s) looked at, {failed} would not be served.")
+    return result
+
+
+def _section(title: str, lines: Iterable[str], nothing: str | None = None) -> Iterator[str]:
+    shown = list(lines) or ([nothing] if nothing else [])
+    if shown:
+        yield f"{title}:"
+        yield from (f"  {line}" for line in shown)
+        yield ""
+
+
+def _acted_on(resolution: Resolution) -> Iterator[str]:
+    for name, effective in resolution.effective.items():
+        if effective.origin != DEFAULT_ORIGIN:
+            value = _MASK if SOURCES[name].secret else show(effective.value, SOURCES[name].default_text)
+            yield f"{name} = {value}  ({effective.origin})"
+
+
+def _setting_problems(settings: Settings) -> Iterator[str]:
+    envelope = settings.service_envelope
+    envelopes = worker_package_root() / "ts" / "torch_handler" / "request_envelope"
+    if envelope is not None and not (envelopes / f"{envelope}.py").is_file():
+        known = sorted(path.stem for path in envelopes.glob("*.py") if path.stem not in ("__init__", "base", "tensors"))
+        yield f"service_envelope = {envelope}: there is no such envelope; it must be one of {', '.join(known)}"
+
+
+def _deviations(resolution: Resolution, settings: Settings) -> Iterator[str]:
+    """What an operator of TorchServe may not expect of these settings."""
+    by_default = {name for name, effective in resolution.effective.items() if effective.origin == DEFAULT_ORIGIN}
+    remote = settings.enable_model_api or any(is_url(spec.location) for spec in settings.load_models)
+    if "allowed_urls" in by_default and remote:
+        yield "allowed_urls is not set: archives at http(s) URLs are refused; TorchServe downloads them from anywhere"
+    if settings.inference_address == settings.management_address and not settings.disable_token_authorization:
+        yield "one listener for both APIs: each call needs the token of its own API"
+    if any(address.is_tls for address in (settings.inference_address, settings.management_address)):
+        yield "https takes TLS 1.2 and 1.3 with modern ciphers; clients that know only CBC ciphers cannot connect"
+    if not settings.no_config_snapshots:
+        yield f"the newest {settings.snapshots_kept} snapshots are kept; TorchServe never deletes one"
+
+
+def _model_lines(model: ModelCheck) -> Iterator[str]:
+    yield f"{model.label}: {'NOT SERVED' if model.problems else 'fine'}" + (
+        f" ({', '.join(model.facts)})" if model.facts else ""
+    )
+    yield from (f"  problem: {problem}" for problem in model.problems)
+    yield from (f"  note: {note}" for note in model.notes)

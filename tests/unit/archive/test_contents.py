@@ -1,0 +1,90 @@
+"""Looking into a model finds what unpacking it finds, and refuses what unpacking it refuses."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+from tests.unit.archive.conftest import Pack
+
+from torchserve_py.archive.contents import read_contents
+from torchserve_py.archive.errors import ArchiveError, InvalidArchive, UnreadableArchive, UnsafeArchive
+from torchserve_py.archive.model_files import open_model
+
+
+def write_zip(path: Path, files: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+@pytest.mark.parametrize("archive_format", ["default", "zip-store", "tgz", "no-archive"])
+def test_a_packed_model_is_read_as_it_would_be_opened(
+    archive_format: str, pack_model: Pack, sources: Path, temp_dir: Path
+) -> None:
+    path = pack_model(
+        archive_format=archive_format,
+        serialized_file=str(sources / "weights.pt"),
+        config_file=str(sources / "model-config.yaml"),
+    )
+    contents = read_contents(path, url=path.name)
+    assert list(temp_dir.iterdir()) == []
+    opened = open_model(path, temp_dir, url=path.name)
+    assert (contents.name, contents.manifest.raw) == (opened.name, opened.manifest.raw)
+    assert contents.files == {
+        str(file.relative_to(opened.model_dir)) for file in opened.model_dir.rglob("*") if file.is_file()
+    }
+    assert contents.config == b"batchSize: 2\n"
+
+
+@pytest.mark.parametrize("top", ["", "top/"])
+def test_an_archive_without_a_manifest_is_read_as_it_would_be_opened(top: str, tmp_path: Path, temp_dir: Path) -> None:
+    files = {"handler.py": b"", "model-config.yaml": b"batchSize: 3", "deep/other.py": b"", "model.pt": b"x"}
+    path = write_zip(tmp_path / "my-model.mar", {top + name: content for name, content in files.items()})
+    contents = read_contents(path, url="my-model.mar")
+    opened = open_model(path, temp_dir, url="my-model.mar")
+    assert (contents.name, contents.manifest) == (opened.name, opened.manifest)
+    assert contents.files == files.keys()
+    assert contents.config == b"batchSize: 3"
+
+
+@pytest.mark.parametrize(
+    ("files", "kind"),
+    [
+        ({"../x": b""}, UnsafeArchive),
+        ({"/x": b""}, UnsafeArchive),
+        ({"MAR-INF/MANIFEST.json": b"{"}, InvalidArchive),
+        ({"MAR-INF/MANIFEST.json": b" " * (1 << 20) + b"{}"}, InvalidArchive),
+        ({"a_handler.py": b"", "b_handler.py": b""}, InvalidArchive),
+    ],
+)
+def test_what_unpacking_refuses_is_refused(
+    files: dict[str, bytes], kind: type[ArchiveError], tmp_path: Path, temp_dir: Path
+) -> None:
+    path = write_zip(tmp_path / "x.mar", files)
+    with pytest.raises(kind) as looked:
+        read_contents(path, url="x.mar")
+    with pytest.raises(kind) as opened:
+        open_model(path, temp_dir, url="x.mar")
+    assert looked.value.message.split(" has no ")[-1] == opened.value.message.split(" has no ")[-1]
+    assert looked.value.detail == opened.value.detail
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.mar"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x", b"1")
+        with pytest.warns(UserWarning, match="Duplicate"):
+            archive.writestr("x", b"2")
+    with pytest.raises(UnsafeArchive, match="twice"):
+        read_contents(path, url="x.mar")
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04nonsense", b"\x1f\x8bnonsense"])
+def test_what_is_no_archive_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x.mar"
+    path.write_bytes(content)
+    with pytest.raises(UnreadableArchive, match=r"^Failed to save model: x[.]mar: "):
+        read_contents(path, url="x.mar")

@@ -1,0 +1,174 @@
+"""``--check-config``: what it says of a configuration and of models, and with which exit code."""
+
+import json
+
+import pytest
+
+from torchserve_py.cli import main
+from torchserve_py.models import check as model_check
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A current directory with a model store, on a host without GPUs."""
+    (tmp_path / "store").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TS_CONFIG_FILE", raising=False)
+    monkeypatch.delenv("LOG_LOCATION", raising=False)
+    monkeypatch.setattr(model_check, "list_gpus", list)
+    return tmp_path
+
+
+def add_model(home, name, config=None, handler="handler.py", files=("handler.py",), **manifest):
+    folder = home / "store" / name
+    (folder / "MAR-INF").mkdir(parents=True)
+    for file in files:
+        (folder / file).touch()
+    model = {"modelName": name, "handler": handler, **manifest.pop("model", {})}
+    if config is not None:
+        (folder / "model-config.yaml").write_text(config)
+        model["configFile"] = "model-config.yaml"
+    content = {"createdOn": "x", "archiverVersion": "x", "runtime": "python", **manifest, "model": model}
+    (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(content))
+
+
+def run(home, capsys, text="", *argv):
+    """Check a configuration; returns the exit code and the lines under each title."""
+    (home / "config.properties").write_text(text)
+    code = main(["--check-config", "--model-store", "store", *argv])
+    sections: dict[str, list[str]] = {}
+    lines = capsys.readouterr().out.splitlines()
+    for line in lines:
+        if line.endswith(":") and not line.startswith(" "):
+            current = sections.setdefault(line.split(" in ")[0].rstrip(":"), [])
+        elif line.startswith("  "):
+            current.append(line[2:])
+    return code, sections
+
+
+def test_every_key_is_accounted_for(home, capsys):
+    text = "vmargs=-Xmx4g\njob_queue_size=5\njob_queue_sise=5\nkeystore_pass=secret\nmodel_snapshots=1"
+    code, sections = run(home, capsys, text)
+    assert code == 0
+    assert sections["Acted on"] == [
+        f"model_store = {home}/store  (flag --model-store)",
+        "job_queue_size = 5  (config.properties:2)",
+        "keystore_pass = ********  (config.properties:4)",
+    ]
+    unknown, other, ignored = sections["Ignored, unknown or doubtful"]
+    assert unknown.startswith("config.properties:3: job_queue_sise is no key")
+    assert other.startswith("config.properties:5: model_snapshots is no key")
+    assert "vmargs (config.properties:1)" in ignored
+
+
+def test_wrong_values_are_refused_and_no_model_is_looked_at(home, capsys):
+    code, sections = run(home, capsys, "job_queue_size=many\ndebug=perhaps")
+    assert code == 1
+    assert len(sections["Refused: the server would not start"]) == 2
+    assert "Models" not in sections
+
+
+def test_an_unknown_envelope_is_refused(home, capsys):
+    code, sections = run(home, capsys, "service_envelope=xml")
+    assert code == 1
+    assert sections["Refused"] == [
+        "service_envelope = xml: there is no such envelope; it must be one of body, json, kserve, kservev2"
+    ]
+    assert run(home, capsys, "service_envelope=kserve")[0] == 0
+
+
+def test_what_is_different_here_is_told(home, capsys):
+    _, sections = run(home, capsys, "enable_model_api=true\nmanagement_address=http://127.0.0.1:8080", "--ncs")
+    first, second = sections["Different from TorchServe"]
+    assert first.startswith("allowed_urls is not set")
+    assert second.startswith("one listener for both APIs")
+    assert "Different from TorchServe" not in run(home, capsys, "", "--ncs")[1]
+
+
+def test_a_good_model_is_fine(home, capsys):
+    add_model(home, "m", "minWorkers: 2\nmaxWorkers: 2\n")
+    code, sections = run(home, capsys, "", "--models", "m")
+    assert code == 0
+    assert sections["Models"] == ['m: fine (model "m" version 1.0, 2 worker(s), handler handler.py)']
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        ({"handler": "other.py"}, "there is no handler other.py: no other.py in the archive, and no built-in"),
+        ({"handler": "vllm_handler"}, "the handler vllm_handler of TorchServe is not part of this server"),
+        ({"handler": ""}, "no handler is named in the manifest or as default_service_handler"),
+        ({"runtime": "LSP"}, "Invalid RuntimeType value: LSP: the C++ backend is not run here"),
+        ({"runtime": "perl"}, "Runtime is not defined or invalid."),
+        ({"config": "sequenceBatching: true\n"}, "model-config.yaml: sequenceBatching is true but sequenceMaxIdle"),
+        ({"config": "a: b: c"}, "model-config.yaml: "),
+        ({"model": {"serializedFile": "m.pt"}}, "the manifest names the serializedFile m.pt, which is not there"),
+        ({"config": "x: 1", "model": {"configFile": "c.yaml"}, "files": ["handler.py", "c.yaml"]}, None),
+    ],
+)
+def test_a_model_that_would_not_be_served_is_told(home, capsys, model, problem):
+    add_model(home, "m", **model)
+    code, sections = run(home, capsys)
+    label, *found = sections["Models"]
+    if problem is None:
+        assert (code, found) == (0, [])
+        return
+    assert code == 1
+    assert label.startswith("m (not loaded at the start): NOT SERVED")
+    assert found[0].startswith(f"  problem: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("config", "text", "note"),
+    [
+        ("sequenceBatching: true\nsequenceMaxIdleMSec: 9", "", "a request for a sequence that has expired is refused"),
+        ("maxBatchDelay: 0", "", "maxBatchDelay 0 means: do not wait"),
+        ("batchSize: 1", "default_response_timeout=60", "responseTimeout is 60 s, from config.properties"),
+        ("batchsize: 1", "", "batchsize is not a key that the server reads; did you mean batchSize?"),
+        ("useVenv: true", "", "useVenv makes an environment that nothing is installed into"),
+    ],
+)
+def test_what_concerns_a_model_is_told(home, capsys, config, text, note):
+    add_model(home, "m", config)
+    code, sections = run(home, capsys, text)
+    assert code == 0
+    assert any(line.startswith(f"  note: {note}") for line in sections["Models"])
+
+
+@pytest.mark.parametrize(("text", "word"), [("", "not installed"), ("install_py_dep_per_model=true", "is installed")])
+def test_the_requirements_of_a_model_are_told(home, capsys, text, word):
+    files = ("handler.py", "requirements.txt")
+    add_model(home, "m", files=files, model={"requirementsFile": "requirements.txt"})
+    assert word in run(home, capsys, text)[1]["Models"][1]
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_built_in_handlers_are_known_and_what_they_need(home, capsys, monkeypatch, installed):
+    monkeypatch.setattr(model_check, "_is_installed", lambda module: installed)
+    add_model(home, "m", handler="image_classifier", files=())
+    code, sections = run(home, capsys)
+    label, *problems = sections["Models"]
+    assert "built-in handler image_classifier" in label
+    needed = "the handler image_classifier needs more packages: pip install torchserve-py[torch] torchserve-py[vision]"
+    assert (code, problems) == ((0, []) if installed else (1, [f"  problem: {needed}"]))
+
+
+def test_a_remote_model_is_looked_at_only_if_it_was_downloaded(home, capsys):
+    flags = ("--models", "m=https://h/m.mar")
+    code, sections = run(home, capsys, "", *flags)
+    assert code == 1
+    assert "allowed_urls does not allow https://h/m.mar" in sections["Models"][1]
+    code, sections = run(home, capsys, "allowed_urls=https://h/.*", *flags)
+    assert (code, sections["Models"]) == (0, ["m=https://h/m.mar: fine (will be downloaded, was not looked at)"])
+    (home / "store" / "m.mar").write_text("no archive")
+    code, sections = run(home, capsys, "allowed_urls=https://h/.*", *flags)
+    assert code == 1
+    assert "it is neither a ZIP archive" in sections["Models"][1]
+
+
+def test_nothing_is_unpacked_or_started(home, capsys, monkeypatch):
+    monkeypatch.setenv("TEMP", str(home))
+    add_model(home, "m")
+    before = sorted(home.rglob("*"))
+    run(home, capsys)
+    assert sorted(home.rglob("*")) == sorted([*before, home / "config.properties"])
