@@ -192,7 +192,11 @@ class Settings:
     initial_worker_port: int = _setting(
         kinds.integer(0), 9000, "first worker id; every new worker takes the next one, none is used twice"
     )
-    initial_distribution_port: int = _setting(kinds.integer(0), 29500, "first rendezvous port of parallel workers")
+    initial_distribution_port: int = _setting(
+        kinds.integer(0),
+        29500,
+        "first id of workers that torchrun starts; the next is higher by the number of its processes",
+    )
     decode_input_request: bool = _setting(kinds.boolean, True, "whether workers decode JSON and text for the handler")
     limit_max_image_pixels: bool = _setting(
         kinds.boolean, True, "whether vision handlers keep Pillow's limit on the size of an image"
@@ -208,7 +212,7 @@ class Settings:
     debug: bool = _setting(
         kinds.boolean,
         False,
-        "one worker per model, no time limits, and no worker is started: one is run by hand, in a debugger",
+        "one worker per model, no time limits, and no worker is started: the log says how to start one by hand",
     )
 
     # Requests
@@ -360,12 +364,3 @@ JVM_KEYS = (
 
 #: Keys that TorchServe writes into its snapshots for itself: never acted on either.
 INTERNAL_KEYS = ("model_server_home", "python", "tsConfigFile", "version")
-
-#: Settings of features that this version lacks, or has only in part (of `debug`: one worker per model loaded at
-#: start-up): read and checked. Who adds the feature removes them here.
-PENDING = (
-    "initial_distribution_port",
-    "cpu_launcher_enable",
-    "cpu_launcher_args",
-    "debug",
-)

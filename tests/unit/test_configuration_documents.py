@@ -10,7 +10,7 @@ from torchserve_py.config_report import show
 from torchserve_py.flags import parse_flags
 from torchserve_py.properties import parse_properties
 from torchserve_py.settings import Settings, resolve
-from torchserve_py.settings_table import INTERNAL_KEYS, JVM_KEYS, PENDING, SOURCES, env_of
+from torchserve_py.settings_table import INTERNAL_KEYS, JVM_KEYS, SOURCES, env_of
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "configuration.md").read_text()
@@ -39,7 +39,7 @@ def test_the_document_has_no_row_of_anything_else():
 def test_the_document_names_the_keys_without_effect():
     section = DOCUMENT.split("\n## Keys without effect\n")[1].split("\n## ")[0]
     named = set(re.findall(r"`(\w+)`", section))
-    assert named == {*JVM_KEYS, *INTERNAL_KEYS, *PENDING}
+    assert named == {*JVM_KEYS, *INTERNAL_KEYS}
 
 
 def test_the_example_is_valid_as_it_is(tmp_path):

@@ -326,17 +326,6 @@ def test_the_last_of_two_equal_keys_counts_and_is_told_of(home):
     assert resolution.warnings == ["config.properties:2: job_queue_size replaces its value of line 1; keep one of them"]
 
 
-def test_settings_of_missing_features_are_told_of_when_they_differ_from_the_default(home, monkeypatch):
-    missing = ("grpc_inference_port", "grpc_management_port", "certificate_file")
-    monkeypatch.setattr("torchserve_py.settings.PENDING", missing)
-    resolution = configure(home, "grpc_inference_port=7070\ngrpc_management_port=9\ncertificate_file=cert.pem")
-    assert resolution.settings().certificate_file == home / "cert.pem"
-    assert resolution.warnings == [
-        "Not supported in this version yet, or not wholly: "
-        "grpc_management_port (config.properties:2), certificate_file (config.properties:3)"
-    ]
-
-
 @pytest.mark.parametrize(
     ("lines", "errors"),
     [
@@ -385,12 +374,6 @@ def test_a_log4j_file_is_named_as_one_without_effect(home):
     assert not resolution.errors
     (warning,) = resolution.warnings
     assert "--log-config with a file of log4j2" in warning
-
-
-@pytest.mark.parametrize("text", ["debug=true"])
-def test_what_is_supported_in_part_only_is_told_of(home, text):
-    (warning,) = configure(home, text).warnings
-    assert warning == f"Not supported in this version yet, or not wholly: {text.split('=')[0]} (config.properties:1)"
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from torchserve_py.models.parallel import torchrun_environment, torchrun_of
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings import Settings
 from torchserve_py.version import __version__
+from torchserve_py.workers.by_hand import NO_LIMIT
 from torchserve_py.workers.devices import Assignment, Devices, ModelDevices, UnsuitableDevices, visible_devices
 from torchserve_py.workers.dispatcher import Dispatcher
 from torchserve_py.workers.launchers import CpuLauncher
@@ -203,6 +204,8 @@ class Assembly:
             stop=_STOP_LIMIT,
             heartbeat=settings.worker_heartbeat_timeout,
         )
+        if settings.debug:
+            limits = replace(limits, connect=NO_LIMIT, load=NO_LIMIT, response=NO_LIMIT, heartbeat=NO_LIMIT)
 
         def new_place(place: Place) -> Callable[[], Worker]:
             device = plan.devices.next()  # for good: the worker that replaces a dead one gets its device
@@ -271,6 +274,7 @@ class Assembly:
             packages_dir=packages_dir(installed) if installed and not use_venv else None,
             torchrun=torchrun,
             cpu_launcher=cpu_launcher,
+            by_hand=settings.debug,
         )
 
     def _load_message(self, plan: Plan, device: Assignment) -> Load:

@@ -35,6 +35,7 @@ class Launch:
     packages_dir: Path | None = None  # packages that were installed for the model, without a virtual environment
     torchrun: Torchrun | None = None  # starts several processes for the worker
     cpu_launcher: CpuLauncher | None = None  # binds the worker to its share of the cores
+    by_hand: bool = False  # a person starts it, not the server
 
     def command(self, socket: Path) -> list[str]:
         """Return the command line.

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
+from torchserve_py.workers.by_hand import HandStarted
 from torchserve_py.workers.connection import Connection
 from torchserve_py.workers.job_clocks import JobClocks
 from torchserve_py.workers.lifecycle import WorkerEvent, WorkerState, next_state
@@ -109,7 +110,7 @@ class Worker:
         self.loss_cause = Cause.worker_died
         self._launch, self._load, self._limits = launch, load, limits
         self._listener, self._owner = listener, owner
-        self._process: WorkerProcess | None = None
+        self._process: WorkerProcess | HandStarted | None = None
         torchrun = launch.torchrun
         self._ranks = Ranks(torchrun.processes if torchrun else 1, every_rank=bool(torchrun and torchrun.every_rank))
         #: The connection that results come from.
@@ -287,8 +288,12 @@ class Worker:
         self.state = next_state(self.state, event)
 
     async def _launch_process(self, token: str) -> None:
+        launched = (self._launch, self._listener.path, token, self.label)
         try:
-            self._process = await WorkerProcess.launch(self._launch, self._listener.path, token, self.label)
+            if self._launch.by_hand:
+                self._process = HandStarted.launch(*launched)
+            else:
+                self._process = await WorkerProcess.launch(*launched)
         except OSError as error:
             self.ended.set_result(f"could not be started: {error}")
             raise WorkerFailed(500, f"worker {self.label} could not be started: {error}") from error
@@ -313,7 +318,7 @@ class Worker:
         elif not self.ended.done():
             self.ended.set_result("was never started")
 
-    async def _reap(self, process: WorkerProcess) -> None:
+    async def _reap(self, process: WorkerProcess | HandStarted) -> None:
         """Wait for the end of the process; results that it sent before are still taken."""
         reason = await process.wait()
         if self._jobs is not None:
