@@ -11,10 +11,14 @@ import asyncio
 import signal
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import uvloop
 from grpc import aio
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "frontend"))
+
 
 from torchserve_py.api.grpc.protos import inference_pb2 as messages
 from torchserve_py.api.grpc.protos import inference_pb2_grpc as stubs

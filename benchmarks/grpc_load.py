@@ -3,9 +3,10 @@
     python -m benchmarks.grpc_load [--rounds N] [--seconds S] [--in-flight N] [--torchserve HOST:PORT]
 
 Starts this server with the echo model (batch 1, batches of 8) and with one that streams 100 parts, and a bare grpc.aio
-server beside it; they take turns for N rounds, the one that is not measured suspended. Printed are the medians, and how
-much of the bare server's figure this server reaches. A TorchServe at HOST:PORT takes turns, too; it must serve the
-models `echo` and `stream`, and whoever started it says what its batches are. `measure` is for other comparisons.
+server beside it; they take turns for N rounds, the one that is not measured suspended. Printed are the medians, and the
+median over the rounds of the part of the bare figure that is reached. A TorchServe at HOST:PORT takes turns as well;
+it must serve the models `echo` and `stream`, and whoever started it says what its batches are. `measure` is for other
+comparisons.
 
 The client is one process that sends ready-made bytes, so that it costs as little as a client in Python can.
 """
@@ -21,18 +22,25 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 import psutil
 import uvloop
 from grpc import aio
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "frontend"))
+
+
 from benchmarks import servers
 from benchmarks.archives import ROOT, BenchmarkModel
 from benchmarks.figures import ECHO, ECHO_BATCHES, STREAM, STREAM_CHUNKS
 from benchmarks.loads import LoadFailed
+from benchmarks.results import OURS
 from torchserve_py.api.grpc.protos import inference_pb2 as messages
 
 SERVICE = "/org.pytorch.serve.grpc.inference.InferenceAPIsService"
+BARE = "bare grpc.aio"
 WARM_UP_SECONDS = 2.0
 START_LIMIT = 30.0
 
@@ -120,6 +128,14 @@ def _stream(channel: aio.Channel, load: GrpcLoad) -> Callable[[], Awaitable[int]
     return call
 
 
+class Suspendable(Protocol):
+    """A server that can be kept from running while another is measured."""
+
+    def suspend(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
 class BareServer:
     """benchmarks/bare_grpc.py as a process."""
 
@@ -152,24 +168,28 @@ def bare_server(port: int) -> Iterator[BareServer]:
 def main() -> int:
     """The command. Returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each server (default: 5)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of a turn (default: 5)")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each server (default: 9)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of a turn (default: 2)")
     parser.add_argument("--in-flight", type=int, default=32, help="unary calls at a time (default: 32)")
     parser.add_argument("--torchserve", metavar="HOST:PORT", help="gRPC address of a TorchServe to measure, too")
     options = parser.parse_args()
     for load in loads(options.in_flight):
         figures = _compare(load, options)
-        bare = figures["bare grpc.aio"]
-        for name, figure in figures.items():
-            print(f"{load.title:32} {name:16} {figure:9.0f} /s  {figure / bare:5.0%} of the bare server", flush=True)
+        for name, rounds in figures.items():
+            ratio = statistics.median(own / bare for own, bare in zip(rounds, figures[BARE], strict=True))
+            figure = statistics.median(rounds)
+            print(f"{load.title:32} {name:16} {figure:9.0f} /s  {ratio:5.0%} of the bare server", flush=True)
     return 0
 
 
-def _compare(load: GrpcLoad, options: argparse.Namespace) -> dict[str, float]:
-    """The medians by server."""
+def _compare(load: GrpcLoad, options: argparse.Namespace) -> dict[str, list[float]]:
+    """The figures of each round, by server."""
     launcher = servers.this_server(sys.executable)
     with servers.Server(launcher, load.model) as ours, bare_server(servers.free_port()) as bare:
-        turns = {"torchserve-py": (ours.grpc_target, ours), "bare grpc.aio": (bare.target, bare)}
+        turns: dict[str, tuple[str, Suspendable]] = {
+            OURS: (ours.grpc_target, ours),
+            BARE: (bare.target, bare),
+        }
         for target, _ in turns.values():
             measure(load, target, WARM_UP_SECONDS)
         found: dict[str, list[float]] = {name: [] for name in turns}
@@ -185,7 +205,7 @@ def _compare(load: GrpcLoad, options: argparse.Namespace) -> dict[str, float]:
                 server.suspend()
             if options.torchserve:
                 found["TorchServe"].append(measure(load, options.torchserve, options.seconds))
-    return {name: statistics.median(each) for name, each in found.items()}
+    return found
 
 
 if __name__ == "__main__":
