@@ -41,7 +41,7 @@ class RequestProcessor:
     """
 
     __slots__ = (
-        "_folded",
+        "_by_name",
         "_reason_phrase",
         "_request_header",
         "_response_header",
@@ -59,7 +59,8 @@ class RequestProcessor:
         self._request_header = request_header
         self._wire_headers = wire_headers
         self._value_types = value_types
-        self._folded: dict[str, str] | None = None
+        #: Name to value as they came over the socket; made when the first header is asked for.
+        self._by_name: dict[WireText, WireText] | None = None
         self._status_code: int | None = 200
         self._reason_phrase: str | None = None
         self._response_header: dict[str, str] | None = None
@@ -70,20 +71,16 @@ class RequestProcessor:
         A name that is there as written wins; otherwise a header whose name differs only in case is returned, because
         case means nothing in an HTTP header name.
         """
-        headers = self._request_header
+        # Decoding the one value that is asked for costs much less than decoding all headers.
+        headers: Mapping[Any, Any] | None = self._request_header or self._by_name
         if headers is None:
-            # The name as written is nearly always there: finding it costs less than decoding all headers.
-            wire_key = key.encode()
-            for name, value in reversed(self._wire_headers):
-                if name in (key, wire_key):
-                    return value if isinstance(value, str) else _text(value)
-            headers = self._build_request_header()
-        if key in headers:
-            return headers[key]
-        if self._folded is None:
-            self._folded = {name.lower(): name for name in headers}
-        folded = self._folded.get(key.lower())
-        return None if folded is None else headers[folded]
+            headers = self._by_name = dict(self._wire_headers)
+        value = headers.get(key)
+        if value is None:
+            value = headers.get(key.encode())
+            if value is None:
+                value = self._less_usual_header(key)
+        return _text(value) if type(value) is bytes else value
 
     def get_request_properties(self) -> dict[str, Any]:
         """Return all request headers, names as the client sent them, pseudo headers included."""
@@ -105,7 +102,11 @@ class RequestProcessor:
 
     def add_response_property(self, key: str, value: str) -> None:
         """Set the response header ``key``; it has one value."""
-        self.get_response_headers()[key] = value
+        headers = self._response_header
+        if headers is None:
+            self._response_header = {key: value}
+        else:
+            headers[key] = value
 
     def get_response_headers(self) -> dict[str, str]:
         """Return the response headers; what is changed in the dict is changed in the response."""
@@ -140,6 +141,20 @@ class RequestProcessor:
         self._status_code = 200
         self._reason_phrase = None
         self._response_header = None
+
+    def _less_usual_header(self, key: str) -> Any:
+        """Return a pseudo header, or the last header whose name differs only in case."""
+        if self._request_header is None:
+            for name, _ in self._value_types:
+                if name == key:
+                    return self._build_request_header()[key]
+        known = self._request_header
+        headers = self._wire_headers if known is None else list(known.items())
+        folded, length = (key.lower(), key.lower().encode()), len(key)
+        for wire_name, value in reversed(headers):
+            if len(wire_name) == length and wire_name.lower() in folded:
+                return value
+        return None
 
     def _build_request_header(self) -> dict[str, Any]:
         headers: dict[str, Any] = {key: {"content-type": type_} for key, type_ in self._value_types}
@@ -247,6 +262,24 @@ class Context:
         headers: dict[str, str] = self.request_processor[idx].get_response_headers()
         return headers
 
+    # TorchServe's own names for three of the attributes: public code, and tests of handlers, use them.
+
+    @property
+    def _system_properties(self) -> dict[str, Any]:
+        return self.system_properties
+
+    @property
+    def _metrics(self) -> Any:
+        return self.metrics
+
+    @property
+    def _request_processor(self) -> Any:
+        return self.request_processor
+
+    @_request_processor.setter
+    def _request_processor(self, request_processor: Any) -> None:
+        self.request_processor = request_processor
+
     def _processors(self) -> Iterator[RequestProcessor]:
         processors = self.request_processor
         return iter(processors.values() if isinstance(processors, Mapping) else processors)
@@ -261,6 +294,8 @@ def _text(raw: bytes) -> str:
 
 def _line(value: Any) -> str:
     text = value if type(value) is str else str(value)
+    if text.isascii() and text.isprintable():
+        return text
     if "\n" in text or "\r" in text:
         raise ValueError(f"the handler set the response header or reason {text!r}, which holds a line break")
     if not text.isascii():

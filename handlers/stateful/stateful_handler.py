@@ -11,7 +11,6 @@ TorchServe takes the only class of this file as the handler, so the state is kep
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 
 FURTHER_RESPONSES = 10
 CANCEL = -1
-
-#: Says of a row's result: True, it was the row's last part; False, more follow; None, it is the whole response.
-StoppingCriterion = Callable[[Any], bool | None]
 
 
 class StatefulHandler:
@@ -47,16 +43,14 @@ class StatefulHandler:
         # A stream whose client went away is simply missing from the next step.
         self.streams = {rid: self.streams[rid] for rid in request_ids if rid in self.streams}
         results = []
-        criteria = []
         for idx, (row, request_id) in enumerate(zip(data, request_ids, strict=True)):
             if request_id in self.streams:
                 result = self._further_response(request_id)
             else:
                 result = self._first_response(idx, row, request_id, context)
             results.append(result)
-            criteria.append(self._criterion(request_id))
         if self.continuous:
-            context.stopping_criteria = criteria
+            context.stopping_criteria = [partial(self._is_last_part, request_id) for request_id in request_ids]
         return results
 
     def on_sequence_end(self, sequence_id: str, reason: str) -> None:
@@ -107,10 +101,8 @@ class StatefulHandler:
             if streaming_sequence == sequence_id:
                 self.streams[request_id] = (sequence_id, total, FURTHER_RESPONSES)
 
-    def _criterion(self, request_id: str) -> StoppingCriterion:
-        return partial(self._is_last_part, request_id)
-
     def _is_last_part(self, request_id: str, _result: Any) -> bool | None:
+        """True: it was the row's last part; False: more follow; None: it is the whole response."""
         stream = self.streams.get(request_id)
         return None if stream is None else stream[2] >= FURTHER_RESPONSES
 

@@ -109,3 +109,30 @@ def test_a_line_break_in_a_response_header_is_refused() -> None:
 
     with pytest.raises(ValueError, match="line break"):
         processor.response_head()
+
+
+def test_what_the_server_sets_wins_over_what_the_client_sent() -> None:
+    context = make_context(RequestProcessor(None, [(b"explain", b"True"), ("explain", "False")]))
+
+    assert context.get_request_header(0, "explain") == "False"
+    assert context.get_request_header(0, "Explain") == "False"
+    assert context.get_all_request_header(0) == {"explain": "False"}
+
+
+def test_a_header_is_found_in_another_case_after_all_were_asked_for() -> None:
+    context = make_context(RequestProcessor(None, HEADERS))
+    context.get_all_request_header(0)["x-new"] = "set by the handler"
+
+    assert context.get_request_header(0, "hOST") == "localhost"
+    assert context.get_request_header(0, "X-New") == "set by the handler"
+
+
+def test_torchserves_own_names_of_attributes_work_too() -> None:
+    context = make_context(RequestProcessor({}))
+
+    context._request_processor = [RequestProcessor({"name": "value"})]
+
+    assert context.get_request_header(0, "name") == "value"
+    assert context._request_processor is context.request_processor
+    assert context._system_properties is context.system_properties
+    assert context._metrics is context.metrics
