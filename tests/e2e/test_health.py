@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import requests
 from tests.e2e.gate import WAITING, Gate
-from tests.e2e.running_server import RunningServer, eventually, model_folder
+from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
 
 #: Waits at the gate that its folder names, first while loading and later for each request that says so.
 SLOW = (
@@ -87,15 +87,18 @@ def test_a_server_that_stops_is_live_but_not_ready(loading: tuple[RunningServer,
     assert server.process.wait(60) == 0
 
 
-def test_a_start_up_model_without_a_handler_does_not_make_the_server_unready(tmp_path: Path) -> None:
+def test_a_start_up_model_without_a_handler_makes_the_server_unready_and_the_others_are_served(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     good = model_folder(tmp_path, "good", "def handle(data, context):\n    return data and ['good'] * len(data)\n")
     with RunningServer({"empty": empty, "good": good}, {"drain_timeout": 1}) as server:
-        server.wait_ready()
-        assert server.predict("good").text == "good"
+        eventually(lambda: server.predict("good").text == "good", "the other model is served")
         assert server.predict("empty").status_code == 404
         assert "empty is not loaded" in server.log()
+        ready = requests.get(f"{server.inference}/ready", timeout=DEADLINE)
+        reasons = ['The start-up model "empty" could not be loaded; the log says why.']
+        assert (ready.status_code, ready.json()["reasons"]) == (503, reasons)
+        assert requests.get(f"{server.inference}/ping", timeout=DEADLINE).status_code == 200
 
 
 def test_a_start_up_model_that_cannot_load_keeps_the_server_unready(tmp_path: Path) -> None:
