@@ -6,7 +6,7 @@ from tests.e2e.gate import WAITING
 
 #: ``wait NAME`` waits at the gate NAME in the model's folder; ``stream NAME`` does after it has sent a first part.
 #: ``sleep SECONDS``, ``print TEXT`` to both outputs, ``exhaust`` runs out of memory, ``exit CODE`` ends the process,
-#: ``fork`` leaves a child that holds all that is open. Anything else does nothing.
+#: ``fork`` leaves a child that holds all that is open, ``fork away`` one that has left the worker's process group too. Anything else does nothing.
 HANDLER = (
     WAITING
     + """
@@ -41,6 +41,8 @@ class OrderHandler:
         elif order == "fork":
             child = os.fork()
             if child == 0:
+                if text.endswith("away"):
+                    os.setsid()
                 time.sleep(600)
                 os._exit(0)
             return str(child)

@@ -187,7 +187,7 @@ def test_a_child_that_outlives_the_worker_keeps_nobody_waiting(
     server: RunningServer, folders: dict[str, Path], send: Callable[..., Future[requests.Response]]
 ) -> None:
     """The child holds the worker's connections and outputs open."""
-    child = psutil.Process(int(server.predict("stateless", "fork").text))
+    child = psutil.Process(int(server.predict("stateless", "fork away").text))
     try:
         gate = Gate(folders["stateless"], "forked")
         running = send("stateless", "wait forked")
@@ -202,6 +202,14 @@ def test_a_child_that_outlives_the_worker_keeps_nobody_waiting(
         child.kill()
 
 
+def test_what_a_handler_has_started_ends_with_its_worker(server: RunningServer) -> None:
+    child = psutil.Process(int(server.predict("stateless", "fork").text))
+    worker = worker_of(server, "stateless")
+    worker.kill()
+    wait_until_replaced(server, "stateless", worker)
+    eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the child is gone")
+
+
 def test_memory_that_runs_out_in_the_handler_does_not_cost_the_worker(server: RunningServer) -> None:
     worker = worker_of(server, "stateless")
     response = server.predict("stateless", "exhaust")
@@ -214,7 +222,7 @@ def test_what_a_handler_prints_is_in_the_model_log(server: RunningServer) -> Non
     assert server.predict("stateless", "print hello").status_code == 200
     (worker,) = server.describe("stateless")[0]["workers"]
     for stream in ("stdout", "stderr"):
-        line = f"W-{worker['id']}-stateless_1.0-{stream} hello to {stream}"
+        line = f"W-{worker['id']}-stateless_1.0-{stream} MODEL_LOG - hello to {stream}"
         eventually(lambda line=line: line in server.model_log(), f"the line {line!r} is in the model log")  # type: ignore[misc]
 
 

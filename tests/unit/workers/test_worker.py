@@ -197,3 +197,13 @@ async def test_a_worker_that_sends_what_is_no_message_is_lost(bench: Bench) -> N
     assert not worker.ready
     await worker.ended
     assert worker.state is WorkerState.DIED
+
+
+async def test_new_jobs_are_not_held_back_by_those_that_slow_readers_hold_back(bench: Bench) -> None:
+    worker = bench.worker()
+    await worker.start()
+    worker.pause()
+    bench.send(worker, b"hello")
+    async with asyncio.timeout(60):
+        assert await bench.owner.bodies.get() == b"hello"
+    await worker.stop(60)
