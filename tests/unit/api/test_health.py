@@ -30,7 +30,10 @@ async def test_ready_when_every_start_up_model_is(serving):
 
 async def test_not_ready_when_a_start_up_model_could_not_be_loaded(serving):
     serving.registry.is_startup_ready = False
-    serving.registry.not_loaded = [ModelSpec("a", "/srv/private/x.mar"), ModelSpec(None, "https://h/y.mar?token=secret")]
+    serving.registry.not_loaded = [
+        ModelSpec("a", "/srv/private/x.mar"),
+        ModelSpec(None, "https://h/y.mar?token=secret"),
+    ]
     answer = await serving.request("GET", "/ready")
     assert answer.status == 503
     assert answer.json()["reasons"] == [
