@@ -37,7 +37,7 @@ class AsyncRuntime(Protocol):
 
 
 def run(connection: Connection, runtime: AsyncRuntime, runner: asyncio.Runner) -> None:
-    """Run jobs in the loop of ``runner`` until the frontend says stop, or goes away; then cancel what still runs."""
+    """Run jobs in the loop of ``runner`` until the frontend says stop and all are answered, or until it goes away."""
     with runner:
         runner.run(_serve(connection, runtime))
 
@@ -53,12 +53,13 @@ class _Jobs:
         self._connection = connection
         self._runtime = runtime
         self._loop = asyncio.get_running_loop()
+        self._stopping = False
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._told: set[str] = set()  # jobs whose task was cancelled and has not ended yet
 
     async def serve(self) -> None:
-        """Take in messages until there are no more to come.
+        """Take in messages until there are no more to come and every job is answered.
 
         Raises:
             FrameError: What came is no frame.
@@ -79,10 +80,11 @@ class _Jobs:
                 elif message[0] == END_SEQUENCE:
                     self._runtime.end_sequences(message[1])
                 elif message[0] == STOP:
-                    self._end(None)
+                    self._stopping = True
                 else:
                     raise ValueError(f"the frontend sent a message of unknown kind {message[0]!r}")
             self._cancel()
+            self._end_if_stopping()
         except FrontendGone:
             self._end(None)
         except Exception as error:
@@ -115,6 +117,11 @@ class _Jobs:
             self._end(error)
         self._told.discard(job_id)
         self._connection.cancelled.discard(job_id)
+        self._end_if_stopping()
+
+    def _end_if_stopping(self) -> None:
+        if self._stopping and not self._tasks:
+            self._end(None)
 
     def _end(self, error: Exception | None) -> None:
         if not self._stopped.done():

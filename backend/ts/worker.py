@@ -138,9 +138,11 @@ def load_failure(error: Exception) -> tuple[int, str]:
 def serve(connection: Connection, runtime: Runtime) -> None:
     """Run the model until the frontend says stop.
 
-    What has arrived is taken in before every step, so jobs and cancellations join between two steps.
+    What has arrived is taken in before every step, so jobs and cancellations join between two steps. What came before
+    the stop is answered before this returns; the frontend bounds how long that may take.
     """
-    while True:
+    stopping = False
+    while runtime.is_busy or not stopping:
         message = connection.receive(wait=not runtime.is_busy)
         if message is None:
             runtime.step()
@@ -149,7 +151,7 @@ def serve(connection: Connection, runtime: Runtime) -> None:
         elif message[0] == END_SEQUENCE:
             runtime.end_sequences(message[1])
         elif message[0] == STOP:
-            return
+            stopping = True
         else:
             raise ValueError(f"the frontend sent a message of unknown kind {message[0]!r}")
 

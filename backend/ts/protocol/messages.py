@@ -24,7 +24,7 @@ INFER: Final = "infer"  # [INFER, [InferRow, …]]
 CANCEL: Final = "cancel"  # [CANCEL, [job id, …]]
 END_SEQUENCE: Final = "end_sequence"  # [END_SEQUENCE, [[sequence id, reason], …]]
 PING: Final = "ping"  # [PING, number]
-STOP: Final = "stop"  # [STOP]
+STOP: Final = "stop"  # [STOP]; what came before it is still answered
 
 # Worker to frontend.
 HELLO: Final = "hello"  # [HELLO, Hello]

@@ -72,7 +72,7 @@ class Call(Batch):
         """Call the handler and answer the row.
 
         Raises:
-            asyncio.CancelledError: This task was cancelled; the row is not answered.
+            asyncio.CancelledError: This task was cancelled before the row was answered.
         """
         started = time.perf_counter()
         (row,) = self.rows
@@ -81,7 +81,7 @@ class Call(Batch):
             (result,) = self.checked(await answer if inspect.isawaitable(answer) else answer)
             self.answer(row, result, "false" if row.streaming else None)
         except asyncio.CancelledError:
-            if _is_cancelled():
+            if _is_cancelled() and not row.done:
                 raise
             logger.warning("The handler was cancelled by its own code.", exc_info=True)
             self.fail(row, Failure(503, "Prediction failed"))

@@ -111,6 +111,10 @@ class Batch:
             logger.warning("Cannot send the response of request %s: %s", row.job_id, error)
             self.fail(row, Failure(500, str(error)))
             return
+        except Exception as error:
+            # The headers are the handler's objects, which may fail in any way; or memory ran out.
+            self.fail(row, failure_of(error))
+            return
         if row.streaming and len(headers) == 1:
             # The head of the response left with the first part: do not say again and again that it streams.
             headers = ()
@@ -176,10 +180,20 @@ def failure_of(error: Exception) -> Failure:
         return Failure(507, "Out of resources")
     if isinstance(error, PredictionException):
         logger.exception("Prediction error")
-        return Failure(error_status(error.error_code), str(error.message))
+        # A subclass may have left out what the constructor sets.
+        return Failure(error_status(getattr(error, "error_code", 500)), _text_of(getattr(error, "message", error)))
     # CUDA tells that its memory ran out, or nearly did, in many ways; all of them name it.
-    if "CUDA" in str(error):
+    if "CUDA" in _text_of(error):
         logger.exception("CUDA out of memory")
         return Failure(507, "Out of resources")
     logger.warning("Invoking custom service failed.", exc_info=True)
     return Failure(503, "Prediction failed")
+
+
+def _text_of(value: Any) -> str:
+    """Return ``str(value)``; where that fails, what kind of thing it is."""
+    try:
+        return str(value)
+    except Exception:
+        logger.exception("A %s of the handler cannot be told", type(value).__name__)
+        return type(value).__name__

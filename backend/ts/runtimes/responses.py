@@ -38,7 +38,10 @@ def encode_body(value: Any) -> Buffer:
             torch.save(value, file)
             return file.getvalue()
         return _json(value).encode()
-    except (TypeError, ValueError, RecursionError) as error:
+    except MemoryError:
+        raise
+    # The value is the handler's: what turns it into text or bytes may be too, and fail in any way.
+    except Exception as error:
         logger.warning("Unable to serialize model output.", exc_info=True)
         raise Failure(503, "Unsupported model output data type.") from error
 

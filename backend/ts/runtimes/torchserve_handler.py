@@ -103,6 +103,10 @@ class TorchServeHandler:
                 rows.append(self._reader.read(wire_row))
             except Failure as failure:
                 refused.append(error_row(wire_row[0], failure.status, failure.message))
+            except Exception:
+                # A defect, or memory that ran out: the row is lost, its batch-mates and the worker are not.
+                logger.exception("Request %s cannot be read", wire_row[0])
+                refused.append(error_row(wire_row[0], 500, "The request cannot be read; the server's log says why."))
         if refused:
             self._connection.send_results(refused, 0.0)
         return rows

@@ -60,7 +60,11 @@ class Peer:
         self._messages: list[list[Any]] = []
 
     def send(self, *message: Any) -> None:
-        self._socket.sendall(b"".join(encode(list(message), large=True)))
+        self.send_together(list(message))
+
+    def send_together(self, *messages: list[Any]) -> None:
+        """Send messages so that the worker gets them in one read."""
+        self._socket.sendall(b"".join(buffer for message in messages for buffer in encode(message, large=True)))
 
     def receive(self) -> list[Any]:
         while not self._messages:

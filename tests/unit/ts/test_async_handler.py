@@ -15,6 +15,7 @@ HANDLER = """
     import asyncio
 
     from ts.handler_utils.utils import send_intermediate_predict_response as send
+    from ts.runtimes.errors import JobsCancelled
 
 
     class Handler:
@@ -52,6 +53,17 @@ HANDLER = """
                 send([f"{name}{number}"], context.request_ids, "ok", 200, context)
                 await self.event(f"{name}{number}").wait()
             return "end"
+
+        async def give_up(self, name, context):
+            try:
+                send([None], context.request_ids, "no tea", 418, context)
+            except JobsCancelled:
+                await self.event("never").wait()
+
+        async def take_turns(self, name, context):
+            for _ in range(100):
+                await asyncio.sleep(0)
+            return name
 
         async def stubborn(self, name, context):
             try:
@@ -190,13 +202,36 @@ def test_metrics_belong_to_their_request(jobs: Peer) -> None:
     assert answer(jobs) == ("b", False, 200, "y")
 
 
-def test_it_stops_while_calls_run(start: Callable[..., tuple[subprocess.Popen[str], Peer, Any]]) -> None:
+def test_what_came_before_the_stop_is_answered(
+    start: Callable[..., tuple[subprocess.Popen[str], Peer, Any]],
+) -> None:
     process, jobs, _ = start(HANDLER)
-    infer(jobs, a="hold x", b="told")
-    assert answer(jobs)[0] == "b"
-    jobs.send("stop")
+    jobs.send_together(["infer", [row("a", b"take_turns x")]], ["stop"])
+    assert answer(jobs) == ("a", False, 200, "x")
     process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 0
+
+
+def test_a_call_that_is_cancelled_holds_up_no_stop(
+    start: Callable[..., tuple[subprocess.Popen[str], Peer, Any]],
+) -> None:
+    process, jobs, _ = start(HANDLER)
+    jobs.send_together(["infer", [row("a", b"hold x")]], ["stop"])
+    jobs.send("cancel", ["a"])
+    assert answer(jobs) == ("a", False, 499, "cancelled")
+    process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == 0
+
+
+def test_a_call_cancelled_after_its_last_answer_is_not_answered_again(jobs: Peer) -> None:
+    infer(jobs, a="give_up x", b="told")
+    assert answer(jobs) == ("a", False, 418, "no tea")
+    assert answer(jobs)[0] == "b"
+    jobs.send("cancel", ["a"])
+    infer(jobs, c="told")
+    assert answer(jobs)[0] == "c"
+    infer(jobs, d="told")
+    assert answer(jobs)[0] == "d"
 
 
 def test_it_ends_when_the_frontend_goes_away(start: Callable[..., tuple[subprocess.Popen[str], Peer, Any]]) -> None:

@@ -148,6 +148,67 @@ def test_one_row_with_a_status_http_does_not_have_fails_alone(make_worker: Calla
     assert second[2:] == [200, "", [], b"b", None]
 
 
+def test_one_row_whose_header_cannot_be_told_fails_alone(make_worker: Callable[..., Worker]) -> None:
+    worker = make_worker(
+        """
+        class Untellable:
+            def __str__(self):
+                raise AttributeError("text")
+
+        def handle(data, context):
+            if data is not None:
+                context.set_response_header(0, "X-Value", Untellable())
+                return ["a", "b"]
+        """
+    )
+
+    assert errors(worker.infer(row("a"), row("b"))) == [
+        ("a", False, 503, b"", "Prediction failed"),
+        ("b", False, 200, b"b", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("base", "status", "message"),
+    [("Exception", 503, "Prediction failed"), ("PredictionException", 500, "HandlerError")],
+)
+def test_an_exception_that_cannot_be_told_is_answered_all_the_same(
+    make_worker: Callable[..., Worker], base: str, status: int, message: str
+) -> None:
+    worker = make_worker(
+        f"""
+        from ts.service import PredictionException
+
+        class HandlerError({base}):
+            def __init__(self):
+                pass
+
+            def __str__(self):
+                return self.absent
+
+        def handle(data, context):
+            if data is not None:
+                raise HandlerError
+        """
+    )
+
+    assert errors(worker.infer(row("a"))) == [("a", False, status, b"", message)]
+
+
+def test_a_row_that_cannot_be_read_fails_alone_and_is_logged(
+    make_worker: Callable[..., Worker], caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = make_worker(ECHO)
+
+    answers = worker.infer(row("a", [["name without value"]]), row("b", b"1"))
+
+    assert errors(answers) == [
+        ("a", False, 500, b"", "The request cannot be read; the server's log says why."),
+        ("b", False, 200, b"1", None),
+    ]
+    assert "Request a cannot be read" in caplog.text
+
+
 def test_an_error_text_that_is_no_unicode_is_told_as_far_as_it_goes(make_worker: Callable[..., Worker]) -> None:
     worker = make_worker(failing("raise PredictionException('bad \\udcff name', 400)"))
 

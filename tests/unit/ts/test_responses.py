@@ -39,7 +39,14 @@ def test_everything_else_is_json_as_the_standard_library_indents_it(value: Any) 
     assert encode_body(value) == json.dumps(value, indent=2).encode()
 
 
-@pytest.mark.parametrize("value", [{1, 2}, object(), {"a": {b"bytes": 1}}, [object()], "\ud800"])
+class Untellable(dict[str, Any]):
+    """A dict of a handler's own that fails when it is read."""
+
+    def items(self) -> Any:
+        raise AttributeError("items")
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), {"a": {b"bytes": 1}}, [object()], "\ud800", [Untellable(key=[1])]])
 def test_what_cannot_be_written_is_refused_with_torchserves_words(value: Any) -> None:
     with pytest.raises(Failure, match=r"^Unsupported model output data type\.$") as raised:
         encode_body(value)
@@ -61,3 +68,14 @@ def test_a_tensor_is_written_by_torch_save() -> None:
 @pytest.mark.parametrize(("code", "status"), [(404, 404), (413, 507), (500, 500), (0, 500), (700, 500), ("400", 500)])
 def test_a_handlers_error_code_becomes_an_http_status(code: Any, status: int) -> None:
     assert error_status(code) == status
+
+
+@pytest.mark.torch
+def test_a_tensor_that_cannot_be_saved_is_refused() -> None:
+    import torch
+
+    class Local(torch.Tensor):
+        """A class that pickle cannot find by its name."""
+
+    with pytest.raises(Failure, match="Unsupported model output data type"):
+        encode_body(torch.ones(2).as_subclass(Local))

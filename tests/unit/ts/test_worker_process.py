@@ -74,6 +74,21 @@ def test_it_loads_answers_and_stops(start: Callable[..., Any], tmp_path: Path) -
     assert output.splitlines() == [f"loading in {tmp_path}", "logged", "to stderr"]
 
 
+@pytest.mark.parametrize("continuous", [False, True])
+def test_a_batch_that_came_before_the_stop_is_answered(
+    start: Callable[..., Any], tmp_path: Path, continuous: bool
+) -> None:
+    process, jobs, _ = start(ECHO)
+    load(jobs, tmp_path, continuous=continuous)
+
+    jobs.send_together(["infer", [row("a", b"1")]], ["infer", [row("b", b"2")]], ["stop"])
+
+    answers = [answer for _ in range(1 if continuous else 2) for answer in jobs.receive()[1]]
+    assert [(answer[0], answer[5]) for answer in answers] == [("a", b"1"), ("b", b"2")]
+    process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == 0
+
+
 def test_its_output_arrives_line_by_line_while_it_runs(start: Callable[..., Any], tmp_path: Path) -> None:
     process, jobs, _ = start("def handle(data, context):\n        print('printed')")
     load(jobs, tmp_path)
