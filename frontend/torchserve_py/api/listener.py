@@ -22,7 +22,7 @@ from aiohttp.http_exceptions import LineTooLong
 from torchserve_py.addresses import Address
 from torchserve_py.api.access_log import LOGGER_NAME, AccessLog
 from torchserve_py.api.api_description import DescriptionDoor
-from torchserve_py.api.errors import Failure, invalid_message
+from torchserve_py.api.errors import Failure, invalid_message, request_timeout
 from torchserve_py.api.health import HealthDoor
 from torchserve_py.api.inference import InferenceDoor
 from torchserve_py.api.management import ManagementDoor
@@ -49,6 +49,8 @@ _MAX_REQUEST_LINE: Final = 4096
 _MAX_HEADER: Final = 8192
 #: Idle connections stay open longer than the proxies in use keep theirs (up to 600 s), or those meet closed ones.
 _KEEP_ALIVE_SECONDS: Final = 620.0
+#: How long the head of a request may take from its first bytes on, so that half a head holds no connection open.
+_HEAD_SECONDS: Final = 60.0
 #: How long the rest of a refused body is read and dropped, so that the client sees the refusal and no reset connection.
 _LINGER_SECONDS: Final = 1.0
 _BACKLOG: Final = 1024
@@ -61,9 +63,9 @@ class ListenError(OSError):
 
 
 class _Connection(web.RequestHandler):
-    """aiohttp's connection, with TorchServe's answer to what is no HTTP request."""
+    """aiohttp's connection, with TorchServe's answer to what is no HTTP request, and a time limit for heads."""
 
-    __slots__ = ("_responses",)
+    __slots__ = ("_awaited_head", "_head_timer", "_responses")
 
     def __init__(self, manager: web.Server, responses: Responses, *, access_log: bool) -> None:
         super().__init__(
@@ -78,6 +80,38 @@ class _Connection(web.RequestHandler):
             access_log=logging.getLogger(LOGGER_NAME) if access_log else None,  # type: ignore[arg-type]
         )
         self._responses = responses
+        #: What aiohttp waits with for the rest of a head that has begun to arrive, and when that wait ends.
+        self._awaited_head: asyncio.Future[None] | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; those that leave aiohttp waiting are the beginning of a head."""
+        super().data_received(data)
+        waiter = self._waiter
+        if waiter is not None and waiter is not self._awaited_head and not waiter.done():
+            self._stop_head_timer()
+            self._awaited_head = waiter
+            self._head_timer = asyncio.get_running_loop().call_later(_HEAD_SECONDS, self._refuse_slow_head)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The client is gone."""
+        self._stop_head_timer()
+        super().connection_lost(exc)
+
+    def _stop_head_timer(self) -> None:
+        self._awaited_head = None
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _refuse_slow_head(self) -> None:
+        waiter = self._awaited_head
+        self._stop_head_timer()
+        if waiter is None or waiter.done() or self.transport is None:
+            return  # the head came in time
+        failure = request_timeout(f"The head of the request did not arrive within {_HEAD_SECONDS:g} seconds.").failure
+        self._responses.refuse_connection(self.transport, failure)
+        self.force_close()
 
     def handle_error(
         self,
@@ -95,7 +129,8 @@ def _failure_of_message(error: BaseException | None) -> Failure:
     if isinstance(error, LineTooLong):
         limits = f"The request line may have {_MAX_REQUEST_LINE} bytes, a header {_MAX_HEADER}."
         return invalid_message(limits)
-    return invalid_message()
+    # The first line of the parser's message says what is wrong; those behind it quote the client's bytes.
+    return invalid_message(str(getattr(error, "message", "")).partition("\n")[0].rstrip(": "))
 
 
 class _Listener(web.Server):

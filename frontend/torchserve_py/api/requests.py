@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 from urllib.parse import unquote
 
 from aiohttp import web
 
 from torchserve_py.api.errors import BodyTooLargeError, request_timeout
+
+#: Bytes per second that a body must bring in the mean, or one byte a minute would hold a connection for ever.
+_MIN_RATE: Final = 500.0
 
 
 def split_path(target: str) -> tuple[str, ...]:
@@ -32,7 +36,7 @@ async def read_body(request: web.BaseRequest, max_size: int, stall_limit: float)
     Args:
         request: Whose body.
         max_size: Bytes allowed. A larger body is refused at its ``Content-Length`` or at the first byte too many.
-        stall_limit: Seconds without a byte after which the client is given up.
+        stall_limit: Seconds without a byte after which the client is given up, or one that is slow beyond patience.
 
     Raises:
         BodyTooLargeError: The body is too large.
@@ -53,6 +57,7 @@ async def read_body(request: web.BaseRequest, max_size: int, stall_limit: float)
     chunks: list[bytes] = []
     size = 0
     loop = asyncio.get_running_loop()
+    started = loop.time()
     try:
         async with asyncio.timeout(stall_limit) as stalled:
             while chunk := await content.readany():
@@ -60,8 +65,11 @@ async def read_body(request: web.BaseRequest, max_size: int, stall_limit: float)
                 if size > max_size:
                     raise BodyTooLargeError(max_size)
                 chunks.append(chunk)
-                stalled.reschedule(loop.time() + stall_limit)
+                stalled.reschedule(min(loop.time(), started + size / _MIN_RATE) + stall_limit)
     except TimeoutError:
-        message = f"No byte of the request body arrived for {stall_limit:g} seconds."
+        message = (
+            f"The request body arrives too slowly: {size} bytes in {loop.time() - started:.0f} seconds. Its bytes may"
+            f" pause for {stall_limit:g} seconds and must come at {_MIN_RATE:g} bytes per second or more in the mean."
+        )
         raise request_timeout(message) from None
     return b"".join(chunks)

@@ -198,16 +198,15 @@ class Responses:
         close: bool = False,
     ) -> Sent:
         """`send_failure`, without waiting for a slow reader."""
-        extra = [*headers]
-        if failure.cause:
-            extra.append(("ts-error-cause", failure.cause))
-        if failure.overloaded:
-            extra.append(("Retry-After", RETRY_AFTER_SECONDS))
-        body = b""
-        if failure.status != 413:  # TorchServe's has no body
-            extra.append(JSON_TYPE)
-            body = to_json({"code": failure.status, "type": failure.type, "message": failure.message})
-        return self.send_now(request, failure.status, body, extra, request_id=request_id, close=close)
+        body, extra = _failure_message(failure)
+        return self.send_now(request, failure.status, body, (*headers, *extra), request_id=request_id, close=close)
+
+    def refuse_connection(self, transport: asyncio.Transport, failure: Failure) -> None:
+        """Answer a client whose request never became one; the caller closes the connection."""
+        body, headers = _failure_message(failure)
+        head = self.head(failure.status, False, headers, framing=f"content-length: {len(body)}\r\n")
+        transport.write(head + body)
+        self.sent(failure.status, False)
 
     def head(
         self, status: int, keep_alive: bool, headers: Headers, *, framing: str, reason: str = "", request_id: str = ""
@@ -291,6 +290,19 @@ class Responses:
         if not reason:
             self._opening_lines[(status, keep_alive)] = opening
         return opening
+
+
+def _failure_message(failure: Failure) -> tuple[bytes, list[tuple[str, str]]]:
+    """The body of an error in TorchServe's shape, and the headers that go with it."""
+    headers = []
+    if failure.cause:
+        headers.append(("ts-error-cause", failure.cause))
+    if failure.overloaded:
+        headers.append(("Retry-After", RETRY_AFTER_SECONDS))
+    if failure.status == 413:  # TorchServe's has no body
+        return b"", headers
+    headers.append(JSON_TYPE)
+    return to_json({"code": failure.status, "type": failure.type, "message": failure.message}), headers
 
 
 def _line(name: str, value: str) -> str:

@@ -13,6 +13,7 @@ from tests.unit.api.conftest import open_doors
 from tests.unit.api.fakes import ANY_PORT, FakeModel, FakeRegistry, make_settings
 
 from torchserve_py.addresses import Address
+from torchserve_py.api import listener, requests
 from torchserve_py.api.listener import ListenError
 
 
@@ -141,7 +142,8 @@ async def test_closing_lets_an_answer_finish(serving):
     ("request_bytes", "named"),
     [
         (b"NONSENSE\r\n\r\n", "Invalid HTTP message."),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "Invalid HTTP message."),
+        (b"G(T / HTTP/1.1\r\nHost: h\r\n\r\n", "ethod"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "HTTPS traffic on an HTTP port"),
         (b"GET /live HTTP/1.1\r\n\r\n", "Invalid HTTP message."),  # no Host
         (b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: h\r\n\r\n", "4096"),
         (b"GET /live HTTP/1.1\r\nHost: h\r\nX-Long: " + b"a" * 9000 + b"\r\n\r\n", "8192"),
@@ -159,6 +161,60 @@ async def test_what_is_no_request_gets_400_and_the_connection_is_closed(serving,
     assert body["message"].startswith("Invalid HTTP message.")
     assert named in body["message"]
     assert serving.metrics.counts == (0, 1, 0)
+
+
+@pytest.mark.parametrize("earlier", [b"", b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n"], ids=["first", "second"])
+async def test_half_a_head_does_not_hold_a_connection_for_long(serving, monkeypatch, earlier):
+    monkeypatch.setattr(listener, "_HEAD_SECONDS", 0.05)
+    connection = await serving.raw(earlier)
+    if earlier:
+        await connection.head()
+        await connection.reader.readuntil(b"}\n")
+    for piece in (b"GET /live HTTP/1.1\r\n", b"Host: h\r\nX-Sl"):
+        connection.writer.write(piece)
+        await connection.writer.drain()
+    async with asyncio.timeout(20):
+        head = await connection.head()
+        body = json.loads(await connection.rest())
+    assert head.startswith("http/1.1 408 request timeout\r\n")
+    assert "connection: close" in head
+    assert (body["type"], "head of the request" in body["message"]) == ("RequestTimeoutException", True)
+
+
+async def test_the_limit_for_heads_is_not_one_for_idle_connections_or_long_answers(serving, monkeypatch):
+    monkeypatch.setattr(listener, "_HEAD_SECONDS", 0.0)
+    model = serving.registry.model
+    model.behave = lambda call: None
+    connection = await serving.raw(b"GET /predictions/noop HTTP/1.1\r\nHost: h\r\n\r\n")
+    async with asyncio.timeout(20):
+        await model.submitted.wait()
+        await asyncio.sleep(0)
+        model.calls[0].part(b"done")
+        assert (await connection.head()).startswith("http/1.1 200 ")
+        assert await connection.reader.readexactly(4) == b"done"
+        connection.writer.write(b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert (await connection.head()).startswith("http/1.1 200 ")
+    await connection.close()
+
+
+@pytest.mark.parametrize(("rate", "stall"), [(1e9, 0.05), (1.0, 0.05)], ids=["slow", "silent"])
+async def test_a_body_that_does_not_come_to_an_end_is_given_up(start, monkeypatch, rate, stall):
+    monkeypatch.setattr(requests, "_MIN_RATE", rate)
+    serving = await start(default_response_timeout=stall)
+    connection = await serving.raw(b"POST /predictions/noop HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n")
+
+    async def drip() -> None:
+        while rate > 1:
+            connection.writer.write(b"x")
+            await asyncio.sleep(0.001)
+
+    dripping = asyncio.create_task(drip())
+    async with asyncio.timeout(20):
+        head = await connection.head()
+    dripping.cancel()
+    assert head.startswith("http/1.1 408 ")
+    assert "connection: close" in head
+    assert serving.registry.model.calls == []
 
 
 async def test_bodies_up_to_the_limit_pass(start):
