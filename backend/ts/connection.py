@@ -6,6 +6,7 @@ belongs to runs or before it begins. All other messages wait their turn.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import socket
@@ -15,6 +16,8 @@ from typing import Any
 
 from ts.protocol.frames import Buffer, FrameBuffer, encode
 from ts.protocol.messages import CANCEL, HELLO, METRICS, ResultRow, encode_results
+
+logger = logging.getLogger(__name__)
 
 #: The most buffers for one system call; the kernel takes 1,024.
 _MAX_BUFFERS = 512
@@ -93,7 +96,7 @@ class Connection:
             FrontendGone: The connection was closed.
         """
         frame = encode_results(rows, seconds)
-        self._write([*encode([METRICS, metrics]), *frame] if metrics else frame)
+        self._write([*_metrics_frame(metrics), *frame] if metrics else frame)
 
     def fileno(self) -> int:
         """Return what an event loop watches to know that messages arrive."""
@@ -143,4 +146,13 @@ class FollowerConnection(Connection):
     def send_results(self, rows: Sequence[ResultRow], seconds: float, metrics: Sequence[list[Any]] = ()) -> None:
         """Send the metrics, if there are any."""
         if metrics:
-            self.send([METRICS, metrics])
+            self._write(_metrics_frame(metrics))
+
+
+def _metrics_frame(metrics: Sequence[list[Any]]) -> list[Buffer]:
+    """Return the frame of what a handler reported: nothing if it cannot be told, that must not fail a prediction."""
+    try:
+        return encode([METRICS, metrics])
+    except (TypeError, ValueError, OverflowError):
+        logger.exception("Metrics of the handler cannot be sent: %r", metrics)
+        return []

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from ts.torch_handler.rows import answer_explanations_apart
+
 _STEPS = ("preprocess", "inference", "postprocess")
 
 
@@ -62,18 +64,22 @@ class MicroBatching:
     def __call__(self, data: Any, context: Any) -> list[Any]:
         """Answer a batch, as `BaseHandler.handle` does."""
         started = time.perf_counter()
+        self.handler.context = context
+        output = answer_explanations_apart(self._answer, data, context)
+        context.metrics.add_time("HandlerTime", round((time.perf_counter() - started) * 1000, 2), None, "ms")
+        return output
+
+    def _answer(self, data: Any) -> list[Any]:
         handler = self.handler
-        handler.context = context
         output: list[Any]
         if handler._is_describe():
-            output = [handler.describe_handle()]
-        elif os.environ.get("ENABLE_TORCH_PROFILER"):
+            return [handler.describe_handle()]
+        if os.environ.get("ENABLE_TORCH_PROFILER"):
             output, _ = handler._infer_with_profiler(data=data)
         elif handler._is_explain():
             output = handler.explain_handle(handler.preprocess(data), data)
         else:
             output = self.handle(data)
-        context.metrics.add_time("HandlerTime", round((time.perf_counter() - started) * 1000, 2), None, "ms")
         return output
 
     def handle(self, data: list[Any]) -> list[Any]:

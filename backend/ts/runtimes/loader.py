@@ -41,7 +41,8 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
     entry_point, initialize, instance = _entry_point(module, function_name)
     _check_kind(entry_point, load["handler"], asynchronous=wait_for is not None)
     if load["envelope"]:
-        entry_point = _wrap_in_envelope(load["envelope"], entry_point)
+        whole_batches = not (load["continuous"] or load["asynchronous"])
+        entry_point = _wrap_in_envelope(load["envelope"], entry_point, whole_batches=whole_batches)
     service = Service(
         load["model_name"],
         load["model_dir"],
@@ -139,7 +140,7 @@ def _entry_point(module: ModuleType, function_name: str) -> tuple[EntryPoint, Ca
     return instance.handle, instance.initialize, instance
 
 
-def _wrap_in_envelope(envelope: str, entry_point: EntryPoint) -> EntryPoint:
+def _wrap_in_envelope(envelope: str, entry_point: EntryPoint, *, whole_batches: bool) -> EntryPoint:
     name = f"{_ENVELOPES}.{envelope}"
     try:
         module = importlib.import_module(name)
@@ -148,5 +149,10 @@ def _wrap_in_envelope(envelope: str, entry_point: EntryPoint) -> EntryPoint:
             raise
         raise LoadError(f"There is no service envelope {envelope!r}.") from None
     wrapper: Any = list_classes_from_module(module)[0](entry_point)
+    if not whole_batches and getattr(wrapper, "needs_whole_batches", True):
+        raise LoadError(
+            f"The service envelope {envelope!r} works neither with continuousBatching nor with asyncCommunication: it "
+            "needs all results of a batch at once. Leave one out, or use the envelope 'body'."
+        )
     handle: EntryPoint = wrapper.handle
     return handle

@@ -119,7 +119,10 @@ def _decoder(media_type: str) -> Decoder:
 
 def _decode_json(value: bytes) -> Any:
     try:
-        return json.loads(str(value, "utf-8"))
+        try:
+            return json.loads(str(value, "utf-8"))
+        except ValueError:
+            return json.loads(value)  # finds out that it is UTF-16 or UTF-32, or starts with a byte order mark
     except (ValueError, RecursionError):
         logger.warning("Failed json decoding of input data. Forwarding encoded payload", exc_info=True)
         return bytearray(value)

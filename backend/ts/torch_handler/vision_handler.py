@@ -52,9 +52,8 @@ class VisionHandler(BaseHandler, ABC):
         images = self.read_images(data)
         for row, image in enumerate(images):
             if image.shape != images[0].shape:
-                raise BadRowError(
-                    row, f"The shape {list(image.shape)} is not that of the batch, {list(images[0].shape)}."
-                )
+                shapes = f"{list(image.shape)} is not that of the batch, {list(images[0].shape)}"
+                raise BadRowError(row, f"The shape {shapes}.", _UNAVAILABLE)
         return torch.stack(images).to(self.device)
 
     def read_images(self, data: Any) -> list[torch.Tensor]:

@@ -227,3 +227,19 @@ def test_torchserves_cache_refuses_what_it_cannot_read(tmp_path: Path) -> None:
     (tmp_path / "metrics.yaml").write_text("a: [")
     with pytest.raises(MetricsCachePyYamlError):
         MetricsCacheYamlImpl(str(tmp_path / "metrics.yaml"))
+
+
+def test_metrics_that_cannot_be_sent_fail_no_prediction(
+    make_worker: Callable[..., Worker], caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = make_worker(
+        """
+        def handle(data, context):
+            if data is not None:
+                context.metrics.add_counter(b"file \\xff".decode("utf-8", "surrogateescape"), 1)
+                return ["ok"]
+        """
+    )
+
+    assert worker.infer(row("a"))[0][5] == b"ok"
+    assert "Metrics of the handler cannot be sent" in caplog.text

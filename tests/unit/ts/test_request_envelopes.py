@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.ts.frontend_stub import BACKEND, Worker, row
+from tests.unit.ts.frontend_stub import BACKEND, Worker, load_message, row
 
 from ts.runtimes.errors import LoadError
+from ts.runtimes.loader import load_service
 from ts.torch_handler.request_envelope.tensors import write_tensor
 
 #: Answers with what it is given, and remembers it.
@@ -281,6 +284,25 @@ def test_what_the_handler_returns_instead_of_a_list_is_its_error(make_worker: Ma
 def test_an_unknown_envelope_is_named(make_worker: MakeWorker) -> None:
     with pytest.raises(LoadError, match="no service envelope 'soap'"):
         make_worker(ECHO, envelope="soap")
+
+
+@pytest.mark.parametrize("envelope", ["json", "kserve", "kservev2"])
+@pytest.mark.parametrize("mode", ["continuous", "asynchronous"])
+def test_envelopes_that_need_whole_batches_are_refused_where_there_are_none(
+    model: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, envelope: str, mode: str
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    source = "async def handle(data, context):" if mode == "asynchronous" else "def handle(data, context):"
+    message = load_message(tmp_path, model(f"{source}\n        return data"), envelope=envelope, **{mode: True})
+
+    with pytest.raises(LoadError, match=rf"'{envelope}' works neither with continuousBatching nor with asyncComm"):
+        load_service(message, wait_for=asyncio.run if mode == "asynchronous" else None)  # type: ignore[arg-type]
+
+
+def test_body_unwraps_rows_of_continuous_batches(make_worker: MakeWorker) -> None:
+    worker = make_worker(ECHO, envelope="body", continuous=True)
+
+    assert worker.infer(row("a", b"text", "text/plain"))[0][5] == b"text"
 
 
 def test_envelopes_import_neither_numpy_nor_torch() -> None:

@@ -27,7 +27,11 @@ class BaseEnvelope(ABC):
 
     Attributes:
         context: The context of the call.
+        needs_whole_batches: Whether it needs the results of all rows at once; a handler that answers step by step, or
+            as a coroutine, has none such.
     """
+
+    needs_whole_batches = True
 
     def __init__(self, handle_fn: Handle) -> None:
         self._handle_fn = handle_fn

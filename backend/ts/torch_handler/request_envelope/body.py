@@ -10,6 +10,8 @@ from ts.torch_handler.request_envelope.base import BaseEnvelope, body_of
 class BodyEnvelope(BaseEnvelope):
     """Each row becomes its ``data`` or ``body`` value; answers are left as they are."""
 
+    needs_whole_batches = False
+
     def parse_input(self, data: list[dict[str, Any]]) -> list[Any]:
         """Return the value of each row."""
         return [body_of(row) for row in data]

@@ -124,6 +124,17 @@ def test_a_failure_is_the_batchs_and_nothing_runs_on_after_it(micro_batching: Ca
     assert handler.calls[len(done) :] == [("preprocess", [4]), ("inference", [4]), ("postprocess", [40])]
 
 
+def test_a_batch_may_mix_predictions_and_explanations(micro_batching: Callable[..., MicroBatching]) -> None:
+    class Mixed(Handler):
+        def explain_handle(self, prepared: Any, data: Any) -> Any:
+            return [("explained", value) for value in data]
+
+    context = Context("m", "/m", None, 3, None, "0", metrics=MetricsCache("m"))
+    context.request_processor = [RequestProcessor({"explain": str(value == 2)}) for value in (1, 2, 3)]
+
+    assert micro_batching(Mixed())([1, 2, 3], context) == ["10", ("explained", 2), "30"]
+
+
 def test_a_step_can_tell_which_micro_batch_it_works_on(micro_batching: Callable[..., MicroBatching]) -> None:
     class Telling(Handler):
         def inference(self, data: list[int]) -> list[int]:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from ts.utils.util import PredictionException
+
 pytestmark = pytest.mark.torch
 
 torch = pytest.importorskip("torch")
@@ -130,6 +132,18 @@ def test_one_unreadable_image_does_not_spoil_the_batch(
     }
     assert "cannot be read as an image" in answers[2][1]["message"]
     assert [max(answer, key=answer.get) for _, answer in answers[1::2]] == ["0", "2"]
+
+
+def test_an_image_of_another_shape_than_its_batch_is_told_to_come_again(
+    serve: Callable[..., Any], model: Callable[..., str], picture: Callable[..., bytes]
+) -> None:
+    served = serve("image_classifier", modelFile=model(CHANNELS))
+    small = torch.zeros(3, 2, 2).tolist()
+
+    with pytest.raises(PredictionException, match=r"The shape \[3, 2, 2\] is not that of the batch") as raised:
+        served.handler.preprocess([{"body": picture("red")}, {"body": small}])
+
+    assert raised.value.error_code == 503
 
 
 def test_unreadable_images_alone_are_refused(serve: Callable[..., Any], model: Callable[..., str]) -> None:
