@@ -170,7 +170,8 @@ def test_a_model_that_does_not_load_is_not_registered(server: RunningServer, cal
     assert error(call.post(url=url, initial_workers=1)) == (
         500,
         "InternalServerException",
-        "Failed to start workers for model broken version: 1.0",
+        "Failed to start workers for model broken version: 1.0:"
+        " ModuleNotFoundError: No module named 'a_module_that_is_not_there'",
     )
     assert error(call("GET", "/models/broken")) == (404, "ModelNotFoundException", "Model not found: broken")
     assert "a_module_that_is_not_there" in server.log()

@@ -109,7 +109,9 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, (ArchiveError, WorkflowError)):
         return Failure(error.status, error.error_type, str(error))
     if isinstance(error, model_errors.WorkersFailed):
-        return Failure(error.status, INTERNAL, str(error))
+        # What the worker said, such as the exception in the handler, is what the caller has to repair.
+        reason = "" if error.__cause__ is None else f": {error.__cause__}"
+        return Failure(error.status, INTERNAL, f"{error}{reason}")
     for kind, (status, name) in _MODEL_ERRORS.items():
         if isinstance(error, kind):
             return Failure(status, name, str(error))

@@ -148,6 +148,16 @@ async def test_register_answers(start, result, status, text):
     assert answer.headers["content-type"] == "application/json"
 
 
+async def test_workers_that_do_not_start_are_told_with_their_reason(start):
+    registry = FakeRegistry()
+    registry.failure = WorkersFailed("m", "1.0")
+    registry.failure.__cause__ = RuntimeError("ModuleNotFoundError: No module named 'captum'")
+    answer = await manage(await start(registry), "POST", "/models?url=m.mar")
+    assert answer.json()["message"] == (
+        "Failed to start workers for model m version: 1.0: ModuleNotFoundError: No module named 'captum'"
+    )
+
+
 @pytest.mark.parametrize(
     ("error", "status", "kind", "message"),
     [
