@@ -143,6 +143,10 @@ class Assembly:
     def _plan(self, request: RegisterRequest, files: ModelFiles, *, at_startup: bool) -> Plan:
         manifest = files.manifest
         name = request.model_name or files.name
+        if "/" in name or not name.isprintable():
+            raise InvalidModel(
+                f"The model name {name!r} cannot be part of a URL: it must not hold a slash or a control character."
+            )
         handler = request.handler or manifest.handler or self._settings.default_service_handler
         if not handler:
             raise InvalidModel(

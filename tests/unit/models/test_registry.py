@@ -15,12 +15,14 @@ import pytest
 
 from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.errors import ArchiveExists
+from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.model_spec import ModelSpec, parse_model_specs
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.models.assembly import RegisterRequest
-from torchserve_py.models.errors import BadParameter, ShuttingDown, UnregisterTimeout
+from torchserve_py.models.assembly import Plan, RegisterRequest
+from torchserve_py.models.errors import BadParameter, InvalidModel, ShuttingDown, UnregisterTimeout
 from torchserve_py.models.registry import ModelRegistry
+from torchserve_py.models.startup import StartupModel
 from torchserve_py.nvidia_smi import Gpu
 from torchserve_py.settings import Settings
 from torchserve_py.snapshot_file import SavedModel, Snapshot
@@ -141,6 +143,14 @@ def urls(registry: ModelRegistry) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.usefixtures("no_workers")
+@pytest.mark.parametrize("name", ["a/b", "a\nb"])
+async def test_a_name_that_no_url_can_hold_is_refused(make_registry: MakeRegistry, store: Path, name: str) -> None:
+    write_model(store / "good")
+    with pytest.raises(InvalidModel, match="cannot be part of a URL"):
+        await make_registry().register(RegisterRequest(url="good", model_name=name))
+
+
+@pytest.mark.usefixtures("no_workers")
 async def test_a_startup_model_that_cannot_be_loaded_is_a_warning(
     make_registry: MakeRegistry, store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,6 +167,71 @@ async def test_a_startup_model_that_cannot_be_loaded_is_a_warning(
         ["Model gone.mar is not loaded", "Model not found at"],
         ["Model https://h/x.mar is not loaded", "Given URL https://h/x.mar does not match any allowed URL(s)"],
     ]
+
+
+@pytest.mark.usefixtures("no_workers")
+async def test_an_error_of_the_server_keeps_only_one_startup_model_from_being_served(
+    make_registry: MakeRegistry, store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail_at_times(url: str, **more: Any) -> ModelFiles:
+        if url == "bad":
+            raise ZeroDivisionError
+        return obtain(url, **more)
+
+    monkeypatch.setattr("torchserve_py.models.assembly.obtain", fail_at_times)
+    write_model(store / "good")
+    registry = make_registry(load_models=tuple(parse_model_specs("bad,good")))
+    await registry.load_startup_models()
+    assert urls(registry) == [("good", "1.0", "good")]
+    assert registry.not_loaded == [ModelSpec(None, "bad")]
+    (error,) = (record for record in caplog.records if record.levelname == "ERROR")
+    assert "Model bad is not loaded" in error.message
+    assert error.exc_info is not None
+
+
+async def test_a_start_that_is_cut_short_leaves_no_unpacked_files(
+    make_registry: MakeRegistry, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang_at_times(url: str, *, cancellation: Cancellation, **more: Any) -> ModelFiles:
+        while url == "slow":
+            cancellation.check()
+        return obtain(url, **more)
+
+    monkeypatch.setattr("torchserve_py.models.assembly.obtain", hang_at_times)
+    with tarfile.open(store / "m.tar.gz", "w:gz") as archive:
+        archive.add(write_model(tmp_path / "m"), "m")
+    registry = make_registry(load_models=tuple(parse_model_specs("slow,m.tar.gz")))
+    prepared = asyncio.Event()
+    prepare = registry._prepare_at_startup
+
+    async def tell(wanted: StartupModel) -> Plan | None:
+        plan = await prepare(wanted)
+        prepared.set()
+        return plan
+
+    monkeypatch.setattr(registry, "_prepare_at_startup", tell)
+    loading = asyncio.create_task(registry.load_startup_models())
+    async with asyncio.timeout(DEADLINE):
+        await prepared.wait()
+    assert list((tmp_path / "models").iterdir())
+    loading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_workers")
+async def test_removing_the_files_of_a_model_does_not_hold_up_the_event_loop(
+    make_registry: MakeRegistry, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(ModelFiles, "remove", lambda *_, **__: threads.append(threading.current_thread()))
+    write_model(store / "m")
+    registry = make_registry()
+    await registry.register(without_workers("m"))
+    await registry.unregister("m")
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
 
 
 @pytest.mark.usefixtures("no_workers")
