@@ -1,0 +1,45 @@
+"""The README and the documents lead where they say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+#: Made by `benchmarks/compare.py`, so that a checkout need not have them.
+GENERATED = {ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.svg"}
+
+_CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def documents() -> list[Path]:
+    return sorted({ROOT / "README.md", *(page for room in ("docs", "handlers") for page in (ROOT / room).rglob("*.md"))})
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors that headings get where the documents are shown."""
+    headings = _HEADING.findall(_CODE.sub("", document.read_text()))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings_that_exist(document: Path) -> None:
+    for link in _LINK.findall(_CODE.sub("", document.read_text())):
+        if re.match(r"\w+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (document.parent / name).resolve() if name else document
+        if target in GENERATED:
+            continue
+        assert target.exists(), f"{document.name}: {link}"
+        assert not anchor or anchor in anchors(target), f"{document.name}: {link}"
+
+
+def test_the_readme_lists_every_page() -> None:
+    linked = set(_LINK.findall((ROOT / "README.md").read_text()))
+    pages = {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
+    assert pages - linked == set()
