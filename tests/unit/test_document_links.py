@@ -17,7 +17,9 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def documents() -> list[Path]:
-    return sorted({ROOT / "README.md", *(page for room in ("docs", "handlers") for page in (ROOT / room).rglob("*.md"))})
+    return sorted(
+        {ROOT / "README.md", *(page for room in ("docs", "handlers") for page in (ROOT / room).rglob("*.md"))}
+    )
 
 
 def anchors(document: Path) -> set[str]:

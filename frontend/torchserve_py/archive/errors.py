@@ -1,6 +1,6 @@
 """What can go wrong with a model at rest, each error with TorchServe's status, type and exact message.
 
-`str(error)` is TorchServe's message, followed by `: detail` where there is more to say than TorchServe said.
+`str(error)` is TorchServe's message, followed by the detail where there is more to say than TorchServe said.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class ArchiveError(Exception):
     error_type: ClassVar[str]
 
     def __init__(self, message: str, detail: str = "") -> None:
-        super().__init__(f"{message}: {detail}" if detail else message)
+        separator = " " if message.endswith(".") else ": "
+        super().__init__(f"{message}{separator}{detail}" if detail else message)
         self.message = message
         self.detail = detail
 

@@ -113,7 +113,7 @@ def checked(raw: Any) -> Manifest:
     if not isinstance(model, Mapping):
         raise InvalidArchive(_NOT_PARSED, f'"model" must be an object, not {_json_type(model)}')
     if raw.get("runtime", RUNTIMES[0]) not in RUNTIMES:
-        detail = f"found {json.dumps(raw['runtime'])}, must be one of {', '.join(RUNTIMES)}"
+        detail = f"Found {json.dumps(raw['runtime'])}, must be one of {', '.join(RUNTIMES)}"
         raise InvalidArchive("Runtime is not defined or invalid.", detail)
     for key in _TEXT_KEYS:
         _check_text(key, model.get(key))

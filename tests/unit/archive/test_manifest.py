@@ -118,3 +118,9 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert manifest.raw["createdOn"] == "30/05/2024 21:41:47"
     assert list(manifest.raw) == ["createdOn", "runtime", "model", "archiverVersion"]
     assert "serializedFile" not in manifest.raw["model"]
+
+
+def test_details_follow_a_message_that_is_a_sentence_as_one() -> None:
+    with pytest.raises(InvalidArchive) as error:
+        parse('{"runtime": "cobol"}')
+    assert str(error.value).startswith('Runtime is not defined or invalid. Found "cobol", must be one of ')
