@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import logging
 import secrets
+import struct
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 #: A reader this many times behind its buffer limit is given up when others need the worker that serves it.
 _GIVE_UP_FACTOR = 8
 _SEQUENCE_ID_SEPARATOR = ";"
+#: What encoding a batch raises: text that is no Unicode, a value that msgpack does not know, a frame over 4 GiB.
+UNSENDABLE = (ValueError, TypeError, OverflowError, struct.error)
 
 
 class Dispatcher:
@@ -104,17 +107,26 @@ class Dispatcher:
     # What workers tell.
 
     def results(self, worker: Worker, rows: list[list[Any]], handler_seconds: float) -> None:
-        """Deliver result rows to their readers and tell the scheduler."""
+        """Deliver result rows to their readers and tell the scheduler.
+
+        Raises:
+            ValueError: A row is of a job that ``worker`` does not have, and so not from a worker in its right mind.
+        """
         now = time.monotonic()
         if handler_seconds:
             self._metrics.observe_handler(handler_seconds, now - worker.sent_at, rows)
         part_event = self._scheduler.part
+        in_flight = worker.in_flight
         for row in rows:
             part = Part._make(row)
             job_id = part.job_id
+            parts = self._parts.get(job_id)
+            if job_id not in in_flight:
+                if parts is None:
+                    continue  # the job is over
+                raise ValueError(f"a result of job {job_id}, which it does not have")
             if self._end_header is not None and part.headers:
                 self._end_sequences(part.headers, now)
-            parts = self._parts.get(job_id)
             if parts is not None:
                 parts.deliver(part)
                 if part.more:
@@ -123,7 +135,7 @@ class Dispatcher:
                 else:
                     self._forget(parts, now)
             if not part.more:
-                worker.in_flight.discard(job_id)
+                in_flight.remove(job_id)
             effects = part_event(job_id, part.more, now)
             if effects:
                 self._perform(effects, now)
@@ -211,7 +223,24 @@ class Dispatcher:
         self._metrics.batch_size.observe(len(effect.jobs))
         for job in effect.jobs:
             self._metrics.observe_queue(now - job.submitted_at, by_default=self._parts[job.id].by_default)
-        self._workers[effect.worker_id].send(effect.jobs, now)
+        worker = self._workers[effect.worker_id]
+        try:
+            worker.send(effect.jobs, now)
+        except UNSENDABLE:
+            self._send_singly(worker, effect.jobs, now)
+
+    def _send_singly(self, worker: Worker, jobs: Sequence[Job], now: float) -> None:
+        """Send a batch that cannot be encoded but for the jobs that are to blame; those are refused."""
+        refused = []
+        for job in jobs:
+            try:
+                worker.send([job], now)
+            except UNSENDABLE as error:
+                logger.warning("Request %s cannot be passed on to worker %s: %s", job.id, worker.id, error)
+                worker.in_flight.add(job.id)
+                refused.append([job.id, False, 400, "", [], b"", f"The request cannot be passed on: {error}"])
+        if refused:  # not at once: the scheduler's effects are still being performed
+            asyncio.get_running_loop().call_soon(self.results, worker, refused, 0.0)
 
     def _finish(self, effect: Finish, now: float) -> None:
         parts = self._parts.get(effect.job.id)

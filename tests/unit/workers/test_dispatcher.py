@@ -33,6 +33,8 @@ class FakeWorker:
         self.paused = False
 
     def send(self, jobs: Sequence[Job], now: float) -> None:
+        for job in jobs:
+            job.payload[3].encode()
         self.in_flight.update(job.id for job in jobs)
         self.batches.append([job.payload[3] for job in jobs])
 
@@ -193,6 +195,40 @@ async def test_answers_of_jobs_that_are_over_are_ignored() -> None:
     shell.answer(worker, parts, b"again")
     assert (await parts.next()).body == b"ok"
     assert parts.buffered_bytes == 0
+
+
+async def test_a_result_of_a_job_that_the_worker_does_not_have_is_refused_and_harms_nobody() -> None:
+    shell = Shell(stateless(), workers=2)
+    one, two = shell.workers
+    running, other, waiting = shell.submit("1"), shell.submit("2"), shell.submit("3")
+    for absurd in (other, waiting):
+        for more in (True, False):
+            with pytest.raises(ValueError, match=f"{absurd.job.id}, which it does not have"):
+                shell.answer(one, absurd, b"absurd", more=more)
+    shell.lose(one)
+    assert await cause_of(running) is Cause.worker_died
+    shell.answer(two, other, b"2")
+    assert (await other.next()).body == b"2"
+    assert two.batches == [["2"], ["3"]]
+    shell.answer(two, waiting, b"3")
+    assert (await waiting.next()).body == b"3"
+
+
+async def test_a_request_that_cannot_be_sent_is_refused_and_its_batch_mates_are_sent() -> None:
+    shell = Shell(Policy(batch_size=3, max_batch_delay=60.0))
+    (worker,) = shell.workers
+    jobs = [shell.submit(body) for body in ("a", "\udcff", "b")]
+    assert worker.batches == [["a"], ["b"]]
+    part = await jobs[1].next()
+    assert (part.status, part.more) == (400, False)
+    assert "surrogates not allowed" in str(part.error)
+    for parts in (jobs[0], jobs[2]):
+        shell.answer(worker, parts)
+        assert (await parts.next()).body == b"ok"
+    assert worker.in_flight == set()
+    following = [shell.submit(body) for body in ("c", "d", "e")]
+    assert worker.batches[-1] == ["c", "d", "e"]
+    assert not any(parts.ended for parts in following)
 
 
 async def test_a_worker_retires_when_it_has_answered_what_it_has() -> None:
