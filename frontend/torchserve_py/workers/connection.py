@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, cast
 
-from ts.protocol.frames import MAX_FRAME, Buffer, FrameBuffer, FrameError
+from ts.protocol.frames import MAX_FRAME, Buffer, FrameBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             for message in self._frames.messages():
                 self.on_message(self, message)
-        except (FrameError, ValueError, TypeError, KeyError, IndexError) as error:
+        except Exception as error:  # whatever it is, it concerns this peer and nobody else
             self._error = f"sent a malformed message: {error or type(error).__name__}"
             logger.exception("The connection of %s is closed: it %s", self.peer, self._error)
             self.close()

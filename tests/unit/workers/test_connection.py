@@ -27,6 +27,8 @@ class Peer:
     def on_message(self, _: Connection, message: list[Any]) -> None:
         if message[0] == "refused":
             raise ValueError("no such kind")
+        if message[0] == "absurd":
+            raise RuntimeError("this cannot happen now")
         self.messages.put_nowait(message)
 
     def on_close(self, _: Connection, reason: str) -> None:
@@ -79,10 +81,11 @@ async def test_what_is_sent_arrives(ends: tuple[Connection, Peer]) -> None:
         struct.pack(">I", 3) + b"\xc1\xc1\xc1",
         struct.pack(">I", 0),
         frame(["refused"]),
+        frame(["absurd"]),
         struct.pack(">I", 6) + msgpack.packb("hello"),
         struct.pack(">I", 2) + msgpack.packb([7]),
     ],
-    ids=["too long", "not msgpack", "empty", "refused by its reader", "no array", "no kind"],
+    ids=["too long", "not msgpack", "empty", "refused by its reader", "at no time", "no array", "no kind"],
 )
 async def test_a_peer_that_sends_no_message_loses_the_connection(ends: tuple[Connection, Peer], garbage: bytes) -> None:
     _, peer = ends

@@ -50,8 +50,8 @@ async def connect(listener: WorkerListener, message: list[Any] | bytes) -> async
     return reader
 
 
-def hello(token: str, channel: str = "jobs") -> list[Any]:
-    return [HELLO, {"token": token, "channel": channel, "pid": 1, "rank": 0}]
+def hello(token: str, channel: str = "jobs", pid: int = 4242) -> list[Any]:
+    return [HELLO, {"token": token, "channel": channel, "pid": pid, "rank": 0}]
 
 
 async def test_a_worker_with_its_token_is_handed_to_its_owner(listener: WorkerListener, owner: Owner) -> None:
@@ -88,6 +88,15 @@ async def test_strangers_are_turned_away(listener: WorkerListener, owner: Owner,
     listener.expect(owner)
     reader = await connect(listener, message)
     assert await reader.read() == b""
+    assert owner.channels.empty()
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 1])
+async def test_a_worker_that_would_have_other_processes_killed_is_turned_away(
+    listener: WorkerListener, owner: Owner, pid: int
+) -> None:
+    token = listener.expect(owner)
+    assert await (await connect(listener, hello(token, pid=pid))).read() == b""
     assert owner.channels.empty()
 
 
