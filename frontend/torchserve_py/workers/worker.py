@@ -150,6 +150,8 @@ class Worker:
             if not loaded["ok"]:
                 logger.error("Worker %s could not load the model: %s", self.label, loaded["message"])
                 raise WorkerFailed(int(loaded["status"]), str(loaded["message"]))
+            if self.ended.done():
+                raise WorkerFailed(500, f"worker {self.label} {self.ended.result()} as soon as it had loaded the model")
         except BaseException:
             await self._abandon()
             raise
@@ -187,7 +189,12 @@ class Worker:
     # Work, called by the dispatcher.
 
     def send(self, jobs: Sequence[Job], now: float) -> None:
-        """Send a batch."""
+        """Send a batch.
+
+        Raises:
+            ValueError, TypeError, OverflowError, struct.error: It cannot be encoded; nothing was sent.
+        """
+        buffers = encode_infer([job.payload for job in jobs])
         if not self.in_flight:
             self._last_heard = now
         self.sent_at = now
@@ -197,7 +204,7 @@ class Worker:
             self._clocks.sent(job_ids, now)
         if self._paused:  # what slow readers hold back must not hold back the new jobs
             self.resume()
-        self._ranks.send_request(encode_infer([job.payload for job in jobs]))
+        self._ranks.send_request(buffers)
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Tell the worker to drop rows that it has."""

@@ -118,6 +118,24 @@ async def test_a_life(bench: Bench) -> None:
     assert not psutil.pid_exists(worker.pid)
 
 
+async def test_a_worker_that_dies_as_soon_as_it_has_loaded_the_model_has_failed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = bench.worker("import threading; threading.Timer(0.05, os._exit, [3]).start()")
+    reach = Worker._reach
+
+    async def reach_late(self: Worker, step: asyncio.Future[Any], limit: float, what: str) -> Any:
+        reached = await reach(self, step, limit, what)
+        if what == "load the model":  # as on a busy machine
+            await asyncio.wait([self.ended])
+        return reached
+
+    monkeypatch.setattr(Worker, "_reach", reach_late)
+    with pytest.raises(WorkerFailed, match="exited with code 3 as soon as it had loaded the model"):
+        await worker.start()
+    assert worker.state is WorkerState.DIED
+
+
 @pytest.mark.parametrize(
     ("loading", "status", "told"),
     [
