@@ -118,7 +118,10 @@ class Server:
     async def _collect_system_metrics(self) -> None:
         while True:
             pids, usage = self._registry.worker_pids(), self._registry.usage
-            usage.worker_memory = await asyncio.to_thread(self._system_metrics.collect, pids)
+            try:
+                usage.worker_memory = await asyncio.to_thread(self._system_metrics.collect, pids)
+            except Exception:
+                logger.exception("The system metrics could not be collected this time")
             usage.gpus = self._system_metrics.gpu_usage
             await asyncio.sleep(self._settings.metric_time_interval)
 
@@ -182,6 +185,9 @@ def run(settings: Settings) -> int:
             runner.run(serve(settings))
     except (OSError, MetricsConfigError) as error:
         logger.error("The server cannot run: %s", error)
+        return 1
+    except Exception:
+        logger.exception("The server cannot run because of an error in the server itself")
         return 1
     return 0
 

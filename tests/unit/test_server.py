@@ -1,0 +1,60 @@
+"""The server process as a whole, without its doors: how it ends when something of its own goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from torchserve_py.metrics.system import SystemMetrics
+from torchserve_py.models.registry import ModelRegistry
+from torchserve_py.server import Server, run
+from torchserve_py.settings import Settings
+
+DEADLINE = 30.0
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(model_store=tmp_path, temp_dir=tmp_path, log_location=tmp_path / "logs", metric_time_interval=0)
+
+
+@pytest.mark.parametrize("error", [OSError("no room"), ZeroDivisionError("no divisor")], ids=["expected", "unexpected"])
+def test_a_start_that_fails_is_told_in_the_log_and_leaves_nothing(
+    settings: Settings, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(_: Server) -> None:
+        raise error
+
+    monkeypatch.setattr(ModelRegistry, "load_startup_models", fail)
+    assert run(settings) == 1
+    (record,) = (record for record in caplog.records if record.levelno >= logging.ERROR)
+    assert record.message.startswith("The server cannot run")
+    assert str(error) in record.message or (record.exc_info is not None and record.exc_info[1] is error)
+    assert [path for path in settings.temp_dir.iterdir() if path.name.startswith("ts-")] == []
+
+
+async def test_system_metrics_go_on_after_a_failure(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    collected = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    attempts = 0
+
+    def collect(_: SystemMetrics, pids: Iterable[int]) -> dict[int, int]:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise PermissionError("not yours")
+        loop.call_soon_threadsafe(collected.set)
+        return {}
+
+    monkeypatch.setattr(SystemMetrics, "collect", collect)
+    collecting = asyncio.create_task(Server(settings)._collect_system_metrics())
+    async with asyncio.timeout(DEADLINE):
+        await collected.wait()
+    collecting.cancel()
+    assert "could not be collected" in caplog.text
