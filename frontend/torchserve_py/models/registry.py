@@ -137,10 +137,16 @@ class ModelRegistry:
     async def load_startup_models(self) -> None:
         """Register what the settings name; a model that cannot be is logged, and the others are served."""
         wanted = startup_models(self._settings)
-        async with asyncio.TaskGroup() as group:
-            plans = [group.create_task(self._prepare_at_startup(each)) for each in wanted]
-            for each, plan in zip(wanted, plans, strict=True):  # in this order: of two equal ones the first is served
-                self._add_at_startup(each, await plan)
+        plans: list[asyncio.Task[Plan | None]] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                plans += [group.create_task(self._prepare_at_startup(each)) for each in wanted]
+                for each in wanted:  # in this order: of two equal ones the first is served
+                    plan = await plans[0]
+                    del plans[0]
+                    self._add_at_startup(each, plan)
+        finally:
+            _discard(plans)
 
     def saved_models(self) -> list[SavedModel]:
         """What is served, as a snapshot has it; a location is what the model was registered with.
@@ -307,7 +313,7 @@ class ModelRegistry:
             versions.default = next(iter(versions.models.values()))
         self.on_change()
         gone = await model.end(Cause.unregistered, self._settings.unregister_model_timeout)
-        model.files.remove(downloaded=True)
+        await asyncio.to_thread(model.files.remove, downloaded=True)  # they may be many and large
         again = self._names.get(model.name)
         if again is None or model.version not in again.models:
             self._metrics.forget(model.name, model.version)
@@ -319,7 +325,9 @@ class ModelRegistry:
             return await self._prepare(wanted.request, at_startup=True)
         except (ArchiveError, ModelError, OSError) as error:
             logger.warning("Model %s is not loaded: %s", wanted.spec, error)
-            return None
+        except Exception:
+            logger.exception("Model %s is not loaded because of an error in the server", wanted.spec)
+        return None
 
     def _add_at_startup(self, wanted: StartupModel, plan: Plan | None) -> None:
         if plan is None:
@@ -340,6 +348,13 @@ class ModelRegistry:
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
         return task
+
+
+def _discard(preparations: Sequence[asyncio.Task[Plan | None]]) -> None:
+    """Remove the files of what was prepared in vain; downloads stay for the next start."""
+    for preparation in preparations:
+        if not preparation.cancelled() and not preparation.exception() and (plan := preparation.result()) is not None:
+            plan.files.remove()
 
 
 async def _logged(scaling: Coroutine[Any, Any, None]) -> None:
