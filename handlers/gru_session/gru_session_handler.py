@@ -55,7 +55,7 @@ class GruSessionHandler(BaseHandler):
         """Run the model once on the rows of all sequences; keep their next hidden states, return their outputs."""
         fresh = torch.zeros(self.model.hidden_size, device=self.device)
         for idx, sequence_id, _ in steps:
-            if context.get_request_header(idx, context.header_key_sequence_start):
+            if _is_set(idx, context.header_key_sequence_start, context):
                 self.hidden.pop(sequence_id, None)
         hidden = torch.stack([self.hidden.get(sequence_id, fresh) for _, sequence_id, _ in steps])
         inputs = torch.tensor([values for _, _, values in steps], device=self.device)
@@ -91,9 +91,14 @@ def _sequence_id(idx: int, context: Context) -> str:
     return str(sequence_id)
 
 
+def _is_set(idx: int, header: str, context: Context) -> bool:
+    """Whether a request has the start or end header: the server takes no value but "true" for one."""
+    return str(context.get_request_header(idx, header)).strip().lower() == "true"
+
+
 def _set_response_headers(idx: int, sequence_id: str, context: Context) -> None:
     context.set_response_content_type(idx, "application/json")
     # TorchServe does not tell the client a sequence id that it made up itself: the handler must.
     context.set_response_header(idx, context.header_key_sequence_id, sequence_id)
-    if context.get_request_header(idx, context.header_key_sequence_end):
+    if _is_set(idx, context.header_key_sequence_end, context):
         context.set_response_header(idx, context.header_key_sequence_end, sequence_id)

@@ -69,7 +69,7 @@ class StatefulHandler:
         except ValueError as error:
             return _bad_request(idx, context, str(error))
 
-        if context.get_request_header(idx, context.header_key_sequence_start):
+        if _is_set(idx, context.header_key_sequence_start, context):
             self.totals.pop(sequence_id, None)
         total = self.totals.get(sequence_id, 0)
         if self.continuous and number == CANCEL:
@@ -107,6 +107,11 @@ class StatefulHandler:
         return None if stream is None else stream[2] >= FURTHER_RESPONSES
 
 
+def _is_set(idx: int, header: str, context: Context) -> bool:
+    """Whether a request has the start or end header: the server takes no value but "true" for one."""
+    return str(context.get_request_header(idx, header)).strip().lower() == "true"
+
+
 def _whole_number(value: Any) -> int:
     """The number that a request carries, as text, bytes or JSON. Raises ValueError for anything else."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -117,6 +122,8 @@ def _whole_number(value: Any) -> int:
             return int(text)
     except ValueError:
         pass
+    if value is None:  # a form, which is what `curl -d 5` sends if it is not told otherwise
+        raise ValueError("Expected a whole number, such as 5, as the body. Send it with Content-Type: text/plain.")
     shown = repr(bytes(value) if isinstance(value, bytearray) else value)[:80]
     raise ValueError(f"Expected a whole number, such as 5, and got {shown}.")
 

@@ -61,6 +61,8 @@ class Batch:
             return None
         finally:
             self._seconds = time.perf_counter() - started
+            # A part that comes later has nowhere to go; and the context must not keep the rows until the next batch.
+            self._service.context.send_part = None
 
     def checked(self, results: Any) -> list[Any]:
         """Return what the handler returned, if it is one result per row.

@@ -98,6 +98,8 @@ def test_a_closed_session_is_forgotten(start: Callable[[], Server]) -> None:
 
 def test_the_end_header_is_passed_on(start: Callable[[], Server]) -> None:
     server = start()
+    server.post(("a", [0, 0, 0, 0]), ts_request_sequence_end="false")
+    assert "ts_request_sequence_end" not in server.context.response_headers[0]
     server.post(("a", [0, 0, 0, 0]), ts_request_sequence_end="true")
     assert server.context.response_headers[0]["ts_request_sequence_end"] == "a"
 

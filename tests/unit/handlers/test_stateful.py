@@ -78,6 +78,7 @@ def test_zero_ends_the_sequence_and_the_next_number_begins_anew(plain: Server) -
 def test_the_start_header_begins_anew(plain: Server) -> None:
     plain.batch(("a", b"5"))
     assert plain.batch(("a", b"1"), ts_request_sequence_start="true") == ["1"]
+    assert plain.batch(("a", b"1"), ts_request_sequence_start="false") == ["2"]
 
 
 def test_the_sequence_id_is_returned(plain: Server) -> None:
@@ -92,6 +93,11 @@ def test_a_bad_number_fails_its_own_row_alone(plain: Server, body: Any) -> None:
     assert plain.context.status == {1: (400, "Bad Request")}
     assert "whole number" in message
     assert plain.batch(("a", b"1"), ("b", b"1")) == ["3", "2"]
+
+
+def test_a_form_is_told_what_to_send(plain: Server) -> None:
+    (message,) = plain.batch(("a", None))
+    assert "Content-Type: text/plain" in message
 
 
 def test_a_request_without_a_sequence_id_is_refused(plain: Server) -> None:

@@ -180,3 +180,15 @@ def test_a_class_is_imported_by_its_dotted_name() -> None:
         import_class("ts.context.Absent")
     with pytest.raises(ImportError):
         import_class("Context")
+
+
+def test_a_part_sent_after_the_batch_is_refused(make_worker: Callable[..., Worker]) -> None:
+    worker = make_worker(STREAMER)
+    worker.infer(row("a", b"x"))
+    context = worker.service.context
+
+    with pytest.raises(RuntimeError, match="only be sent while the handler runs a batch"):
+        send_intermediate_predict_response(["late"], context.request_ids or {}, "success", 200, context)
+
+    assert worker.peer.result_rows() == []
+    assert len(worker.infer(row("b", b"x"))) == 4
