@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -175,7 +176,7 @@ class ModelRegistry:
             return RegisterResult(model.name, model.version, 0, 0, pending=False)
         scaling = model.pool.scale(model.config.min_workers, model.config.max_workers)
         if not request.synchronous:
-            self._start(_logged(scaling))
+            self._start(_unattended(scaling))
             self.on_change()
             return RegisterResult(model.name, model.version, 0, wanted, pending=True)
         try:
@@ -200,7 +201,7 @@ class ModelRegistry:
         model = self.get(name, version)
         scaling = model.pool.scale(min_workers, max_workers)
         if not synchronous:
-            self._start(_logged(scaling))
+            self._start(_unattended(scaling))
             self.on_change()
             return ScaleResult(pending=True, workers=model.pool.ready_count, wanted=min_workers)
         try:
@@ -340,7 +341,7 @@ class ModelRegistry:
             return
         if wanted.default:
             self._names[model.name].default = model
-        self._start(_logged(model.pool.scale(model.config.min_workers, model.config.max_workers)))
+        self._start(_unattended(model.pool.scale(model.config.min_workers, model.config.max_workers)))
 
     def _start(self, change: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begin a change of workers; it goes on to its end, whether somebody waits for it or not."""
@@ -357,11 +358,10 @@ def _discard(preparations: Sequence[asyncio.Task[Plan | None]]) -> None:
             plan.files.remove()
 
 
-async def _logged(scaling: Coroutine[Any, Any, None]) -> None:
-    try:
+async def _unattended(scaling: Coroutine[Any, Any, None]) -> None:
+    """Nobody waits for it: what a worker failed of stands in the log already, unless it was to go anyway."""
+    with contextlib.suppress(WorkerFailed):
         await scaling
-    except WorkerFailed as failure:
-        logger.error("A worker did not start: %s", failure)
 
 
 def _is_loaded_by(spec: ModelSpec, model: Model) -> bool:

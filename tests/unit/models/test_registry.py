@@ -106,6 +106,35 @@ async def test_describe_shows_what_a_workers_own_gpu_does(
     await registry.close()
 
 
+async def test_a_worker_that_is_not_wanted_any_more_before_it_is_ready_is_no_error(
+    make_registry: MakeRegistry, store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    release = asyncio.Event()
+
+    async def slow_process(*_: object) -> WorkerProcess:
+        await release.wait()
+        raise OSError("not in this test")
+
+    monkeypatch.setattr(WorkerProcess, "launch", slow_process)
+    monkeypatch.setattr(WorkerListener, "path", Path("no socket"))
+    registry = make_registry()
+    write_model(store / "m")
+    await registry.register(RegisterRequest(url="m", initial_workers=1, synchronous=False))
+    while not registry.get("m").workers:
+        await asyncio.sleep(0)
+    stop = Supervisor.stop
+
+    async def stop_and_release(supervisor: Supervisor, limit: float) -> None:
+        asyncio.get_running_loop().call_soon(release.set)
+        await stop(supervisor, limit)
+
+    monkeypatch.setattr(Supervisor, "stop", stop_and_release)
+    async with asyncio.timeout(DEADLINE):
+        await registry.scale("m", None, 0, 0, synchronous=True)
+        await registry.close()
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 async def test_unregistering_tells_of_a_worker_that_cannot_be_killed(
     make_registry: MakeRegistry, store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
