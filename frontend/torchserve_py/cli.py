@@ -215,7 +215,8 @@ def _wait_until_gone(server: psutil.Process, limit: float) -> bool:
         if _is_gone(server):
             return True
         if not told and waited > _TELL_OF_WAITING_AFTER:
-            print(f"Waiting for process {server.pid} to answer what it has accepted, at most {limit:g} s.", flush=True)
+            awaited = "finish accepted requests and open sequences"
+            print(f"Waiting for process {server.pid} to {awaited}, at most {limit:g} s.", flush=True)
             told = True
     return False
 

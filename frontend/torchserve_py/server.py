@@ -94,7 +94,7 @@ class Server:
         if self._grpc_doors is not None:
             self._grpc_doors.start_draining()
         limit = self._settings.drain_timeout
-        logger.info("Draining for at most %d s", limit)
+        logger.info("Draining: accepted requests and open sequences may finish, for at most %d s", limit)
         end = time.monotonic() + limit
         await self._workflows.drain(limit)  # first: their next steps are new work for the models
         if not await self._registry.drain(max(0.0, end - time.monotonic())):

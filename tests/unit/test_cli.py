@@ -243,7 +243,7 @@ def test_stop_gives_up_after_the_drain_limit_of_the_server_and_a_margin(home, ca
     monkeypatch.chdir(home / "elsewhere")
     assert launch(home, "--stop") == 1
     first, second, third = capsys.readouterr().out.splitlines()
-    assert first == f"Waiting for process {server.pid} to answer what it has accepted, at most 1 s."
+    assert first == f"Waiting for process {server.pid} to finish accepted requests and open sequences, at most 1 s."
     assert second == "Stopping TorchServe took too long."
     assert third == f"Process {server.pid} still runs after 1 s; kill -9 {server.pid} ends it at once."
     assert server.is_running()
