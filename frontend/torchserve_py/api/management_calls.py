@@ -39,7 +39,7 @@ class ModelApiDisabledError(DoorError):
     """Registering and unregistering are switched off (``enable_model_api``)."""
 
     def __init__(self) -> None:
-        super().__init__(method_not_allowed().failure)
+        super().__init__(method_not_allowed().failure._replace(cause="model_api_disabled"))
 
 
 class ManagementCalls:

@@ -236,6 +236,7 @@ async def test_without_the_model_api_models_are_neither_registered_nor_unregiste
     for method, path in (("POST", "/models?url=x"), ("DELETE", "/models/noop"), ("DELETE", "/models/noop/1.0")):
         answer = await manage(serving, method, path)
         assert (answer.status, answer.json()["type"]) == (405, "MethodNotAllowedException")
+        assert answer.headers["ts-error-cause"] == "model_api_disabled"
         assert answer.json()["message"] == NOT_ALLOWED
     assert serving.registry.requests == []
     assert (await manage(serving, "PUT", "/models/noop?min_worker=1")).status == 200

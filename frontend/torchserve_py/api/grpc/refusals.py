@@ -108,7 +108,7 @@ def refuse_management(error: Exception) -> Refusal:
     """What the client of a management call is told."""
     failure = failure_of(error)
     if isinstance(error, ModelApiDisabledError):
-        return Refusal(StatusCode.PERMISSION_DENIED, "Model API disabled", _java_name("ModelException"), "")
+        return Refusal(StatusCode.PERMISSION_DENIED, "Model API disabled", _java_name("ModelException"), failure.cause)
     if isinstance(error, (WorkersFailed, NotEnoughDevices)):
         message = f"Error while creating workers: {failure.message}"
         return Refusal(StatusCode.INTERNAL, message, _java_name(failure.type), "")
