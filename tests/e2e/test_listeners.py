@@ -72,8 +72,9 @@ def test_all_models_of_the_store(tmp_path: Path) -> None:
         (server.model_store / "broken.mar").write_bytes(b"no archive")
         server.output.unlink()
         server.start()
-        server.wait_ready()
         assert [server.predict(name, "x").text for name in ("folder", "packed", "tarball")] == ["x"] * 3
+        ready = requests.get(f"{server.inference}/ready", timeout=60)
+        assert (ready.status_code, len(ready.json()["reasons"])) == (503, 1)  # the broken one
         listed = requests.get(f"{server.management}/models", timeout=60).json()["models"]
         assert [model["modelName"] for model in listed] == ["folder", "packed", "tarball"]
         assert "broken.mar is not loaded" in server.log()
