@@ -297,8 +297,7 @@ class Dispatcher:
 
     def _let_go(self, parts: Parts) -> None:
         """A reader does not hold its worker back, or no longer."""
-        worker_id = parts.job.worker_id
-        worker = None if worker_id is None else self._workers.get(worker_id)
+        worker = self._workers.get(parts.job.worker_id)
         if worker is not None:
             worker.resume()
 
