@@ -7,6 +7,7 @@ chunk, which every HTTP client reports as an incomplete answer.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 _STREAM_HEADER = "ts_stream_next"
 _LAST_CHUNK = b"0\r\n\r\n"
+#: Parts that have piled up are written together, but no more than this: a slow client's wait where they are counted.
+_WRITE_SIZE = 16 * 1024
 
 
 async def send_stream(
@@ -50,10 +53,12 @@ async def send_stream(
         while part.more:
             if request.protocol.writing_paused:
                 await responses.drained(request)
-            part = await parts.next()
+            arrived = (await parts.next(), *parts.take_arrived(_WRITE_SIZE))
+            part = arrived[-1]
+            whole = arrived if part.error is None else arrived[:-1]
+            _write(request, [piece for each in whole for piece in _chunk(each, chunked)])
             if part.error is not None:
                 return _break_off(request, first.status, chunked)
-            _write(request, _chunk(part, chunked))
         if request.protocol.writing_paused:
             await responses.drained(request)
     except ReaderStalledError:
@@ -77,7 +82,7 @@ def _chunk(part: Part, chunked: bool) -> tuple[bytes, ...]:
     return (size, body, b"\r\n") if part.more else (size, body, b"\r\n" + _LAST_CHUNK)
 
 
-def _write(request: web.BaseRequest, pieces: tuple[bytes, ...]) -> None:
+def _write(request: web.BaseRequest, pieces: Sequence[bytes]) -> None:
     transport = request.transport
     if pieces and transport is not None and not transport.is_closing():
         transport.write(b"".join(pieces))

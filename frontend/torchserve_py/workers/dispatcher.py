@@ -18,7 +18,7 @@ from typing import Any
 
 from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.scheduling.effects import Cancel, Cause, Effect, EndReason, EndSequence, Finish, Send
-from torchserve_py.scheduling.job import Job
+from torchserve_py.scheduling.job import STREAMING, Job
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scheduler import Scheduler
 from torchserve_py.workers.parts import Part, Parts
@@ -132,6 +132,8 @@ class Dispatcher:
                 if part.more:
                     if parts.buffered_bytes > self._stream_buffer_size:
                         self._slow_reader(parts, worker, now)
+                    if parts.job.state is STREAMING:
+                        continue  # one part more is no news to the scheduler
                 else:
                     self._forget(parts, now)
             if not part.more:

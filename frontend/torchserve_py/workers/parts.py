@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from torchserve_py.scheduling.effects import Cause
@@ -82,6 +83,22 @@ class Parts:
             return await self._waiter
         finally:
             self._waiter = None
+
+    def take_arrived(self, limit: int) -> Sequence[Part]:
+        """Return the parts that have arrived behind the one that `next` gave last, without waiting for any.
+
+        No further part is taken once those taken have ``limit`` bytes.
+        """
+        if not self._buffer:
+            return ()
+        arrived: list[Part] = []
+        size = 0
+        while self._buffer and size < limit:
+            arrived.append(self._buffer.popleft())
+            size += len(arrived[-1].body)
+        self._buffered_bytes -= size
+        self._reader.was_read(self)
+        return arrived
 
     def cancel(self) -> None:
         """Give up: the reader is gone. Does nothing once the job has ended."""

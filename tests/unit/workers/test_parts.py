@@ -62,6 +62,21 @@ async def test_a_second_part_that_comes_before_the_first_is_read_is_kept(parts: 
     assert (await parts.next()).body == b"b"
 
 
+async def test_what_has_arrived_is_taken_at_once(parts: Parts, reader: Reader) -> None:
+    assert parts.take_arrived(99) == ()
+    for body in (b"a", b"b"):
+        parts.deliver(part(body, more=True))
+    parts.deliver(part(b"cc", more=True))
+    parts.deliver(part(b"d"))
+
+    assert (await parts.next()).body == b"a"
+    assert [each.body for each in parts.take_arrived(2)] == [b"b", b"cc"]
+    assert parts.buffered_bytes == 1
+    assert [each.body for each in parts.take_arrived(99)] == [b"d"]
+    assert parts.take_arrived(99) == ()
+    assert reader.reads == [4, 1, 0]
+
+
 async def test_parts_that_arrived_before_a_failure_can_be_read(parts: Parts) -> None:
     parts.deliver(part(b"a", more=True))
     parts.fail(Cause.worker_died)
