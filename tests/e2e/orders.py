@@ -6,7 +6,8 @@ from tests.e2e.gate import WAITING
 
 #: ``wait NAME`` waits at the gate NAME in the model's folder; ``stream NAME`` does after it has sent a first part.
 #: ``sleep SECONDS``, ``print TEXT`` to both outputs, ``exhaust`` runs out of memory, ``exit CODE`` ends the process,
-#: ``fork`` leaves a child that holds all that is open, ``fork away`` one that has left the worker's process group too. Anything else does nothing.
+#: ``fork`` leaves a child that holds all that is open, ``fork away`` one that has left the worker's process group too.
+#: Anything else does nothing.
 HANDLER = (
     WAITING
     + """
