@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchserve_py.archive.cancellation import Cancellation
+from torchserve_py.archive.manifest import Manifest
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.metrics.server_metrics import ServerMetrics
@@ -78,6 +79,45 @@ class Plan:
     devices: ModelDevices
     at_startup: bool
     in_workflow: bool
+
+
+def settle(
+    request: RegisterRequest,
+    name: str,
+    manifest: Manifest,
+    yaml: ModelConfig,
+    settings: Settings,
+    devices: Devices,
+    *,
+    at_startup: bool,
+) -> tuple[EffectiveConfig, ModelDevices]:
+    """Settle what a model version is run with, and on which devices.
+
+    Raises:
+        BadParameter: The registration call asks for something impossible.
+        InvalidModelConfig: The model's configuration does, on this hardware.
+        NotEnoughDevices: One worker needs more devices than there are.
+        UnsuitableDevices: The devices are not as the model asks for them.
+    """
+    config = resolve(
+        RegistrationOverrides(
+            batch_size=request.batch_size,
+            max_batch_delay=request.max_batch_delay,
+            initial_workers=request.initial_workers,
+            max_workers=request.max_workers,
+            response_timeout=request.response_timeout,
+            startup_timeout=request.startup_timeout,
+            runtime=request.runtime,
+        ),
+        yaml,
+        settings.models.get(name, {}).get(manifest.model_version, {}),
+        settings,
+        model_name=name,
+        hardware=Hardware(gpus=devices.count, cpus=available_processors()),
+        at_startup=at_startup,
+        manifest_runtime=manifest.runtime,
+    )
+    return config, devices.for_model(config.device_type, config.device_ids, config.parallel_level)
 
 
 class Assembly:
@@ -157,25 +197,9 @@ class Assembly:
             yaml = read_model_config(files.config_file) if files.config_file else ModelConfig()
             for warning in yaml.warnings:
                 logger.warning("%s: %s", name, warning)
-            config = resolve(
-                RegistrationOverrides(
-                    batch_size=request.batch_size,
-                    max_batch_delay=request.max_batch_delay,
-                    initial_workers=request.initial_workers,
-                    max_workers=request.max_workers,
-                    response_timeout=request.response_timeout,
-                    startup_timeout=request.startup_timeout,
-                    runtime=request.runtime,
-                ),
-                yaml,
-                self._settings.models.get(name, {}).get(manifest.model_version, {}),
-                self._settings,
-                model_name=name,
-                hardware=Hardware(gpus=self._devices.count, cpus=available_processors()),
-                at_startup=at_startup,
-                manifest_runtime=manifest.runtime,
+            config, devices = settle(
+                request, name, manifest, yaml, self._settings, self._devices, at_startup=at_startup
             )
-            devices = self._devices.for_model(config.device_type, config.device_ids, config.parallel_level)
         except (InvalidModelConfig, UnsuitableDevices) as error:
             raise InvalidModel(str(error)) from error
         return Plan(

@@ -15,9 +15,9 @@ from torchserve_py.archive.fetch import file_name
 from torchserve_py.archive.handler_name import BUILT_IN_HANDLERS
 from torchserve_py.archive.locate import locate
 from torchserve_py.archive.model_spec import expand_model_specs, is_url, parse_model_specs
-from torchserve_py.models.assembly import RegisterRequest
+from torchserve_py.models.assembly import RegisterRequest, settle
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig, parse_model_config
-from torchserve_py.models.effective import EffectiveConfig, Hardware, RegistrationOverrides, resolve
+from torchserve_py.models.effective import EffectiveConfig
 from torchserve_py.models.errors import ModelError
 from torchserve_py.models.startup import StartupModel, startup_models
 from torchserve_py.models.yaml_mapping import MAX_SIZE, UnreadableYaml, parse_yaml_mapping
@@ -25,7 +25,6 @@ from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings import Settings
 from torchserve_py.workers.devices import Devices, UnsuitableDevices, visible_devices
 from torchserve_py.workers.process import worker_package_root
-from torchserve_py.workers.processors import available_processors
 
 #: What a built-in handler needs apart from PyTorch, and the extra of this package that installs it.
 _IMAGE_HANDLERS = ("image_classifier", "image_segmenter", "object_detector", "densenet_handler")
@@ -137,27 +136,16 @@ class _Check:
         return None
 
     def _effective(self, name: str, yaml: ModelConfig, contents: Contents) -> EffectiveConfig:
-        request = self._request
         try:
-            config = resolve(
-                RegistrationOverrides(
-                    batch_size=request.batch_size,
-                    max_batch_delay=request.max_batch_delay,
-                    initial_workers=request.initial_workers,
-                    max_workers=request.max_workers,
-                    response_timeout=request.response_timeout,
-                    startup_timeout=request.startup_timeout,
-                    runtime=request.runtime,
-                ),
+            config, _ = settle(
+                self._request,
+                name,
+                contents.manifest,
                 yaml,
-                self._settings.models.get(name, {}).get(contents.manifest.model_version, {}),
                 self._settings,
-                model_name=name,
-                hardware=Hardware(gpus=self._devices.count, cpus=available_processors()),
+                self._devices,
                 at_startup=self._at_startup,
-                manifest_runtime=contents.manifest.runtime,
             )
-            self._devices.for_model(config.device_type, config.device_ids, config.parallel_level)
         except (InvalidModelConfig, UnsuitableDevices) as error:
             raise _Unsuitable(str(error)) from error
         return config
