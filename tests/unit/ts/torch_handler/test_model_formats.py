@@ -16,6 +16,8 @@ import pytest
 
 pytestmark = pytest.mark.torch
 
+# torch imports it when native code is loaded, and it refuses to be imported once others have touched distutils.
+pytest.importorskip("setuptools")
 torch = pytest.importorskip("torch")
 
 #: The rows of the batch are numbers in a JSON body.
