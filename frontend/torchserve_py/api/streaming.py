@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 _STREAM_HEADER = "ts_stream_next"
 _LAST_CHUNK = b"0\r\n\r\n"
-#: Parts that have piled up are written together, but no more than this: a slow client's wait where they are counted.
+#: Parts that have piled up are written together, up to this many bytes; the rest stays where it is counted and bounded.
 _WRITE_SIZE = 16 * 1024
 
 
@@ -28,7 +28,7 @@ async def send_stream(
 ) -> Sent:
     """Answer with ``first`` and every part that follows it.
 
-    Waits for the client after each part, so that a slow reader slows the stream down and does not fill memory. A client
+    Waits for the client after each write, so that a slow reader slows the stream down and does not fill memory. A client
     that reads nothing for too long is dropped; the caller cancels the job.
 
     Raises:
