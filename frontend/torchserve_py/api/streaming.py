@@ -28,7 +28,7 @@ async def send_stream(
 ) -> Sent:
     """Answer with ``first`` and every part that follows it.
 
-    Waits for the client after each write, so that a slow reader slows the stream down and does not fill memory. A client
+    Waits for the client after each write, so that a slow reader slows the stream down and fills no memory. A client
     that reads nothing for too long is dropped; the caller cancels the job.
 
     Raises:
