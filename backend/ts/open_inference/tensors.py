@@ -1,0 +1,237 @@
+"""What can be done with a tensor's data: from one form to another, and to numpy and back.
+
+Lists and the raw form are converted with the standard library alone. numpy is imported by the functions that make or
+take arrays, when they are called.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ts.open_inference.types import Tensor
+from ts.runtimes.errors import Failure
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Datatype(NamedTuple):
+    """A datatype of the protocol: bytes per element (0: they vary), `struct`'s letter and numpy's name for it."""
+
+    size: int
+    code: str
+    numpy: str
+
+
+#: By the protocol's name. numpy has no BF16; its values are kept as float32.
+DATATYPES: Final[dict[str, Datatype]] = {
+    "BOOL": Datatype(1, "?", "bool"),
+    "UINT8": Datatype(1, "B", "uint8"),
+    "UINT16": Datatype(2, "H", "uint16"),
+    "UINT32": Datatype(4, "I", "uint32"),
+    "UINT64": Datatype(8, "Q", "uint64"),
+    "INT8": Datatype(1, "b", "int8"),
+    "INT16": Datatype(2, "h", "int16"),
+    "INT32": Datatype(4, "i", "int32"),
+    "INT64": Datatype(8, "q", "int64"),
+    "FP16": Datatype(2, "e", "float16"),
+    "BF16": Datatype(2, "H", "float32"),
+    "FP32": Datatype(4, "f", "float32"),
+    "FP64": Datatype(8, "d", "float64"),
+    "BYTES": Datatype(0, "", "object"),
+}
+FLOATS: Final = frozenset(("FP16", "BF16", "FP32", "FP64"))
+_OF_NUMPY: Final = {datatype.numpy: name for name, datatype in DATATYPES.items() if name not in ("BF16", "BYTES")}
+_LENGTH = struct.Struct("<I")
+_NAN = math.nan
+_LITTLE_ENDIAN: Final = sys.byteorder == "little"
+
+
+def element_count(shape: Sequence[int]) -> int:
+    """Return how many elements a tensor of that shape has; 1 for []."""
+    return math.prod(shape)
+
+
+def flat_list(tensor: Tensor) -> list[Any]:
+    """Return the elements in row-major order.
+
+    Elements of BYTES are ``bytes`` from the raw form and from gRPC, ``str`` from JSON; of BF16 they are floats.
+
+    Raises:
+        Failure: The raw data do not fit the datatype and shape.
+    """
+    data = tensor.data
+    if isinstance(data, list):
+        return data
+    if tensor.datatype == "BYTES":
+        return _split_bytes(tensor.name, data)
+    code, size = _datatype(tensor).code, _datatype(tensor).size
+    raw = memoryview(data).cast("B")
+    if len(raw) % size:
+        raise Failure(400, f"Tensor {tensor.name!r}: {len(raw)} bytes are no whole number of {tensor.datatype}.")
+    if tensor.datatype == "BF16":
+        return [_widened(value) for value in struct.unpack(f"<{len(raw) // size}H", raw)]
+    if code != "e" and _LITTLE_ENDIAN:
+        return raw.cast(code).tolist()  # type: ignore[call-overload, no-any-return]
+    return list(struct.unpack(f"<{len(raw) // size}{code}", raw))
+
+
+def raw_bytes(tensor: Tensor) -> bytes | bytearray | memoryview:
+    """Return the data in the raw form, without a copy if they are in it.
+
+    Raises:
+        Failure: An element is nothing of the tensor's datatype.
+    """
+    data = tensor.data
+    if not isinstance(data, list):
+        return data
+    if tensor.datatype == "BYTES":
+        return join_bytes(element.encode() if isinstance(element, str) else bytes(element) for element in data)
+    datatype = _datatype(tensor)
+    values = [_NAN if value is None else value for value in data] if tensor.datatype in FLOATS else data
+    try:
+        if tensor.datatype == "BF16":
+            return struct.pack(f"<{len(values)}H", *[_narrowed(value) for value in values])
+        return struct.pack(f"<{len(values)}{datatype.code}", *values)
+    except (struct.error, OverflowError, TypeError) as error:
+        raise Failure(400, f"Tensor {tensor.name!r} holds what is no {tensor.datatype}: {error}") from error
+
+
+def join_bytes(elements: Any) -> bytes:
+    """Return elements of BYTES in the raw form."""
+    return b"".join([piece for element in elements for piece in (_LENGTH.pack(len(element)), element)])
+
+
+def numpy_of(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """Return the tensor as an array of its shape.
+
+    BYTES: an array of objects, each ``bytes``. BF16: float32, which holds every value of it. From the raw form the
+    array has no memory of its own, and is read-only where that is.
+
+    Raises:
+        Failure: The data do not fit the datatype and shape.
+    """
+    import numpy as np
+
+    try:
+        if tensor.datatype == "BYTES":
+            elements = [each.encode() if isinstance(each, str) else each for each in flat_list(tensor)]
+            array = np.empty(len(elements), dtype=object)
+            array[:] = elements
+        elif tensor.datatype == "BF16" and not isinstance(tensor.data, list):
+            array = (np.frombuffer(tensor.data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
+        elif isinstance(tensor.data, list):
+            # numpy makes NaN of None where the type is one of floating point, and refuses it elsewhere.
+            array = np.array(tensor.data, dtype=_datatype(tensor).numpy)
+        else:
+            array = np.frombuffer(tensor.data, dtype=np.dtype(_datatype(tensor).numpy).newbyteorder("<"))
+        return array.reshape(tensor.shape)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Failure(
+            400, f"Tensor {tensor.name!r} is no tensor of {tensor.datatype} with the shape {tensor.shape}: {error}"
+        ) from error
+
+
+def tensor_of(name: str, array: np.ndarray[Any, Any], datatype: str | None = None) -> Tensor:
+    """Return an array as a tensor.
+
+    Args:
+        name: The tensor's name.
+        array: Numbers, truth values, or text or ``bytes`` (types ``S``, ``U`` and objects).
+        datatype: The datatype, if it is another than the array's own: the values are converted.
+
+    Raises:
+        Failure: The protocol has nothing for the array's type.
+    """
+    import numpy as np
+
+    shape = list(array.shape)
+    own = "BYTES" if array.dtype.kind in "SUO" else _OF_NUMPY.get(array.dtype.newbyteorder("=").name)
+    wanted = datatype or own
+    if wanted is None:
+        raise Failure(500, f"Output {name!r} is an array of {array.dtype}, for which the protocol has no datatype.")
+    if wanted == "BYTES":
+        return Tensor(name, wanted, shape, [_element(each) for each in array.ravel().tolist()])
+    if wanted == "BF16":
+        return Tensor(name, wanted, shape, _bfloat16(np.ascontiguousarray(array, dtype=np.float32)))
+    values = np.ascontiguousarray(array, dtype=np.dtype(DATATYPES[wanted].numpy).newbyteorder("<"))
+    return Tensor(name, wanted, shape, values.reshape(-1).view(np.uint8).data if values.size else b"")
+
+
+def check(tensor: Tensor) -> None:
+    """Check that there are as many elements as the shape says.
+
+    Raises:
+        Failure: There are not, or the datatype is unknown.
+    """
+    size, expected = _datatype(tensor).size, element_count(tensor.shape)
+    data = tensor.data
+    if isinstance(data, list):
+        found = len(data)
+    elif size:
+        if len(data) != expected * size:
+            raise Failure(
+                400,
+                f"Tensor {tensor.name!r} has {len(data)} bytes; {tensor.datatype} with the shape {tensor.shape} "
+                f"needs {expected * size}.",
+            )
+        return
+    else:
+        found = len(_split_bytes(tensor.name, data))
+    if found != expected:
+        raise Failure(400, f"Tensor {tensor.name!r} has {found} elements; the shape {tensor.shape} needs {expected}.")
+
+
+def _datatype(tensor: Tensor) -> Datatype:
+    found = DATATYPES.get(tensor.datatype)
+    if found is None:
+        known = ", ".join(DATATYPES)
+        raise Failure(400, f"Tensor {tensor.name!r} has the datatype {tensor.datatype!r}; known are {known}.")
+    return found
+
+
+def _split_bytes(name: str, data: bytes | bytearray | memoryview) -> list[bytes]:
+    view, elements, start = memoryview(data), [], 0
+    while start < len(view):
+        end = start + _LENGTH.size
+        if end <= len(view):
+            first, end = end, end + _LENGTH.unpack_from(view, start)[0]
+            if end <= len(view):
+                elements.append(bytes(view[first:end]))
+                start = end
+                continue
+        raise Failure(
+            400,
+            f"Tensor {name!r}: the element of BYTES at byte {start} reaches beyond the {len(view)} bytes there are.",
+        )
+    return elements
+
+
+def _element(value: Any) -> str | bytes:
+    return value if isinstance(value, str | bytes) else str(value)
+
+
+def _widened(bits: int) -> float:
+    value: float = struct.unpack("<f", struct.pack("<I", bits << 16))[0]
+    return value
+
+
+def _narrowed(value: float) -> int:
+    """Return the bits of the BF16 that is nearest to ``value``, of two equally near ones the even one."""
+    bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
+    if bits & 0x7FFFFFFF > 0x7F800000:  # NaN must not be rounded to infinity
+        return bits >> 16 | 0x40
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
+def _bfloat16(array: np.ndarray[Any, Any]) -> memoryview:
+    import numpy as np
+
+    bits = array.reshape(-1).view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    kept = np.where(np.isnan(array.reshape(-1)), bits >> 16 | 0x40, rounded)
+    return kept.astype("<u2").view(np.uint8).data

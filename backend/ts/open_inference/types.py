@@ -1,0 +1,85 @@
+"""What an Open Inference request and response consist of, whichever form they came in.
+
+Plain values only: a worker whose model needs no numpy does not import it for this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+#: A parameter's value: what JSON can say. Over gRPC only str, int, float and bool exist.
+Parameters = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Tensor:
+    """One input or output.
+
+    Attributes:
+        name: Its name.
+        datatype: One of `ts.open_inference.tensors.DATATYPES`.
+        shape: Its dimensions, none negative; [] is a scalar of one element.
+        data: A flat list of elements in row-major order, or the raw form: little endian and row-major, every element of
+            BYTES after its length (32 bits). In a list, elements of BYTES are ``str`` (from JSON) or ``bytes``.
+        parameters: What else is said about it, such as ``content_type``.
+    """
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[Any] | bytes | bytearray | memoryview
+    parameters: Parameters = field(default_factory=dict)
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the data are in the raw form."""
+        return not isinstance(self.data, list)
+
+
+@dataclass(slots=True)
+class RequestedOutput:
+    """An output that the client asks for."""
+
+    name: str
+    parameters: Parameters = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class InferenceRequest:
+    """One request.
+
+    Attributes:
+        model_name: The model, as the client named it.
+        model_version: Its version; "" where the client named none.
+        id: What the client calls the request (REST: a new UUID where it does not call it anything); None if nothing.
+        parameters: What belongs to the request as a whole.
+        inputs: The tensors.
+        outputs: The outputs that the client asks for; None for all.
+    """
+
+    model_name: str
+    model_version: str
+    id: str | None
+    parameters: Parameters
+    inputs: list[Tensor]
+    outputs: list[RequestedOutput] | None = None
+
+
+@dataclass(slots=True)
+class InferenceResponse:
+    """One response, or one of several to the same request.
+
+    Attributes:
+        model_name: The model that answers.
+        model_version: Its version; "" or None leaves it out.
+        id: The request's id; None to have it filled in.
+        parameters: What belongs to the response as a whole.
+        outputs: The tensors.
+    """
+
+    model_name: str
+    model_version: str | None = None
+    id: str | None = None
+    parameters: Parameters = field(default_factory=dict)
+    outputs: list[Tensor] = field(default_factory=list)
