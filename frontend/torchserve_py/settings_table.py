@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from torchserve_py import value_kinds as kinds
 from torchserve_py.addresses import Address
 from torchserve_py.archive.model_spec import ModelSpec
+from torchserve_py.archive.networks import Network
 from torchserve_py.snapshot_file import Snapshot
 from torchserve_py.value_kinds import Kind, ModelsMap
 
@@ -153,6 +154,11 @@ class Settings:
         kinds.regexes,
         (re.compile(_LOCAL_FILES, re.IGNORECASE),),
         "regular expressions, one of which the whole URL of an archive must match; case does not count",
+    )
+    allowed_url_networks: tuple[Network, ...] = _setting(
+        kinds.networks,
+        (),
+        "networks beyond the public internet that archives may be downloaded from",
     )
     use_env_allowed_urls: bool = _setting(
         kinds.boolean, False, "whether `TS_ALLOWED_URLS` overrides `allowed_urls`", env=None

@@ -9,11 +9,13 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from torchserve_py.addresses import Address, parse_address
 from torchserve_py.archive.model_spec import ModelSpec, parse_model_specs
+from torchserve_py.archive.networks import Network
 from torchserve_py.log_config import is_log4j, read_log_config
 from torchserve_py.metrics.config import read_metrics_config
 from torchserve_py.snapshot_file import parse_snapshot
@@ -175,6 +177,16 @@ def _read_regexes(text: str, _: Path) -> tuple[re.Pattern[str], ...]:
 
 regex = Kind("a regular expression", lambda text, _: _compile(text))
 regexes = Kind("regular expressions with commas between them", _read_regexes)
+
+
+def _read_networks(text: str, _: Path) -> tuple[Network, ...]:
+    try:
+        return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise ValueError(str(error)) from None
+
+
+networks = Kind("networks such as 10.0.0.0/8 with commas between them", _read_networks)
 
 
 def _read_model_list(text: str, _: Path) -> tuple[ModelSpec, ...]:

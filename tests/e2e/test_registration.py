@@ -34,7 +34,7 @@ def test_a_stop_while_a_start_up_model_is_downloaded_ends_the_server() -> None:
     thread = threading.Thread(target=web.serve_forever, daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{web.server_port}/m.mar"
-    running = RunningServer({"m": url}, {"allowed_urls": "http://127.0.0.1.*"})
+    running = RunningServer({"m": url}, {"allowed_urls": "http://127.0.0.1.*", "allowed_url_networks": "127.0.0.0/8"})
     try:
         running.launch()
         assert asked.wait(DEADLINE)

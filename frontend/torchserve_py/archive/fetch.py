@@ -26,9 +26,11 @@ from typing import IO
 
 from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.checksum import split_checksum
+from torchserve_py.archive.connections import HttpHandler, HttpsHandler
 from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError
 from torchserve_py.archive.limits import GIB
 from torchserve_py.archive.locate import check_location
+from torchserve_py.archive.networks import Network
 from torchserve_py.archive.progress import Progress, progress_bar
 
 logger = logging.getLogger(__name__)
@@ -64,14 +66,15 @@ def fetch(
     model_store: Path | None,
     *,
     allowed_urls: Sequence[re.Pattern[str]] = (),
+    allowed_networks: Sequence[Network] = (),
     limits: FetchLimits = DEFAULT_FETCH_LIMITS,
     cancellation: Cancellation | None = None,
 ) -> Path:
     """Download `url` (http, https or file) into the model store and return the new file, named as the URL's last part.
 
     A URL is used only when one of `allowed_urls` (compiled to ignore case) matches the whole of it, but for a checksum,
-    and so is every URL that it redirects to. Without patterns nothing is downloaded. `#sha256=…` behind the URL is what
-    the content must have.
+    and so is every URL that it redirects to. Without patterns nothing is downloaded. Beyond the public internet only
+    addresses in `allowed_networks` are connected to. `#sha256=…` behind the URL is what the content must have.
     Raises ArchiveNotFound (not allowed), ArchiveExists, DownloadError, Cancelled; then nothing is left behind.
     """
     store = check_location(url, model_store)
@@ -90,7 +93,10 @@ def fetch(
             if checksum:  # a caller may take it for an earlier download
                 checksum.check(target, f"{target.name} in the model store")
             raise ArchiveExists(target)
-        with _opened(bare, allowed_urls, limits) as (content, size), progress_bar(size, target.name) as progress:
+        with (
+            _opened(bare, allowed_urls, allowed_networks, limits) as (content, size),
+            progress_bar(size, target.name) as progress,
+        ):
             if size is not None and size > limits.max_bytes:
                 raise ValueError(f"it has {size} bytes, more than the limit of {limits.max_bytes}")
             received = _save(content, partial, progress, limits, cancellation)
@@ -125,7 +131,7 @@ def _check_allowed(url: str, allowed_urls: Sequence[re.Pattern[str]]) -> None:
 
 @contextmanager
 def _opened(
-    url: str, allowed_urls: Sequence[re.Pattern[str]], limits: FetchLimits
+    url: str, allowed_urls: Sequence[re.Pattern[str]], allowed_networks: Sequence[Network], limits: FetchLimits
 ) -> Iterator[tuple[io.BufferedIOBase, int | None]]:
     """The content at `url` and its size in bytes where that is known."""
     parts = urllib.parse.urlsplit(url)
@@ -133,11 +139,12 @@ def _opened(
         with _open_file(parts) as file:
             yield file, os.fstat(file.fileno()).st_size
         return
+    _check_no_credentials(parts)
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
+        HttpHandler(allowed_networks),
+        HttpsHandler(allowed_networks),
         urllib.request.HTTPErrorProcessor(),
         urllib.request.HTTPDefaultErrorHandler(),
         _AllowedRedirects(allowed_urls),
@@ -146,6 +153,12 @@ def _opened(
     with opener.open(url, timeout=limits.idle_seconds) as response:
         length = response.headers.get("content-length")
         yield response, int(length) if length else None
+
+
+def _check_no_credentials(parts: urllib.parse.SplitResult) -> None:
+    """They would stand in logs and descriptions; and `https://allowed.example@other.example/` misleads patterns."""
+    if "@" in parts.netloc:
+        raise ValueError("a URL must not hold a user name or a password")
 
 
 def _open_file(parts: urllib.parse.SplitResult) -> io.BufferedReader:
@@ -176,6 +189,7 @@ class _AllowedRedirects(urllib.request.HTTPRedirectHandler):
             if urllib.parse.urlsplit(newurl).scheme not in ("http", "https"):
                 raise ValueError(f"it redirects to {newurl}, which is neither http nor https")
             _check_allowed(newurl, self._allowed_urls)
+            _check_no_credentials(urllib.parse.urlsplit(newurl))
         except BaseException:
             fp.close()
             raise

@@ -14,6 +14,7 @@ from torchserve_py.archive.fetch import fetch
 from torchserve_py.archive.locate import locate
 from torchserve_py.archive.model_files import ModelFiles, open_model
 from torchserve_py.archive.model_spec import is_url
+from torchserve_py.archive.networks import Network
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ def obtain(
     model_store: Path | None,
     temp_dir: Path,
     allowed_urls: Sequence[re.Pattern[str]] = (),
+    allowed_networks: Sequence[Network] = (),
     handler: str | None = None,
     reuse: bool = False,
     cancellation: Cancellation | None = None,
@@ -38,7 +40,13 @@ def obtain(
     if not is_url(url):
         return open_model(locate(url, model_store), temp_dir, url=url, handler=handler, cancellation=cancellation)
     try:
-        archive = fetch(url, model_store, allowed_urls=allowed_urls, cancellation=cancellation)
+        archive = fetch(
+            url,
+            model_store,
+            allowed_urls=allowed_urls,
+            allowed_networks=allowed_networks,
+            cancellation=cancellation,
+        )
     except ArchiveExists as error:
         if not reuse or not error.file.is_file():
             raise

@@ -159,6 +159,7 @@ class Assembly:
                 model_store=settings.model_store,
                 temp_dir=settings.temp_dir,
                 allowed_urls=settings.allowed_urls,
+                allowed_networks=settings.allowed_url_networks,
                 handler=request.handler,
                 reuse=at_startup,
                 cancellation=cancellation,

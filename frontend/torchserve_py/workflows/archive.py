@@ -14,6 +14,7 @@ from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.errors import UnreadableArchive
 from torchserve_py.archive.fetch import fetch
 from torchserve_py.archive.model_spec import is_url
+from torchserve_py.archive.networks import Network
 from torchserve_py.archive.unpack import unpack
 from torchserve_py.workflows.errors import InvalidDag, InvalidWorkflow, WorkflowNotFound
 from torchserve_py.workflows.manifest import read
@@ -51,6 +52,7 @@ def obtain(
     workflow_store: Path | None,
     temp_dir: Path,
     allowed_urls: Sequence[re.Pattern[str]],
+    allowed_networks: Sequence[Network] = (),
     cancellation: Cancellation,
 ) -> WorkflowFiles:
     """Get the workflow at `url`: a file of the workflow store, or a URL that is allowed.
@@ -64,7 +66,13 @@ def obtain(
         raise WorkflowNotFound(f"Relative path is not allowed in url: {url}")
     if not is_url(url):
         return _open(_locate(url, workflow_store), temp_dir, url, cancellation)
-    archive = fetch(url, workflow_store, allowed_urls=allowed_urls, cancellation=cancellation)
+    archive = fetch(
+        url,
+        workflow_store,
+        allowed_urls=allowed_urls,
+        allowed_networks=allowed_networks,
+        cancellation=cancellation,
+    )
     try:
         return replace(_open(archive, temp_dir, url, cancellation), downloaded=archive)
     except BaseException:

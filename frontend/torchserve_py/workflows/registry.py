@@ -154,6 +154,7 @@ class WorkflowRegistry:
                 workflow_store=settings.workflow_store or settings.model_store,
                 temp_dir=settings.temp_dir,
                 allowed_urls=settings.allowed_urls,
+                allowed_networks=settings.allowed_url_networks,
                 cancellation=cancellation,
             ),
             lambda files: files.remove(downloaded=True),

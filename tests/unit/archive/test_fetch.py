@@ -9,16 +9,24 @@ import shutil
 import socket
 import threading
 import time
+from functools import partial
 from http.server import BaseHTTPRequestHandler
+from ipaddress import ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.archive.conftest import Answer, Pack, WebServer
 
+from torchserve_py.archive import fetch as downloading
+from torchserve_py.archive import obtain as obtaining
 from torchserve_py.archive.cancellation import Cancellation, Cancelled
 from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError, InvalidArchive
-from torchserve_py.archive.fetch import FetchLimits, fetch
-from torchserve_py.archive.obtain import obtain
+from torchserve_py.archive.fetch import FetchLimits
+
+LOOPBACK = (ip_network("127.0.0.0/8"),)
+fetch = partial(downloading.fetch, allowed_networks=LOOPBACK)
+obtain = partial(obtaining.obtain, allowed_networks=LOOPBACK)
 
 ANY = [re.compile("file://.*|http(s)?://.*", re.IGNORECASE)]
 CONTENT = bytes(range(256)) * 5000
@@ -340,3 +348,54 @@ def test_a_file_of_the_store_is_taken_for_an_earlier_download_when_it_may_be(
     assert files.name == "noop"
     files.remove(downloaded=True)
     assert files_in(model_store) == ["noop.mar"]
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "127.1", "0x7f.1", "2130706433", "0", "[::1]", "[::ffff:127.0.0.1]"]
+)
+def test_an_address_that_only_this_machine_reaches_is_refused_unless_its_network_is_allowed(
+    host: str, web: WebServer, model_store: Path
+) -> None:
+    asked: list[str] = []
+    web.answers["/x.mar"] = lambda request: asked.append(request.path)
+    with pytest.raises(DownloadError, match=r"no address of the public internet.*allowed_url_networks="):
+        downloading.fetch(f"http://{host}:{web.server.server_port}/x.mar", model_store, allowed_urls=ANY)
+    assert asked == []
+    assert files_in(model_store) == []
+
+
+def test_the_addresses_of_a_redirect_are_checked_again(web: WebServer, model_store: Path) -> None:
+    web.answers["/x.mar"] = redirects_to("http://169.254.169.254/latest/meta-data/x.mar")
+    assert_download_fails(f"{web.url}/x.mar", model_store, "169.254.169.254 is no address of the public internet")
+
+
+def test_a_name_that_changes_its_address_between_check_and_connection_is_refused(
+    web: WebServer, model_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    web.answers["/x.mar"] = lambda request: asked.append(request.path)
+    answers = iter(["93.184.215.14", "127.0.0.1"])
+
+    def rebinding(host: str, port: int | None, *more: object, **further: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", rebinding)
+    with pytest.raises(DownloadError, match=r"127[.]0[.]0[.]1 is no address of the public internet"):
+        downloading.fetch(f"http://h.example:{web.server.server_port}/x.mar", model_store, allowed_urls=ANY)
+    assert asked == []
+
+
+def test_a_proxy_is_used_but_not_for_an_address_that_is_refused(
+    web: WebServer, model_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", web.url)
+    web.answers["http://h.example/x.mar"] = sends(CONTENT)
+    assert downloading.fetch("http://h.example/x.mar", model_store, allowed_urls=ANY).read_bytes() == CONTENT
+    web.answers["http://10.0.0.1/y.mar"] = sends(CONTENT)
+    with pytest.raises(DownloadError, match=r"10[.]0[.]0[.]1 is no address of the public internet"):
+        downloading.fetch("http://10.0.0.1/y.mar", model_store, allowed_urls=ANY)
+
+
+@pytest.mark.parametrize("url", ["http://user:secret@127.0.0.1/x.mar", "https://h.example@127.0.0.1/x.mar"])
+def test_a_url_with_credentials_is_refused(url: str, model_store: Path) -> None:
+    assert_download_fails(url, model_store, "must not hold a user name or a password")
