@@ -12,19 +12,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ts.connection import Connection, FrontendGone
-from ts.protocol.messages import END_SEQUENCE, INFER, STATUS_CANCELLED, STOP, InferRow
+from ts.protocol.messages import END_SEQUENCE, HEALTH, HEALTHY, INFER, INPUT, STATUS_CANCELLED, STOP, InferRow
 from ts.runtimes.responses import error_row
 
 logger = logging.getLogger(__name__)
 
 
-class AsyncRuntime(Protocol):
+class AsyncRuntime(ABC):
     """How one job of an asynchronous model is run."""
 
+    @property
+    def declares(self) -> Mapping[str, Any]:
+        """What the loaded model tells about itself, see `ts.protocol.messages.Loaded`."""
+        return {}
+
+    @abstractmethod
     async def run_job(self, wire_row: InferRow) -> None:
         """Run the model for one job; its last answer is given when this returns.
 
@@ -32,8 +39,30 @@ class AsyncRuntime(Protocol):
         a defect and ends the worker.
         """
 
-    def end_sequences(self, ended: Iterable[Sequence[str]]) -> None:
+    def cancel_job(self, job_id: str, task: asyncio.Task[None]) -> None:
+        """Nobody waits for a job any longer: cancel its task, unless the model is told in another way.
+
+        A task that is not cancelled answers its job as if nothing had happened.
+        """
+        task.cancel()
+
+    def take_input(self, job_id: str, body: bytes, *, more: bool) -> None:
+        """Take a further input of a job that runs; ``more`` tells whether others follow.
+
+        Whoever takes it off the runtime's hands is to say so with a `TAKEN` message. Only runtimes that declare it get
+        such jobs.
+        """
+        raise ValueError(f"this model takes no further inputs, got one of job {job_id}")
+
+    async def is_healthy(self) -> bool:
+        """Whether the model says that it can serve."""
+        return True
+
+    def end_sequences(self, ended: Iterable[Sequence[str]]) -> None:  # noqa: B027 - few models have use for it
         """Tell the model that sequences are over: pairs of id and reason."""
+
+    async def close(self) -> None:  # noqa: B027 - few models have use for it
+        """Let go of what the model holds: every job is answered, and the process ends."""
 
 
 def run(connection: Connection, runtime: AsyncRuntime, runner: asyncio.Runner) -> None:
@@ -56,6 +85,7 @@ class _Jobs:
         self._stopping = False
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._probes: set[asyncio.Task[None]] = set()
         self._told: set[str] = set()  # jobs whose task was cancelled and has not ended yet
 
     async def serve(self) -> None:
@@ -70,6 +100,7 @@ class _Jobs:
             await self._stopped
         finally:
             self._loop.remove_reader(self._connection)
+        await self._runtime.close()
 
     def _take_in(self) -> None:
         try:
@@ -77,6 +108,11 @@ class _Jobs:
                 if message[0] == INFER:
                     for wire_row in message[1]:
                         self._start(wire_row)
+                elif message[0] == INPUT:
+                    if message[1] in self._tasks:  # or the job has ended meanwhile
+                        self._runtime.take_input(message[1], message[3], more=message[2])
+                elif message[0] == HEALTH:
+                    self._probe(message[1])
                 elif message[0] == END_SEQUENCE:
                     self._runtime.end_sequences(message[1])
                 elif message[0] == STOP:
@@ -104,7 +140,7 @@ class _Jobs:
                 cancelled.discard(job_id)
             else:
                 self._told.add(job_id)
-                task.cancel()
+                self._runtime.cancel_job(job_id, task)
 
     def _ended(self, job_id: str, task: asyncio.Task[None]) -> None:
         del self._tasks[job_id]
@@ -118,6 +154,19 @@ class _Jobs:
         self._told.discard(job_id)
         self._connection.cancelled.discard(job_id)
         self._end_if_stopping()
+
+    def _probe(self, number: int) -> None:
+        probe = self._loop.create_task(self._answer_probe(number))
+        self._probes.add(probe)
+        probe.add_done_callback(self._probes.discard)
+
+    async def _answer_probe(self, number: int) -> None:
+        try:
+            healthy = await self._runtime.is_healthy()
+        except Exception:
+            logger.exception("The model's health check failed")
+            healthy = False
+        self._connection.send([HEALTHY, number, healthy])
 
     def _end_if_stopping(self) -> None:
         if self._stopping and not self._tasks:

@@ -12,23 +12,30 @@ answers.
 from __future__ import annotations
 
 import gc
+import importlib
 import logging
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
 
 from ts.connection import Connection, FollowerConnection
 from ts.heartbeat import start_heartbeat
 from ts.parent_death import die_with_parent
-from ts.protocol.messages import END_SEQUENCE, INFER, JOBS_CHANNEL, LOAD, LOADED, STOP, TOKEN_VARIABLE, Load
+from ts.protocol.messages import END_SEQUENCE, INFER, JOBS_CHANNEL, LOAD, LOADED, STOP, TOKEN_VARIABLE, Load, Loaded
 from ts.runtimes.errors import LoadError, wire_text
 from ts.runtimes.loader import load_service
 from ts.runtimes.torchserve_handler import Runtime, TorchServeHandler
 
 logger = logging.getLogger(__name__)
+
+#: By contract, what runs it: a module whose ``load(load, connection, runner)`` returns an `ts.event_loop.AsyncRuntime`.
+#: (The TorchServe contract is run here, but for handlers that are coroutines.)
+CONTRACT_MODULES: Final = {"truss": "ts.runtimes.truss.load", "mlserver": "ts.runtimes.mlserver.load"}
 
 _RANK_FROM_ENVIRONMENT = "--rank-from-environment"
 
@@ -73,28 +80,45 @@ def load(connection: Connection) -> Callable[[], None] | None:
     if message is None or message[0] != LOAD:
         raise ValueError(f"expected the message {LOAD!r} first, got {message!r}")
     try:
-        serve_model = load_model(message[1], connection)
+        serve_model, declares = load_model(message[1], connection)
     except Exception as error:
         logger.exception("Loading the model failed")
         status, text = load_failure(error)
         details = wire_text(traceback.format_exc())
-        connection.send([LOADED, {"ok": False, "status": status, "message": wire_text(text), "traceback": details}])
+        connection.send([LOADED, loaded(status, text, details)])
         return None
-    connection.send([LOADED, {"ok": True, "status": 200, "message": "", "traceback": ""}])
+    connection.send([LOADED, loaded(200, declares=declares)])
     return serve_model
 
 
-def load_model(load: Load, connection: Connection) -> Callable[[], None]:
-    """Load the model that ``load`` describes and return what serves it until the frontend says stop.
+def loaded(
+    status: int, message: str = "", details: str = "", *, declares: Mapping[str, Any] = MappingProxyType({})
+) -> Loaded:
+    """Say how loading went; ``details`` is the traceback of a failure."""
+    return Loaded(
+        ok=status == 200,
+        status=status,
+        message=wire_text(message),
+        traceback=wire_text(details),
+        declares=dict(declares),
+    )
+
+
+def load_model(load: Load, connection: Connection) -> tuple[Callable[[], None], Mapping[str, Any]]:
+    """Load the model that ``load`` describes.
+
+    Returns:
+        What serves it until the frontend says stop, and what it declares.
 
     Raises:
         LoadError: The contract is unknown or the handler not shaped like one.
         Exception: Whatever the model's own code raises.
     """
-    if load["contract"] != "torchserve":
-        raise LoadError(f"This worker cannot run the contract {load['contract']!r}; it knows 'torchserve'.")
-    if load["asynchronous"]:
+    if load["contract"] in CONTRACT_MODULES or load["asynchronous"]:
         return load_asynchronous(load, connection)
+    if load["contract"] != "torchserve":
+        known = ", ".join(repr(contract) for contract in ("torchserve", *CONTRACT_MODULES))
+        raise LoadError(f"This worker cannot run the contract {load['contract']!r}; it knows {known}.")
     runtime: Runtime
     runtime = handler = TorchServeHandler(
         load_service(load),
@@ -106,24 +130,19 @@ def load_model(load: Load, connection: Connection) -> Callable[[], None]:
         from ts.runtimes.continuous import ContinuousHandler
 
         runtime = ContinuousHandler(handler)
-    return partial(serve, connection, runtime)
+    return partial(serve, connection, runtime), {}
 
 
-def load_asynchronous(load: Load, connection: Connection) -> Callable[[], None]:
-    """The same for a model whose handler is a coroutine; loading and serving use the same event loop."""
+def load_asynchronous(load: Load, connection: Connection) -> tuple[Callable[[], None], Mapping[str, Any]]:
+    """The same for a model whose code is asynchronous; loading and serving use the same event loop."""
     import asyncio
 
     from ts import event_loop
-    from ts.runtimes.async_handler import AsyncHandler
 
+    module = importlib.import_module(CONTRACT_MODULES.get(load["contract"], "ts.runtimes.async_handler"))
     runner = asyncio.Runner()
-    runtime = AsyncHandler(
-        load_service(load, wait_for=runner.get_loop().run_until_complete),
-        connection,
-        decode_input=load["decode_input_request"],
-        max_response_size=load["max_response_size"],
-    )
-    return partial(event_loop.run, connection, runtime, runner)
+    runtime: event_loop.AsyncRuntime = module.load(load, connection, runner)
+    return partial(event_loop.run, connection, runtime, runner), runtime.declares
 
 
 def load_failure(error: Exception) -> tuple[int, str]:

@@ -23,6 +23,8 @@ LOAD: Final = "load"  # [LOAD, Load]
 INFER: Final = "infer"  # [INFER, [InferRow, …]]
 CANCEL: Final = "cancel"  # [CANCEL, [job id, …]]
 END_SEQUENCE: Final = "end_sequence"  # [END_SEQUENCE, [[sequence id, reason], …]]
+INPUT: Final = "input"  # [INPUT, job id, more, body]: a further input of a job that takes several
+HEALTH: Final = "health"  # [HEALTH, number]: is the model healthy? Never queued behind jobs
 PING: Final = "ping"  # [PING, number]
 STOP: Final = "stop"  # [STOP]; what came before it is still answered
 
@@ -31,6 +33,8 @@ HELLO: Final = "hello"  # [HELLO, Hello]
 LOADED: Final = "loaded"  # [LOADED, Loaded]
 RESULTS: Final = "results"  # [RESULTS, [ResultRow, …], seconds spent in the handler]
 METRICS: Final = "metrics"  # [METRICS, [[name, unit, type, value, [[dimension, value], …], request ids], …]]
+TAKEN: Final = "taken"  # [TAKEN, job id, count]: the model has taken so many further inputs of the job
+HEALTHY: Final = "healthy"  # [HEALTHY, number, whether it is]
 PONG: Final = "pong"  # [PONG, number]
 
 JOBS_CHANNEL: Final = "jobs"
@@ -39,11 +43,18 @@ HEARTBEAT_CHANNEL: Final = "heartbeat"
 #: The environment variable with the one-time token that a worker says hello with.
 TOKEN_VARIABLE: Final = "TS_WORKER_TOKEN"  # noqa: S105 - the name of a variable
 
-#: ``(job id, headers, content type, body)``. Headers are pairs of ``bytes`` (as they came over HTTP) or ``str`` (set by
-#: the server); later pairs win. The body is ``bytes`` or, where the door already knows parameters of the row, a list of
-#: ``(name, content type or None, value)``; an item without a name (None) is the raw body among them, which is cut into
-#: parameters as it would be alone. Of two parameters with one name the later counts.
-InferRow = tuple[str, Sequence[tuple[Any, Any]], str | None, Any]
+#: The protocol that a row is in, and that its response is to be in; None stands for TorchServe's own forms.
+OPEN_INFERENCE_REST: Final = "open_inference_rest"  # the HTTP body: JSON, or JSON and binary tensors
+OPEN_INFERENCE_GRPC: Final = "open_inference_grpc"  # a serialized `inference.ModelInferRequest`
+TRUSS: Final = "truss"  # the HTTP body; the request's line is told in pseudo headers such as ``:path``
+CUSTOM: Final = "custom"  # the same, for a route that the model itself has declared
+
+#: ``(job id, headers, content type, body, protocol, more input)``. Headers are pairs of ``bytes`` (as they came over
+#: HTTP) or ``str`` (set by the server); later pairs win. The body is ``bytes`` or, where the door already knows
+#: parameters of the row, a list of ``(name, content type or None, value)``; an item without a name (None) is the raw
+#: body among them, which is cut into parameters as it would be alone. Of two parameters with one name the later counts.
+#: With ``more input`` the body is the job's first input, and `INPUT` messages bring the others.
+InferRow = tuple[str, Sequence[tuple[Any, Any]], str | None, Any, str | None, bool]
 
 #: ``(job id, more, status, reason, headers, body, error)``. ``error`` is None or a message; then ``status`` is what the
 #: client is told and the body is empty.
@@ -65,7 +76,7 @@ class Hello(TypedDict):
 class Load(TypedDict):
     """All that a worker needs to load its copy of the model."""
 
-    contract: str  # "torchserve"
+    contract: str  # "torchserve", "truss" or "mlserver"
     model_name: str
     model_version: str
     model_dir: str
@@ -86,12 +97,16 @@ class Load(TypedDict):
 
 
 class Loaded(TypedDict):
-    """How loading went: on failure ``status`` is 500, or 507 when memory ran out."""
+    """How loading went: on failure ``status`` is 500, or 507 when memory ran out.
+
+    ``declares`` is what the model tells about itself: what doors ask for to describe it and to find its routes.
+    """
 
     ok: bool
     status: int
     message: str
     traceback: str
+    declares: dict[str, Any]
 
 
 def encode_infer(rows: Sequence[InferRow]) -> list[Buffer]:

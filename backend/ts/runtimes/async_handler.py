@@ -18,9 +18,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ts.connection import Connection
-from ts.protocol.messages import InferRow
+from ts.event_loop import AsyncRuntime
+from ts.protocol.messages import InferRow, Load
 from ts.runtimes.batch import Batch, failure_of
 from ts.runtimes.errors import Failure
+from ts.runtimes.loader import load_service
 from ts.runtimes.rows import Row
 from ts.runtimes.torchserve_handler import TorchServeHandler
 from ts.service import Service
@@ -28,7 +30,17 @@ from ts.service import Service
 logger = logging.getLogger(__name__)
 
 
-class AsyncHandler:
+def load(load: Load, connection: Connection, runner: asyncio.Runner) -> AsyncHandler:
+    """Load a model with an asynchronous handler; its initialization may await things in the loop that serves it."""
+    return AsyncHandler(
+        load_service(load, wait_for=runner.get_loop().run_until_complete),
+        connection,
+        decode_input=load["decode_input_request"],
+        max_response_size=load["max_response_size"],
+    )
+
+
+class AsyncHandler(AsyncRuntime):
     """Runs every request as a call of its own; see `ts.event_loop`.
 
     Args:

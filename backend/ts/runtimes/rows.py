@@ -64,7 +64,7 @@ class RowReader:
         Raises:
             Failure: The body is a form that cannot be parsed.
         """
-        job_id, headers, content_type, body = row
+        job_id, headers, content_type, body, _, _ = row
         if type(body) is list:
             return self._read_parameters(job_id, headers, [each for item in body for each in _parameters(*item)])
         decoder, value_types = _body_type(content_type)

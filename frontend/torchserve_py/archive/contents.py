@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from torchserve_py.archive.cancellation import Cancellation
+from torchserve_py.archive.contract import TORCHSERVE, contract_of
 from torchserve_py.archive.errors import ArchiveError, InvalidArchive, UnreadableArchive, UnsafeArchive
 from torchserve_py.archive.limits import DEFAULT_LIMITS, Meter
 from torchserve_py.archive.manifest import MANIFEST_PATH, MAX_MANIFEST_BYTES, Manifest, parse
@@ -33,6 +34,7 @@ class Contents:
     manifest: Manifest
     files: frozenset[str]
     config: bytes | None
+    contract: str = TORCHSERVE
 
 
 def read_contents(path: Path, *, url: str, handler: str | None = None) -> Contents:
@@ -62,7 +64,7 @@ def _of_folder(path: Path, url: str, handler: str | None) -> Contents:
     if config is not None and config.is_file():
         with config.open("rb") as file:
             content = file.read(_MAX_CONFIG_BYTES + 1)
-    return Contents(found.name, found.manifest, frozenset(files), content)
+    return Contents(found.name, found.manifest, frozenset(files), content, found.contract)
 
 
 def _of_archive(url: str, handler: str | None, names: set[str], kept: Mapping[str, bytes]) -> Contents:
@@ -70,16 +72,18 @@ def _of_archive(url: str, handler: str | None, names: set[str], kept: Mapping[st
     files = frozenset(name.removeprefix(root) for name in names)
     manifest_text = kept.get(f"{root}{MANIFEST_PATH}")
     name = fallback_name(url)
+    top = [file for file in files if "/" not in file]
     if manifest_text is not None:
         if len(manifest_text) > MAX_MANIFEST_BYTES:
             detail = f"{MANIFEST_PATH} is larger than {MAX_MANIFEST_BYTES} bytes"
             raise InvalidArchive("Failed to parse signature.json.", detail)
         manifest = parse(manifest_text)
+        contract = TORCHSERVE if handler or manifest.handler else contract_of(top)
     else:
-        top = [file for file in files if "/" not in file]
-        manifest = describe_names(top, url, model_name=name, handler=handler)
+        contract = TORCHSERVE if handler else contract_of(top)
+        manifest = describe_names(top, url, model_name=name, handler=handler, contract=contract)
     config = kept.get(f"{root}{manifest.config_file}") if manifest.config_file else None
-    return Contents(manifest.model_name or name, manifest, files, config)
+    return Contents(manifest.model_name or name, manifest, files, config, contract)
 
 
 def _root(names: set[str]) -> str:

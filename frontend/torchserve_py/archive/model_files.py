@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchserve_py.archive.cancellation import Cancellation
+from torchserve_py.archive.contract import TORCHSERVE, contract_of
 from torchserve_py.archive.errors import ArchiveNotFound, UnreadableArchive
 from torchserve_py.archive.limits import DEFAULT_LIMITS, Limits
 from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, read
@@ -27,6 +28,7 @@ class ModelFiles:
     unpacked_dir    the private folder that was made for an archive; None for a folder, which is used in place
     downloaded      the file in the model store that was downloaded for it, if any
     dependencies_dir  the private folder with the packages that were installed for it, if any
+    contract        how its code is called, see `contract`
     """
 
     name: str
@@ -35,6 +37,7 @@ class ModelFiles:
     unpacked_dir: Path | None = None
     downloaded: Path | None = None
     dependencies_dir: Path | None = None
+    contract: str = TORCHSERVE
 
     @property
     def config_file(self) -> Path | None:
@@ -84,17 +87,22 @@ def open_model(
 
 def _open_folder(folder: Path, name: str, url: str, handler: str | None) -> ModelFiles:
     name = fallback_name(name)
+    contract = TORCHSERVE
     try:
         root = _model_root(folder)
+        names = [entry.name for entry in root.iterdir()]
         if (root / MANIFEST_PATH).is_file():
             manifest = read(root / MANIFEST_PATH)
             for key in manifest.undated:
                 logger.warning("%s: %s is missing in %s; was it made by torch-model-archiver?", url, key, MANIFEST_PATH)
+            if not (handler or manifest.handler):
+                contract = contract_of(names)
         else:
-            manifest = describe_folder(root, model_name=name, handler=handler)
+            contract = TORCHSERVE if handler else contract_of(names)
+            manifest = describe_folder(root, model_name=name, handler=handler, contract=contract)
     except OSError as error:
         raise UnreadableArchive(url, str(error)) from error
-    return ModelFiles(manifest.model_name or name, root, manifest)
+    return ModelFiles(manifest.model_name or name, root, manifest, contract=contract)
 
 
 def _model_root(folder: Path) -> Path:

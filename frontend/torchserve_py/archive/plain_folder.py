@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.archive.errors import InvalidArchive
 from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, describe
 
@@ -16,7 +17,9 @@ CONFIG_FILE = "model-config.yaml"
 _WEIGHT_SUFFIXES = (".pt", ".pth")
 
 
-def describe_folder(folder: Path, *, model_name: str, handler: str | None = None) -> Manifest:
+def describe_folder(
+    folder: Path, *, model_name: str, handler: str | None = None, contract: str = TORCHSERVE
+) -> Manifest:
     """The manifest of the model that the files in `folder` make.
 
     handler          `handler.py`, else the only `*handler*.py`; not looked for where `handler` is given.
@@ -25,14 +28,24 @@ def describe_folder(folder: Path, *, model_name: str, handler: str | None = None
     serialized file  `model.pt` or `model.pth`, else the only `.pt` or `.pth`
     requirements     `requirements.txt`
 
-    What is not there is left out. Raises InvalidArchive, naming the candidates, where there are several.
+    What is not there is left out. Models of another contract than TorchServe's say themselves which files are theirs.
+    Raises InvalidArchive, naming the candidates, where there are several.
     """
     names = [entry.name for entry in folder.iterdir() if entry.is_file()]
-    return describe_names(names, str(folder), model_name=model_name, handler=handler)
+    return describe_names(names, str(folder), model_name=model_name, handler=handler, contract=contract)
 
 
-def describe_names(names: Iterable[str], where: str, *, model_name: str, handler: str | None = None) -> Manifest:
+def describe_names(
+    names: Iterable[str], where: str, *, model_name: str, handler: str | None = None, contract: str = TORCHSERVE
+) -> Manifest:
     """The same for files that are called `names`; `where` says in messages where they are."""
+    names = list(names)
+    if contract != TORCHSERVE:
+        return describe(
+            model_name=model_name,
+            config_file=CONFIG_FILE if CONFIG_FILE in names else None,
+            requirements_file="requirements.txt" if "requirements.txt" in names else None,
+        )
     names = sorted(name for name in names if not name.startswith("."))
     handlers = [name for name in names if name.endswith(".py") and "handler" in name and not name.startswith("test")]
     weights = [name for name in names if name.endswith(_WEIGHT_SUFFIXES)]

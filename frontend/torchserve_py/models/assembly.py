@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchserve_py.archive.cancellation import Cancellation
+from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.archive.manifest import Manifest
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig, read_model_config
+from torchserve_py.models.contracts import configure
 from torchserve_py.models.daemon_thread import run_in_daemon_thread
 from torchserve_py.models.dependencies import install_dependencies, packages_dir, venv_python
 from torchserve_py.models.effective import EffectiveConfig, Hardware, RegistrationOverrides, resolve
@@ -84,12 +86,14 @@ class Plan:
 def settle(
     request: RegisterRequest,
     name: str,
+    version: str,
     manifest: Manifest,
     yaml: ModelConfig,
     settings: Settings,
     devices: Devices,
     *,
     at_startup: bool,
+    contract: str,
 ) -> tuple[EffectiveConfig, ModelDevices]:
     """Settle what a model version is run with, and on which devices.
 
@@ -110,12 +114,13 @@ def settle(
             runtime=request.runtime,
         ),
         yaml,
-        settings.models.get(name, {}).get(manifest.model_version, {}),
+        settings.models.get(name, {}).get(version, {}),
         settings,
         model_name=name,
         hardware=Hardware(gpus=devices.count, cpus=available_processors()),
         at_startup=at_startup,
         manifest_runtime=manifest.runtime,
+        contract=contract,
     )
     return config, devices.for_model(config.device_type, config.device_ids, config.parallel_level)
 
@@ -183,32 +188,44 @@ class Assembly:
 
     def _plan(self, request: RegisterRequest, files: ModelFiles, *, at_startup: bool) -> Plan:
         manifest = files.manifest
-        name = request.model_name or files.name
+        try:
+            yaml = read_model_config(files.config_file) if files.config_file else ModelConfig()
+            configured = configure(files.contract, files.model_dir, yaml)
+            name = request.model_name or configured.name or files.name
+            version = configured.version or manifest.model_version
+            for warning in configured.config.warnings:
+                logger.warning("%s: %s", name, warning)
+            config, devices = settle(
+                request,
+                name,
+                version,
+                manifest,
+                configured.config,
+                self._settings,
+                self._devices,
+                at_startup=at_startup,
+                contract=files.contract,
+            )
+        except (InvalidModelConfig, UnsuitableDevices) as error:
+            raise InvalidModel(str(error)) from error
         if "/" in name or not name.isprintable():
             raise InvalidModel(
                 f"The model name {name!r} cannot be part of a URL: it must not hold a slash or a control character."
             )
-        handler = request.handler or manifest.handler or self._settings.default_service_handler
-        if not handler:
-            raise InvalidModel(
-                f"No handler is known for model {name}: name one in the manifest, in the registration, or as"
-                " default_service_handler in config.properties."
-            )
-        try:
-            yaml = read_model_config(files.config_file) if files.config_file else ModelConfig()
-            for warning in yaml.warnings:
-                logger.warning("%s: %s", name, warning)
-            config, devices = settle(
-                request, name, manifest, yaml, self._settings, self._devices, at_startup=at_startup
-            )
-        except (InvalidModelConfig, UnsuitableDevices) as error:
-            raise InvalidModel(str(error)) from error
+        handler = request.handler or manifest.handler
+        if not handler and files.contract == TORCHSERVE:
+            handler = self._settings.default_service_handler
+            if not handler:
+                raise InvalidModel(
+                    f"No handler is known for model {name}: name one in the manifest, in the registration, or as"
+                    " default_service_handler in config.properties."
+                )
         return Plan(
             name,
-            manifest.model_version,
+            version,
             request.url,
             files,
-            handler,
+            handler or "",
             config,
             devices,
             at_startup,
@@ -309,7 +326,7 @@ class Assembly:
     def _load_message(self, plan: Plan, device: Assignment) -> Load:
         settings, config = self._settings, plan.config
         return Load(
-            contract="torchserve",
+            contract=plan.files.contract,
             model_name=plan.name,
             model_version=plan.version,
             model_dir=str(plan.files.model_dir),

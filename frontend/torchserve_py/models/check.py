@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torchserve_py.archive.checksum import split_checksum
 from torchserve_py.archive.contents import Contents, read_contents
+from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.fetch import file_name
 from torchserve_py.archive.handler_name import BUILT_IN_HANDLERS
@@ -97,6 +98,8 @@ class _Check:
     def _check(self, contents: Contents) -> None:
         name, version = self._request.model_name or contents.name, contents.manifest.model_version
         self._out.facts.insert(0, f'model "{name}" version {version}')
+        if contents.contract != TORCHSERVE:
+            self._out.facts.append(f"contract {contents.contract}")
         self._check_files(contents)
         yaml = self._yaml(contents)
         if yaml is not None:
@@ -104,7 +107,8 @@ class _Check:
             config = self._effective(name, yaml, contents)
             self._out.facts.append(f"{config.min_workers} worker(s)" if self._at_startup else "valid configuration")
             self._out.notes += _deviations(yaml, config, self._settings)
-        self._check_handler(contents)
+        if contents.contract == TORCHSERVE:
+            self._check_handler(contents)
         self._check_requirements(contents, yaml)
 
     def _check_files(self, contents: Contents) -> None:
@@ -140,11 +144,13 @@ class _Check:
             config, _ = settle(
                 self._request,
                 name,
+                contents.manifest.model_version,
                 contents.manifest,
                 yaml,
                 self._settings,
                 self._devices,
                 at_startup=self._at_startup,
+                contract=contents.contract,
             )
         except (InvalidModelConfig, UnsuitableDevices) as error:
             raise _Unsuitable(str(error)) from error

@@ -70,6 +70,7 @@ class ModelConfig:
     max_num_sequence: int | None = None
     on_expired_sequence: Literal["refuse", "restart"] | None = None
     async_communication: bool | None = None
+    concurrency_target: int | None = None
     use_venv: bool | None = None
     source: str = "model-config.yaml"
     raw: Mapping[Any, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
@@ -160,6 +161,7 @@ KEYS: tuple[Key, ...] = (
     Key("maxNumSequence", "max_num_sequence", _integer(1)),
     Key("onExpiredSequence", "on_expired_sequence", _choice("refuse", "restart")),
     Key("asyncCommunication", "async_communication", _boolean),
+    Key("concurrencyTarget", "concurrency_target", _integer(1)),
     Key("useVenv", "use_venv", _boolean),
 )
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.models.config import MAX_INT, InvalidModelConfig, ModelConfig, TorchrunConfig
 from torchserve_py.models.errors import BadParameter, NotEnoughDevices
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
@@ -78,6 +79,9 @@ class EffectiveConfig:
     use_job_ticket: bool
     continuous: bool
     async_communication: bool
+    """Whether requests are calls of their own: for a handler that is a coroutine, and with the other contracts."""
+    concurrency_target: int
+    """Requests that one worker is given at once, if they are calls of their own."""
     stateful: bool
     sequence_max_idle_ms: int
     sequence_timeout_ms: int
@@ -110,7 +114,7 @@ class EffectiveConfig:
                 restart_expired=self.restart_expired_sequences,
             )
         return Policy(
-            batch_size=MAX_ASYNC_JOBS if self.async_communication else self.batch_size,
+            batch_size=self.concurrency_target if self.async_communication else self.batch_size,
             max_batch_delay=self.max_batch_delay_ms / 1000,
             queue_size=self.job_queue_size,
             continuous=self.continuous or self.async_communication,
@@ -129,6 +133,7 @@ def resolve(
     hardware: Hardware,
     at_startup: bool,
     manifest_runtime: str | None = None,
+    contract: str = TORCHSERVE,
 ) -> EffectiveConfig:
     """Settles every setting of one model version.
 
@@ -145,9 +150,11 @@ def resolve(
         return next(value for value in (override, in_yaml, json.get(json_key), default) if value is not None)
 
     batch_size = first(overrides.batch_size, yaml.batch_size, "batchSize", DEFAULT_BATCH_SIZE)
-    if yaml.async_communication and batch_size > 1:
-        problem = f"asyncCommunication is true but the batch size is {batch_size}; each request is a call of its own"
-        raise InvalidModelConfig(yaml.source, [f"{problem}, so it must be 1"])
+    asynchronous = bool(yaml.async_communication) or contract != TORCHSERVE
+    if asynchronous and batch_size > 1:
+        why = "asyncCommunication is true" if contract == TORCHSERVE else f"the model's contract is {contract}"
+        problem = f"{why} but the batch size is {batch_size}; each request is a call of its own, so it must be 1"
+        raise InvalidModelConfig(yaml.source, [problem])
     return EffectiveConfig(
         batch_size=batch_size,
         max_batch_delay_ms=first(
@@ -164,7 +171,8 @@ def resolve(
         job_queue_size=yaml.job_queue_size or settings.job_queue_size,
         use_job_ticket=bool(yaml.use_job_ticket) and not yaml.sequence_batching,
         continuous=bool(yaml.continuous_batching),
-        async_communication=bool(yaml.async_communication),
+        async_communication=asynchronous,
+        concurrency_target=yaml.concurrency_target or MAX_ASYNC_JOBS,
         use_venv=bool(yaml.use_venv),
         runtime=_runtime(overrides, json, manifest_runtime),
         **_sequences(yaml),

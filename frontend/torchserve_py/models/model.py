@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.models.effective import EffectiveConfig
 from torchserve_py.models.errors import NoDescribeWorker
@@ -88,6 +89,8 @@ class Model:
         ends_sequence: bool = False,
         alone: bool = False,
         by_default: bool = False,
+        protocol: str | None = None,
+        more_input: bool = False,
     ) -> Parts:
         """Admit one inference request.
 
@@ -100,6 +103,9 @@ class Model:
             ends_sequence: Whether the sequence ends with this request.
             alone: Whether it must not share a batch and belongs to no sequence.
             by_default: Whether the client named no version; it is counted under TorchServe's ``default`` then.
+            protocol: The protocol that the body is in and the response is to be in, one of those that
+                `ts.protocol.messages` names; None for TorchServe's own forms.
+            more_input: Whether further inputs follow, by `Parts.send_input`.
 
         Returns:
             The response; a refusal is raised by its first `Parts.next`.
@@ -114,7 +120,28 @@ class Model:
             alone=alone,
             by_default=by_default,
             expires_in=self._expires_in,
+            protocol=protocol,
+            more_input=more_input,
         )
+
+    @property
+    def contract(self) -> str:
+        """How its code is called: ``torchserve``, ``truss`` or ``mlserver``."""
+        return self.files.contract
+
+    @property
+    def declared(self) -> Mapping[str, Any]:
+        """What the model tells about itself, see `ts.protocol.messages.Loaded`; empty while no worker is ready."""
+        ready = (supervisor.worker for supervisor in reversed(self.pool.supervisors) if supervisor.ready)
+        return next((worker.declares for worker in ready if worker is not None), {})
+
+    async def check_health(self, limit: float) -> bool:
+        """Ask the model, in every worker, whether it is healthy; False while it has no worker, or ``limit`` passes."""
+        workers = [supervisor.worker for supervisor in self.pool.supervisors if supervisor.ready]
+        if self.contract == TORCHSERVE:
+            return bool(workers)
+        answers = await asyncio.gather(*(worker.check_health(limit) for worker in workers if worker is not None))
+        return bool(answers) and all(answers)
 
     async def describe_custom(self) -> Any:
         """Ask the handler to describe the model; return what it answers, decoded from JSON.

@@ -21,6 +21,7 @@ from torchserve_py.scheduling.effects import Cancel, Cause, Effect, EndReason, E
 from torchserve_py.scheduling.job import STREAMING, Job
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scheduler import Scheduler
+from torchserve_py.workers.inputs import Input, Inputs
 from torchserve_py.workers.parts import Part, Parts
 from torchserve_py.workers.worker import Worker
 
@@ -73,6 +74,8 @@ class Dispatcher:
         alone: bool = False,
         by_default: bool = False,
         expires_in: float | None = None,
+        protocol: str | None = None,
+        more_input: bool = False,
     ) -> Parts:
         """Admit one inference request; a refusal is raised by the first `Parts.next`.
 
@@ -87,9 +90,11 @@ class Dispatcher:
             ends_sequence=ends_sequence,
             alone=alone,
             expires_at=None if expires_in is None else now + expires_in,
-            payload=(job_id, headers, content_type, body),
+            payload=(job_id, headers, content_type, body, protocol, more_input),
         )
         parts = self._parts[job_id] = Parts(job, self, by_default=by_default)
+        if more_input:
+            parts.inputs = Inputs(lambda given: self._pass_on(job, given))
         self._metrics.observe_submission(by_default=by_default)
         self._perform(self._scheduler.submit(job, now), now)
         return parts
@@ -230,6 +235,25 @@ class Dispatcher:
             worker.send(effect.jobs, now)
         except UNSENDABLE:
             self._send_singly(worker, effect.jobs, now)
+        for job in effect.jobs:
+            inputs = self._parts[job.id].inputs
+            if inputs is not None:
+                for given in inputs.take_held():
+                    worker.send_input(job.id, given)
+
+    def _pass_on(self, job: Job, given: Input) -> bool:
+        """Send a further input of a job to its worker, if it has one yet."""
+        worker = self._workers.get(job.worker_id)
+        if worker is None or job.id not in worker.in_flight:
+            return False
+        worker.send_input(job.id, given)
+        return True
+
+    def taken(self, job_id: str, count: int) -> None:
+        """The model has taken further inputs of a job."""
+        parts = self._parts.get(job_id)
+        if parts is not None and parts.inputs is not None:
+            parts.inputs.taken(count)
 
     def _send_singly(self, worker: Worker, jobs: Sequence[Job], now: float) -> None:
         """Send a batch that cannot be encoded but for the jobs that are to blame; those are refused."""
@@ -265,6 +289,8 @@ class Dispatcher:
     def _forget(self, parts: Parts, now: float) -> None:
         """Let go of a job that has its outcome (what was delivered stays readable)."""
         del self._parts[parts.job.id]
+        if parts.inputs is not None:
+            parts.inputs.end()
         self._metrics.observe_request(now - parts.job.submitted_at, by_default=parts.by_default)
         self._let_go(parts)
 

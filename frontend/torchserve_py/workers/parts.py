@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
+from torchserve_py.workers.inputs import Inputs
 
 
 class Part(NamedTuple):
@@ -51,7 +52,7 @@ class Parts:
     Every job ends in one of three ways: a part with ``more`` false, `JobFailed`, or `cancel` by the reader.
     """
 
-    __slots__ = ("_buffer", "_buffered_bytes", "_failure", "_reader", "_waiter", "by_default", "ended", "job")
+    __slots__ = ("_buffer", "_buffered_bytes", "_failure", "_reader", "_waiter", "by_default", "ended", "inputs", "job")
 
     def __init__(self, job: Job, reader: ReaderEvents, *, by_default: bool = False) -> None:
         self.job = job
@@ -59,6 +60,8 @@ class Parts:
         self.by_default = by_default
         #: Whether the last part, or a failure, has arrived (it may still wait to be read).
         self.ended = False
+        #: Where its further inputs go, if the job takes several.
+        self.inputs: Inputs | None = None
         self._reader = reader
         self._buffer: deque[Part] | None = None
         self._buffered_bytes = 0
@@ -99,6 +102,16 @@ class Parts:
         self._buffered_bytes -= size
         self._reader.was_read(self)
         return arrived
+
+    async def send_input(self, body: bytes, *, more: bool) -> None:
+        """Pass a further input on, once there is room for it; does nothing when the job has ended.
+
+        Raises:
+            ValueError: The job was not submitted as one that takes several.
+        """
+        if self.inputs is None:
+            raise ValueError(f"job {self.job.id} takes no further inputs")
+        await self.inputs.send(body, more=more)
 
     def cancel(self) -> None:
         """Give up: the reader is gone. Does nothing once the job has ended."""

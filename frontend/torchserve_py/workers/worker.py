@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
 from torchserve_py.workers.by_hand import HandStarted
 from torchserve_py.workers.connection import Connection
+from torchserve_py.workers.inputs import Input
 from torchserve_py.workers.job_clocks import JobClocks
 from torchserve_py.workers.lifecycle import WorkerEvent, WorkerState, next_state
 from torchserve_py.workers.listener import WorkerListener
@@ -23,7 +25,10 @@ from ts.protocol.frames import encode
 from ts.protocol.messages import (
     CANCEL,
     END_SEQUENCE,
+    HEALTH,
+    HEALTHY,
     HEARTBEAT_CHANNEL,
+    INPUT,
     LOAD,
     LOADED,
     METRICS,
@@ -31,6 +36,7 @@ from ts.protocol.messages import (
     PONG,
     RESULTS,
     STOP,
+    TAKEN,
     Hello,
     Load,
     Loaded,
@@ -43,6 +49,8 @@ logger = logging.getLogger(__name__)
 _LINGER = 1.0
 #: How often a worker's limits are checked: this many times in the shortest of them, but at least once a second.
 _CHECKS_PER_LIMIT = 5
+#: Where an `InferRow` tells that further inputs follow.
+MORE_INPUT = 5
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,9 @@ class WorkerOwner(Protocol):
 
     def results(self, worker: Worker, rows: list[list[Any]], handler_seconds: float) -> None:
         """Take result rows, see `ts.protocol.messages.ResultRow`."""
+
+    def taken(self, job_id: str, count: int) -> None:
+        """Note that the model has taken so many further inputs of a job."""
 
     def model_metrics(self, entries: list[list[Any]]) -> None:
         """Take metrics that the handler has emitted."""
@@ -108,6 +119,8 @@ class Worker:
         self.disconnected = asyncio.Event()
         #: What the jobs in flight are told when the worker is lost.
         self.loss_cause = Cause.worker_died
+        #: What the model tells about itself, once it is loaded; see `ts.protocol.messages.Loaded`.
+        self.declares: Mapping[str, Any] = {}
         self._launch, self._load, self._limits = launch, load, limits
         self._listener, self._owner = listener, owner
         self._process: WorkerProcess | HandStarted | None = None
@@ -119,6 +132,8 @@ class Worker:
         self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loaded: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
         self._paused = False
+        self._probe_numbers = itertools.count()
+        self._probes: dict[int, asyncio.Future[bool]] = {}
         self._clocks = JobClocks() if load["asynchronous"] else None
         self._last_heard = 0.0
         self._kill_reason = ""
@@ -157,6 +172,7 @@ class Worker:
             raise
         finally:
             self._listener.forget(token)
+        self.declares = loaded["declares"]
         self._advance(WorkerEvent.LOADED)
         self._ranks.start_listening(time.monotonic())
         self._watcher = asyncio.create_task(self._watch())
@@ -201,7 +217,8 @@ class Worker:
         job_ids = [job.id for job in jobs]
         self.in_flight.update(job_ids)
         if self._clocks is not None:
-            self._clocks.sent(job_ids, now)
+            # A job that takes several inputs lasts as long as its client likes.
+            self._clocks.sent([job.id for job in jobs if not job.payload[MORE_INPUT]], now)
         if self._paused:  # what slow readers hold back must not hold back the new jobs
             self.resume()
         self._ranks.send_request(buffers)
@@ -209,6 +226,24 @@ class Worker:
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Tell the worker to drop rows that it has."""
         self._ranks.cancel(encode([CANCEL, list(job_ids)]))
+
+    def send_input(self, job_id: str, given: Input) -> None:
+        """Send a further input of a job that it has."""
+        more, body = given
+        self._ranks.send_request(encode([INPUT, job_id, more, body]))
+
+    async def check_health(self, limit: float) -> bool:
+        """Ask the model whether it is healthy; one that does not answer within ``limit`` seconds is not."""
+        if not self.ready:
+            return False
+        number = next(self._probe_numbers)
+        answer = self._probes[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._ranks.send_request(encode([HEALTH, number]))
+            await asyncio.wait([answer, self.ended], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            return answer.done() and answer.result()
+        finally:
+            del self._probes[number]
 
     def end_sequence(self, sequence_id: str, reason: str) -> None:
         """Tell the handler that a sequence is over."""
@@ -264,6 +299,12 @@ class Worker:
             if self._clocks is not None:
                 self._clocks.heard(message[1], self._last_heard)
             self._owner.results(self, message[1], message[2])
+        elif kind == TAKEN:
+            self._owner.taken(message[1], message[2])
+        elif kind == HEALTHY:
+            probe = self._probes.get(message[1])
+            if probe is not None and not probe.done():
+                probe.set_result(bool(message[2]))
         elif kind == METRICS:
             self._owner.model_metrics(message[1])
         elif kind == LOADED and not self._loaded.done():

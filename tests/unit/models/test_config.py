@@ -32,6 +32,7 @@ maxSequenceJobQueueSize: 10
 maxNumSequence: 32
 onExpiredSequence: restart
 asyncCommunication: false
+concurrencyTarget: 50
 useVenv: true
 handler:
   model_path: /models/llama
@@ -79,6 +80,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         max_num_sequence=32,
         on_expired_sequence="restart",
         async_communication=False,
+        concurrency_target=50,
         use_venv=True,
         raw=yaml.safe_load(COMPLETE),
     )

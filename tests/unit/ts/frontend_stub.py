@@ -17,7 +17,7 @@ from ts.runtimes.torchserve_handler import TorchServeHandler
 
 BACKEND = Path(__file__).parents[3] / "backend"
 DEADLINE_SECONDS = 20.0
-OK = {"ok": True, "status": 200, "message": "", "traceback": ""}
+OK = {"ok": True, "status": 200, "message": "", "traceback": "", "declares": {}}
 
 
 def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -
 
 def row(job_id: str, body: Any = b"", content_type: str | None = None, headers: Any = ()) -> list[Any]:
     """Return an infer row."""
-    return [job_id, headers, content_type, body]
+    return [job_id, headers, content_type, body, None, False]
 
 
 class Peer:

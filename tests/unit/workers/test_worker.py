@@ -90,7 +90,7 @@ class Bench:
         return Worker("1", "W-1-m_1.0", launch, load, limits, self.listener, self.owner)
 
     def send(self, worker: Worker, body: bytes) -> None:
-        job = Job("j", payload=("j", (), "text/plain", body))
+        job = Job("j", payload=("j", (), "text/plain", body, None, False))
         worker.send([job], asyncio.get_running_loop().time())
 
 

@@ -1,0 +1,40 @@
+"""What the contracts other than TorchServe's say in their own files about how a model is to be served.
+
+Each module reads its contract's files in a model's folder: ``configure(model_dir, yaml)`` returns a `Configured`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from torchserve_py.archive.contract import MLSERVER, TRUSS
+from torchserve_py.models.config import ModelConfig
+
+_MODULES: Final = {TRUSS: "torchserve_py.models.contracts.truss", MLSERVER: "torchserve_py.models.contracts.mlserver"}
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """A model's configuration with what its contract's files say; `model-config.yaml` wins where both say something.
+
+    ``name`` and ``version`` are what these files call the model, None where they do not.
+    """
+
+    config: ModelConfig
+    name: str | None = None
+    version: str | None = None
+
+
+def configure(contract: str, model_dir: Path, yaml: ModelConfig) -> Configured:
+    """Complete the configuration of the model in a folder by what its contract's own files say.
+
+    Raises:
+        InvalidModelConfig: They cannot be used, or contradict each other.
+    """
+    if contract not in _MODULES:
+        return Configured(yaml)
+    configured: Configured = importlib.import_module(_MODULES[contract]).configure(model_dir, yaml)
+    return configured

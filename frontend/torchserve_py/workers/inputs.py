@@ -1,0 +1,61 @@
+"""The request side of a job that takes several inputs: a door writes them, the worker that has the job gets them.
+
+A model that is slower than its client slows the client down: only so many inputs may be under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+#: Inputs of one job that may wait for the model, in the frontend, in the socket and in the worker together.
+MAX_UNTAKEN: Final = 16
+
+#: ``(more, body)``; ``more`` tells whether others follow.
+Input = tuple[bool, bytes]
+
+
+class Inputs:
+    """The further inputs of one job. Those that come before the job has a worker are held.
+
+    Args:
+        pass_on: Sends one to the worker; returns False while there is no worker.
+    """
+
+    def __init__(self, pass_on: Callable[[Input], bool]) -> None:
+        self._pass_on = pass_on
+        self._held: list[Input] = []
+        self._untaken = 0
+        self._ended = False
+        self._room: asyncio.Future[None] | None = None
+
+    async def send(self, body: bytes, *, more: bool) -> None:
+        """Pass an input on, once there is room for it; does nothing when the job has ended."""
+        while self._untaken >= MAX_UNTAKEN and not self._ended:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+        if self._ended:
+            return
+        self._untaken += 1
+        if self._held or not self._pass_on((more, body)):
+            self._held.append((more, body))
+
+    def take_held(self) -> Sequence[Input]:
+        """Return what was held: the job has a worker now."""
+        held, self._held = self._held, []
+        return held
+
+    def taken(self, count: int) -> None:
+        """The model has taken some."""
+        self._untaken -= count
+        self._wake()
+
+    def end(self) -> None:
+        """The job has ended: nobody takes any more."""
+        self._ended = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
