@@ -1,4 +1,4 @@
-"""The further inputs of a job: held until it has a worker, no more under way than the model can take, none after its end."""
+"""Further inputs of a job: held until it has a worker, never more than the model can take, none after its end."""
 
 from __future__ import annotations
 
