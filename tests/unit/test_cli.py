@@ -69,8 +69,9 @@ def start(home, *argv):
 
 
 def start_launcher(home, *argv, **environ):
-    """Start a launcher process."""
+    """Start a launcher process; it takes SIGHUP as usual, even where the tests run under nohup."""
     code = (
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL);"
         "import sys; from pathlib import Path; from torchserve_py.cli import Launcher;"
         "sys.exit(Launcher(sys.argv[1:], module='fake_server', pid_path=Path('pid')).run())"
     )
