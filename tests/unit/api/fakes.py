@@ -17,6 +17,7 @@ from torchserve_py.models.errors import DefaultVersionInUse, DefaultVersionNotFo
 from torchserve_py.models.registry import RegisterResult, ScaleResult
 from torchserve_py.scheduling.job import Job
 from torchserve_py.settings import Settings
+from torchserve_py.workers.inputs import Input, Inputs
 from torchserve_py.workers.parts import Part, Parts
 
 ANY_PORT = Address("http", "127.0.0.1", 0)
@@ -34,6 +35,7 @@ CONFIG = EffectiveConfig(
     use_job_ticket=False,
     continuous=False,
     async_communication=False,
+    concurrency_target=1024,
     stateful=False,
     sequence_max_idle_ms=0,
     sequence_timeout_ms=0,
@@ -85,6 +87,8 @@ class Call:
     ends_sequence: bool
     by_default: bool
     parts: Parts
+    protocol: str | None = None
+    more_input: bool = False
 
     def part(
         self,
@@ -137,6 +141,9 @@ class FakeModel:
         self.submitted = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.metadata: Any = None
+        self.contract = "torchserve"
+        self.declared: dict[str, Any] = {}
+        self.inputs: list[Input] = []
 
     def submit(
         self,
@@ -149,11 +156,26 @@ class FakeModel:
         ends_sequence: bool = False,
         alone: bool = False,
         by_default: bool = False,
+        protocol: str | None = None,
+        more_input: bool = False,
     ) -> Parts:
         assert not alone
         job = Job(f"job-{len(self.calls)}", sequence_id=sequence_id)
         parts = Parts(job, self)
-        call = Call(headers, body, content_type, sequence_id, starts_sequence, ends_sequence, by_default, parts)
+        if more_input:
+            parts.inputs = Inputs(lambda given: self.inputs.append(given) is None)
+        call = Call(
+            headers,
+            body,
+            content_type,
+            sequence_id,
+            starts_sequence,
+            ends_sequence,
+            by_default,
+            parts,
+            protocol,
+            more_input,
+        )
         self.calls.append(call)
         self.submitted.set()
         self.behave(call)
