@@ -6,22 +6,37 @@ from pathlib import Path
 
 import grpc_tools.protoc
 import pytest
+from google.protobuf import descriptor_pool
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from torchserve_py.api.grpc import protos
+from ts.open_inference import protos as worker_protos
+from ts.open_inference.protos import infer_pb2
 
-PACKAGE = "torchserve_py.api.grpc.protos"
-DEFINITIONS = sorted(Path(protos.__file__).parent.glob("*.proto"))
+PACKAGES = (protos, worker_protos)
+DEFINITIONS = [
+    (package.__name__, definition)
+    for package in PACKAGES
+    for definition in sorted(Path(package.__file__).parent.glob("*.proto"))
+]
 
 
-@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda path: path.stem)
-def test_stubs_say_what_the_definition_says(definition, tmp_path):
-    sources = definition.parents[len(PACKAGE.split("."))]
+def clear_json_names(message):
+    """Take away what only one of the two forms has."""
+    for field in message.field:
+        field.ClearField("json_name")
+    for nested in message.nested_type:
+        clear_json_names(nested)
+
+
+@pytest.mark.parametrize(("package", "definition"), DEFINITIONS, ids=[path.stem for _, path in DEFINITIONS])
+def test_stubs_say_what_the_definition_says(package, definition, tmp_path):
+    roots = {Path(each.__file__).parents[len(each.__name__.split("."))] for each in PACKAGES}
     out = tmp_path / "descriptors"
     status = grpc_tools.protoc.main(
         [
             "protoc",
-            f"--proto_path={sources}",
+            *(f"--proto_path={root}" for root in roots),
             f"--proto_path={distribution('googleapis-common-protos').locate_file('')}",
             f"--proto_path={Path(grpc_tools.__file__).parent / '_proto'}",
             f"--descriptor_set_out={out}",
@@ -30,13 +45,19 @@ def test_stubs_say_what_the_definition_says(definition, tmp_path):
     )
     assert status == 0
     (compiled,) = FileDescriptorSet.FromString(out.read_bytes()).file
-    module = import_module(f"{PACKAGE}.{definition.stem}_pb2")
+    module = import_module(f"{package}.{definition.stem}_pb2")
     checked_in = FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
     for each in (compiled, checked_in):
         for message in each.message_type:
-            for field in (*message.field, *(field for nested in message.nested_type for field in nested.field)):
-                field.ClearField("json_name")  # only one of the two has it
+            clear_json_names(message)
     assert checked_in == compiled, "run scripts/generate-stubs"
-    stubs = import_module(f"{PACKAGE}.{definition.stem}_pb2_grpc")
     for service in compiled.service:
+        stubs = import_module(f"{package}.{definition.stem}_pb2_grpc")
         assert {method.name for method in service.method} <= set(dir(getattr(stubs, f"{service.name}Servicer")))
+
+
+def test_clients_of_the_same_messages_may_be_imported_in_one_process():
+    name = infer_pb2.ModelInferRequest.DESCRIPTOR.full_name
+    assert name == "inference.ModelInferRequest"
+    with pytest.raises(KeyError):  # it is theirs to add
+        descriptor_pool.Default().FindMessageTypeByName(name)

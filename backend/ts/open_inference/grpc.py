@@ -1,0 +1,231 @@
+"""The gRPC form of requests and responses: serialized ``inference.ModelInferRequest`` and ``ModelInferResponse``.
+
+A response is raw (``raw_output_contents``) or typed (``contents``) as its client can read it: typed for those who sent
+typed contents and nothing that only Triton's clients send, raw for all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from ts.open_inference.protos import infer_pb2
+from ts.open_inference.receive import Headers
+from ts.open_inference.tensors import DATATYPES, FLOATS, check, flat_list, raw_bytes
+from ts.open_inference.types import InferenceRequest, InferenceResponse, Parameters, RequestedOutput, Tensor
+from ts.protocol.frames import Buffer
+from ts.runtimes.errors import Failure
+
+#: Where the typed form has the elements of a datatype; FP16 and BF16 have no such place.
+_CONTENTS: Final = {
+    "BOOL": "bool_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+_INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
+#: What only Triton's clients send, who read the raw form and no other; and what begins with `triton_`.
+_TRITON_KEYS: Final = frozenset(("sequence_id", "sequence_start", "sequence_end", "priority", "timeout"))
+_TRITON_PREFIX: Final = "triton_"
+#: The tag of ModelInferResponse.raw_output_contents.
+_RAW_OUTPUT: Final = b"\x32"
+_NAN: Final = float("nan")
+
+
+class GrpcRequest:
+    """A request that came over gRPC; a `ts.open_inference.receive.Received`.
+
+    Attributes:
+        headers: The call's metadata.
+        request: The request.
+        answers_raw: Whether its client reads the raw form.
+    """
+
+    __slots__ = ("answers_raw", "headers", "request")
+
+    def __init__(self, headers: Sequence[tuple[Any, Any]], request: InferenceRequest, *, answers_raw: bool) -> None:
+        self.headers = headers
+        self.request = request
+        self.answers_raw = answers_raw
+
+    def encode(self, response: InferenceResponse) -> tuple[Headers, Buffer]:
+        """Return the trailing metadata and the serialized message for a response.
+
+        The parameter ``headers`` becomes metadata. Of the others those are sent that gRPC has a type for: truth values,
+        integers, floats and text.
+
+        Raises:
+            Failure: The client asked for an output that is not there, or a value is nothing of its type.
+        """
+        message = infer_pb2.ModelInferResponse()
+        outputs = _requested(response.outputs, self.request.outputs)
+        headers = response.parameters.get("headers")
+        raw = self.answers_raw or any(output.datatype not in _CONTENTS for output in outputs)
+        try:
+            message.model_name = response.model_name
+            message.model_version = response.model_version or ""
+            message.id = (self.request.id if response.id is None else response.id) or ""
+            _set_parameters(message.parameters, response.parameters)
+            for output in outputs:
+                sent = message.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
+                _set_parameters(sent.parameters, output.parameters)
+                if not raw:
+                    getattr(sent.contents, _CONTENTS[output.datatype]).extend(_elements(output))
+        except (TypeError, ValueError) as error:
+            raise Failure(500, f"The response cannot be sent over gRPC: {error}") from error
+        body = message.SerializeToString()
+        if raw:
+            body = b"".join((body, *_raw_contents(outputs)))
+        return _headers(headers), body
+
+
+def receive(headers: Sequence[tuple[Any, Any]], body: bytes) -> GrpcRequest:
+    """Decode a serialized ``ModelInferRequest``.
+
+    Raises:
+        Failure: It is none, or its tensors are not as they say.
+    """
+    try:
+        message = infer_pb2.ModelInferRequest.FromString(body)
+    except DecodeError as error:
+        raise Failure(400, f"The message is no inference.ModelInferRequest: {error}") from error
+    raw = message.raw_input_contents
+    if raw and len(raw) != len(message.inputs):
+        raise Failure(
+            400,
+            f"raw_input_contents has {len(raw)} entries for {len(message.inputs)} inputs; it needs one for each.",
+        )
+    inputs = [_input(sent, raw[index] if raw else None) for index, sent in enumerate(message.inputs)]
+    outputs = [RequestedOutput(sent.name, _parameters(sent.parameters)) for sent in message.outputs]
+    for output in outputs:
+        _refuse_unsupported(f"output {output.name!r}", output.parameters)
+    parameters = _parameters(message.parameters)
+    request = InferenceRequest(
+        message.model_name, message.model_version, message.id or None, parameters, inputs, outputs or None
+    )
+    answers_raw = bool(raw) or not any(len(each.data) for each in inputs) or _is_tritons(parameters)
+    return GrpcRequest(headers, request, answers_raw=answers_raw)
+
+
+def _is_tritons(parameters: Parameters) -> bool:
+    return any(key in _TRITON_KEYS or key.startswith(_TRITON_PREFIX) for key in parameters)
+
+
+def _input(sent: infer_pb2.ModelInferRequest.InferInputTensor, raw: bytes | None) -> Tensor:
+    parameters = _parameters(sent.parameters)
+    _refuse_unsupported(f"input {sent.name!r}", parameters)
+    shape = list(sent.shape)
+    if any(size < 0 for size in shape):
+        raise Failure(400, f"Input {sent.name!r} has the shape {shape}; no dimension may be negative.")
+    data: list[Any] | bytes
+    if raw is None:
+        data = _typed_data(sent)
+    elif sent.HasField("contents") and sent.contents.ByteSize():
+        raise Failure(400, f"Input {sent.name!r} has contents, and the request has raw_input_contents; use one form.")
+    else:
+        data = raw
+    tensor = Tensor(sent.name, sent.datatype, shape, data, parameters)
+    check(tensor)
+    return tensor
+
+
+def _typed_data(sent: infer_pb2.ModelInferRequest.InferInputTensor) -> list[Any]:
+    name = _CONTENTS.get(sent.datatype)
+    if name is None:
+        if sent.datatype not in DATATYPES:
+            return []  # `check` says so
+        raise Failure(400, f"Input {sent.name!r}: {sent.datatype} has no typed contents; use raw_input_contents.")
+    for field, _ in sent.contents.ListFields():
+        if field.name != name:
+            raise Failure(400, f"Input {sent.name!r} has {field.name}; {sent.datatype} belongs in {name}.")
+    return list(getattr(sent.contents, name))
+
+
+def _refuse_unsupported(where: str, parameters: Parameters) -> None:
+    for name, instead in (
+        ("shared_memory_region", "send tensors in the message"),
+        ("classification", "ask for the output itself"),
+    ):
+        if name in parameters:
+            raise Failure(501, f"The parameter {name} of {where} is not supported; {instead}.")
+
+
+def _parameters(sent: Mapping[str, infer_pb2.InferParameter]) -> Parameters:
+    values: Parameters = {}
+    for name, parameter in sent.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        if choice is not None:
+            values[name] = getattr(parameter, choice)
+    return values
+
+
+def _set_parameters(target: Any, parameters: Parameters) -> None:
+    for name, value in parameters.items():
+        match value:
+            case bool():
+                target[name].bool_param = value
+            case int() if _INT64_MIN <= value <= _INT64_MAX:
+                target[name].int64_param = value
+            case int() if 0 <= value <= _UINT64_MAX:
+                target[name].uint64_param = value
+            case float():
+                target[name].double_param = value
+            case str():
+                target[name].string_param = value
+            case _:
+                continue  # there is no type for it
+
+
+def _headers(headers: Any) -> Headers:
+    if not isinstance(headers, Mapping):
+        return []
+    return [(str(name).lower(), str(value)) for name, value in headers.items()]
+
+
+def _requested(outputs: Sequence[Tensor], wanted: Sequence[RequestedOutput] | None) -> Sequence[Tensor]:
+    """Return the outputs that the client wants, in the order in which it asked for them."""
+    if not wanted:
+        return outputs
+    by_name = {output.name: output for output in outputs}
+    missing = [output.name for output in wanted if output.name not in by_name]
+    if missing:
+        raise Failure(400, f"There is no output {missing[0]!r}; the model has answered with {sorted(by_name)}.")
+    return [by_name[output.name] for output in wanted]
+
+
+def _elements(output: Tensor) -> Iterable[Any]:
+    elements = flat_list(output)
+    if output.datatype == "BYTES":
+        return [element.encode() if isinstance(element, str) else bytes(element) for element in elements]
+    if output.datatype in FLOATS:
+        return [_NAN if element is None else element for element in elements]
+    return elements
+
+
+def _raw_contents(outputs: Sequence[Tensor]) -> Iterable[Buffer]:
+    """Yield the fields behind a serialized response that hold its data, without a further copy of them."""
+    for output in outputs:
+        data = raw_bytes(output)
+        size = data.nbytes if isinstance(data, memoryview) else len(data)
+        yield _RAW_OUTPUT
+        yield _varint(size)
+        yield data
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
