@@ -1,0 +1,240 @@
+"""From the JSON of a REST request, and the binary tensors behind it, to an `InferenceRequest`.
+
+The rules are those of the Open Inference Protocol and of its binary tensor data extension: ``null`` means absent, what
+is unknown is ignored, data may be nested or flat. A request that lacks what it must have, or has it in the wrong type,
+is answered with 422; one whose data do not fit what it says of them, with 400.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any, Final
+
+import orjson
+
+from ts.open_inference.tensors import DATATYPES, FLOATS, check, element_count
+from ts.open_inference.types import InferenceRequest, RequestedOutput, Tensor
+from ts.runtimes.errors import Failure
+
+#: What the elements of a datatype may be in JSON.
+_Kinds = frozenset[type]
+_NUMBERS: Final[_Kinds] = frozenset((int, float))
+_FLOAT_KINDS: Final[_Kinds] = frozenset((int, float, type(None)))
+_TEXT_KINDS: Final[_Kinds] = frozenset((str,))
+_INTEGER_KINDS: Final[_Kinds] = frozenset((int,))
+_BOOL_KINDS: Final[_Kinds] = frozenset((bool, int))
+_BITS: Final = {f"{sign}INT{bits}": bits for sign in ("", "U") for bits in (8, 16, 32, 64)}
+_BOUNDS: Final = {
+    name: (0, 2**bits - 1) if name[0] == "U" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    for name, bits in _BITS.items()
+}
+_SIZE: Final = "binary_data_size"
+
+
+def parse_object(text: bytes | memoryview) -> dict[str, Any]:
+    """Return the JSON object that a body holds.
+
+    Raises:
+        Failure: It is no JSON (400) or no object (422).
+    """
+    try:
+        document = orjson.loads(text)
+    except ValueError as error:
+        document = _parse_leniently(text, error)
+    if type(document) is not dict:
+        raise Failure(422, f"The request body must be a JSON object, it is {_kind(document)}.")
+    return document
+
+
+def read_request(document: Mapping[str, Any], binary: memoryview, job_id: str) -> InferenceRequest:
+    """Return the request that a JSON object describes.
+
+    Args:
+        document: The object.
+        binary: The binary tensors behind the JSON; empty if there are none.
+        job_id: What a request without an id is called.
+
+    Raises:
+        Failure: It describes none.
+    """
+    inputs = document.get("inputs")
+    if type(inputs) is not list:
+        missing = "is missing" if inputs is None else f"is {_kind(inputs)}"
+        raise Failure(422, f'The request must hold the list "inputs"; it {missing}.')
+    reader = _Inputs(binary)
+    tensors = [reader.read(each, number) for number, each in enumerate(inputs)]
+    reader.check_end()
+    outputs = document.get("outputs")
+    return InferenceRequest(
+        model_name="",
+        model_version="",
+        id=read_id(document) or job_id,
+        parameters=read_parameters(document, "The request"),
+        inputs=tensors,
+        outputs=_outputs(outputs) if outputs else None,
+    )
+
+
+def read_id(document: Mapping[str, Any]) -> str | None:
+    """Return the id of a request, None if it has none (or an empty one).
+
+    Raises:
+        Failure: It is no text.
+    """
+    given = document.get("id")
+    if given is None or given == "":
+        return None
+    if type(given) is not str:
+        raise Failure(422, f'The request\'s "id" must be a text, it is {_kind(given)}.')
+    return given
+
+
+def read_parameters(holder: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return the member ``parameters`` of a JSON object without what is null.
+
+    Raises:
+        Failure: It is no object.
+    """
+    parameters = holder.get("parameters")
+    if not parameters and (parameters is None or type(parameters) is dict):
+        return {}
+    if type(parameters) is not dict:
+        raise Failure(422, f'{what} has "parameters" that are {_kind(parameters)}; they must be an object.')
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+class _Inputs:
+    """Reads the inputs of one request in order, each with its share of the binary data."""
+
+    def __init__(self, binary: memoryview) -> None:
+        self._binary = binary
+        self._taken = 0
+
+    def read(self, item: Any, number: int) -> Tensor:
+        if type(item) is not dict:
+            raise Failure(422, f"Input number {number} must be a JSON object, it is {_kind(item)}.")
+        name = item.get("name")
+        if type(name) is not str:
+            raise Failure(422, f'Input number {number} must have a text as "name", it has {_kind(name)}.')
+        datatype = item.get("datatype")
+        if type(datatype) is not str or datatype not in DATATYPES:
+            known = ", ".join(DATATYPES)
+            raise Failure(422, f"Input {name!r} has the datatype {datatype!r}; known are {known}.")
+        shape = _shape(name, item.get("shape"))
+        parameters = read_parameters(item, f"Input {name!r}")
+        data = item.get("data")
+        if data is None or _SIZE in parameters:
+            tensor = Tensor(name, datatype, shape, self._take(name, data, parameters), parameters)
+            check(tensor)
+            return tensor
+        elements = _elements(name, datatype, data)
+        if len(elements) != element_count(shape):
+            wanted = element_count(shape)
+            raise Failure(400, f"Input {name!r} has {len(elements)} elements; the shape {shape} needs {wanted}.")
+        return Tensor(name, datatype, shape, elements, parameters)
+
+    def check_end(self) -> None:
+        """Refuse bytes that belong to no input."""
+        left = len(self._binary) - self._taken
+        if left:
+            raise Failure(400, f"There are {left} bytes behind the data of the last input.")
+
+    def _take(self, name: str, data: Any, parameters: dict[str, Any]) -> memoryview:
+        if "shared_memory_region" in parameters:
+            raise Failure(501, f"Input {name!r} lies in shared memory, which this server does not support.")
+        size = parameters.pop(_SIZE, None)
+        if size is None:
+            raise Failure(422, f'Input {name!r} must hold the list "data", or "{_SIZE}" among its parameters.')
+        if type(size) is not int or size < 0:
+            raise Failure(422, f'Input {name!r} has the "{_SIZE}" {size!r}; it must be an integer of at least 0.')
+        if data is not None:
+            raise Failure(422, f'Input {name!r} has both "data" and "{_SIZE}"; it must have one of them.')
+        end = self._taken + size
+        if end > len(self._binary):
+            left = len(self._binary) - self._taken
+            raise Failure(
+                400,
+                f"Input {name!r} announces {size} bytes of binary data; {left} are left behind the JSON, whose length "
+                "the header Inference-Header-Content-Length must give.",
+            )
+        part = self._binary[self._taken : end]
+        self._taken = end
+        return part
+
+
+def _shape(name: str, shape: Any) -> list[int]:
+    if type(shape) is not list or not all(type(size) is int and 0 <= size < 2**64 for size in shape):
+        raise Failure(422, f'Input {name!r} must have a list of integers of at least 0 as "shape", it has {shape!r}.')
+    return shape
+
+
+def _elements(name: str, datatype: str, given: Any) -> list[Any]:
+    """Return data, nested or flat, as the flat list of elements of that datatype."""
+    data: list[Any] = given if type(given) is list else [given]  # a single element is what MLServer takes, too
+    while data and type(data[0]) is list:
+        if any(type(each) is not list for each in data):
+            raise Failure(400, f"The data of input {name!r} are nested unevenly.")
+        data = list(chain.from_iterable(data))
+    kinds = set(map(type, data))
+    if datatype == "BYTES":
+        allowed = _TEXT_KINDS
+    elif datatype in FLOATS:
+        if kinds <= _NUMBERS:
+            return data
+        allowed = _FLOAT_KINDS
+    else:
+        allowed = _BOOL_KINDS if datatype == "BOOL" else _INTEGER_KINDS
+    if not kinds <= allowed:
+        wrong = next(each for each in data if type(each) not in allowed)
+        raise Failure(400, f"Input {name!r} holds {_kind(wrong)}, which is no {datatype}.")
+    if datatype in FLOATS:
+        return [math.nan if each is None else each for each in data]
+    if datatype == "BYTES" or not data:
+        return data
+    if datatype == "BOOL":
+        _check_bounds(name, datatype, data, 0, 1)
+        return [bool(each) for each in data] if int in kinds else data
+    _check_bounds(name, datatype, data, *_BOUNDS[datatype])
+    return data
+
+
+def _check_bounds(name: str, datatype: str, data: list[int], low: int, high: int) -> None:
+    for extreme in (min(data), max(data)):
+        if not low <= extreme <= high:
+            raise Failure(400, f"Input {name!r} holds {extreme}; {datatype} goes from {low} to {high}.")
+
+
+def _outputs(outputs: Any) -> list[RequestedOutput]:
+    if type(outputs) is not list:
+        raise Failure(422, f'The request\'s "outputs" must be a list, they are {_kind(outputs)}.')
+    requested = []
+    for number, each in enumerate(outputs):
+        name = each.get("name") if type(each) is dict else None
+        if type(name) is not str:
+            raise Failure(422, f'Requested output number {number} must be an object with a text as "name".')
+        parameters = read_parameters(each, f"Requested output {name!r}")
+        if "shared_memory_region" in parameters:
+            raise Failure(501, f"Output {name!r} is wanted in shared memory, which this server does not support.")
+        if "classification" in parameters:
+            raise Failure(501, f"Output {name!r} is wanted as classification, which this server does not support.")
+        requested.append(RequestedOutput(name, parameters))
+    return requested
+
+
+def _parse_leniently(text: bytes | memoryview, error: ValueError) -> Any:
+    """Parse what Python's own writer of JSON makes of NaN and infinities, which is not quite JSON."""
+    import json
+
+    try:
+        return json.loads(bytes(text))
+    except (ValueError, RecursionError):
+        raise Failure(400, f"The request body is no JSON: {error}.") from None
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    names: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
+    return names.get(type(value), "a number")

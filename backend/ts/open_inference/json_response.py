@@ -1,0 +1,139 @@
+"""From an `InferenceResponse` to the body of a REST answer: JSON, or JSON with binary tensors behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+
+from ts.open_inference.tensors import flat_list, raw_bytes
+from ts.open_inference.types import InferenceRequest, InferenceResponse, Tensor
+from ts.protocol.frames import Buffer
+from ts.runtimes.errors import Failure
+
+#: The request and response header with the length of the JSON before the binary tensors.
+LENGTH_HEADER: Final = "Inference-Header-Content-Length"
+_JSON_TYPE: Final = ("content-type", "application/json")
+_BINARY_TYPE: Final = ("content-type", "application/octet-stream")
+
+
+def selected_outputs(request: InferenceRequest, response: InferenceResponse) -> list[Tensor]:
+    """Return the outputs that the client asked for, in the response's order.
+
+    Raises:
+        Failure: One of them is not there.
+    """
+    if not request.outputs:
+        return response.outputs
+    wanted = {each.name for each in request.outputs}
+    outputs = [output for output in response.outputs if output.name in wanted]
+    if len(outputs) < len(wanted):
+        there = [output.name for output in response.outputs]
+        missing = ", ".join(repr(name) for name in sorted(wanted.difference(there)))
+        raise Failure(
+            400, f"The model has no output {missing}; its outputs are {', '.join(map(repr, there)) or 'none'}."
+        )
+    return outputs
+
+
+def write_response(
+    request: InferenceRequest, response: InferenceResponse, *, is_binary: Callable[[str], bool] | None, bare: bool
+) -> tuple[list[tuple[str, str]], Buffer]:
+    """Return headers and body.
+
+    Args:
+        request: What is answered.
+        response: The answer.
+        is_binary: Says of an output, by name, whether its data are wanted in the raw form; None if no output's are.
+        bare: Whether outputs go without parameters of their own, on which Triton's clients stumble.
+
+    Raises:
+        Failure: An output cannot be said in the form that was asked for.
+    """
+    outputs, raws = [], []
+    for tensor in selected_outputs(request, response):
+        output: dict[str, Any] = {"name": tensor.name, "shape": tensor.shape, "datatype": tensor.datatype}
+        if is_binary is not None and is_binary(tensor.name):
+            raw = raw_bytes(tensor)
+            size = raw.nbytes if isinstance(raw, memoryview) else len(raw)
+            output["parameters"] = {"binary_data_size": size}
+            raws.append(raw)
+        else:
+            if tensor.parameters and not bare:
+                output["parameters"] = tensor.parameters
+            output["data"] = json_elements(tensor)
+        outputs.append(output)
+    members, headers = _head(request, response)
+    if bare and not members["parameters"]:
+        del members["parameters"]
+    members["outputs"] = outputs
+    text = to_json(members)
+    if not any(raws):
+        return [_JSON_TYPE, *headers], text
+    return [_BINARY_TYPE, (LENGTH_HEADER, str(len(text))), *headers], b"".join([text, *raws])
+
+
+def write_event(request: InferenceRequest, response: InferenceResponse) -> bytes:
+    """Return a response as the one line of JSON that an event of a stream holds.
+
+    Raises:
+        Failure: An output cannot be said in JSON.
+    """
+    members, _ = _head(request, response)
+    if not members["parameters"]:
+        del members["parameters"]
+    members["outputs"] = [
+        {
+            "name": tensor.name,
+            "shape": tensor.shape,
+            "datatype": tensor.datatype,
+            **({"parameters": tensor.parameters} if tensor.parameters else {}),
+            "data": json_elements(tensor),
+        }
+        for tensor in selected_outputs(request, response)
+    ]
+    return to_json(members)
+
+
+def json_elements(tensor: Tensor) -> list[Any]:
+    """Return a tensor's elements as JSON has them.
+
+    Raises:
+        Failure: An element of BYTES is no text.
+    """
+    elements = flat_list(tensor)
+    if tensor.datatype != "BYTES":
+        return elements
+    try:
+        return [each if type(each) is str else bytes(each).decode() for each in elements]
+    except UnicodeDecodeError as error:
+        raise Failure(
+            400,
+            f"Output {tensor.name!r} holds bytes that are no UTF-8 text ({error.reason} at position {error.start}), "
+            'which JSON cannot hold: ask for it with "binary_data": true, or let the model encode it as base64.',
+        ) from error
+
+
+def to_json(members: dict[str, Any]) -> bytes:
+    """Return an object as compact JSON; NaN and infinities become null.
+
+    Raises:
+        Failure: It holds what JSON cannot say.
+    """
+    try:
+        return orjson.dumps(members, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError as error:
+        raise Failure(500, f"The response of the model cannot be said in JSON: {error}.") from error
+
+
+def _head(request: InferenceRequest, response: InferenceResponse) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Return what stands before the outputs, and the HTTP headers that the model set among the parameters."""
+    members: dict[str, Any] = {"model_name": response.model_name}
+    if response.model_version:
+        members["model_version"] = response.model_version
+    members["id"] = response.id or request.id
+    parameters = {name: value for name, value in response.parameters.items() if value is not None}
+    headers = parameters.pop("headers", None) or {}
+    members["parameters"] = parameters
+    return members, [(str(name), str(value)) for name, value in headers.items()]

@@ -1,0 +1,72 @@
+"""Where a runtime begins with an Open Inference request: from the wire row to the request, and back from a response.
+
+The row's protocol says in which form it came, and the response goes back in the form that the client asked for: JSON or
+binary over REST, typed or raw contents over gRPC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from ts.open_inference.types import InferenceRequest, InferenceResponse
+from ts.protocol.frames import Buffer
+from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, InferRow
+
+#: Names and values of response headers (over gRPC: trailing metadata).
+Headers = list[tuple[str, str]]
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+class Received(Protocol):
+    """A request, and how its client wants to be answered."""
+
+    request: InferenceRequest
+
+    def encode(self, response: InferenceResponse) -> tuple[Headers, Buffer]:
+        """Return headers and body for a response, with only the outputs that the client asked for.
+
+        Where the response has no id, it gets the request's.
+
+        Raises:
+            Failure: The client asked for an output that is not there, or the response cannot be said in its form.
+        """
+
+
+def receive(row: InferRow, declared: Mapping[str, Any] = _NOTHING) -> Received:
+    """Decode a row of one of the Open Inference protocols.
+
+    Args:
+        row: The row.
+        declared: What is known of the model: under ``inputs`` and ``outputs`` a list of mappings with ``name``,
+            ``datatype`` and ``shape``. The text form of ``generate`` and a raw body without JSON need it.
+
+    Raises:
+        Failure: What came is no request; the status says of which kind the mistake is.
+        ValueError: The row is of another protocol.
+    """
+    protocol = row[4]
+    if protocol == OPEN_INFERENCE_REST:
+        from ts.open_inference import rest
+
+        return rest.receive(row[1], row[3], declared, row[0])
+    if protocol == OPEN_INFERENCE_GRPC:
+        from ts.open_inference import grpc
+
+        return grpc.receive(row[1], row[3])
+    raise ValueError(f"the protocol {protocol!r} is none of Open Inference")
+
+
+def receive_input(first: Received, body: bytes) -> Received:
+    """Decode a further input of the job that ``first`` opened (gRPC only: over REST there is one input).
+
+    Raises:
+        Failure: What came is no request.
+        ValueError: The protocol knows no further inputs.
+    """
+    from ts.open_inference import grpc
+
+    if not isinstance(first, grpc.GrpcRequest):
+        raise ValueError("only gRPC has further inputs")
+    return grpc.receive(first.headers, body)

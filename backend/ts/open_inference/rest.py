@@ -1,0 +1,171 @@
+"""The REST form of the Open Inference Protocol: which of its dialects a request is in, and how it is to be answered.
+
+A request is JSON; or JSON with binary tensors behind it, where the header ``Inference-Header-Content-Length`` gives the
+length of the JSON; or, where that is 0, the bytes of the model's only input. The server tells in the pseudo header
+``:endpoint`` that a request came by another path than ``infer``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ts.open_inference.json_request import parse_object, read_request
+from ts.open_inference.json_response import LENGTH_HEADER, write_event, write_response
+from ts.open_inference.tensors import DATATYPES, check, element_count
+from ts.open_inference.types import InferenceRequest, InferenceResponse, Tensor
+from ts.protocol.frames import Buffer
+from ts.runtimes.errors import Failure
+
+#: The pseudo header with which the server tells the endpoint; it leaves it out for `INFER`.
+ENDPOINT: Final = ":endpoint"
+INFER: Final = "infer"
+INFER_STREAM: Final = "infer_stream"
+GENERATE: Final = "generate"
+GENERATE_STREAM: Final = "generate_stream"
+
+_LENGTH_NAME: Final = LENGTH_HEADER.lower().encode()
+_NO_BINARY: Final = memoryview(b"")
+
+
+class RestRequest:
+    """A request that came over REST.
+
+    Attributes:
+        request: What it asks for.
+    """
+
+    def __init__(self, request: InferenceRequest, endpoint: str, *, has_length: bool, all_binary: bool = False) -> None:
+        self.request = request
+        self._endpoint = endpoint
+        self._default = all_binary
+        self._by_name: dict[str, bool] = {}
+        self._bare = has_length
+        self._any_binary = all_binary
+        if request.parameters or request.outputs:
+            self._read_wishes(request)
+
+    def _read_wishes(self, request: InferenceRequest) -> None:
+        """Take the wishes about the form of the outputs out of the parameters, where no model is to find them."""
+        wish = _flag(request.parameters, "binary_data_output")
+        if wish is not None:
+            self._bare = True
+            self._default = self._any_binary = wish
+        for output in request.outputs or ():
+            own = _flag(output.parameters, "binary_data")
+            if own is not None:
+                self._bare = True
+                self._by_name[output.name] = own
+                self._any_binary |= own
+
+    def encode(self, response: InferenceResponse) -> tuple[list[tuple[str, str]], Buffer]:
+        """Return headers and body for a response; see `ts.open_inference.receive.Received`."""
+        if self._endpoint in (INFER_STREAM, GENERATE_STREAM):
+            return [], write_event(self.request, response)
+        binary = self._is_binary if self._any_binary and self._endpoint == INFER else None
+        return write_response(self.request, response, is_binary=binary, bare=self._bare)
+
+    def _is_binary(self, output: str) -> bool:
+        return self._by_name.get(output, self._default)
+
+
+class TextRequest:
+    """A request in the text form of ``generate`` or ``generate_stream``.
+
+    Attributes:
+        request: What it asks for.
+    """
+
+    def __init__(self, request: InferenceRequest, *, with_id: bool) -> None:
+        self.request = request
+        self._with_id = with_id
+
+    def encode(self, response: InferenceResponse) -> tuple[list[tuple[str, str]], Buffer]:
+        """Return headers and body for a response; see `ts.open_inference.receive.Received`."""
+        from ts.open_inference.text_dialect import write_text_response
+
+        body = write_text_response(self.request, response, with_id=self._with_id)
+        headers = response.parameters.get("headers") or {}
+        return [("content-type", "application/json"), *((str(k), str(v)) for k, v in headers.items())], body
+
+
+def receive(
+    headers: Sequence[tuple[Any, Any]], body: bytes, declared: Mapping[str, Any], job_id: str
+) -> RestRequest | TextRequest:
+    """Decode a request; see `ts.open_inference.receive.receive`.
+
+    Raises:
+        Failure: What came is no request.
+    """
+    endpoint, length = INFER, None
+    for name, value in headers:
+        if name == ENDPOINT:
+            endpoint = value
+        elif type(name) is bytes and len(name) == len(_LENGTH_NAME) and name.lower() == _LENGTH_NAME:
+            length = _length(value, len(body))
+    if length == 0:
+        return _receive_raw(memoryview(body), declared, endpoint, job_id)
+    if length is None or length == len(body):
+        document, binary = parse_object(body), _NO_BINARY
+    else:
+        whole = memoryview(body)
+        document, binary = parse_object(whole[:length]), whole[length:]
+    if endpoint in (GENERATE, GENERATE_STREAM) and document.get("inputs") is None:
+        return _receive_text(document, declared, job_id)
+    return RestRequest(read_request(document, binary, job_id), endpoint, has_length=length is not None)
+
+
+def _length(value: bytes, size: int) -> int:
+    if not value.isdigit() or int(value) > size:
+        shown = value.decode("latin-1")
+        raise Failure(400, f"{LENGTH_HEADER} is {shown!r}; it must be an integer from 0 to the body's {size} bytes.")
+    return int(value)
+
+
+def _receive_text(document: dict[str, Any], declared: Mapping[str, Any], job_id: str) -> TextRequest:
+    from ts.open_inference.text_dialect import TEXT_INPUT, read_text_request
+
+    if document.get(TEXT_INPUT) is None:
+        raise Failure(422, f'The request must hold "inputs" or "{TEXT_INPUT}".')
+    request = read_text_request(document, declared.get("inputs") or (), job_id)
+    return TextRequest(request, with_id=bool(document.get("id")))
+
+
+def _receive_raw(body: memoryview, declared: Mapping[str, Any], endpoint: str, job_id: str) -> RestRequest:
+    """The body is the data of the model's only input, and nothing else; all outputs are wanted in that form too."""
+    inputs: Sequence[Mapping[str, Any]] = declared.get("inputs") or ()
+    if len(inputs) != 1:
+        raise Failure(
+            400,
+            f"{LENGTH_HEADER} is 0, so that the body is the model's only input; but the model has declared "
+            f"{len(inputs)} inputs.",
+        )
+    (only,) = inputs
+    name, datatype = only["name"], only["datatype"]
+    if datatype == "BYTES":
+        tensor = Tensor(name, datatype, [1] * max(len(only["shape"]), 1), [bytes(body)])
+    else:
+        shape = _raw_shape([int(size) for size in only["shape"]], body, DATATYPES[datatype].size, declared)
+        tensor = Tensor(name, datatype, shape, body)
+        check(tensor)
+    request = InferenceRequest("", "", job_id, {}, [tensor])
+    return RestRequest(request, endpoint, has_length=True, all_binary=True)
+
+
+def _raw_shape(shape: list[int], body: memoryview, size: int, declared: Mapping[str, Any]) -> list[int]:
+    if shape and shape[0] < 0 and declared.get("max_batch_size"):
+        shape[0] = 1
+    variable = [place for place, length in enumerate(shape) if length < 0]
+    if len(variable) > 1:
+        raise Failure(400, f"A body without JSON does not say which shape it has: the model's input is {shape}.")
+    if variable:
+        fixed = element_count([length for length in shape if length >= 0]) * size
+        shape[variable[0]] = len(body) // fixed if fixed else 0
+    return shape
+
+
+def _flag(parameters: dict[str, Any], name: str) -> bool | None:
+    value = parameters.pop(name, None)
+    if value is None or type(value) is bool:
+        return value
+    raise Failure(422, f'The parameter "{name}" must be true or false, it is {value!r}.')
