@@ -46,7 +46,7 @@ async def serve(port: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     server = aio.server()
-    stubs.add_InferenceAPIsServiceServicer_to_server(Echo(), server)
+    stubs.add_InferenceAPIsServiceServicer_to_server(Echo(), server)  # type: ignore[no-untyped-call]
     server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     await stop.wait()

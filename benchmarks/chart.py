@@ -1,4 +1,4 @@
-"""A bar chart as SVG text: how many times better than TorchServe, one bar per figure, with the goal as a mark."""
+"""A bar chart as SVG text: how many times better than another server, one bar per figure, with the goal as a mark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BAR_HEIGHT = 16
 
 @dataclass(frozen=True)
 class Bar:
-    """One figure: how many times better it is than TorchServe's, and how many times it should be."""
+    """One figure: how many times better it is than the other server's, and how many times it should be."""
 
     label: str
     times: float
@@ -35,7 +35,7 @@ def draw(bars: list[Bar]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="system-ui, sans-serif" font-size="13">',
         f'<rect width="{width}" height="{height}" rx="8" fill="#ffffff"/>',
-        '<text x="16" y="24" font-size="15" font-weight="600" fill="#1f2933">Times better than TorchServe 0.12 '
+        '<text x="16" y="24" font-size="15" font-weight="600" fill="#1f2933">Times better than the other server '
         '<tspan font-weight="400" fill="#61707f">(the mark is the goal)</tspan></text>',
     ]
     bottom = TOP + ROW * len(bars)

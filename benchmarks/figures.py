@@ -1,60 +1,55 @@
-"""The figures that are compared: for each, the model, the load, how its value is read, and the ratio that is wanted."""
+"""The figures that are compared: for each, the model, the load, how its value is read, its rival, the ratio wanted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.archives import ECHO_HANDLER, STATEFUL_HANDLER, STREAM_HANDLER, BenchmarkModel
+from benchmarks import torchserve_loads as torchserve
+from benchmarks.benchmark_models import BenchmarkModel
 from benchmarks.loads import Load, LoadResult
+from benchmarks.results import BARE_AIOHTTP, BARE_GRPC, TORCHSERVE
 from benchmarks.servers import Server
 
-STREAM_CHUNKS = 100
-SEQUENCES = 32
-MEBIBYTE = 1 << 20
 
-ECHO = BenchmarkModel("echo", ECHO_HANDLER, {"batchSize": 1}, b"x", b"x")
-ECHO_BATCHES = BenchmarkModel("echo", ECHO_HANDLER, {"batchSize": 8, "maxBatchDelay": 5}, b"x", b"x")
-STREAM = BenchmarkModel("stream", STREAM_HANDLER, {"batchSize": 1}, b"x", b"token " * STREAM_CHUNKS)
-STATEFUL = BenchmarkModel(
-    "stateful",
-    STATEFUL_HANDLER,
-    {
-        "batchSize": SEQUENCES,
-        "maxBatchDelay": 5,  # ms; TorchServe is fastest with about this
-        "sequenceBatching": True,
-        "sequenceMaxIdleMSec": 300_000,
-        "maxNumSequence": 2 * SEQUENCES,
-        "maxSequenceJobQueueSize": 8,
-    },
-    b"2",
-    b"2",
-    {"ts_request_sequence_id": "first"},
-)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One line of the comparison. `goal`: this server's value over TorchServe's; a lower limit, or an upper one."""
+    """One line of the comparison. `goal`: this server's value over the rival's; a lower limit, or an upper one."""
 
     name: str
     title: str
     unit: str
     goal: float
-    higher_is_better: bool
+    higher_is_better: bool = True
+    rival: str | None = TORCHSERVE
 
 
-@dataclass(frozen=True)
+def _requests(result: LoadResult) -> float:
+    return result.requests_per_second
+
+
+def _chunks(result: LoadResult) -> float:
+    return result.requests_per_second * torchserve.STREAM_CHUNKS
+
+
+def _median(result: LoadResult) -> float:
+    if result.median_ms is None:
+        raise ValueError("this load tells no median")
+    return result.median_ms
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoadFigure(Figure):
-    """Read from runs of wrk against servers that stay up; with a yardstick, also against a bare aiohttp application."""
+    """Read from runs of a load against servers that stay up; with a yardstick, also against that bare application."""
 
     model: BenchmarkModel
     load: Load
-    read: Callable[[LoadResult], float]
-    yardstick: bool = False
+    read: Callable[[LoadResult], float] = _requests
+    yardstick: str | None = None
+    goal_is_for_the_value: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StartFigure(Figure):
     """Read from a server that has just been started and has answered its first prediction."""
 
@@ -62,43 +57,58 @@ class StartFigure(Figure):
     read: Callable[[Server], float]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SchedulerFigure(Figure):
-    """The scheduler alone. TorchServe has nothing to put beside it: the goal is for the value itself."""
+    """The scheduler alone. Others have nothing to put beside it: the goal is for the value itself."""
 
 
 FIGURES: tuple[Figure, ...] = (
     LoadFigure(
-        "echo", "echo, batch 1, 32 connections", "req/s", 4.0, True,
-        ECHO, Load(32, "x"), lambda result: result.requests_per_second, yardstick=True,
+        name="echo", title="echo, batch 1, 32 connections", unit="req/s", goal=4.0,
+        model=torchserve.ECHO, load=torchserve.http(torchserve.ECHO, 32), yardstick=BARE_AIOHTTP,
     ),
     LoadFigure(
-        "echo-batches", "echo, batches of 8, 32 connections", "req/s", 3.0, True,
-        ECHO_BATCHES, Load(32, "x"), lambda result: result.requests_per_second,
+        name="echo-batches", title="echo, batches of 8, 32 connections", unit="req/s", goal=3.0,
+        model=torchserve.ECHO_BATCHES, load=torchserve.http(torchserve.ECHO_BATCHES, 32),
     ),
     LoadFigure(
-        "sequences", "32 sequences, batches of 32", "steps/s", 3.0, True,
-        STATEFUL, Load(SEQUENCES, "2", sequences=True), lambda result: result.requests_per_second,
+        name="sequences", title="32 sequences, batches of 32", unit="steps/s", goal=3.0,
+        model=torchserve.STATEFUL, load=torchserve.sequences(),
     ),
     LoadFigure(
-        "latency", "echo, 1 connection, median", "ms", 0.4, False,
-        ECHO, Load(1, "x"), lambda result: result.median_ms, yardstick=True,
+        name="latency", title="echo, 1 connection, median", unit="ms", goal=0.4, higher_is_better=False,
+        model=torchserve.ECHO, load=torchserve.http(torchserve.ECHO, 1), read=_median, yardstick=BARE_AIOHTTP,
     ),
     LoadFigure(
-        "stream", "stream of 100 chunks, 8 clients", "chunks/s", 3.0, True,
-        STREAM, Load(8, "x"), lambda result: result.requests_per_second * STREAM_CHUNKS,
+        name="stream", title="stream of 100 chunks, 8 clients", unit="chunks/s", goal=3.0,
+        model=torchserve.STREAM, load=torchserve.http(torchserve.STREAM, 8), read=_chunks,
     ),
     LoadFigure(
-        "megabyte", "1 MB echo, 8 connections", "req/s", 2.0, True,
-        ECHO, Load(8, "x", MEBIBYTE), lambda result: result.requests_per_second,
+        name="megabyte", title="1 MB echo, 8 connections", unit="req/s", goal=2.0,
+        model=torchserve.ECHO, load=torchserve.http(torchserve.ECHO, 8, b"x" * torchserve.MEBIBYTE),
+    ),
+    LoadFigure(
+        name="grpc", title="gRPC echo, batch 1, 32 calls", unit="calls/s", goal=3.0,
+        model=torchserve.ECHO, load=torchserve.predictions(torchserve.ECHO, 32), yardstick=BARE_GRPC,
+    ),
+    LoadFigure(
+        name="grpc-batches", title="gRPC echo, batches of 8, 32 calls", unit="calls/s", goal=1.0,
+        model=torchserve.ECHO_BATCHES, load=torchserve.predictions(torchserve.ECHO_BATCHES, 32),
+    ),
+    LoadFigure(
+        name="grpc-stream", title="gRPC stream of 100 messages, 8 clients", unit="messages/s", goal=2.0,
+        model=torchserve.STREAM, load=torchserve.stream_predictions(8), read=_chunks, yardstick=BARE_GRPC,
     ),
     StartFigure(
-        "memory", "memory of server and one torch-free worker", "MB", 0.3, False,
-        ECHO, lambda server: server.memory() / 1e6,
+        name="memory", title="memory of server and one torch-free worker", unit="MB", goal=0.3, higher_is_better=False,
+        model=torchserve.ECHO, read=lambda server: server.memory() / 1e6,
     ),
     StartFigure(
-        "start", "start to first prediction", "s", 0.35, False,
-        ECHO, lambda server: server.start_seconds,
+        name="start", title="start to first prediction", unit="s", goal=0.35, higher_is_better=False,
+        model=torchserve.ECHO, read=lambda server: server.start_seconds,
     ),
-    SchedulerFigure("scheduler", "cost of a step with 100,000 open sequences against 100", "×", 1.3, False),
+    SchedulerFigure(
+        name="scheduler", title="cost of a step with 100,000 open sequences against 100", unit="×", goal=1.3,
+        higher_is_better=False, rival=None,
+    ),
 )  # fmt: skip

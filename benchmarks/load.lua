@@ -1,9 +1,9 @@
 -- wrk posts the same request over and over and prints one line of JSON at the end.
 --
---   wrk -s load.lua URL -- TEXT COUNT [SEQUENCE_PREFIX]
+--   wrk -s load.lua URL -- BODY_FILE SEQUENCE_PREFIX [HEADER VALUE]...
 --
--- The body is TEXT, COUNT times. With a SEQUENCE_PREFIX each thread posts as a sequence of its own: give every connection
--- a thread (-t equal to -c), because wrk does not tell a script which connection a request is for.
+-- With a SEQUENCE_PREFIX that is not empty each thread posts as a sequence of its own: give every connection a thread
+-- (-t equal to -c), because wrk does not tell a script which connection a request is for.
 
 local threads = 0
 
@@ -14,10 +14,15 @@ end
 
 function init(args)
     local headers = {}
-    if args[3] then
-        headers["ts_request_sequence_id"] = args[3] .. number
+    for i = 3, #args, 2 do
+        headers[args[i]] = args[i + 1]
     end
-    message = wrk.format("POST", nil, headers, string.rep(args[1], tonumber(args[2])))
+    if args[2] ~= "" then
+        headers["ts_request_sequence_id"] = args[2] .. number
+    end
+    local file = assert(io.open(args[1], "rb"))
+    message = wrk.format("POST", nil, headers, file:read("*a"))
+    file:close()
 end
 
 function request()

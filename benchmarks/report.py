@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.chart import Bar, draw
-from benchmarks.results import OURS, THEIRS, YARDSTICK, FigureResult, Results, Spread
+from benchmarks.results import OURS, YARDSTICKS, FigureResult, Results, Spread
 
 
 def as_text(result: FigureResult) -> str:
@@ -45,20 +45,19 @@ def _page(results: Results, chart: str | None) -> str:
     lines = [
         "# Benchmarks",
         "",
-        f"Written by `python -m benchmarks.compare` on {results.when}. torchserve-py and TorchServe 0.12, with its",
-        "default settings, serve the same archives on the same machine; while one is measured the other is suspended.",
-        f"They take turns for {results.rounds} rounds. A load runs {results.seconds} seconds; wrk shares the cores",
-        "with the server. Given are the median of the rounds and, in brackets, the lowest and the highest; the ratio",
-        "is the median of the rounds' ratios.",
-        "",
-        "| figure | torchserve-py | TorchServe 0.12 | ratio | goal | |",
-        "|---|---|---|---|---|---|",
-        *[_row(result) for result in results.figures],
+        f"Written by `python -m benchmarks.compare` on {results.when}. torchserve-py and the other server,",
+        "each with its default settings, serve the same model on the same machine; while one is measured the other is",
+        f"suspended. They take turns for {results.rounds} rounds. A load runs {results.seconds} seconds; the load",
+        "generators (wrk for HTTP, h2load for gRPC, one connection) share the cores with the server. Given are the",
+        "median of the rounds and, in brackets, the lowest and highest; the ratio is the median of their ratios.",
         "",
     ]
+    for rival in dict.fromkeys(result.rival for result in results.figures):
+        of_rival = [result for result in results.figures if result.rival == rival]
+        lines += _table(rival, of_rival)
     if chart:
-        lines += [f"![How many times better than TorchServe, per figure]({chart})", ""]
-    lines += _yardstick(results)
+        lines += [f"![How many times better than the other server, per figure]({chart})", ""]
+    lines += _yardsticks(results)
     lines += ["## Machine", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in results.machine.items()]
     lines += [
@@ -66,38 +65,65 @@ def _page(results: Results, chart: str | None) -> str:
         "## Run it yourself",
         "",
         "    scripts/install-torchserve      # the real TorchServe, in an environment of its own; needs Java",
+        "    scripts/install-mlserver        # the real MLServer, in another one",
         "    python -m benchmarks.compare --markdown docs/benchmarks.md",
         "",
-        "`--only NAME` measures one figure, `--no-torchserve` this server alone, `--json FILE` keeps all values.",
+        "`--only NAME` measures one figure, `--alone` this server alone, `--json FILE` keeps all values.",
         "",
     ]
     return "\n".join(lines)
 
 
-def _row(result: FigureResult) -> str:
-    ours = _with_spread(Spread.of(result.values[OURS]), result.unit)
-    theirs = _with_spread(Spread.of(result.values[THEIRS]), result.unit) if THEIRS in result.values else "–"
+def _table(rival: str | None, figures: list[FigureResult]) -> list[str]:
+    if rival is None:
+        head = ["## By itself", "", "| figure | torchserve-py | goal | |", "|---|---|---|---|"]
+        return [
+            *head,
+            *(f"| {each.title} | {_value(each, OURS)} | {_goal(each)} | {_verdict(each)} |" for each in figures),
+            "",
+        ]
+    head = [
+        f"## Against {rival}",
+        "",
+        f"| figure | torchserve-py | {rival} | ratio | goal | |",
+        "|---|---|---|---|---|---|",
+    ]
+    return [*head, *(_row(rival, each) for each in figures), ""]
+
+
+def _row(rival: str, result: FigureResult) -> str:
     ratio = result.ratio()
     ratio_text = _with_spread(ratio, "×") if ratio is not None else "–"
-    return f"| {result.title} | {ours} | {theirs} | {ratio_text} | {_goal(result)} | {_verdict(result)} |"
+    values = f"{_value(result, OURS)} | {_value(result, rival)}"
+    return f"| {result.title} | {values} | {ratio_text} | {_goal(result)} | {_verdict(result)} |"
 
 
-def _yardstick(results: Results) -> list[str]:
-    measured = [result for result in results.figures if YARDSTICK in result.values]
-    if not measured:
+def _value(result: FigureResult, server: str) -> str:
+    return _with_spread(Spread.of(result.values[server]), result.unit) if server in result.values else "–"
+
+
+def _yardsticks(results: Results) -> list[str]:
+    lines = []
+    for result in results.figures:
+        for name in YARDSTICKS:
+            share = result.share_of(name)
+            if share is not None:
+                lines.append(
+                    f"- {result.title}: {name} {_value(result, name)}; torchserve-py has {share.median:.2f} × that."
+                )
+    if not lines:
         return []
-    lines = ["A bare aiohttp application, which only reads the request and writes it back, is the yardstick:", ""]
-    for result in measured:
-        bare = Spread.of(result.values[YARDSTICK])
-        share = Spread.of([a / b for a, b in zip(result.values[OURS], result.values[YARDSTICK], strict=True)])
-        lines.append(
-            f"- {result.title}: {_with_spread(bare, result.unit)}; torchserve-py has {share.median:.2f} × that."
-        )
-    return [*lines, ""]
+    return [
+        "Bare applications, which do nothing but read the request and write the answer, are the yardstick:",
+        "",
+        *lines,
+        "",
+    ]
 
 
 def _goal(result: FigureResult) -> str:
-    return f"{'≥' if result.higher_is_better else '≤'} {result.goal:g} ×"
+    unit = result.unit if result.goal_is_for_the_value else "×"
+    return f"{'≥' if result.higher_is_better else '≤'} {result.goal:g} {unit}"
 
 
 def _verdict(result: FigureResult) -> str:

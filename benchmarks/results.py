@@ -9,15 +9,19 @@ import re
 import shutil
 import statistics
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 
 OURS = "torchserve-py"
-THEIRS = "TorchServe"
-YARDSTICK = "bare aiohttp"
+TORCHSERVE = "TorchServe 0.12"
+MLSERVER = "MLServer 1.7"
+TRUSS = "Truss 0.18"
+BARE_AIOHTTP = "bare aiohttp"
+BARE_GRPC = "bare grpc.aio"
+YARDSTICKS = (BARE_AIOHTTP, BARE_GRPC)
 
 
 @dataclass(frozen=True)
@@ -39,18 +43,23 @@ class FigureResult:
     """One figure's values: server name -> one value per round. The rounds of all servers belong together in order."""
 
     name: str
+    rival: str | None  # the server whose value it is compared with
     title: str
     unit: str
     goal: float
     higher_is_better: bool
-    goal_is_for_the_value: bool  # and not for its ratio to TorchServe's, which has none
+    goal_is_for_the_value: bool  # and not for its ratio to the rival's
     values: dict[str, list[float]]
 
     def ratio(self) -> Spread | None:
-        """This server over TorchServe, round by round; None if TorchServe was not measured."""
-        if THEIRS not in self.values:
+        """This server over its rival, round by round; None if that was not measured."""
+        return None if self.rival is None else self.share_of(self.rival)
+
+    def share_of(self, other: str) -> Spread | None:
+        """This server over another one, round by round; None if that was not measured."""
+        if other not in self.values:
             return None
-        return Spread.of([ours / theirs for ours, theirs in zip(self.values[OURS], self.values[THEIRS], strict=True)])
+        return Spread.of([ours / theirs for ours, theirs in zip(self.values[OURS], self.values[other], strict=True)])
 
     def is_met(self) -> bool | None:
         """Whether the goal is reached; None if there is nothing to tell it by."""
@@ -74,6 +83,18 @@ class Results:
         """Write everything as JSON."""
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")
 
+    @classmethod
+    def read(cls, path: Path) -> Results:
+        """What `write` has written. Raises ValueError, TypeError or KeyError if that is something else."""
+        stored = json.loads(path.read_text())
+        return cls(**stored | {"figures": [FigureResult(**figure) for figure in stored["figures"]]})
+
+    def with_those_of(self, earlier: Results, order: list[str]) -> Results:
+        """The same and the figures that only an earlier run has, in the order of their names."""
+        new = {figure.name: figure for figure in self.figures}
+        merged = {figure.name: figure for figure in earlier.figures} | new
+        return replace(self, figures=sorted(merged.values(), key=lambda figure: order.index(figure.name)))
+
 
 def today() -> str:
     """The date for a report, UTC."""
@@ -90,6 +111,7 @@ def machine_facts() -> dict[str, str]:
         "Python": platform.python_version(),
         "Java": _first_line("java", "-version"),
         "wrk": _first_line("wrk", "--version"),
+        "h2load": _first_line("h2load", "--version"),
         "load before the run": f"{os.getloadavg()[0]:.1f} (one-minute average; with other work the figures say little)",
     }
 

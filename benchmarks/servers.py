@@ -1,7 +1,4 @@
-"""Servers to measure: each is started with one model on free loopback ports in a folder of its own, and stopped again.
-
-TorchServe and this server are started by the same arguments; the bare aiohttp application takes just a port.
-"""
+"""Servers to measure: each is started with one model on free loopback ports in a folder of its own, and stopped."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import psutil
 
-from benchmarks.archives import ROOT, BenchmarkModel
+from benchmarks.benchmark_models import BenchmarkModel
+from benchmarks.launchers import Launcher, Ports
 
 START_LIMIT = 120.0  # seconds until the first prediction
 STOP_LIMIT = 30.0  # seconds until the last process is gone
@@ -31,57 +28,26 @@ class ServerFailed(RuntimeError):
     """A server did not start, did not answer its first request rightly, or is gone."""
 
 
-@dataclass(frozen=True)
-class Launcher:
-    """How one kind of server is started: `command` takes TorchServe's flags; a `bare` one (bare_aiohttp.py), a port."""
-
-    name: str
-    command: tuple[str, ...]
-    environment: dict[str, str] = field(default_factory=dict)
-    bare: bool = False
-
-
-def this_server(python: str) -> Launcher:
-    """This checkout's server, run by the interpreter `python`, which needs its dependencies."""
-    sources = os.pathsep.join(str(ROOT / name) for name in ("frontend", "backend"))
-    return Launcher("torchserve-py", (python, "-m", "torchserve_py.cli"), {"PYTHONPATH": sources})
-
-
-def torchserve(venv: Path) -> Launcher:
-    """The real TorchServe that scripts/install-torchserve has put into `venv`. Raises ServerFailed if it is not."""
-    program = venv / "bin" / "torchserve"
-    if not program.is_file():
-        raise ServerFailed(f"There is no TorchServe in {venv}; scripts/install-torchserve installs it.")
-    # TorchServe starts its workers with the `python` that it finds first.
-    path = os.pathsep.join([str(venv / "bin"), os.environ.get("PATH", "")])
-    return Launcher("TorchServe", (str(program),), {"PATH": path})
-
-
-def bare_aiohttp(python: str) -> Launcher:
-    """The yardstick."""
-    return Launcher("bare aiohttp", (python, str(ROOT / "benchmarks" / "bare_aiohttp.py")), bare=True)
-
-
 class Server:
     """One running server with one model. A context manager: entering starts it, leaving stops every process it has."""
 
     def __init__(self, launcher: Launcher, model: BenchmarkModel) -> None:
         self.launcher = launcher
         self.model = model
-        self._ports = _free_ports(5)
+        self._ports = Ports(*_free_ports(len(Ports._fields)))
         self._environment = {
             key: value for key, value in os.environ.items() if key != "PYTHONPATH" and not key.startswith("TS_")
         }
 
     @property
     def url(self) -> str:
-        """Where its predictions are."""
-        return f"http://127.0.0.1:{self._ports[0]}/predictions/{self.model.name}"
+        """Where it answers HTTP requests, without a path."""
+        return f"http://127.0.0.1:{self._ports.http}"
 
     @property
     def grpc_target(self) -> str:
         """Where its gRPC inference service is, as ``host:port``."""
-        return f"127.0.0.1:{self._ports[3]}"
+        return f"127.0.0.1:{self._ports.grpc}"
 
     def __enter__(self) -> Self:
         self._temporary = tempfile.TemporaryDirectory(prefix="benchmark-")
@@ -125,39 +91,16 @@ class Server:
             process.resume()
 
     def _launch(self, folder: Path) -> None:
-        command = list(self.launcher.command)
-        if self.launcher.bare:
-            command.append(str(self._ports[0]))
-        else:
-            store = folder / "model_store"
-            store.mkdir()
-            archive = self.model.pack(store)
-            config = folder / "config.properties"
-            config.write_text(self._properties(store, archive))
-            command += ["--start", "--ncs", "--disable-token-auth", "--ts-config", str(config)]
+        command = self.launcher.command(folder, self._ports, self.model)
         with self._log.open("wb") as log:
             launched = subprocess.Popen(
                 command, cwd=folder, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        if self.launcher.bare:
+        if not self.launcher.daemonizes:
             self._pid_file.write_text(str(launched.pid))
         elif launched.wait(START_LIMIT) != 0:
             raise ServerFailed(f"{self.launcher.name} did not start:\n{self._output()}")
         self._launched = launched
-
-    def _properties(self, store: Path, archive: Path) -> str:
-        inference, management, metrics, grpc_inference, grpc_management = self._ports
-        return (
-            f"inference_address=http://127.0.0.1:{inference}\n"
-            f"management_address=http://127.0.0.1:{management}\n"
-            f"metrics_address=http://127.0.0.1:{metrics}\n"
-            f"grpc_inference_port={grpc_inference}\n"
-            f"grpc_management_port={grpc_management}\n"
-            f"model_store={store}\n"
-            f"load_models={archive.name}\n"
-            "disable_system_metrics=true\n"
-            "drain_timeout=1\n"  # this server's own: do not wait long for sequences that a load has left open
-        )
 
     def _await_first_prediction(self) -> None:
         deadline = time.monotonic() + START_LIMIT
@@ -165,14 +108,19 @@ class Server:
             if time.monotonic() > deadline or not self._processes():
                 raise ServerFailed(f"{self.launcher.name} did not answer a prediction:\n{self._output()}")
             time.sleep(0.005)
-        if answer != self.model.answer:
-            raise ServerFailed(f"{self.launcher.name} answered {answer[:80]!r}, not {self.model.answer[:80]!r}.")
+        if self.launcher.has_http and not self.model.probe.is_right(answer):
+            raise ServerFailed(f"{self.launcher.name} answered {answer[:200]!r} to the model's first request.")
 
     def _predict(self) -> bytes | None:
-        """The answer to the model's request, or None if there is none yet."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._ports[0], timeout=START_LIMIT)
+        """The answer to the model's request, or None if there is none yet; of a server without HTTP, nothing."""
+        port = self._ports.http if self.launcher.has_http else self._ports.grpc
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_LIMIT)
+        probe = self.model.probe
         try:
-            connection.request("POST", f"/predictions/{self.model.name}", self.model.body, self.model.headers)
+            if not self.launcher.has_http:
+                connection.connect()
+                return b""
+            connection.request("POST", probe.path, probe.body, probe.headers)
             response = connection.getresponse()
             body = response.read()
             return body if response.status == http.HTTPStatus.OK else None
@@ -204,11 +152,6 @@ class Server:
             process.kill()
         psutil.wait_procs(alive, timeout=STOP_LIMIT)
         self._temporary.cleanup()
-
-
-def free_port() -> int:
-    """A port that nobody uses."""
-    return _free_ports(1)[0]
 
 
 def _free_ports(count: int) -> list[int]:

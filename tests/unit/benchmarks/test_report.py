@@ -14,8 +14,10 @@ from benchmarks.results import FigureResult, Results
 def figure(
     ours: list[float], theirs: list[float] | None, *, goal: float, higher: bool = True, alone: bool = False
 ) -> FigureResult:
-    values = {"torchserve-py": ours} | ({"TorchServe": theirs} if theirs is not None else {})
-    return FigureResult("name", "A <figure>", "req/s", goal, higher, alone, values)
+    values = {"torchserve-py": ours} | ({"TorchServe 0.12": theirs} if theirs is not None else {})
+    return FigureResult(
+        "name", None if alone else "TorchServe 0.12", "A <figure>", "req/s", goal, higher, alone, values
+    )
 
 
 def test_the_ratio_is_taken_round_by_round() -> None:
@@ -77,4 +79,21 @@ def test_without_torchserve_there_is_no_chart(tmp_path: Path) -> None:
 def test_json_holds_every_round(tmp_path: Path) -> None:
     Results("2026-01-01", {}, 2, 5, [figure([1.0, 2.0], [3.0, 4.0], goal=4.0)]).write(tmp_path / "results.json")
     stored = json.loads((tmp_path / "results.json").read_text())
-    assert stored["figures"][0]["values"] == {"torchserve-py": [1.0, 2.0], "TorchServe": [3.0, 4.0]}
+    assert stored["figures"][0]["values"] == {"torchserve-py": [1.0, 2.0], "TorchServe 0.12": [3.0, 4.0]}
+
+
+def test_figures_of_an_earlier_run_stay_unless_they_were_measured_again(tmp_path: Path) -> None:
+    def results(*named: tuple[str, float]) -> Results:
+        figures = [
+            FigureResult(name, None, name, "s", 1.0, True, True, {"torchserve-py": [value]}) for name, value in named
+        ]
+        return Results("2026-01-01", {}, 1, 5, figures)
+
+    results(("a", 1.0), ("b", 1.0)).write(tmp_path / "results.json")
+    earlier = Results.read(tmp_path / "results.json")
+    merged = results(("c", 2.0), ("b", 2.0)).with_those_of(earlier, ["a", "b", "c"])
+    assert [(each.name, each.values["torchserve-py"]) for each in merged.figures] == [
+        ("a", [1.0]),
+        ("b", [2.0]),
+        ("c", [2.0]),
+    ]
