@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig, read_model_config
-from torchserve_py.models.contracts import configure
+from torchserve_py.models.contracts import Configured, configure
 from torchserve_py.models.daemon_thread import run_in_daemon_thread
 from torchserve_py.models.dependencies import install_dependencies, packages_dir, venv_python
 from torchserve_py.models.effective import EffectiveConfig, Hardware, RegistrationOverrides, resolve
@@ -81,6 +81,9 @@ class Plan:
     devices: ModelDevices
     at_startup: bool
     in_workflow: bool
+    environment: Mapping[str, str]
+    requirements: Sequence[str]
+    requirements_file: str | None
 
 
 def settle(
@@ -180,6 +183,8 @@ class Assembly:
                 use_venv=plan.config.use_venv,
                 requirements=settings.install_py_dep_per_model,
                 runtime=plan.config.runtime,
+                listed=plan.requirements,
+                file=plan.requirements_file,
             )
         except BaseException:
             files.remove(downloaded=True)
@@ -220,6 +225,7 @@ class Assembly:
                     f"No handler is known for model {name}: name one in the manifest, in the registration, or as"
                     " default_service_handler in config.properties."
                 )
+        _tell_of_requirements(name, configured, self._settings)
         return Plan(
             name,
             version,
@@ -230,6 +236,9 @@ class Assembly:
             devices,
             at_startup,
             request.in_workflow,
+            configured.environment,
+            configured.requirements,
+            configured.requirements_file or manifest.requirements_file,
         )
 
     def build(self, plan: Plan) -> Model:
@@ -292,6 +301,7 @@ class Assembly:
     def _launch(self, plan: Plan, device: Assignment, place: Place) -> Launch:
         settings, config = self._settings, plan.config
         environment = {
+            **plan.environment,
             # TorchServe's workers read these names; a handler may as well.
             "TS_REQUEST_SEQUENCE_ID": settings.ts_header_key_sequence_id,
             "TS_REQUEST_SEQUENCE_START": settings.ts_header_key_sequence_start,
@@ -349,6 +359,11 @@ class Assembly:
                 settings.ts_header_key_sequence_end,
             ],
         )
+
+
+def _tell_of_requirements(name: str, configured: Configured, settings: Settings) -> None:
+    if (configured.requirements or configured.requirements_file) and not settings.install_py_dep_per_model:
+        logger.info("%s: its requirements are not installed, because install_py_dep_per_model is not true", name)
 
 
 def _plain(value: Any) -> Any:

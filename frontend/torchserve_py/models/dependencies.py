@@ -16,6 +16,7 @@ import signal
 import site
 import uuid
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 _LIMIT = 1800.0
 _TOLD_LINES = 5
 _LINE_LIMIT = 1 << 20
+_LISTED = "requirements.txt"
 _PIP = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check")
 
 
@@ -47,22 +49,31 @@ def packages_dir(folder: Path) -> Path:
 
 
 async def install_dependencies(
-    files: ModelFiles, model_name: str, temp_dir: Path, *, use_venv: bool, requirements: bool, runtime: str
+    files: ModelFiles,
+    model_name: str,
+    temp_dir: Path,
+    *,
+    use_venv: bool,
+    requirements: bool,
+    runtime: str,
+    file: str | None,
+    listed: Sequence[str] = (),
 ) -> ModelFiles:
     """Prepare what the workers of a model need and return its files, with `dependencies_dir` where there is one.
 
     Args:
         use_venv: Whether the model has a virtual environment; it is made even if nothing is installed into it.
-        requirements: Whether its requirements file, if it has one, is installed (`install_py_dep_per_model`).
+        requirements: Whether its requirements, if it has any, are installed (`install_py_dep_per_model`).
         runtime: The interpreter, `python` or `python3`.
+        file: Its requirements file, by the path in its folder.
+        listed: Further requirements, each as a line of such a file.
 
     Raises:
         DependencyError: That failed; then nothing is left behind. The log has all that pip printed.
     """
-    required = files.model_dir / files.manifest.requirements_file if files.manifest.requirements_file else None
     if not requirements:
-        required = None
-    if not use_venv and required is None:
+        file, listed = None, ()
+    if not use_venv and file is None and not listed:
         return files
     folder = temp_dir.absolute() / "models" / uuid.uuid4().hex
     try:
@@ -70,7 +81,11 @@ async def install_dependencies(
         python = str(interpreter(runtime))
         if use_venv:
             await _make_venv(python, folder, model_name)
-        if required is not None:
+        required = [files.model_dir / file] if file else []
+        if listed:
+            (folder / _LISTED).write_text("\n".join([*listed, ""]))
+            required.append(folder / _LISTED)
+        if required:
             await _install(python, folder, required, files.model_dir, model_name, use_venv=use_venv)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
@@ -100,14 +115,15 @@ def _inherited() -> str:
 
 
 async def _install(
-    python: str, folder: Path, required: Path, model_dir: Path, model_name: str, *, use_venv: bool
+    python: str, folder: Path, required: Sequence[Path], model_dir: Path, model_name: str, *, use_venv: bool
 ) -> None:
     if use_venv:
         command = [str(venv_python(folder)), *_PIP, "-U", "--upgrade-strategy", "only-if-needed"]
     else:
         command = [python, *_PIP, "-U", "-t", str(packages_dir(folder))]
     try:  # in the model's folder: its requirements may name files that lie there
-        await _run([*command, "-r", str(required)], model_dir, model_name)
+        files = [argument for path in required for argument in ("-r", str(path))]
+        await _run([*command, *files], model_dir, model_name)
     except _CommandFailed as error:
         raise DependencyError(f"Custom pip package installation failed for model {model_name}: {error}") from error
 

@@ -91,6 +91,7 @@ class Model:
         by_default: bool = False,
         protocol: str | None = None,
         more_input: bool = False,
+        expires_in: float | None = None,
     ) -> Parts:
         """Admit one inference request.
 
@@ -106,6 +107,7 @@ class Model:
             protocol: The protocol that the body is in and the response is to be in, one of those that
                 `ts.protocol.messages` names; None for TorchServe's own forms.
             more_input: Whether further inputs follow, by `Parts.send_input`.
+            expires_in: How many seconds it may wait for a worker, if its client has said so; no more than any other may.
 
         Returns:
             The response; a refusal is raised by its first `Parts.next`.
@@ -119,10 +121,14 @@ class Model:
             ends_sequence=ends_sequence,
             alone=alone,
             by_default=by_default,
-            expires_in=self._expires_in,
+            expires_in=self._expires_in if expires_in is None else min(expires_in, self._expires_in or expires_in),
             protocol=protocol,
             more_input=more_input,
         )
+
+    def knows_sequence(self, sequence_id: str) -> bool:
+        """Whether the sequence is open, or remembered as one whose state is gone (its next request hears that)."""
+        return self.dispatcher.knows_sequence(sequence_id)
 
     @property
     def contract(self) -> str:
@@ -134,6 +140,11 @@ class Model:
         """What the model tells about itself, see `ts.protocol.messages.Loaded`; empty while no worker is ready."""
         ready = (supervisor.worker for supervisor in reversed(self.pool.supervisors) if supervisor.ready)
         return next((worker.declares for worker in ready if worker is not None), {})
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether a worker has loaded it."""
+        return self.pool.ready_count > 0
 
     async def check_health(self, limit: float) -> bool:
         """Ask the model, in every worker, whether it is healthy; False while it has no worker, or ``limit`` passes."""

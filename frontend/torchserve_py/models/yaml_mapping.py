@@ -30,23 +30,30 @@ class UnreadableYaml(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class YamlMapping:
-    """`values` as `yaml.safe_load` gives them, and the line (from 1) on which each top-level key stands."""
+    """`values` as `yaml.safe_load` gives them, and the line (from 1) on which each top-level key stands.
+
+    `repeated` tells of keys that are given twice, where those are allowed: the last counts.
+    """
 
     values: Mapping[Any, Any]
     lines: Mapping[str, int]
+    repeated: tuple[str, ...] = ()
 
 
-def read_yaml_mapping(path: Path) -> YamlMapping:
-    """The mapping in the file at `path`; without a document it is empty. Raises UnreadableYaml, OSError."""
+def read_yaml_mapping(path: Path, *, last_wins: bool = False) -> YamlMapping:
+    """The mapping in the file at `path`; without a document it is empty. `last_wins`: keys may be given twice.
+
+    Raises UnreadableYaml, OSError.
+    """
     with path.open("rb") as file:
         text = file.read(MAX_SIZE + 1)
     if len(text) > MAX_SIZE:
         raise UnreadableYaml(f"the file is larger than {MAX_SIZE} bytes, the most that is read")
-    return parse_yaml_mapping(text)
+    return parse_yaml_mapping(text, last_wins=last_wins)
 
 
-def parse_yaml_mapping(text: bytes) -> YamlMapping:
-    """Parses one YAML document. Raises UnreadableYaml."""
+def parse_yaml_mapping(text: bytes, *, last_wins: bool = False) -> YamlMapping:
+    """Parses one YAML document; `last_wins` as in `read_yaml_mapping`. Raises UnreadableYaml."""
     try:
         _check_depth(text)
         loader = SafeLoader(text)
@@ -57,8 +64,11 @@ def parse_yaml_mapping(text: bytes) -> YamlMapping:
             if not isinstance(node, yaml.MappingNode):
                 raise UnreadableYaml(f"{_place(node)}the file must hold 'key: value' lines, not a {_kind(node)}")
             _count_nodes(node, {})
-            lines = _unique_keys(node, "")
-            return YamlMapping(loader.construct_document(node), lines)
+            repeated: list[str] = []
+            lines = _lines(node, "", repeated)
+            if repeated and not last_wins:
+                raise UnreadableYaml(f"{repeated[0]}; keep one")
+            return YamlMapping(loader.construct_document(node), lines, tuple(repeated))
         finally:
             loader.dispose()
     except UnreadableYaml:
@@ -94,17 +104,16 @@ def _count_nodes(node: yaml.Node, counted: dict[int, int]) -> int:
     return count
 
 
-def _unique_keys(node: yaml.MappingNode, parent: str) -> dict[str, int]:
-    """The line of each key; a key that is given twice is refused, because PyYAML would silently take the last one."""
+def _lines(node: yaml.MappingNode, parent: str, repeated: list[str]) -> dict[str, int]:
+    """The line of each key; `repeated` gets a text for each given twice, of which PyYAML silently takes the last."""
     lines: dict[str, int] = {}
     for key, value in node.value:
         if isinstance(key, yaml.ScalarNode) and key.value != "<<":
             if key.value in lines:
-                first = lines[key.value]
-                raise UnreadableYaml(f"{_place(key)}{parent}{key.value} is already given on line {first}; keep one")
+                repeated.append(f"{_place(key)}{parent}{key.value} is already given on line {lines[key.value]}")
             lines[key.value] = _line(key)
             if not parent and isinstance(value, yaml.MappingNode):
-                _unique_keys(value, f"{key.value}.")
+                _lines(value, f"{key.value}.", repeated)
     return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -48,10 +49,22 @@ def give_body(fake_python: Path, body: str) -> None:
 
 
 async def install(
-    files: ModelFiles, tmp_path: Path, *, use_venv: bool = False, requirements: bool = True
+    files: ModelFiles,
+    tmp_path: Path,
+    *,
+    use_venv: bool = False,
+    requirements: bool = True,
+    listed: Sequence[str] = (),
 ) -> ModelFiles:
     return await install_dependencies(
-        files, "m", tmp_path, use_venv=use_venv, requirements=requirements, runtime="python"
+        files,
+        "m",
+        tmp_path,
+        use_venv=use_venv,
+        requirements=requirements,
+        runtime="python",
+        file=files.manifest.requirements_file,
+        listed=listed,
     )
 
 
@@ -66,6 +79,17 @@ async def test_packages_go_to_a_folder_of_the_models_own(files: ModelFiles, tmp_
     call = (tmp_path / "calls").read_text().strip()
     assert call.startswith("-m pip install ")
     assert call.endswith(f" -U -t {packages_dir(installed)} -r {files.model_dir / 'requirements.txt'}")
+
+
+async def test_requirements_that_are_listed_are_installed_too(
+    files: ModelFiles, tmp_path: Path, fake_python: Path
+) -> None:
+    installed = (await install(files, tmp_path, listed=["a==1", "b"])).dependencies_dir
+    assert installed is not None
+    of_the_file, listed = (tmp_path / "calls").read_text().strip().split(" -r ")[1:]
+    assert of_the_file == str(files.model_dir / "requirements.txt")
+    assert Path(listed).read_text() == "a==1\nb\n"
+    assert Path(listed).parent == installed
 
 
 @pytest.mark.parametrize("requirements", [True, False])

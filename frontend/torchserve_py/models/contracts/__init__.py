@@ -6,7 +6,8 @@ Each module reads its contract's files in a model's folder: ``configure(model_di
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -20,12 +21,17 @@ _MODULES: Final = {TRUSS: "torchserve_py.models.contracts.truss", MLSERVER: "tor
 class Configured:
     """A model's configuration with what its contract's files say; `model-config.yaml` wins where both say something.
 
-    ``name`` and ``version`` are what these files call the model, None where they do not.
+    ``name`` and ``version`` are what these files call the model, None where they do not. ``environment`` has variables
+    for its workers. ``requirements`` are lines as pip takes them, beside those in ``requirements_file`` (its path in the
+    folder; None for that of the manifest).
     """
 
     config: ModelConfig
     name: str | None = None
     version: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    requirements: Sequence[str] = ()
+    requirements_file: str | None = None
 
 
 def configure(contract: str, model_dir: Path, yaml: ModelConfig) -> Configured:
