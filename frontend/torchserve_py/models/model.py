@@ -107,7 +107,7 @@ class Model:
             protocol: The protocol that the body is in and the response is to be in, one of those that
                 `ts.protocol.messages` names; None for TorchServe's own forms.
             more_input: Whether further inputs follow, by `Parts.send_input`.
-            expires_in: How many seconds it may wait for a worker, if its client has said so; no more than any other may.
+            expires_in: How many seconds it may wait for a worker, if its client has said so; no more than others may.
 
         Returns:
             The response; a refusal is raised by its first `Parts.next`.

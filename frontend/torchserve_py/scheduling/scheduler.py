@@ -181,6 +181,10 @@ class Scheduler:
         """Sequences that are not closed."""
         return len(self._sequences())
 
+    def knows_sequence(self, sequence_id: str, now: float) -> bool:
+        """Whether the sequence is open, or remembered as one whose next job must hear that its state is gone."""
+        return isinstance(self._source, Sequences) and self._source.knows(sequence_id, now)
+
     @property
     def is_idle(self) -> bool:
         """There is no job and no open sequence."""

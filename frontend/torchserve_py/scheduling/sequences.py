@@ -131,6 +131,10 @@ class Sequences:
             sequence.waiting.clear()
             self._close(sequence, reason, now)
 
+    def knows(self, sequence_id: str, now: float) -> bool:
+        """Whether the sequence is open, or remembered as one whose state is gone."""
+        return sequence_id in self.open or self._closed.refusal(sequence_id, now) is not None
+
     @property
     def remaining_capacity(self) -> int:
         """How many more sequences may open."""

@@ -104,6 +104,10 @@ class Dispatcher:
         """How many jobs wait."""
         return self._scheduler.queued
 
+    def knows_sequence(self, sequence_id: str) -> bool:
+        """Whether the sequence is open, or remembered as one whose state is gone."""
+        return self._scheduler.knows_sequence(sequence_id, time.monotonic())
+
     @property
     def remaining_capacity(self) -> int:
         """How many more jobs the queue takes."""

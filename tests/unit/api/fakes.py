@@ -89,6 +89,7 @@ class Call:
     parts: Parts
     protocol: str | None = None
     more_input: bool = False
+    expires_in: float | None = None
 
     def part(
         self,
@@ -144,6 +145,7 @@ class FakeModel:
         self.contract = "torchserve"
         self.declared: dict[str, Any] = {}
         self.inputs: list[Input] = []
+        self.known_sequences: set[str] = set()
 
     def submit(
         self,
@@ -158,6 +160,7 @@ class FakeModel:
         by_default: bool = False,
         protocol: str | None = None,
         more_input: bool = False,
+        expires_in: float | None = None,
     ) -> Parts:
         assert not alone
         job = Job(f"job-{len(self.calls)}", sequence_id=sequence_id)
@@ -175,8 +178,11 @@ class FakeModel:
             parts,
             protocol,
             more_input,
+            expires_in,
         )
         self.calls.append(call)
+        if sequence_id is not None:
+            self.known_sequences.add(sequence_id)
         self.submitted.set()
         self.behave(call)
         return parts
@@ -186,6 +192,9 @@ class FakeModel:
 
     def gave_up(self, parts: Parts) -> None:
         self.cancelled.set()
+
+    def knows_sequence(self, sequence_id: str) -> bool:
+        return sequence_id in self.known_sequences
 
     async def describe_custom(self) -> Any:
         return self.metadata

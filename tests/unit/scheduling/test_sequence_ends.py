@@ -172,3 +172,16 @@ def test_the_first_reason_to_end_counts():
     play.end_sequence("s", EndReason.ended)
     play.end_sequence("s", EndReason.evicted)
     assert play.answer("a") == ["w1 end s: ended"]
+
+
+def test_which_sequences_are_known():
+    play = Play(sequences(max_idle=10.0))
+    assert not play.scheduler.knows_sequence("s", play.now)
+    play.submit("a", "s")
+    assert play.scheduler.knows_sequence("s", play.now)
+    play.answer("a")
+    play.at(10.0).tick()
+    assert play.scheduler.knows_sequence("s", play.now)  # it is remembered as expired
+    play.submit("b", "t", ends_sequence=True)
+    play.answer("b")
+    assert not play.scheduler.knows_sequence("t", play.now)
