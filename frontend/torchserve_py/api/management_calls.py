@@ -15,6 +15,7 @@ from torchserve_py.api.errors import DoorError, bad_request, method_not_allowed
 from torchserve_py.models.assembly import RegisterRequest
 
 if TYPE_CHECKING:
+    from torchserve_py.models.model import Model
     from torchserve_py.models.registry import ModelRegistry
     from torchserve_py.settings import Settings
 
@@ -87,6 +88,15 @@ class ManagementCalls:
         if result.workers_started < result.workers_wanted:
             return Done(206, _PARTIAL)
         return Done(200, f"{registered} {result.workers_wanted} initial workers")
+
+    async def load(self, request: RegisterRequest, *, is_default: bool) -> Model:
+        """Serve a model, or serve it anew; return when it has its workers.
+
+        Raises:
+            ModelApiDisabledError: The model API is off.
+        """
+        self.check_model_api()
+        return await self._complete(self._registry.load(request, is_default=is_default))
 
     async def scale(
         self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool

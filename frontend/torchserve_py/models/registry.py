@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torchserve_py.archive.errors import ArchiveError
@@ -25,6 +24,8 @@ from torchserve_py.models.errors import (
     WorkersFailed,
 )
 from torchserve_py.models.model import Model, Usage
+from torchserve_py.models.results import RegisterResult, ScaleResult
+from torchserve_py.models.saved import saved_model
 from torchserve_py.models.startup import StartupModel, startup_models
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.settings import Settings
@@ -38,26 +39,6 @@ T = TypeVar("T")
 
 #: How long workers may take to finish what they are at when the server stops after its drain (seconds).
 _CLOSE_LIMIT = 5.0
-
-
-@dataclass(frozen=True)
-class RegisterResult:
-    """What a registration came to."""
-
-    model_name: str
-    model_version: str
-    workers_started: int
-    workers_wanted: int
-    pending: bool  # whether the workers are still being started
-
-
-@dataclass(frozen=True)
-class ScaleResult:
-    """What scaling came to."""
-
-    pending: bool
-    workers: int
-    wanted: int
 
 
 class _Versions:
@@ -155,7 +136,7 @@ class ModelRegistry:
         Nodes of workflows are left out, as in TorchServe: without their workflow nobody would use them.
         """
         return [
-            _saved(model, is_default=model is self._names[model.name].default)
+            saved_model(model, is_default=model is self._names[model.name].default)
             for model in self._all()
             if not model.in_workflow
         ]
@@ -187,6 +168,20 @@ class ModelRegistry:
             raise WorkersFailed(model.name, model.version, failure.status) from failure
         self.on_change()
         return RegisterResult(model.name, model.version, model.pool.ready_count, wanted, pending=False)
+
+    async def load(self, request: RegisterRequest, *, is_default: bool) -> Model:
+        """Serve a model with at least one worker, and return it once all of its workers are ready.
+
+        Where its name and version are served already, the old one goes on until then, and finishes what it has.
+
+        Raises:
+            ArchiveError: The archive could not be fetched or read.
+            ModelError: It cannot be served, or its workers did not start (then nothing has changed), or the server is
+                shutting down.
+        """
+        model = self._assembly.build(await self._prepare(request, at_startup=False))
+        await asyncio.shield(self._start(self._take_over(model, is_default=is_default)))
+        return model
 
     async def scale(
         self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
@@ -304,6 +299,26 @@ class ModelRegistry:
         logger.info("Model %s version %s is registered", model.name, model.version)
         return model
 
+    async def _take_over(self, model: Model, *, is_default: bool) -> None:
+        """Start the workers of a model that is not served yet, and serve it in place of what has its version."""
+        limit = self._settings.unregister_model_timeout
+        try:
+            await model.pool.scale(max(1, model.config.min_workers), max(1, model.config.max_workers))
+        except WorkerFailed as failure:
+            await model.end(Cause.unregistered, limit)
+            await asyncio.to_thread(model.files.remove)
+            raise WorkersFailed(model.name, model.version, failure.status) from failure
+        versions = self._names.setdefault(model.name, _Versions(model))
+        old = versions.models.get(model.version)
+        versions.models[model.version] = model
+        if is_default or versions.default is old:
+            versions.default = model
+        self.on_change()
+        if old is not None and old is not model:
+            await old.dispatcher.drain(limit)
+            await old.end(Cause.unregistered, limit)
+            await asyncio.to_thread(old.files.remove)
+
     async def _remove(self, model: Model) -> bool:
         """Take a model out of service for good; return whether its workers are gone."""
         versions = self._names[model.name]
@@ -366,22 +381,3 @@ async def _unattended(scaling: Coroutine[Any, Any, None]) -> None:
 
 def _is_loaded_by(spec: ModelSpec, model: Model) -> bool:
     return spec.location == model.url if spec.name is None else spec.name == model.name
-
-
-def _saved(model: Model, *, is_default: bool) -> SavedModel:
-    config = model.config
-    return SavedModel(
-        name=model.name,
-        version=model.version,
-        location=model.url,
-        default=is_default,
-        min_workers=model.min_workers,
-        max_workers=model.max_workers,
-        batch_size=config.batch_size,
-        max_batch_delay=config.max_batch_delay_ms,
-        response_timeout=config.response_timeout,
-        startup_timeout=config.startup_timeout,
-        runtime=config.runtime,
-        parallel_level=config.parallel_level,
-        handler=model.handler if model.handler != model.files.manifest.handler else None,
-    )

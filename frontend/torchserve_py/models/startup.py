@@ -29,12 +29,13 @@ def _of_snapshot_or_list(settings: Settings) -> Iterator[StartupModel]:
     snapshot = settings.model_snapshot
     specs = settings.load_models if snapshot is None else snapshot.not_loaded
     if snapshot is not None:
-        yield from map(_restored, snapshot.models)
+        yield from map(restored, snapshot.models)
     for spec in expand_model_specs(specs, settings.model_store):
         yield StartupModel(spec, RegisterRequest(url=spec.location, model_name=spec.name))
 
 
-def _restored(saved: SavedModel) -> StartupModel:
+def restored(saved: SavedModel) -> StartupModel:
+    """A model as it was served, to be registered again."""
     request = RegisterRequest(
         url=saved.location,
         model_name=saved.name,

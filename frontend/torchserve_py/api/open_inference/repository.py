@@ -1,0 +1,162 @@
+"""The model repository of the Open Inference Protocol: what there is to serve, and loading and unloading it by name.
+
+The repository is the model store together with what is served now and what was unloaded through this interface, which
+may lie elsewhere. Loading and unloading count as registering and unregistering: they need ``enable_model_api``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from torchserve_py.api.errors import DoorError, Failure
+from torchserve_py.archive.model_spec import ModelSpec, expand_model_specs, fallback_name
+from torchserve_py.models.assembly import RegisterRequest
+from torchserve_py.models.errors import ModelNotFound
+from torchserve_py.models.startup import restored
+
+if TYPE_CHECKING:
+    from torchserve_py.api.management_calls import ManagementCalls
+    from torchserve_py.models.model import Model
+    from torchserve_py.models.registry import ModelRegistry
+    from torchserve_py.settings import Settings
+    from torchserve_py.snapshot_file import SavedModel
+
+READY: Final = "READY"
+UNAVAILABLE: Final = "UNAVAILABLE"
+LOADING: Final = "LOADING"
+UNLOADING: Final = "UNLOADING"
+_ALL: Final = ModelSpec(None, "all")
+
+
+class Repository:
+    """One for all doors of a server: it remembers what was unloaded.
+
+    Args:
+        settings: Where the model store is.
+        registry: What is served.
+        calls: Registers and unregisters.
+    """
+
+    def __init__(self, settings: Settings, registry: ModelRegistry, calls: ManagementCalls) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._calls = calls
+        self._unloaded: dict[str, list[SavedModel]] = {}
+        #: Names under way, and what their state is.
+        self._changing: dict[str, str] = {}
+
+    async def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
+        """Every model there is, by version: ``name``, ``version``, ``state`` and ``reason``."""
+        entries = [
+            self._served(model) for name, _ in self._registry.models() for model in self._registry.versions(name)
+        ]
+        named = {entry["name"] for entry in entries}
+        for name, saved in self._unloaded.items():
+            if name not in named:
+                entries += [self._absent(name, each.version, "unloaded") for each in saved]
+        named |= self._unloaded.keys()
+        for name in sorted((await self._stored()).keys() - named):
+            entries.append(self._absent(name, "", "not loaded"))
+        return [entry for entry in entries if not ready_only or entry["state"] == READY]
+
+    async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Load a model, or load it again where it is served: every version, which serves until the new one is up.
+
+        Raises:
+            DoorError: Models may not be registered, or a parameter asks for what there is not.
+            ModelNotFound: Neither the repository nor the server knows the model.
+            ArchiveError: It cannot be read.
+            ModelError: It cannot be served.
+        """
+        self._calls.check_model_api()
+        for key, value in parameters.items():
+            if value is not None:
+                raise _unsupported(f"Model {name!r} cannot be loaded with the parameter {key!r}, only as it is stored.")
+        with _Change(self._changing, name, LOADING):
+            served = [saved for saved in self._registry.saved_models() if saved.name == name]
+            for saved in served or self._unloaded.get(name, []):
+                model = await self._calls.load(restored(saved).request, is_default=saved.default)
+                if served and model.version != saved.version:  # the files are of another version by now
+                    await self._calls.unregister(name, saved.version)
+            if not served and name not in self._unloaded:
+                location = (await self._stored()).get(name)
+                if location is None:
+                    raise ModelNotFound(name)
+                await self._calls.load(RegisterRequest(url=location, model_name=name), is_default=False)
+            self._unloaded.pop(name, None)
+
+    async def unload(self, name: str) -> None:
+        """Unload every version of a model; its files stay.
+
+        Raises:
+            DoorError: Models may not be unregistered.
+            ModelNotFound: It is not served.
+            UnregisterTimeout: A worker could not be stopped in time.
+        """
+        self._calls.check_model_api()
+        default = self._registry.get(name)
+        saved = [each for each in self._registry.saved_models() if each.name == name]
+        with _Change(self._changing, name, UNLOADING):
+            for model in self._registry.versions(name):
+                if model is not default:
+                    await self._calls.unregister(name, model.version)
+            await self._calls.unregister(name, None)
+        if saved:
+            self._unloaded[name] = saved
+
+    def _served(self, model: Model) -> dict[str, str]:
+        state, reason = self._changing.get(model.name, ""), ""
+        if model.pool.ready_count and state != UNLOADING:
+            state = READY
+        elif not state:
+            state, reason = _state_without_worker(model)
+        return {"name": model.name, "version": model.version, "state": state, "reason": reason}
+
+    def _absent(self, name: str, version: str, reason: str) -> dict[str, str]:
+        state = self._changing.get(name, UNAVAILABLE)
+        return {"name": name, "version": version, "state": state, "reason": reason if state == UNAVAILABLE else ""}
+
+    async def _stored(self) -> dict[str, str]:
+        """What the model store holds: name to location."""
+        try:
+            specs = await asyncio.to_thread(expand_model_specs, [_ALL], self._settings.model_store)
+        except OSError:  # it is gone, or not for us
+            return {}
+        return {fallback_name(spec.location.removesuffix(".tar.gz")): spec.location for spec in specs}
+
+
+class _Change:
+    """Marks a name while it is being loaded or unloaded; only one change at a time.
+
+    Raises:
+        DoorError: Another change of the model is under way.
+    """
+
+    def __init__(self, changing: dict[str, str], name: str, state: str) -> None:
+        self._changing = changing
+        self._name = name
+        self._state = state
+
+    def __enter__(self) -> None:
+        if self._name in self._changing:
+            state = self._changing[self._name].lower()
+            raise DoorError(Failure(409, "ConflictStatusException", f"Model {self._name!r} is {state} already."))
+        self._changing[self._name] = self._state
+
+    def __exit__(self, *exception: object) -> None:
+        del self._changing[self._name]
+
+
+def _state_without_worker(model: Model) -> tuple[str, str]:
+    supervisors = model.pool.supervisors
+    if not supervisors:
+        return UNAVAILABLE, "it has no workers"
+    if all(supervisor.gave_up for supervisor in supervisors):
+        return UNAVAILABLE, "its workers do not start; the server's log says why"
+    return LOADING, ""
+
+
+def _unsupported(message: str) -> DoorError:
+    return DoorError(Failure(501, "NotImplementedException", message))

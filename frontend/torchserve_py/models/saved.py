@@ -1,0 +1,26 @@
+"""A model as it is written down, so that it can be registered again as it was."""
+
+from __future__ import annotations
+
+from torchserve_py.models.model import Model
+from torchserve_py.snapshot_file import SavedModel
+
+
+def saved_model(model: Model, *, is_default: bool) -> SavedModel:
+    """What a snapshot has of a model; its location is what it was registered with."""
+    config = model.config
+    return SavedModel(
+        name=model.name,
+        version=model.version,
+        location=model.url,
+        default=is_default,
+        min_workers=model.min_workers,
+        max_workers=model.max_workers,
+        batch_size=config.batch_size,
+        max_batch_delay=config.max_batch_delay_ms,
+        response_timeout=config.response_timeout,
+        startup_timeout=config.startup_timeout,
+        runtime=config.runtime,
+        parallel_level=config.parallel_level,
+        handler=model.handler if model.handler != model.files.manifest.handler else None,
+    )
