@@ -1,0 +1,3 @@
+"""Which MLServer's API this is."""
+
+__version__ = "1.7.1"
