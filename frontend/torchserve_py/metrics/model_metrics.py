@@ -5,6 +5,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Instrument
+from torchserve_py.metrics.outcomes import Outcomes
 from torchserve_py.scheduling.effects import EndReason
 
 SECONDS_BOUNDS = (
@@ -91,6 +92,7 @@ class ModelMetrics:
         "handler_seconds",
         "inference_latency_microseconds",
         "open_sequences",
+        "outcomes",
         "queue_depth",
         "queue_latency_microseconds",
         "queue_seconds",
@@ -131,6 +133,7 @@ class ModelMetrics:
         self.handler_seconds = families.handler_seconds.child(labels)
         self.request_seconds = families.request_seconds.child(labels)
         self.batch_size = families.batch_size.child(labels)
+        self.outcomes = Outcomes()
         self.open_sequences = families.open_sequences.child(labels)
         self.queue_depth = families.queue_depth.child(labels)
         self.worker_restarts = families.worker_restarts.child(labels)
@@ -158,6 +161,7 @@ class ModelMetrics:
     def observe_handler(self, seconds: float, round_trip: float, rows: Sequence[Sequence[Any]] = ()) -> None:
         """A call of the handler took that long, and its batch that long from the frontend's view, and gave `rows`."""
         self.handler_seconds.observe(seconds)
+        self.outcomes.executed(len(rows), seconds)
         self._record_prediction(seconds * 1e3, rows)
         self.worker_thread_time.value = (round_trip - seconds) * 1e3
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.archive.model_files import ModelFiles
+from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.models.effective import EffectiveConfig
 from torchserve_py.models.errors import NoDescribeWorker
 from torchserve_py.scheduling.effects import Cause
@@ -125,6 +126,11 @@ class Model:
             protocol=protocol,
             more_input=more_input,
         )
+
+    @property
+    def metrics(self) -> ModelMetrics:
+        """What is measured of it."""
+        return self.dispatcher.metrics
 
     def knows_sequence(self, sequence_id: str) -> bool:
         """Whether the sequence is open, or remembered as one whose state is gone (its next request hears that)."""

@@ -113,6 +113,11 @@ class Dispatcher:
         """How many more jobs the queue takes."""
         return self._scheduler.remaining_capacity
 
+    @property
+    def metrics(self) -> ModelMetrics:
+        """What is measured of the model version."""
+        return self._metrics
+
     # What workers tell.
 
     def results(self, worker: Worker, rows: list[list[Any]], handler_seconds: float) -> None:
@@ -144,7 +149,7 @@ class Dispatcher:
                     if parts.job.state is STREAMING:
                         continue  # one part more is no news to the scheduler
                 else:
-                    self._forget(parts, now)
+                    self._forget(parts, now, failed=part.error is not None)
             if not part.more:
                 in_flight.remove(job_id)
             effects = part_event(job_id, part.more, now)
@@ -163,7 +168,7 @@ class Dispatcher:
             parts = self._parts.get(job_id)
             if parts is not None:
                 parts.fail(Cause.response_timeout)
-                self._forget(parts, now)
+                self._forget(parts, now, failed=True)
                 self._perform(self._scheduler.cancel(job_id, now), now)
 
     def worker_up(self, worker: Worker) -> None:
@@ -276,7 +281,7 @@ class Dispatcher:
         parts = self._parts.get(effect.job.id)
         if parts is not None:
             parts.fail(effect.cause)
-            self._forget(parts, now)
+            self._forget(parts, now, failed=True)
 
     def _end_sequence(self, effect: EndSequence) -> None:
         self._metrics.sequences_closed[effect.reason].inc()
@@ -290,12 +295,17 @@ class Dispatcher:
             self._workers.pop(worker_id, None)
             released.set_result(None)
 
-    def _forget(self, parts: Parts, now: float) -> None:
+    def _forget(self, parts: Parts, now: float, *, failed: bool) -> None:
         """Let go of a job that has its outcome (what was delivered stays readable)."""
         del self._parts[parts.job.id]
         if parts.inputs is not None:
             parts.inputs.end()
-        self._metrics.observe_request(now - parts.job.submitted_at, by_default=parts.by_default)
+        job = parts.job
+        self._metrics.observe_request(now - job.submitted_at, by_default=parts.by_default)
+        if failed:
+            self._metrics.outcomes.went_wrong(job.submitted_at, now)
+        else:
+            self._metrics.outcomes.answered(job.submitted_at, job.sent_at, now)
         self._let_go(parts)
 
     def _end_sequences(self, headers: list[list[str]], now: float) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from torchserve_py.addresses import Address
 from torchserve_py.archive.model_spec import ModelSpec
+from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.assembly import RegisterRequest
 from torchserve_py.models.effective import EffectiveConfig
 from torchserve_py.models.errors import DefaultVersionInUse, DefaultVersionNotFound, ModelNotFound, ModelVersionNotFound
@@ -142,7 +143,10 @@ class FakeModel:
         self.submitted = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.metadata: Any = None
+        self.metrics = ServerMetrics().model(name, version)
         self.contract = "torchserve"
+        self.is_loaded = True
+        self.is_well = True
         self.declared: dict[str, Any] = {}
         self.inputs: list[Input] = []
         self.known_sequences: set[str] = set()
@@ -195,6 +199,9 @@ class FakeModel:
 
     def knows_sequence(self, sequence_id: str) -> bool:
         return sequence_id in self.known_sequences
+
+    async def check_health(self, limit: float) -> bool:
+        return self.is_well
 
     async def describe_custom(self) -> Any:
         return self.metadata

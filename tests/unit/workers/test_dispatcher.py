@@ -450,3 +450,16 @@ async def test_a_job_of_which_nothing_was_heard_is_ended_and_its_mates_go_on() -
     assert (await mate.next()).body == b"ok"
     shell.answer(worker, silent)
     assert worker.in_flight == set()
+
+
+async def test_jobs_are_counted_by_how_they_ended():
+    shell = Shell(Policy(batch_size=1))
+    (worker,) = shell.workers
+    answered, refused, given_up = shell.submit("a"), shell.submit("b"), shell.submit("c")
+    shell.answer(worker, answered)
+    shell.dispatcher.results(worker, [[refused.job.id, False, 400, "", [], b"", "no"]], 0.25)
+    given_up.cancel()
+    outcomes = shell.dispatcher.metrics.outcomes
+    assert (outcomes.succeeded, outcomes.failed) == (1, 2)
+    assert outcomes.executions[1][0] >= 1
+    assert outcomes.last_at > 0
