@@ -5,6 +5,8 @@ from __future__ import annotations
 from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
+from torchserve_py.api.responses import QuietSent
+
 LOGGER_NAME = "ACCESS_LOG"
 
 
@@ -13,6 +15,8 @@ class AccessLog(AbstractAccessLogger):
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
         """Log an answer that has been written; ``time`` is the seconds since the request arrived."""
+        if isinstance(response, QuietSent):
+            return
         peer = request.transport.get_extra_info("peername") if request.transport is not None else None
         client = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unix"
         target = request.raw_path.encode("ascii", "backslashreplace").decode("ascii")

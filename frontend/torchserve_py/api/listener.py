@@ -34,6 +34,7 @@ from torchserve_py.api.surfaces import InferenceSurfaces
 from torchserve_py.api.tls import server_context
 from torchserve_py.api.tls_server import TlsServer
 from torchserve_py.api.token_authorization import KEY_FILE, TokenAuthorization
+from torchserve_py.api.truss.door import TrussDoor
 from torchserve_py.api.workflows import WorkflowInferenceDoor, WorkflowManagementDoor
 
 if TYPE_CHECKING:
@@ -137,7 +138,11 @@ class _Listener(web.Server):
     """All connections of one address."""
 
     def __init__(
-        self, handler: Callable[[web.BaseRequest], Awaitable[Sent]], responses: Responses, *, access_log: bool
+        self,
+        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        responses: Responses,
+        *,
+        access_log: bool,
     ) -> None:
         super().__init__(handler, handler_cancellation=True)
         self._responses = responses
@@ -250,13 +255,15 @@ async def start_doors(
         tokens = TokenAuthorization(key_file.absolute(), settings.token_expiration_min)
     responses = Responses(settings, metrics)
     health = HealthDoor(registry, responses)
+    truss = TrussDoor(settings, registry, responses, tokens)
     doors = Doors(health, tokens)
     try:
-        wanted = _by_address(_routes(settings, registry, workflows, metrics, tokens, responses, health))
+        wanted = _by_address(_routes(settings, registry, workflows, metrics, tokens, responses, health, truss))
         tls = _tls(settings, responses, [address for _, address, _ in wanted])
         for names, address, routes in wanted:
             routes.append(DescriptionDoor(names, responses).routes)
-            router = Router(routes, tokens, responses, preflight=allows_other_origins(settings))
+            unknown = truss.unknown if "inference_address" in names else None
+            router = Router(routes, tokens, responses, preflight=allows_other_origins(settings), unknown=unknown)
             await doors.open(names, address, _Listener(router, responses, access_log=settings.access_log), tls)
     except BaseException:
         await doors.close()
@@ -272,10 +279,12 @@ def _routes(
     tokens: TokenAuthorization | None,
     responses: Responses,
     health: HealthDoor,
+    truss: TrussDoor,
 ) -> list[tuple[str, Address, list[Routes]]]:
     """What is served where; the settings' names."""
     inference = InferenceDoor(settings, registry, responses)
     inference_routes = [
+        truss.routes,
         health.routes,
         inference.routes,
         InferenceSurfaces(settings, registry, inference).routes,

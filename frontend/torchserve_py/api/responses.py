@@ -78,6 +78,10 @@ class Sent(web.StreamResponse):
         """Nothing is left to write."""
 
 
+class QuietSent(Sent):
+    """An answer that has no line in the access log: to a probe that comes every few seconds."""
+
+
 class ReaderStalledError(Exception):
     """The client has stopped reading."""
 

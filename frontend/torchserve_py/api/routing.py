@@ -12,7 +12,7 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from torchserve_py.api.errors import DoorError, failure_of, invalid_message, not_found
 from torchserve_py.api.requests import split_path
-from torchserve_py.api.responses import Responses, Sent
+from torchserve_py.api.responses import Responses
 from torchserve_py.api.token_authorization import TokenAuthorization, TokenType
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.models.errors import ModelError
@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 Path = tuple[str, ...]
 
-#: Gets the request and the segments of its path.
-Handler = Callable[[web.BaseRequest, Path], Awaitable[Sent]]
+#: Gets the request and the segments of its path; None passes the request on to the next door that claims its path.
+Handler = Callable[[web.BaseRequest, Path], Awaitable[web.StreamResponse | None]]
 
 #: The key of routes for paths whose first segment is no word of the API, but a model's name.
 ANY: Final = "*"
@@ -58,14 +58,21 @@ class Router:
     """What aiohttp calls for every request on one listener.
 
     Args:
-        doors: The routes of each door; where two claim a path, the first has it.
+        doors: The routes of each door; where two claim a path, the first has it, unless it passes the request on.
         tokens: The keys, None while token authorization is off.
         responses: Writes the answers.
         preflight: Whether requests from other origins are allowed at all, so that browsers may ask before they come.
+        unknown: May answer requests for paths that no door claims; None leaves them to TorchServe's answer.
     """
 
     def __init__(
-        self, doors: Iterable[Routes], tokens: TokenAuthorization | None, responses: Responses, *, preflight: bool
+        self,
+        doors: Iterable[Routes],
+        tokens: TokenAuthorization | None,
+        responses: Responses,
+        *,
+        preflight: bool,
+        unknown: Handler | None = None,
     ) -> None:
         self._routes: dict[str, tuple[Route, ...]] = {}
         for routes in doors:
@@ -74,17 +81,25 @@ class Router:
         self._tokens = tokens
         self._responses = responses
         self._preflight = preflight
-        self._find = lru_cache(maxsize=_KEPT_TARGETS)(self._find_route)
+        self._unknown = unknown
+        self._find = lru_cache(maxsize=_KEPT_TARGETS)(self._find_routes)
 
-    async def __call__(self, request: web.BaseRequest) -> Sent:
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request, whatever happens."""
         try:
-            path, route = self._find(request.raw_path)
-            if self._preflight and request.method == "OPTIONS" and _PREFLIGHT_HEADER in request.headers:
+            path, routes = self._find(request.raw_path)
+            if routes and self._preflight and request.method == "OPTIONS" and _PREFLIGHT_HEADER in request.headers:
                 return await self._responses.send(request, 200, b"")
-            if self._tokens is not None and route.token is not None:
-                self._tokens.check(route.token, request.headers.get(hdrs.AUTHORIZATION))
-            return await route.handler(request, path)
+            for route in routes:
+                if self._tokens is not None and route.token is not None:
+                    self._tokens.check(route.token, request.headers.get(hdrs.AUTHORIZATION))
+                answer = await route.handler(request, path)
+                if answer is not None:
+                    return answer
+            answer = await self._unknown(request, path) if self._unknown is not None else None
+            if answer is None:
+                raise not_found()
+            return answer
         except RequestPayloadError:
             failure = invalid_message("The request body could not be read.")
             return await self._responses.send_failure(request, failure, close=True)
@@ -97,10 +112,12 @@ class Router:
             # 408 and 413 come while the body is still on its way: there is no next request to find behind it.
             return await self._responses.send_failure(request, failure, close=failure.status in (408, 413))
 
-    def _find_route(self, target: str) -> tuple[Path, Route]:
+    def _find_routes(self, target: str) -> tuple[Path, tuple[Route, ...]]:
         path = split_path(target)
-        for key in (path[0] if path else ROOT, ANY):
-            for route in self._routes.get(key, ()):
-                if route.claims is None or route.claims(path):
-                    return path, route
-        raise not_found()
+        claimed = tuple(
+            route
+            for key in (path[0] if path else ROOT, ANY)
+            for route in self._routes.get(key, ())
+            if route.claims is None or route.claims(path)
+        )
+        return path, claimed

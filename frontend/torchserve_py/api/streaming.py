@@ -24,9 +24,15 @@ _WRITE_SIZE = 16 * 1024
 
 
 async def send_stream(
-    responses: Responses, request: web.BaseRequest, parts: Parts, first: Part, headers: Headers
+    responses: Responses,
+    request: web.BaseRequest,
+    parts: Parts,
+    first: Part,
+    headers: Headers,
+    *,
+    announced: bool = True,
 ) -> Sent:
-    """Answer with ``first`` and every part that follows it.
+    """Answer with ``first`` and every part that follows it; ``announced`` with TorchServe's header for streams.
 
     Waits for the client after each write, so that a slow reader slows the stream down and fills no memory. A client
     that reads nothing for too long is dropped; the caller cancels the job.
@@ -37,7 +43,7 @@ async def send_stream(
     chunked = request.version >= HttpVersion11
     keep_alive = chunked and request.keep_alive
     headers = [*headers]
-    if not any(name.lower() == _STREAM_HEADER for name, _ in headers):
+    if announced and not any(name.lower() == _STREAM_HEADER for name, _ in headers):
         headers.append((_STREAM_HEADER, "true"))
     framing = "transfer-encoding: chunked\r\n" if chunked else ""
     head = responses.head(

@@ -22,8 +22,8 @@ class Configured:
     """A model's configuration with what its contract's files say; `model-config.yaml` wins where both say something.
 
     ``name`` and ``version`` are what these files call the model, None where they do not. ``environment`` has variables
-    for its workers. ``requirements`` are lines as pip takes them, beside those in ``requirements_file`` (its path in the
-    folder; None for that of the manifest).
+    for its workers. ``requirements`` are lines as pip takes them, beside those in ``requirements_file`` (a path in the
+    folder, None for that of the manifest).
     """
 
     config: ModelConfig

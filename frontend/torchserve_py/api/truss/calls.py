@@ -1,0 +1,88 @@
+"""Running a request on a Truss: the job that it becomes, and the answer that comes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from aiohttp import hdrs, web
+
+from torchserve_py.api.responses import Responses, Sent
+from torchserve_py.api.streaming import send_stream
+from torchserve_py.api.truss.answers import Answers, ErrorCode
+from torchserve_py.api.truss.targets import Endpoint
+from torchserve_py.workers.parts import JobFailed, Part, Parts
+from ts.protocol.messages import TRUSS
+
+if TYPE_CHECKING:
+    from torchserve_py.models.model import Model
+
+#: What a request target may hold as it is; a client that sends other bytes gets them percent-encoded.
+_TARGET_CHARACTERS: Final = "!#$%&'()*+,/:;=?@[]~"
+
+
+def submit(
+    request: web.BaseRequest, model: Model, endpoint: Endpoint, body: bytes, *, more_input: bool = False
+) -> Parts:
+    """Admit a request; its line goes to the worker in pseudo headers."""
+    transport = request.transport
+    secure = transport is not None and transport.get_extra_info("sslcontext") is not None
+    peer = transport.get_extra_info("peername") if transport is not None else None
+    scheme = "ws" if endpoint is Endpoint.websocket else "http"
+    line = (
+        (":method", request.method),
+        (":path", _ascii(request.raw_path)),
+        (":scheme", scheme + "s" if secure else scheme),
+        (":authority", _ascii(request.headers.get(hdrs.HOST, ""))),
+        (":endpoint", endpoint.value),
+        (":client", f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""),
+    )
+    return model.submit(
+        request.raw_headers + line,
+        body,
+        content_type=request.headers.get(hdrs.CONTENT_TYPE),
+        by_default=True,
+        protocol=TRUSS,
+        more_input=more_input,
+    )
+
+
+def _ascii(text: str) -> str:
+    return text if text.isascii() else quote(text.encode("utf-8", "surrogateescape"), safe=_TARGET_CHARACTERS)
+
+
+class Calls:
+    """Runs requests and passes on what the worker makes of them."""
+
+    def __init__(self, responses: Responses, answers: Answers) -> None:
+        self._responses = responses
+        self._answers = answers
+
+    async def run(self, request: web.BaseRequest, model: Model, endpoint: Endpoint, body: bytes) -> Sent:
+        """Run a request on a model and answer it.
+
+        Raises:
+            DoorError: The model answered what HTTP does not allow.
+        """
+        parts = submit(request, model, endpoint, body)
+        try:
+            return await self.pass_on(request, parts, await parts.next())
+        except JobFailed as failed:
+            return await self._answers.job_failed(request, failed.cause, model)
+        finally:
+            parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
+
+    async def pass_on(self, request: web.BaseRequest, parts: Parts, part: Part) -> Sent:
+        """Answer with what the worker says, of which ``part`` is the first.
+
+        Raises:
+            DoorError: It is nothing that HTTP allows.
+        """
+        if part.error is not None:
+            code = ErrorCode.server if part.status >= 500 else ErrorCode.client
+            return await self._answers.error(request, part.status, part.error, code)
+        if part.more:
+            return await send_stream(self._responses, request, parts, part, part.headers, announced=False)
+        return await self._responses.send(
+            request, part.status, part.body, part.headers, reason=part.reason, request_id=parts.job.id
+        )

@@ -1,0 +1,176 @@
+"""The door for Truss's interface: finds the model that a request means, and has it answered in Truss's shapes.
+
+What is not for a Truss is passed on to the doors behind this one, which have some of the same paths.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import hdrs, web
+
+from torchserve_py.api.errors import DoorError
+from torchserve_py.api.requests import read_body
+from torchserve_py.api.responses import Responses, Sent
+from torchserve_py.api.routing import ROOT, Path, Route, Routes
+from torchserve_py.api.token_authorization import TokenType
+from torchserve_py.api.truss.answers import Answers, ErrorCode, quietly
+from torchserve_py.api.truss.calls import Calls
+from torchserve_py.api.truss.probes import Probes
+from torchserve_py.api.truss.targets import Endpoint, Target, target_of
+from torchserve_py.api.truss.trusses import ONLY_NAME, Trusses
+from torchserve_py.api.truss.websocket import Sockets
+
+if TYPE_CHECKING:
+    from torchserve_py.addresses import Address
+    from torchserve_py.api.token_authorization import TokenAuthorization
+    from torchserve_py.models.model import Model
+    from torchserve_py.models.registry import ModelRegistry
+    from torchserve_py.settings import Settings
+
+_MODEL_NAME: Final = "model_name"
+
+
+class TrussDoor:
+    """Answers requests for Trusses."""
+
+    def __init__(
+        self, settings: Settings, registry: ModelRegistry, responses: Responses, tokens: TokenAuthorization | None
+    ) -> None:
+        self._trusses = Trusses(registry)
+        self._responses = responses
+        self._tokens = tokens
+        self._answers = Answers(responses)
+        self._calls = Calls(responses, self._answers)
+        self._probes = Probes(responses, self._answers)
+        self._sockets = Sockets(self._answers, self._calls, settings.max_request_size)
+        self._max_body = settings.max_request_size
+        self._stall_limit = float(settings.default_response_timeout)
+        self._has_metrics = not settings.enable_metrics_api or not _are_shared(
+            settings.metrics_address, settings.inference_address
+        )
+
+    @property
+    def routes(self) -> Routes:
+        """First path segment to route."""
+        # The doors behind this one that have some of these paths want other keys: which it is depends on the model.
+        serve = Route(self.serve, token=None, claims=lambda path: target_of(path) is not None)
+        routes = {"v1": serve, "invocations": serve, "models": serve}
+        routes["ping"] = Route(self.ping, TokenType.inference, lambda path: len(path) == 1)
+        routes[ROOT] = Route(self.root, token=None)
+        if self._has_metrics:  # else that path shows the server's own metrics
+            routes["metrics"] = Route(self.metrics, token=None, claims=lambda path: len(path) == 1)
+        return routes
+
+    async def serve(self, request: web.BaseRequest, path: Path) -> web.StreamResponse | None:
+        """A path of `targets`."""
+        target = target_of(path)
+        assert target is not None
+        body = None
+        try:
+            model = self._find(request, target)
+            if model is None and self._is_named_in_body(target):
+                self._check_token(request)
+                body = await self._body(request)
+                model = self._trusses.named_in(body)
+                if model is None:
+                    return await self._refuse_unnamed(request)
+            if model is None:
+                return None
+            self._check_token(request)
+            if request.method != target.endpoint.method:
+                return await self._answers.method_not_allowed(request, target.endpoint.method)
+            return await self._answer(request, model, target, body)
+        except DoorError as error:
+            return await self._answers.failure(request, error.failure)
+
+    async def ping(self, request: web.BaseRequest, path: Path) -> Sent | None:
+        """``/ping`` where nothing but Trusses is served: whether they are loaded."""
+        if not self._trusses.serve_alone:
+            return None
+        if request.method != "GET":
+            return await self._answers.method_not_allowed(request, "GET")
+        trusses = self._trusses.all
+        missing = next((model for model in trusses if not model.is_loaded), trusses[0])
+        return await self._probes.loaded(request, missing, self._called(missing))
+
+    async def root(self, request: web.BaseRequest, path: Path) -> Sent | None:
+        """``GET /`` where nothing but Trusses is served: the server is alive."""
+        if path or request.method == "OPTIONS" or not self._trusses.serve_alone:
+            return None
+        if request.method != "GET":
+            return await self._answers.method_not_allowed(request, "GET")
+        return await self._probes.live(request)
+
+    async def metrics(self, request: web.BaseRequest, path: Path) -> web.StreamResponse | None:
+        """``/metrics/``: what the code of the only Truss counts with prometheus_client."""
+        model = self._trusses.only
+        if model is None:
+            return None
+        if request.method != "GET":
+            return await self._answers.method_not_allowed(request, "GET")
+        if not request.raw_path.partition("?")[0].endswith("/"):
+            return await self._responses.send(request, 307, b"", (("location", "/metrics/"),))
+        return await self._answer(request, model, Target(None, Endpoint.metrics), None)
+
+    async def unknown(self, request: web.BaseRequest, path: Path) -> Sent | None:
+        """A path that no door claims, where nothing but Trusses is served."""
+        return await self._answers.not_found(request) if self._trusses.serve_alone else None
+
+    def _check_token(self, request: web.BaseRequest) -> None:
+        if self._tokens is not None:
+            self._tokens.check(TokenType.inference, request.headers.get(hdrs.AUTHORIZATION))
+
+    def _find(self, request: web.BaseRequest, target: Target) -> Model | None:
+        if target.model is not None:
+            return self._trusses.named(target.model)
+        if target.endpoint is Endpoint.predict:  # /invocations, which other models have as well
+            named = request.query.get(_MODEL_NAME)
+            if named:
+                return self._trusses.named(named)
+            return self._trusses.only if self._trusses.serve_alone else None
+        return self._trusses.only
+
+    def _is_named_in_body(self, target: Target) -> bool:
+        """Whether the model may be told by the body: that of OpenAI's interface and its like has it, in a field."""
+        return target.model is None and target.endpoint is not Endpoint.predict and bool(self._trusses.all)
+
+    async def _refuse_unnamed(self, request: web.BaseRequest) -> Sent:
+        names = ", ".join(model.name for model in self._trusses.all)
+        message = (
+            f'There are several models ({names}): name one of them as "model" in a JSON body,'
+            " or in the path as in /v1/models/{model}/v1/chat/completions."
+        )
+        return await self._answers.error(request, 404, message, ErrorCode.client)
+
+    async def _answer(
+        self, request: web.BaseRequest, model: Model, target: Target, body: bytes | None
+    ) -> web.StreamResponse:
+        name = target.model or self._called(model)
+        match target.endpoint:
+            case Endpoint.ready:
+                return await self._probes.ready(request, model, name)
+            case Endpoint.loaded:
+                return await self._probes.loaded(request, model, name)
+            case Endpoint.schema:
+                return await self._probes.schema(request, model, name)
+            case Endpoint.websocket if model.is_loaded:
+                return await self._sockets.serve(request, model)
+            case Endpoint.metrics if model.is_loaded:
+                return quietly(await self._calls.run(request, model, Endpoint.metrics, b""))
+        body = await self._body(request) if body is None else body
+        if not model.is_loaded:
+            return await self._answers.not_ready(request, name)
+        return await self._calls.run(request, model, target.endpoint, body)
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        return await read_body(request, self._max_body, self._stall_limit)
+
+    def _called(self, model: Model) -> str:
+        """The name for a model that the request does not name."""
+        return ONLY_NAME if self._trusses.only is model else model.name
+
+
+def _are_shared(one: Address, other: Address) -> bool:
+    """Whether two settings name one listener: port 0 is another free port each time."""
+    return one == other and (one.is_unix or one.port != 0)

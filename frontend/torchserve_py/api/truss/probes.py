@@ -1,0 +1,49 @@
+"""Probes of Trusses: alive, loaded, ready. None of them waits for requests that a model is working on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from torchserve_py.api.responses import JSON_TYPE, Responses, Sent
+from torchserve_py.api.truss.answers import Answers, ErrorCode, quietly
+
+if TYPE_CHECKING:
+    from torchserve_py.models.model import Model
+
+#: How long a model may take to say whether it is healthy (seconds); Truss waits for ever, and a prober gives up.
+_HEALTH_LIMIT: Final = 30.0
+
+
+class Probes:
+    """Answers them."""
+
+    def __init__(self, responses: Responses, answers: Answers) -> None:
+        self._responses = responses
+        self._answers = answers
+
+    async def live(self, request: web.BaseRequest) -> Sent:
+        """``GET /``: the server answers."""
+        return quietly(await self._responses.send(request, 200, b"true", (JSON_TYPE,)))
+
+    async def loaded(self, request: web.BaseRequest, model: Model, name: str) -> Sent:
+        """Whether a worker has loaded the model, well or not."""
+        if not model.is_loaded:
+            return quietly(await self._answers.not_ready(request, name))
+        return quietly(await self._answers.json(request, {}))
+
+    async def ready(self, request: web.BaseRequest, model: Model, name: str) -> Sent:
+        """Whether the model has been loaded and says that it is well."""
+        if model.is_loaded and await model.check_health(_HEALTH_LIMIT):
+            return quietly(await self._answers.json(request, {}))
+        return quietly(await self._answers.not_ready(request, name))
+
+    async def schema(self, request: web.BaseRequest, model: Model, name: str) -> Sent:
+        """What the model takes and gives, as far as its annotations say."""
+        if not model.is_loaded:
+            return await self._answers.not_ready(request, name)
+        schema = model.declared.get("schema")
+        if schema is None:
+            return await self._answers.error(request, 404, "No schema found", ErrorCode.model)
+        return await self._answers.json(request, schema)
