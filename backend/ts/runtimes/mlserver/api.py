@@ -1,0 +1,74 @@
+"""MLServer's API as the model's code imports it: the real one where it is installed, else ours.
+
+Everything here uses it through this module, so that the model and its runtime have the same classes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+from ts.mlserver import stand_in
+
+#: Whether it is `ts.mlserver`, which has arrays as data; the real one has lists only.
+IS_OURS: Final = stand_in.provide()
+
+if TYPE_CHECKING:
+    from ts.mlserver import MLModel, ModelSettings, Settings, types
+    from ts.mlserver.context import model_context
+    from ts.mlserver.errors import MLServerError
+    from ts.mlserver.handlers import get_custom_handlers
+    from ts.mlserver.logging import configure_logger
+    from ts.mlserver.settings import ModelParameters
+else:
+    from mlserver import MLModel, ModelSettings, Settings, types
+    from mlserver.context import model_context
+    from mlserver.errors import MLServerError
+    from mlserver.handlers import get_custom_handlers
+    from mlserver.logging import configure_logger
+    from mlserver.settings import ModelParameters
+
+__all__ = [
+    "IS_OURS",
+    "MLModel",
+    "MLServerError",
+    "ModelParameters",
+    "ModelSettings",
+    "Settings",
+    "configure_logger",
+    "forward_metrics",
+    "get_custom_handlers",
+    "model_context",
+    "take_records",
+    "types",
+]
+
+
+def forward_metrics() -> None:
+    """Let what the model reports with the real ``mlserver.log`` be taken by `take_records`; to be called before the
+    model's code is imported."""
+    if IS_OURS:
+        return
+    mlserver, metrics, context = map(importlib.import_module, ("mlserver", "mlserver.metrics", "mlserver.context"))
+
+    def log(**values: float) -> None:
+        name, version = context.model_name_var.get(""), context.model_version_var.get("")
+        dimensions = [["model_name", name], ["model_version", version]]
+        _records.extend([metric, "Count", "histogram", float(each), dimensions, ""] for metric, each in values.items())
+
+    for module in (mlserver, metrics):
+        module.__dict__["log"] = log
+
+
+_records: list[list[Any]] = []
+
+
+def take_records() -> list[list[Any]]:
+    """Return the metrics that the model has reported since the last call."""
+    if IS_OURS:
+        from ts.mlserver.metrics.context import take_records
+
+        return take_records()
+    taken = _records[:]
+    _records.clear()
+    return taken

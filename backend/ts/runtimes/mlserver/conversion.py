@@ -1,0 +1,121 @@
+"""Between the requests and responses of `ts.open_inference` and those that MLServer's models take and give."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from ts.open_inference.tensors import flat_list, numpy_of, tensor_of
+from ts.open_inference.types import InferenceRequest, InferenceResponse, RequestedOutput, Tensor
+from ts.runtimes.errors import Failure
+from ts.runtimes.mlserver.api import IS_OURS, types
+
+
+def model_request(request: InferenceRequest, headers: Mapping[str, str]) -> types.InferenceRequest:
+    """Return a request as a model gets it, with the HTTP headers or gRPC metadata among its parameters.
+
+    Built without validation where the wire's decoding has checked everything already.
+
+    Raises:
+        Failure: A parameter has a type that it cannot have.
+    """
+    return types.InferenceRequest.model_construct(
+        id=request.id or "",
+        parameters=_model_parameters({**request.parameters, "headers": dict(headers)}),
+        inputs=[_model_input(tensor) for tensor in request.inputs],
+        outputs=None if request.outputs is None else [_model_output(output) for output in request.outputs],
+    )
+
+
+def wire_response(response: Any, request: types.InferenceRequest) -> InferenceResponse:
+    """Return a model's response with the request's id.
+
+    Raises:
+        Failure: It is none.
+    """
+    if not isinstance(response, types.InferenceResponse):
+        raise Failure(500, f"The model returned a {type(response).__name__}; it must be an InferenceResponse.")
+    return InferenceResponse(
+        model_name=response.model_name,
+        model_version=response.model_version,
+        id=request.id,
+        parameters=parameters_of(response),
+        outputs=[_wire_output(output) for output in response.outputs],
+    )
+
+
+def parameters_of(parametrised: Any) -> dict[str, Any]:
+    """Return the parameters that are set, by name."""
+    parameters = parametrised.parameters
+    if parameters is None:
+        return {}
+    # The dump of pydantic would do, but takes several times as long.
+    members = {**parameters.__dict__, **(parameters.__pydantic_extra__ or {})}
+    return {name: value for name, value in members.items() if value is not None and not name.startswith("_")}
+
+
+def _model_parameters(parameters: Mapping[str, Any]) -> types.Parameters:
+    try:
+        return types.Parameters.model_validate(parameters)
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        place = ".".join(str(each) for each in first["loc"])
+        raise Failure(422, f"The parameter {place!r} is {first['input']!r}: {first['msg']}.") from error
+
+
+def _model_input(tensor: Tensor) -> types.RequestInput:
+    return types.RequestInput.model_construct(
+        name=tensor.name,
+        shape=tensor.shape,
+        datatype=tensor.datatype,
+        parameters=_model_parameters(tensor.parameters) if tensor.parameters else None,
+        data=_model_data(tensor),
+    )
+
+
+def _model_output(output: RequestedOutput) -> types.RequestOutput:
+    parameters = _model_parameters(output.parameters) if output.parameters else None
+    return types.RequestOutput.model_construct(name=output.name, parameters=parameters)
+
+
+def _model_data(tensor: Tensor) -> types.TensorData:
+    # A model that wants arrays has imported numpy; for any other it is not imported.
+    if IS_OURS and tensor.is_raw and tensor.datatype != "BYTES" and "numpy" in sys.modules:
+        return types.TensorData.of_array(numpy_of(tensor))
+    return types.TensorData.model_construct(flat_list(tensor))
+
+
+def _wire_output(output: types.ResponseOutput) -> Tensor:
+    datatype = str(getattr(output.datatype, "value", output.datatype))
+    array = output.data.array if IS_OURS and isinstance(output.data, types.TensorData) else None
+    if array is None:
+        data = flat(getattr(output.data, "root", output.data))
+        return Tensor(output.name, datatype, list(output.shape), data, parameters_of(output))
+    tensor = tensor_of(output.name, array, datatype)
+    tensor.shape = list(output.shape)
+    tensor.parameters = parameters_of(output)
+    return tensor
+
+
+def flat(data: Any) -> list[Any]:
+    """Return a tensor's data, however a model has written them, as a flat list."""
+    if hasattr(data, "tolist"):
+        data = data.tolist()
+    if not isinstance(data, list | tuple):
+        return [data]
+    if not any(isinstance(element, list | tuple) for element in data):
+        return list(data)
+    return [each for element in data for each in flat(element)]
+
+
+def lower_case_headers(headers: Sequence[tuple[Any, Any]]) -> dict[str, str]:
+    """Return the request's headers by their names in lower case, without those that the server itself has added."""
+    texts = ((_text(name).lower(), value) for name, value in headers)
+    return {name: _text(value) for name, value in texts if not name.startswith(":")}
+
+
+def _text(raw: Any) -> str:
+    return raw.decode("latin-1") if isinstance(raw, bytes) else str(raw)

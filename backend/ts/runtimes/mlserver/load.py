@@ -1,0 +1,140 @@
+"""Loads an MLServer model: from ``model-settings.json`` to a runtime that answers requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ts.connection import Connection
+from ts.protocol.messages import Load
+from ts.runtimes.errors import LoadError
+
+if TYPE_CHECKING:
+    from ts.mlserver import MLModel, ModelSettings, Settings
+    from ts.runtimes.mlserver.runtime import MLServerRuntime
+
+logger = logging.getLogger(__name__)
+
+MODEL_SETTINGS_FILE: Final = "model-settings.json"
+SETTINGS_FILE: Final = "settings.json"
+
+
+def load(load: Load, connection: Connection, runner: asyncio.Runner) -> MLServerRuntime:
+    """Load the model; its ``load()`` is awaited in the loop that serves it.
+
+    Raises:
+        LoadError: A settings file is wrong, or the implementation is no model.
+        Exception: Whatever the model's own code raises.
+    """
+    _check_installed()
+    from ts.runtimes.mlserver.api import MLModel, configure_logger, forward_metrics, model_context
+
+    forward_metrics()
+    folder = Path(load["model_dir"])
+    settings = model_settings(folder, load["model_name"])
+    server_settings = read_settings(folder)
+    configure_logger(server_settings)
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    implementation: Any = settings.implementation
+    if not isinstance(implementation, type) or not issubclass(implementation, MLModel):
+        raise LoadError(
+            f"{MODEL_SETTINGS_FILE}: implementation is {settings.implementation_!r}, which is no subclass of MLModel."
+        )
+    model: MLModel = implementation(settings)
+    with model_context(settings):
+        model.ready = runner.get_loop().run_until_complete(model.load())
+    if not model.ready:
+        logger.warning("load() of %s returned %r: it is not ready", settings.name, model.ready)
+    return _runtime(model, server_settings, load, connection, runner)
+
+
+def model_settings(folder: Path, model_name: str) -> ModelSettings:
+    """Read a model's settings; it is called what it is registered as, and its ``uri`` is its folder by default.
+
+    Raises:
+        LoadError: The file is missing, no JSON, or a value in it is wrong.
+    """
+    from ts.runtimes.mlserver.api import ModelParameters, ModelSettings
+
+    path = folder / MODEL_SETTINGS_FILE
+    settings: ModelSettings = _read(path, lambda: ModelSettings.parse_file(str(path)))
+    settings.name = model_name
+    if settings.parameters is None:
+        settings.parameters = ModelParameters()
+    if not settings.parameters.uri:
+        settings.parameters.uri = str(folder)
+    return settings
+
+
+def read_settings(folder: Path) -> Settings:
+    """Read the server's settings beside the model's; without a file they are the defaults and the environment's.
+
+    Raises:
+        LoadError: The file is no JSON object, or a value in it is wrong.
+    """
+    from ts.runtimes.mlserver.api import Settings
+
+    path = folder / SETTINGS_FILE
+    if not path.is_file():
+        return Settings()
+    settings: Settings = _read(path, lambda: Settings(**json.loads(path.read_text())))
+    return settings
+
+
+def _read(path: Path, read: Any) -> Any:
+    try:
+        return read()
+    except (OSError, TypeError, ValueError) as error:
+        raise LoadError(f"{path.name}: {_first_problem(error)}") from error
+
+
+def _first_problem(error: Exception) -> str:
+    problems = getattr(error, "errors", None)
+    if not callable(problems):
+        return str(error)
+    first = problems()[0]
+    return f"{'.'.join(str(each) for each in first['loc'])} is {first['input']!r}: {first['msg']}"
+
+
+def _check_installed() -> None:
+    try:
+        import pydantic_settings  # noqa: F401 - and with it pydantic
+    except ModuleNotFoundError as error:
+        raise LoadError(
+            f"An MLServer model needs {error.name}, which is not installed: pip install 'torchserve-py[mlserver]'"
+        ) from error
+
+
+def _runtime(
+    model: MLModel, server_settings: Settings, load: Load, connection: Connection, runner: asyncio.Runner
+) -> MLServerRuntime:
+    from ts.runtimes.mlserver.api import get_custom_handlers
+    from ts.runtimes.mlserver.cloud_events import CloudEvents
+    from ts.runtimes.mlserver.declarations import declarations
+    from ts.runtimes.mlserver.runtime import MLServerRuntime
+
+    routes = None
+    if get_custom_handlers(model):
+        try:
+            from ts.runtimes.mlserver.custom_routes import CustomRoutes
+        except ModuleNotFoundError as error:
+            raise LoadError(
+                f"Custom handlers need {error.name}, which is not installed: pip install 'torchserve-py[mlserver]'"
+            ) from error
+        routes = CustomRoutes(model)
+    declares = runner.get_loop().run_until_complete(declarations(model))
+    if routes is not None:
+        declares["routes"] = routes.declared
+    return MLServerRuntime(
+        model,
+        declares,
+        connection,
+        cloud_events=CloudEvents(model.name, server_settings.server_name),
+        custom_routes=routes,
+        max_response_size=load["max_response_size"],
+    )

@@ -1,0 +1,169 @@
+"""How the requests of an adaptive batch become one request, and its response as many as there were requests.
+
+The rules are MLServer's: inputs of the same name are joined along their first dimension. Request parameters, and those
+of requested outputs: the last request wins. Parameters of inputs become lists with the value of each request, but
+``content_type`` and ``headers``. Of a response the rows of each output are dealt out as they came; of a parameter that
+is a list every request gets its own element, as text.
+
+Only requests that fit together are joined (`fingerprint`); MLServer joins all there are and fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from ts.runtimes.errors import Failure
+from ts.runtimes.mlserver.api import IS_OURS, types
+from ts.runtimes.mlserver.conversion import flat, parameters_of
+
+_OWN_FOR_EVERY_REQUEST = ("content_type", "headers")
+
+
+def fingerprint(request: types.InferenceRequest) -> Hashable | None:
+    """Return a value that is equal for requests that can be joined; None if the request has to run alone."""
+    sizes = {tuple(each.shape[:1]) for each in request.inputs}
+    if len(sizes) != 1 or () in sizes:
+        return None
+    outputs = None if request.outputs is None else tuple([output.name for output in request.outputs])
+    inputs = [(each.name, each.datatype, tuple(each.shape[1:]), _content_type(each)) for each in request.inputs]
+    return (tuple(sorted(inputs, key=str)), outputs, _content_type(request))
+
+
+def row_count(request: types.InferenceRequest) -> int:
+    """Return how many rows a request with a fingerprint has."""
+    return int(request.inputs[0].shape[0])
+
+
+def merge(requests: Sequence[types.InferenceRequest]) -> types.InferenceRequest:
+    """Join requests that have the same fingerprint."""
+    first = requests[0]
+    by_name = [{each.name: each for each in request.inputs} for request in requests]
+    outputs = None
+    if first.outputs is not None:
+        outputs = [
+            types.RequestOutput.model_construct(
+                name=output.name,
+                parameters=_last_wins(request.outputs[place] for request in requests if request.outputs),
+            )
+            for place, output in enumerate(first.outputs)
+        ]
+    return types.InferenceRequest.model_construct(
+        parameters=_last_wins(requests),
+        inputs=[_merge_inputs([inputs[each.name] for inputs in by_name]) for each in first.inputs],
+        outputs=outputs,
+    )
+
+
+def split(response: Any, requests: Sequence[types.InferenceRequest]) -> list[types.InferenceResponse]:
+    """Return the responses to each of ``requests``, which were joined.
+
+    Raises:
+        Failure: The response has not as many rows as the requests.
+    """
+    if not isinstance(response, types.InferenceResponse):
+        raise Failure(500, f"The model returned a {type(response).__name__}; it must be an InferenceResponse.")
+    counts = [row_count(request) for request in requests]
+    outputs = [_split_output(output, counts) for output in response.outputs]
+    return [
+        types.InferenceResponse.model_construct(
+            id=request.id,
+            model_name=response.model_name,
+            model_version=response.model_version,
+            parameters=None if response.parameters is None else response.parameters.model_copy(deep=True),
+            outputs=[pieces[place] for pieces in outputs],
+        )
+        for place, request in enumerate(requests)
+    ]
+
+
+def _content_type(parametrised: Any) -> str | None:
+    return parametrised.parameters.content_type if parametrised.parameters else None
+
+
+def _last_wins(parametrised: Iterable[Any]) -> types.Parameters | None:
+    merged: dict[str, Any] = {}
+    for each in parametrised:
+        merged |= parameters_of(each)
+    return types.Parameters.model_validate(merged) if merged else None
+
+
+def _merge_inputs(inputs: Sequence[types.RequestInput]) -> types.RequestInput:
+    first = inputs[0]
+    rows = sum(each.shape[0] for each in inputs)
+    return types.RequestInput.model_construct(
+        name=first.name,
+        shape=[rows, *first.shape[1:]],
+        datatype=first.datatype,
+        parameters=_merge_input_parameters([parameters_of(each) for each in inputs]),
+        data=_merge_data([each.data for each in inputs]),
+    )
+
+
+def _merge_input_parameters(all_parameters: Sequence[Mapping[str, Any]]) -> types.Parameters | None:
+    merged: dict[str, Any] = {}
+    for place, parameters in enumerate(all_parameters):
+        for name, value in parameters.items():
+            if name in _OWN_FOR_EVERY_REQUEST or not all(name in each for each in all_parameters):
+                merged[name] = value
+            elif place == 0:
+                merged[name] = [value] if len(all_parameters) > 1 else value
+            else:
+                merged[name].append(value)
+    return types.Parameters.model_validate(merged) if merged else None
+
+
+def _merge_data(all_data: Sequence[types.TensorData]) -> types.TensorData:
+    arrays = [data.array for data in all_data] if IS_OURS else [None]
+    if any(array is None for array in arrays):
+        return types.TensorData.model_construct([element for data in all_data for element in data.root])
+    import numpy as np
+
+    return types.TensorData.of_array(np.concatenate([array.reshape(-1) for array in arrays if array is not None]))
+
+
+def _split_output(output: types.ResponseOutput, counts: Sequence[int]) -> list[types.ResponseOutput]:
+    rows = output.shape[0] if output.shape else 1
+    if rows != sum(counts):
+        raise Failure(
+            500,
+            f"The model got a batch of {sum(counts)} rows but its output {output.name!r} has the shape "
+            f"{list(output.shape)}; with max_batch_size the first dimension must be that of the inputs.",
+        )
+    size = prod(output.shape[1:])
+    array = output.data.array if IS_OURS and isinstance(output.data, types.TensorData) else None
+    data: Any = flat(getattr(output.data, "root", output.data)) if array is None else array.reshape(-1)
+    parameters = parameters_of(output)
+    pieces, row = [], 0
+    for place, count in enumerate(counts):
+        piece = data[row * size : (row + count) * size]
+        pieces.append(
+            types.ResponseOutput.model_construct(
+                name=output.name,
+                shape=[count, *output.shape[1:]],
+                datatype=output.datatype,
+                parameters=_parameters_of_piece(parameters, place, row, counts) if output.parameters else None,
+                data=types.TensorData.model_construct(piece) if array is None else types.TensorData.of_array(piece),
+            )
+        )
+        row += count
+    return pieces
+
+
+def _parameters_of_piece(
+    parameters: Mapping[str, Any], place: int, row: int, counts: Sequence[int]
+) -> types.Parameters:
+    """Return the parameters of the request at ``place``, whose first row is ``row``.
+
+    A list has an element for every row, or one for every request.
+    """
+    own: dict[str, Any] = {}
+    for name, value in parameters.items():
+        if name in _OWN_FOR_EVERY_REQUEST or not isinstance(value, list | tuple):
+            own[name] = value
+            continue
+        index = place if len(value) == len(counts) else row
+        if index < len(value):
+            own[name] = str(value[index])
+    return types.Parameters.model_validate(own)

@@ -1,0 +1,248 @@
+"""Runs the jobs of an MLServer model: ``predict`` for one response, ``predict_stream`` for a stream of them.
+
+A row says in the pseudo header ``:endpoint`` that its client wants a stream. Then every response is one part, and a
+last row without a body says that the model has ended the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+from ts.connection import Connection
+from ts.event_loop import AsyncRuntime
+from ts.open_inference.receive import Received, receive, receive_input
+from ts.open_inference.types import InferenceResponse
+from ts.protocol.frames import Buffer
+from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, TAKEN, InferRow
+from ts.runtimes.errors import Failure, wire_text
+from ts.runtimes.mlserver.api import MLModel, model_context, take_records, types
+from ts.runtimes.mlserver.batching import AdaptiveBatcher
+from ts.runtimes.mlserver.cloud_events import CloudEvents
+from ts.runtimes.mlserver.conversion import lower_case_headers, model_request, wire_response
+from ts.runtimes.mlserver.custom_routes import CustomRoutes
+from ts.runtimes.mlserver.failures import failure_of
+from ts.runtimes.mlserver.inputs import Inputs
+from ts.runtimes.responses import error_row
+
+logger = logging.getLogger(__name__)
+
+_ENDPOINT: Final = ":endpoint"
+_STREAMS: Final = frozenset(("infer_stream", "generate_stream"))
+
+
+class MLServerRuntime(AsyncRuntime):
+    """Runs every request as a task of its own; see `ts.event_loop`.
+
+    Args:
+        model: The loaded model.
+        declares: What is told about it.
+        connection: Where the answers go.
+        cloud_events: Makes the headers that requests and responses get.
+        custom_routes: Its own REST paths, if it has any.
+        max_response_size: The largest body in bytes that one part of a response may have.
+    """
+
+    def __init__(
+        self,
+        model: MLModel,
+        declares: Mapping[str, Any],
+        connection: Connection,
+        *,
+        cloud_events: CloudEvents,
+        custom_routes: CustomRoutes | None,
+        max_response_size: int,
+    ) -> None:
+        self._model = model
+        self._declares = declares
+        self._connection = connection
+        self._cloud_events = cloud_events
+        self._custom_routes = custom_routes
+        self._max_response_size = max_response_size
+        self._inputs: dict[str, Inputs] = {}
+        self._has_predict = overrides(model, "predict")
+        self._batcher = None
+        settings = model.settings
+        if settings.max_batch_size > 1 and settings.max_batch_time > 0 and self._has_predict:
+            self._batcher = AdaptiveBatcher(self._call_predict, settings.max_batch_size, settings.max_batch_time)
+
+    @property
+    def declares(self) -> Mapping[str, Any]:
+        """What the loaded model tells about itself."""
+        return self._declares
+
+    async def run_job(self, wire_row: InferRow) -> None:
+        """Answer one request."""
+        job_id, headers, _, _, protocol, more_input = wire_row
+        started = time.perf_counter()
+        with model_context(self._model.settings):
+            try:
+                if not self._model.ready:
+                    raise Failure(503, f"Model {self._model.name} is not ready yet.")
+                if protocol == CUSTOM:
+                    await self._run_custom(wire_row)
+                    return
+                received = receive(_open_inference_row(wire_row), self._declares)
+                request = self._as_model_request(received, lower_case_headers(headers))
+                if next((value for name, value in headers if name == _ENDPOINT), None) in _STREAMS:
+                    await self._stream(job_id, received, request, more_input=more_input)
+                else:
+                    self._send(job_id, False, *await self._answer(received, request), started)
+            except (Exception, asyncio.CancelledError) as error:
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError):
+                    if task is not None and task.cancelling():
+                        raise
+                    failure = Failure(500, "The model awaited something that was cancelled.")
+                else:
+                    failure = failure_of(error)
+                row = error_row(job_id, failure.status, wire_text(failure.message))
+                self._connection.send_results([row], time.perf_counter() - started, take_records())
+
+    def take_input(self, job_id: str, body: bytes, *, more: bool) -> None:
+        """Take a further input of a stream; what comes after the model has ended it is dropped."""
+        inputs = self._inputs.get(job_id)
+        if inputs is not None:
+            inputs.put(body, more=more)
+
+    async def is_healthy(self) -> bool:
+        """Whether the model is ready."""
+        return bool(self._model.ready)
+
+    async def close(self) -> None:
+        """Let the model unload itself."""
+        with model_context(self._model.settings):
+            try:
+                await self._model.unload()
+            except Exception:
+                logger.exception("unload() of the model failed")
+
+    def _as_model_request(self, received: Received, headers: dict[str, str]) -> types.InferenceRequest:
+        request = received.request
+        return model_request(request, {**headers, **self._cloud_events.of_request(request.id)})
+
+    async def _answer(
+        self, received: Received, request: types.InferenceRequest
+    ) -> tuple[list[tuple[str, str]], Buffer]:
+        if not self._has_predict and self._declares["decoupled"]:
+            response = await self._only_response(request)
+        elif self._batcher is not None:
+            response = await self._batcher.predict(request)
+        else:
+            response = await self._call_predict(request)
+        return received.encode(self._as_wire_response(response, request))
+
+    async def _call_predict(self, request: types.InferenceRequest) -> types.InferenceResponse:
+        answer: Any = self._model.predict(request)
+        # MLServer knows no other than coroutines; a plain method is as good for a model that computes all the time.
+        response: types.InferenceResponse = await answer if inspect.isawaitable(answer) else answer
+        return response
+
+    async def _only_response(self, request: types.InferenceRequest) -> types.InferenceResponse:
+        """Return what a model answers that can only stream, if that is one response.
+
+        Raises:
+            Failure: It is not.
+        """
+        responses: list[types.InferenceResponse] = []
+        async with aclosing(self._responses(Inputs(request, more=False, decode=_none, taken=_nothing))) as stream:
+            async for response in stream:
+                responses.append(response)
+                if len(responses) > 1:
+                    break
+        if len(responses) != 1:
+            count = "several responses" if responses else "no response"
+            raise Failure(
+                501, f"Model {self._model.name} streams and gives {count} to this request: use infer_stream instead."
+            )
+        return responses[0]
+
+    async def _stream(
+        self, job_id: str, received: Received, request: types.InferenceRequest, *, more_input: bool
+    ) -> None:
+        headers = request.parameters.headers if request.parameters else None
+
+        def decode(body: bytes) -> types.InferenceRequest:
+            further = self._as_model_request(receive_input(received, body), dict(headers or {}))
+            further.id = request.id
+            return further
+
+        inputs = Inputs(
+            request, more=more_input, decode=decode, taken=lambda: self._connection.send([TAKEN, job_id, 1])
+        )
+        self._inputs[job_id] = inputs
+        started = time.perf_counter()
+        try:
+            async with aclosing(self._responses(inputs)) as stream:
+                async for response in stream:
+                    self._send(job_id, True, *received.encode(self._as_wire_response(response, request)), started)
+                    started = time.perf_counter()
+                    # A model that never waits must not keep cancellations and other requests from being read.
+                    await asyncio.sleep(0)
+        finally:
+            del self._inputs[job_id]
+        self._send(job_id, False, [], b"", started)
+
+    async def _responses(self, inputs: Inputs) -> AsyncGenerator[types.InferenceResponse, None]:
+        stream: Any = self._model.predict_stream(inputs)
+        if inspect.isawaitable(stream):
+            stream = await stream
+        try:
+            async for response in stream:
+                yield response
+        finally:
+            if hasattr(stream, "aclose"):
+                await stream.aclose()
+
+    async def _run_custom(self, wire_row: InferRow) -> None:
+        assert self._custom_routes is not None, "the door sends what the model has declared"
+        job_id = wire_row[0]
+        async for more, status, headers, body in self._custom_routes.answer(wire_row):
+            self._check_size(body)
+            row = (job_id, more, status, "", headers, body, None)
+            self._connection.send_results([row], 0.0, take_records())
+
+    def _as_wire_response(self, response: Any, request: types.InferenceRequest) -> InferenceResponse:
+        answer = wire_response(response, request)
+        own = answer.parameters.get("headers") or {}
+        answer.parameters["headers"] = {**own, **self._cloud_events.of_response(request.id)}
+        return answer
+
+    def _send(self, job_id: str, more: bool, headers: list[tuple[str, str]], body: Buffer, started: float) -> None:
+        self._check_size(body)
+        row = (job_id, more, 200, "", headers, body, None)
+        self._connection.send_results([row], time.perf_counter() - started, take_records())
+
+    def _check_size(self, body: Buffer) -> None:
+        if len(body) > self._max_response_size:
+            raise Failure(500, f"The response has {len(body)} bytes; max_response_size is {self._max_response_size}.")
+
+
+def overrides(model: MLModel, method: str) -> bool:
+    """Return whether the model has a ``predict`` or ``predict_stream`` of its own."""
+    return getattr(type(model), method, None) is not getattr(MLModel, method) or method in vars(model)
+
+
+def _open_inference_row(row: InferRow) -> InferRow:
+    """Return a row of TorchServe's own forms (``/predictions/…``) as one of the Open Inference Protocol."""
+    job_id, headers, content_type, body, protocol, more_input = row
+    if protocol in (OPEN_INFERENCE_REST, OPEN_INFERENCE_GRPC):
+        return row
+    if protocol is not None:
+        raise Failure(501, f"An MLServer model cannot be asked by the protocol {protocol!r}.")
+    if isinstance(body, list):  # parameters that the door knows, and the body among them without a name
+        body = next((value for name, _, value in body if name is None), b"")
+    return (job_id, headers, content_type, body, OPEN_INFERENCE_REST, more_input)
+
+
+def _none(body: bytes) -> types.InferenceRequest:
+    raise AssertionError("a unary request has one input")
+
+
+def _nothing() -> None:
+    """Take no notice."""
