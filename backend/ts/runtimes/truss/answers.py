@@ -1,0 +1,64 @@
+"""Complete responses: status, headers and body, as a Truss gives them; and errors in Truss's form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from ts.protocol.frames import Buffer
+from ts.runtimes.truss.json_payload import to_json
+
+Headers = Sequence[tuple[str, str]]
+
+#: Who is to blame, told in a header of every error: the server, the model, the client.
+SERVER_ERROR: Final = "500"
+MODEL_ERROR: Final = "600"
+CLIENT_ERROR: Final = "700"
+
+#: What a client is told of an exception in the model; the details are in the log.
+MODEL_FAILED: Final = "Internal Server Error (in model/chainlet)."
+
+JSON_HEADERS: Final[Headers] = (("content-type", "application/json"),)
+BINARY_HEADERS: Final[Headers] = (("content-type", "application/octet-stream"),)
+_SOURCE: Final = ("x-baseten-error-source", "04")
+
+
+class Answer(NamedTuple):
+    """A response, or the head and first chunk of one."""
+
+    status: int
+    headers: Headers
+    body: Buffer
+
+
+class Problem(Exception):
+    """A call is answered with an error.
+
+    Args:
+        status: The HTTP status.
+        code: Who is to blame.
+        error: What the client is told: a text, or what an ``HTTPException`` has as its detail.
+        headers: Further headers of the response.
+    """
+
+    def __init__(self, status: int, code: str, error: Any, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(error)
+        self.status = status
+        self.code = code
+        self.error = error
+        self.headers = headers or {}
+
+    def answer(self) -> Answer:
+        """Return the response in Truss's form.
+
+        Raises:
+            TypeError: The detail of an ``HTTPException`` is nothing that JSON knows.
+        """
+        further = [(name.lower(), value) for name, value in self.headers.items()]
+        headers = (*JSON_HEADERS, *error_headers(self.code), *further)
+        return Answer(self.status, headers, to_json({"error": self.error}))
+
+
+def error_headers(code: str) -> Headers:
+    """Return the headers that tell of an error."""
+    return (_SOURCE, ("x-baseten-error-code", code))

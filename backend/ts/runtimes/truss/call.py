@@ -1,0 +1,285 @@
+"""The way of one request through a model: decode, preprocess, a slot, predict, postprocess, encode.
+
+A client that leaves is noticed before each step, while the call waits for a slot, and within streams. The slot is held
+from the moment predict begins to the moment its result, or the last chunk of its stream, is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response, StreamingResponse
+
+from ts.connection import Connection
+from ts.protocol.messages import InferRow
+from ts.runtimes.truss.answers import CLIENT_ERROR, MODEL_ERROR, MODEL_FAILED, SERVER_ERROR, Problem
+from ts.runtimes.truss.client import Client
+from ts.runtimes.truss.description import PREDICT, Endpoint
+from ts.runtimes.truss.forms import Form
+from ts.runtimes.truss.json_payload import to_json
+from ts.runtimes.truss.logs import without_server_frames
+from ts.runtimes.truss.model import ServedModel
+from ts.runtimes.truss.passing import pass_on
+from ts.runtimes.truss.reply import Reply
+from ts.runtimes.truss.request import ModelRequest, request_of
+from ts.runtimes.truss.signatures import Arguments, Method
+from ts.runtimes.truss.slots import Slot, Slots
+from ts.runtimes.truss.streams import Chunks, GapTooLong, chunks_of, close, is_stream, pull
+from ts.runtimes.truss.threads import Threads
+
+logger = logging.getLogger(__name__)
+
+
+class ClientLeft(Exception):
+    """Nobody waits for the answer any longer."""
+
+
+class Call:
+    """One request to one endpoint.
+
+    Args:
+        model: The model.
+        row: The request.
+        client: Who waits for the answer.
+        form: How the request is read and answered.
+        connection: Where the answer goes.
+    """
+
+    def __init__(self, model: ServedModel, row: InferRow, client: Client, form: Form, connection: Connection) -> None:
+        self._model = model
+        self._row = row
+        self._client = client
+        self._form = form
+        self._reply = Reply(connection, row[0], form.problem_row, model.max_response_size)
+        self._request: ModelRequest | None = None
+
+    async def run(self, name: str) -> None:
+        """Run the endpoint ``name`` and answer; errors are answers too."""
+        try:
+            await self._run(name)
+        except ClientLeft:
+            self._reply.client_left()
+        except Problem as problem:
+            self._reply.problem(problem)
+        except Exception:
+            logger.exception("Request %s failed in the server", self._row[0])
+            self._reply.problem(Problem(500, SERVER_ERROR, "Internal Server Error."))
+
+    async def _run(self, name: str) -> None:
+        endpoint = self._model.description.endpoints.get(name)
+        if endpoint is None:
+            self._form.decode(None)
+            told = f"The method `{name}` can only be called if it is implemented by the model."
+            raise Problem(404, CLIENT_ERROR, told)
+        inputs = self._form.decode(endpoint.input_type) if endpoint.needs_inputs else None
+        if name != PREDICT:
+            await self._run_main(endpoint, inputs, self._model.alias_slots, self._model.threads)
+            return
+        if endpoint.preprocess is not None:
+            self._check_client("preprocess")
+            inputs = await self._step(endpoint.preprocess, inputs, self._model.threads)
+        await self._run_main(endpoint, inputs, self._model.slots, self._model.predict_threads)
+
+    async def _run_main(self, endpoint: Endpoint, inputs: Any, slots: Slots | None, threads: Threads) -> None:
+        """Run predict or an alias method, in a slot if there are any, and what comes after it."""
+        if slots is not None and not await slots.acquire(self._client):
+            raise ClientLeft
+        slot = Slot(slots)
+        try:
+            self._check_client(endpoint.main.name)
+            result = await self._step(endpoint.main, inputs, threads)
+            if endpoint.postprocess is not None:
+                _refuse_before_postprocess(result)
+            elif is_stream(result):
+                await self._stream(result, endpoint, threads, slot)
+                return
+            elif isinstance(result, Response):
+                if not isinstance(result, StreamingResponse):
+                    slot.release()  # its body is there, or is no work of the model
+                await self._pass_on(result, slot)
+                return
+        finally:
+            slot.release()
+        if endpoint.postprocess is not None:
+            self._check_client("postprocess")
+            result = await self._step(endpoint.postprocess, result, self._model.threads)
+            if is_stream(result):
+                await self._send_stream(chunks_of(result, self._model.threads), None, endpoint)
+                return
+            if isinstance(result, Response):
+                await self._pass_on(result, slot)
+                return
+        self._reply.whole(self._form.encode(result))
+
+    # Steps.
+
+    async def _step(self, method: Method, inputs: Any, threads: Threads) -> Any:
+        """Call one method of the model.
+
+        Raises:
+            Problem: It failed.
+            ClientLeft: It was cancelled because its client left.
+        """
+        try:
+            arguments = self._arguments(method, inputs)
+            if method.is_function:
+                result = await threads.run(method.function, *arguments)
+                return await self._waited_for(result) if inspect.iscoroutine(result) else result
+            result = method.function(*arguments)
+            return await self._waited_for(result) if method.is_coroutine else result
+        except ClientLeft:
+            raise
+        except BaseException as error:
+            raise self._problem_of(error) from error
+
+    def _arguments(self, method: Method, inputs: Any) -> tuple[Any, ...]:
+        match method.arguments:
+            case Arguments.INPUTS:
+                return (inputs,)
+            case Arguments.NONE:
+                return ()
+            case Arguments.REQUEST:
+                return (self._given_request(),)
+        return inputs, self._given_request()
+
+    def _given_request(self) -> ModelRequest:
+        if self._request is None:
+            self._request = request_of(self._row, self._model.name, self._client)
+        return self._request
+
+    async def _waited_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine of the model; if its owner chose so, it is cancelled when the client leaves."""
+        if not self._model.options.cancel_on_disconnect:
+            return await coroutine
+        task = asyncio.current_task()
+        assert task is not None
+        cancelled = False
+
+        def cancel() -> None:
+            nonlocal cancelled
+            cancelled = task.cancel()
+
+        with self._client.telling(cancel):
+            try:
+                return await coroutine
+            except asyncio.CancelledError:
+                if cancelled and task.cancelling() == 1:
+                    raise ClientLeft from None
+                raise
+            finally:
+                if cancelled:
+                    task.uncancel()
+
+    def _check_client(self, step: str) -> None:
+        if self._client.left:
+            logger.warning("The client has disconnected, skipping `%s`.", step)
+            raise ClientLeft
+
+    def _problem_of(self, error: BaseException) -> Problem:
+        """Log what came out of the model's code and return what the client is told of it.
+
+        Raises:
+            BaseException: It is no error of the model's: this process is to end.
+        """
+        if isinstance(error, Problem):
+            return error
+        if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and _is_cancelled()):
+            raise error
+        trace = without_server_frames(error, self._model.class_file)
+        told = (type(error), error, trace)
+        if isinstance(error, HTTPException) and _can_be_told(error):
+            logger.error("HTTPException in the model: %s %s", error.status_code, error.detail, exc_info=told)
+            return Problem(error.status_code, MODEL_ERROR, error.detail, error.headers)
+        logger.error(MODEL_FAILED, exc_info=told)
+        return Problem(500, MODEL_ERROR, MODEL_FAILED)
+
+    # Streams.
+
+    async def _stream(self, generator: Any, endpoint: Endpoint, threads: Threads, slot: Slot) -> None:
+        """Answer with the chunks of a generator that predict or an alias method returned."""
+        chunks = chunks_of(generator, threads)
+        if not self._form.gathers():
+            await self._send_stream(chunks, self._model.streaming_read_timeout, endpoint)
+            return
+        text = await self._gathered(chunks, endpoint)
+        slot.release()
+        self._reply.whole(self._form.encode(text))
+
+    async def _send_stream(self, chunks: Chunks, gap: float | None, endpoint: Endpoint) -> None:
+        headers = self._form.stream_headers
+
+        def send(chunk: Any) -> None:
+            self._reply.part(200, headers, self._form.encode_chunk(chunk))
+
+        try:
+            await pull(chunks, send, self._client, gap=gap, may_ask=endpoint.takes_request)
+            if not self._client.left:
+                self._reply.end(200, headers)
+        except GapTooLong:
+            logger.error("The stream is cut: the model has yielded nothing for %g s (streaming_read_timeout)", gap)
+            self._reply.part(200, headers, b"")  # the head has been promised for this moment at the latest
+            self._reply.cut("The model has yielded nothing for too long.")
+        except BaseException as error:
+            self._stream_failed(self._problem_of(error))
+        finally:
+            await close(chunks)
+        if self._client.left:
+            raise ClientLeft
+
+    def _stream_failed(self, problem: Problem) -> None:
+        if self._reply.begun and self._model.options.ends_failed_streams:
+            self._reply.end(200, ())
+        else:
+            self._reply.problem(problem)
+
+    async def _gathered(self, chunks: Chunks, endpoint: Endpoint) -> str:
+        """Return all chunks of a generator as one text."""
+        pieces: list[bytes] = []
+
+        def add(chunk: Any) -> None:
+            pieces.append(bytes(chunk) if isinstance(chunk, bytes | bytearray | memoryview) else str(chunk).encode())
+
+        try:
+            await pull(chunks, add, self._client, gap=None, may_ask=endpoint.takes_request)
+            if not self._client.left:
+                return b"".join(pieces).decode()
+        except BaseException as error:
+            raise self._problem_of(error) from error
+        finally:
+            await close(chunks)
+        raise ClientLeft
+
+    async def _pass_on(self, response: Response, slot: Slot) -> None:
+        """Answer with a response that the model made itself."""
+        try:
+            await pass_on(response, self._given_request(), self._client, self._reply, slot)
+        except BaseException as error:
+            self._stream_failed(self._problem_of(error))
+        if self._client.left:
+            raise ClientLeft
+
+
+def _refuse_before_postprocess(result: Any) -> None:
+    kind = "streaming" if is_stream(result) else "responses" if isinstance(result, Response) else None
+    if kind is not None:
+        logger.error("predict has returned a %s: %s and postprocess cannot be combined.", type(result).__name__, kind)
+        raise Problem(500, MODEL_ERROR, MODEL_FAILED)
+
+
+def _can_be_told(error: HTTPException) -> bool:
+    """Tell whether an error has a status and a detail that a response can have."""
+    try:
+        to_json(error.detail)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return 200 <= error.status_code <= 599
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

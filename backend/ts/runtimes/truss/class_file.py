@@ -1,0 +1,84 @@
+"""Imports the file with the model class, and lets it find its neighbours and its packages.
+
+``model/model.py`` is the module ``model.model``: it is known to `sys.modules` before it runs (dataclasses and pickle
+need that), and both ``from model.helper import x`` and ``from . import helper`` work. Packages that a Truss brings are
+looked for last, behind everything that is installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+from ts.runtimes.errors import LoadError
+
+
+def add_to_path(model_dir: Path, package_dirs: Iterable[Path]) -> None:
+    """Have imports find what is in the Truss's folder first, and what is in its packages' folders last."""
+    sys.path.insert(0, str(model_dir))
+    for folder in package_dirs:
+        path = model_dir / folder
+        if path.is_dir():
+            sys.path.append(str(path))
+
+
+def import_class(model_dir: Path, class_file: Path, class_name: str) -> type:
+    """Import the class file, relative to the Truss's folder, and return the class.
+
+    Raises:
+        LoadError: There is no such file, or no such class in it.
+        BaseException: Whatever the file raises when it runs.
+    """
+    path = model_dir / class_file
+    if not path.is_file():
+        raise LoadError(
+            f"There is no model class file {class_file}: model_module_dir and model_class_filename in config.yaml say "
+            "where it is."
+        )
+    module = _import(model_dir, class_file)
+    found = getattr(module, class_name, None)
+    if not isinstance(found, type):
+        raise LoadError(f"{class_file} has no class {class_name}; model_class_name in config.yaml says what it is.")
+    return found
+
+
+def _import(model_dir: Path, class_file: Path) -> ModuleType:
+    path = model_dir / class_file
+    package = ".".join(class_file.parent.parts)
+    name = f"{package}.{path.stem}" if package else path.stem
+    if package:
+        _make_packages(model_dir, class_file.parent.parts)
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise LoadError(f"{class_file} cannot be imported: it must be a Python file (.py).")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+def _make_packages(model_dir: Path, names: tuple[str, ...]) -> None:
+    """Make the class file's folder the package of its name, whatever else can be imported by that name."""
+    folder = model_dir
+    for depth, own_name in enumerate(names, start=1):
+        folder /= own_name
+        name = ".".join(names[:depth])
+        file = folder / "__init__.py"
+        if file.is_file():
+            spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(folder)])
+        else:
+            spec = ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = [str(folder)]
+        assert spec is not None
+        package = importlib.util.module_from_spec(spec)
+        sys.modules[name] = package
+        if spec.loader is not None:
+            spec.loader.exec_module(package)

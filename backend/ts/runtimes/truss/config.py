@@ -1,0 +1,201 @@
+"""A Truss's ``config.yaml`` with every default filled in, and what this server lets its owner choose beside it.
+
+The model gets the whole configuration as the keyword argument ``config``; a few keys are the worker's. (What the server
+acts on, it has read and checked when the model was registered.)
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from ts.runtimes.errors import LoadError
+
+CONFIG_FILE: Final = "config.yaml"
+#: The server's own configuration of a model; its map ``truss`` is `Options`.
+_MODEL_CONFIG_FILE: Final = "model-config.yaml"
+
+_DEFAULTS: Final[dict[str, Any]] = {
+    "model_name": None,
+    "model_metadata": {},
+    "description": None,
+    "examples_filename": "examples.yaml",
+    "data_dir": "data",
+    "external_data": None,
+    "external_package_dirs": [],
+    "python_version": "py313",
+    "base_image": None,
+    "requirements_file": None,
+    "requirements": [],
+    "system_packages": [],
+    "environment_variables": {},
+    "secrets": {},
+    "resources": {
+        "cpu": "1",
+        "memory": "2Gi",
+        "accelerator": None,
+        "use_gpu": False,
+        "instance_type": None,
+        "node_count": None,
+    },
+    "runtime": {
+        "predict_concurrency": 1,
+        "streaming_read_timeout": 60,
+        "enable_tracing_data": False,
+        "enable_debug_logs": False,
+        "transport": {"kind": "http", "ping_interval_seconds": None, "ping_timeout_seconds": None},
+        "is_websocket_endpoint": False,
+        "health_checks": {
+            "restart_check_delay_seconds": None,
+            "restart_threshold_seconds": None,
+            "stop_traffic_threshold_seconds": None,
+            "startup_threshold_seconds": None,
+        },
+        "oidc": {"enabled": None},
+        "remote_ssh": {"enabled": False},
+        "egress_restrictions": None,
+        "truss_server_version_override": None,
+    },
+    "build": {"model_server": "TrussServer", "arguments": {}, "secret_to_path_mapping": {}, "no_cache": False},
+    "build_commands": [],
+    "docker_server": None,
+    "model_cache": [],
+    "weights": [],
+    "bdn": {"mounts": [], "access": [], "hotload": {"enabled": False}},
+    "trt_llm": None,
+    "training_checkpoints": None,
+    "bis_llm": None,
+    "input_type": "Any",
+    "model_framework": "custom",
+    "model_type": "Model",
+    "model_module_dir": "model",
+    "model_class_filename": "model.py",
+    "model_class_name": "Model",
+    "bundled_packages_dir": "packages",
+    "use_local_src": False,
+    "cache_internal": [],
+    "live_reload": False,
+    "apply_library_patches": True,
+    "spec_version": "2.0",
+}
+#: Sections whose own keys have defaults; in any other mapping the keys are the author's.
+_SECTIONS: Final = frozenset(("resources", "runtime", "transport", "health_checks", "oidc", "remote_ssh", "build"))
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What can be chosen beyond Truss, in the map ``truss`` of ``model-config.yaml``."""
+
+    cancel_on_disconnect: bool = False
+    """Whether a coroutine of the model is cancelled when its client leaves."""
+    ends_failed_streams: bool = False
+    """Whether a stream that fails midway ends as if it were complete, as Truss does it."""
+    alias_concurrency: int | None = None
+    """How many alias methods (``chat_completions`` …) run at once; None: as many as are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrussConfig:
+    """What the server reads of a configuration.
+
+    Attributes:
+        values: The whole of it, with defaults; for the model.
+        predict_concurrency: How many predicts run at once.
+        streaming_read_timeout: The longest gap between two chunks of a stream, in seconds.
+    """
+
+    values: dict[str, Any]
+    predict_concurrency: int
+    streaming_read_timeout: float
+
+    @property
+    def class_file(self) -> Path:
+        """The file with the model class, relative to the Truss."""
+        return Path(self.values["model_module_dir"], self.values["model_class_filename"])
+
+    @property
+    def package_dirs(self) -> list[Path]:
+        """The folders that hold packages, absolute or relative to the Truss; they need not exist."""
+        return [Path(self.values["bundled_packages_dir"]), *map(Path, self.values["external_package_dirs"])]
+
+
+def read_config(model_dir: Path) -> TrussConfig:
+    """Read and check the configuration of the Truss in ``model_dir``.
+
+    Raises:
+        LoadError: It cannot be read, or a value that the server needs is not what it must be.
+    """
+    values = _with_defaults(_DEFAULTS, _read_mapping(model_dir / CONFIG_FILE), CONFIG_FILE)
+    runtime = values["runtime"]
+    return TrussConfig(
+        values,
+        _positive(runtime, "predict_concurrency", f"{CONFIG_FILE}: runtime"),
+        _positive(runtime, "streaming_read_timeout", f"{CONFIG_FILE}: runtime"),
+    )
+
+
+def read_options(model_dir: Path) -> Options:
+    """Read what was chosen in the map ``truss`` of the model's ``model-config.yaml``; the file may be missing.
+
+    Raises:
+        LoadError: It cannot be read, or has a key or a value that is none of `Options`.
+    """
+    path = model_dir / _MODEL_CONFIG_FILE
+    chosen = _read_mapping(path).get("truss", {}) if path.is_file() else {}
+    where = f"{path.name}: truss"
+    if not isinstance(chosen, dict):
+        raise LoadError(f"{where} is {chosen!r}; it must be a map.")
+    known = {"cancelOnDisconnect", "streamErrors", "aliasConcurrency"}
+    for key in chosen:
+        if key not in known:
+            raise LoadError(f"{where}.{key} is not known; known are {', '.join(sorted(known))}.")
+    cancel = chosen.get("cancelOnDisconnect", False)
+    if not isinstance(cancel, bool):
+        raise LoadError(f"{where}.cancelOnDisconnect is {cancel!r}; it must be true or false.")
+    errors = chosen.get("streamErrors", "abort")
+    if errors not in ("abort", "end"):
+        raise LoadError(f"{where}.streamErrors is {errors!r}; it must be abort or end.")
+    aliases = None
+    if "aliasConcurrency" in chosen:
+        aliases = _positive(chosen, "aliasConcurrency", where)
+    return Options(cancel_on_disconnect=cancel, ends_failed_streams=errors == "end", alias_concurrency=aliases)
+
+
+def _read_mapping(path: Path) -> dict[Any, Any]:
+    try:
+        values = yaml.safe_load(path.read_bytes())
+    except (OSError, UnicodeError) as error:
+        raise LoadError(f"{path.name} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise LoadError(f"{path.name} is no YAML: {' '.join(str(error).split())}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise LoadError(f"{path.name} holds a {type(values).__name__}; it must be a map.")
+    return values
+
+
+def _with_defaults(defaults: Mapping[str, Any], given: Mapping[Any, Any], where: str) -> dict[str, Any]:
+    """Return ``given`` with what is missing; null stands for the default where that is not null itself."""
+    values = copy.deepcopy(dict(defaults)) | dict(given)
+    for key, default in defaults.items():
+        value = values[key]
+        if value is None:
+            values[key] = copy.deepcopy(default)
+        elif key in _SECTIONS:
+            if not isinstance(value, dict):
+                raise LoadError(f"{where}: {key} is {value!r}; it must be a map.")
+            values[key] = _with_defaults(default, value, f"{where}: {key}")
+    return values
+
+
+def _positive(values: Mapping[str, Any], key: str, where: str) -> int:
+    value = values[key]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise LoadError(f"{where}.{key} is {value!r}; it must be an integer from 1.")
+    return value

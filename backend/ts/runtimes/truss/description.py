@@ -1,0 +1,156 @@
+"""A model as its methods describe it: which endpoints it has, and what each runs.
+
+Checks the rules between methods: what would throw away another method's result, or can never be called, is refused when
+the model is loaded, with the method's name and the right form.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from ts.runtimes.truss.schema import input_model, schema_of
+from ts.runtimes.truss.signatures import Arguments, Method, ModelDefinitionError, method_of
+
+logger = logging.getLogger(__name__)
+
+#: Methods with an endpoint of their own that follow OpenAI's and Anthropic's paths.
+ALIASES: Final = ("chat_completions", "completions", "embeddings", "messages", "responses")
+PREDICT: Final = "predict"
+WEBSOCKET: Final = "websocket"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What one kind of call runs.
+
+    Attributes:
+        main: The method that the endpoint is named after.
+        preprocess: What runs before it, and
+        postprocess: what runs after it; only predict has them.
+        input_type: What the inputs are parsed to; None leaves them as they were decoded.
+    """
+
+    main: Method
+    preprocess: Method | None = None
+    postprocess: Method | None = None
+    input_type: type[BaseModel] | None = None
+
+    @property
+    def needs_inputs(self) -> bool:
+        """Whether the payload is to be decoded: the method that runs first takes inputs."""
+        return (self.preprocess or self.main).takes_inputs
+
+    @property
+    def takes_request(self) -> bool:
+        """Whether any of its methods gets the request."""
+        steps = (self.preprocess, self.main, self.postprocess)
+        return any(step is not None and step.takes_request for step in steps)
+
+    @property
+    def streams(self) -> bool:
+        """Whether its answer is known to come in parts."""
+        return (self.postprocess or self.main).is_generator
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """All that is called of a model while it serves.
+
+    Attributes:
+        endpoints: By name; ``websocket`` is not among them.
+        websocket: The method for WebSocket sessions.
+        is_healthy: The model's own probe.
+        setup_environment: What is told of changes of the environment.
+    """
+
+    endpoints: Mapping[str, Endpoint]
+    websocket: Method | None
+    is_healthy: Method | None
+    setup_environment: Method | None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all endpoints."""
+        return [*self.endpoints, *((WEBSOCKET,) if self.websocket else ())]
+
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        """The schema of predict; None if its methods do not tell."""
+        predict = self.endpoints.get(PREDICT)
+        if predict is None:
+            return None
+        return schema_of(predict.input_type, (predict.postprocess or predict.main).return_annotation)
+
+
+def describe(model: Any) -> Description:
+    """Inspect a model.
+
+    Raises:
+        ModelDefinitionError: A method has not the form that it must have, or methods exclude each other.
+    """
+    setup_environment = method_of(model, "setup_environment")
+    endpoints = {name: _alias(method) for name in ALIASES if (method := method_of(model, name)) is not None}
+    is_healthy = method_of(model, "is_healthy")
+    if is_healthy is not None and is_healthy.arguments is not Arguments.NONE:
+        raise ModelDefinitionError(f"is_healthy{_shown(is_healthy)}: it takes no arguments. Right is is_healthy(self).")
+    websocket, predict = method_of(model, WEBSOCKET), method_of(model, PREDICT)
+    preprocess, postprocess = method_of(model, "preprocess"), method_of(model, "postprocess")
+    if websocket is not None:
+        _check_websocket(websocket, [predict, preprocess, postprocess])
+    elif predict is None and (preprocess is not None or postprocess is not None or not endpoints):
+        raise ModelDefinitionError(
+            "The model needs a predict or websocket method, such as predict(self, inputs), or one of "
+            f"{', '.join(ALIASES)}."
+        )
+    if predict is not None:
+        endpoints = {PREDICT: _predict(predict, preprocess, postprocess), **endpoints}
+    return Description(endpoints, websocket, is_healthy, setup_environment)
+
+
+def _alias(method: Method) -> Endpoint:
+    return Endpoint(method, input_type=input_model(method.input_annotation))
+
+
+def _predict(predict: Method, preprocess: Method | None, postprocess: Method | None) -> Endpoint:
+    if preprocess is not None and predict.arguments is Arguments.REQUEST:
+        raise ModelDefinitionError(
+            f"predict{_shown(predict)}: the model has a preprocess, whose result predict would throw away. Right is "
+            "predict(self, inputs) or predict(self, inputs, request: fastapi.Request)."
+        )
+    if postprocess is not None:
+        if postprocess.arguments is Arguments.REQUEST:
+            raise ModelDefinitionError(
+                f"postprocess{_shown(postprocess)}: it would throw away the result of predict. Right is "
+                "postprocess(self, result) or postprocess(self, result, request: fastapi.Request)."
+            )
+        if predict.is_generator:
+            logger.warning(
+                "predict yields its result, and the model has a postprocess: streaming and postprocess cannot be "
+                "combined, so every request will fail. Leave postprocess out, or return the whole result from predict."
+            )
+    return Endpoint(predict, preprocess, postprocess, input_model((preprocess or predict).input_annotation))
+
+
+def _check_websocket(websocket: Method, others: list[Method | None]) -> None:
+    for other in others:
+        if other is not None:
+            raise ModelDefinitionError(
+                f"The model cannot have both websocket and {other.name}: leave one out. A websocket method reads and "
+                "writes the whole session itself."
+            )
+    right = "Right is async def websocket(self, websocket: fastapi.WebSocket)."
+    if websocket.arguments is not Arguments.INPUTS:
+        raise ModelDefinitionError(f"websocket{_shown(websocket)}: it must take only the websocket. {right}")
+    if not websocket.is_coroutine:
+        raise ModelDefinitionError(f"websocket{_shown(websocket)}: it must be an async function. {right}")
+
+
+def _shown(method: Method) -> str:
+    signature = inspect.signature(method.function)
+    return f"({', '.join(('self', *map(str, signature.parameters.values())))})"

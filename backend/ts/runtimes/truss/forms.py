@@ -1,0 +1,144 @@
+"""The forms in which a Truss can be asked: Truss's own, TorchServe's ``/predictions``, and Open Inference.
+
+A form reads the inputs from a row, writes the result, and tells errors so that the door of its protocol understands.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from pydantic import BaseModel
+
+from ts.protocol.frames import Buffer
+from ts.protocol.messages import TRUSS, InferRow, ResultRow
+from ts.runtimes.errors import wire_text
+from ts.runtimes.responses import error_row
+from ts.runtimes.truss.answers import BINARY_HEADERS, CLIENT_ERROR, Answer, Headers, Problem
+from ts.runtimes.truss.json_payload import to_json
+from ts.runtimes.truss.payloads import decode, encode, is_binary, validate
+from ts.runtimes.truss.request import header
+
+
+class Form(Protocol):
+    """How one request is read and answered.
+
+    Attributes:
+        stream_headers: The headers of a streamed answer.
+    """
+
+    stream_headers: Headers
+
+    def decode(self, input_type: type[BaseModel] | None) -> Any:
+        """Return the inputs. Raises `Problem` for what the client has wrong."""
+
+    def encode(self, result: Any) -> Answer:
+        """Return the answer for a result. Raises `Problem` if it has no form."""
+
+    def encode_chunk(self, chunk: Any) -> Buffer:
+        """Return the body of one part of a stream. Raises TypeError if it has no form."""
+
+    def gathers(self) -> bool:
+        """Whether the client wants a stream as one whole answer."""
+
+    def problem_row(self, job_id: str, problem: Problem) -> ResultRow:
+        """Return the row of a request that has failed and was not answered yet."""
+
+
+class TrussForm:
+    """Truss's own: JSON or the binary form, by the content type of the request."""
+
+    stream_headers = BINARY_HEADERS
+
+    def __init__(self, row: InferRow) -> None:
+        self._row = row
+        self._binary = is_binary(row[2])
+
+    def decode(self, input_type: type[BaseModel] | None) -> Any:
+        """Return the inputs."""
+        return decode(self._row[3], input_type, binary=self._binary)
+
+    def encode(self, result: Any) -> Answer:
+        """Return the answer in the form of the request."""
+        return encode(result, binary=self._binary)
+
+    def encode_chunk(self, chunk: Any) -> Buffer:
+        """Return a chunk as it is, text in UTF-8."""
+        return raw_chunk(chunk)
+
+    def gathers(self) -> bool:
+        """Whether the client takes JSON and nothing else; OpenAI's say so even where they want a stream."""
+        if header(self._row, b"accept") != "application/json":
+            return False
+        return "openai" not in header(self._row, b"user-agent").lower()
+
+    def problem_row(self, job_id: str, problem: Problem) -> ResultRow:
+        """Return Truss's own response for an error."""
+        status, headers, body = problem.answer()
+        return job_id, False, status, "", headers, body, None
+
+
+class PredictionsForm(TrussForm):
+    """TorchServe's: the body is that of a predict, and errors have TorchServe's shape.
+
+    Parameters beside the body (query parameters) become a dict with the inputs, if these are one or missing.
+    """
+
+    def __init__(self, row: InferRow) -> None:
+        super().__init__(row)
+        self._parameters: dict[str, Any] = {}
+        body = row[3]
+        if isinstance(body, list):
+            self._parameters = {name: _text(value) for name, _, value in body if name is not None}
+            content_type, raw = next(((type_, value) for name, type_, value in body if name is None), (None, b""))
+            self._row = (*row[:2], content_type, raw, *row[4:])
+            self._binary = is_binary(content_type)
+
+    def decode(self, input_type: type[BaseModel] | None) -> Any:
+        """Return the inputs."""
+        if not self._parameters:
+            return super().decode(input_type)
+        inputs = decode(self._row[3], None, binary=self._binary) if self._row[3] else {}
+        if not isinstance(inputs, dict):
+            names = ", ".join(map(repr, self._parameters))
+            raise Problem(400, CLIENT_ERROR, f"The parameters {names} need a body that is a JSON object, or none.")
+        inputs |= self._parameters
+        return inputs if input_type is None else validate(inputs, input_type)
+
+    def problem_row(self, job_id: str, problem: Problem) -> ResultRow:
+        """Return an error that the door tells in TorchServe's shape."""
+        return told_row(job_id, problem)
+
+
+def form_of(row: InferRow, model_name: str, model_version: str) -> Form:
+    """Return the form that a row is in, by its protocol."""
+    protocol = row[4]
+    if protocol == TRUSS:
+        return TrussForm(row)
+    if protocol is None:
+        return PredictionsForm(row)
+    from ts.runtimes.truss.tensor_form import TensorForm
+
+    return TensorForm(row, model_name, model_version)
+
+
+def told_row(job_id: str, problem: Problem) -> ResultRow:
+    """Return the row of an error that the door of another protocol than Truss's puts into its own shape."""
+    text = problem.error if isinstance(problem.error, str) else to_json(problem.error).decode()
+    return error_row(job_id, problem.status, wire_text(text))
+
+
+def raw_chunk(chunk: Any) -> Buffer:
+    """Return a chunk of a stream as bytes.
+
+    Raises:
+        TypeError: It is neither text nor bytes.
+    """
+    if isinstance(chunk, str):
+        return chunk.encode()
+    if isinstance(chunk, bytes | bytearray | memoryview):
+        return chunk
+    raise TypeError(f"the model has yielded a {type(chunk).__name__}; a chunk of a stream must be str or bytes")
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")

@@ -1,0 +1,140 @@
+"""Builds the model of a Truss: its class is imported, constructed and inspected, told its environment, and loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from ts.connection import Connection
+from ts.protocol.messages import Load
+from ts.runtimes.errors import LoadError
+from ts.runtimes.truss.class_file import add_to_path, import_class
+from ts.runtimes.truss.config import TrussConfig, read_config, read_options
+from ts.runtimes.truss.environment import Environment
+from ts.runtimes.truss.secrets import Secrets
+from ts.utils.optional_packages import missing_package
+
+try:
+    import pydantic  # noqa: F401
+    import starlette  # noqa: F401
+except ModuleNotFoundError as error:
+    raise missing_package(error, "Truss models", "truss") from None
+
+from ts.runtimes.truss.description import Description, describe
+from ts.runtimes.truss.logs import tell_request_ids
+from ts.runtimes.truss.model import ServedModel
+from ts.runtimes.truss.runtime import TrussRuntime
+from ts.runtimes.truss.signatures import Method, takes
+
+logger = logging.getLogger(__name__)
+
+_RETRIES_VARIABLE: Final = "NUM_LOAD_RETRIES_TRUSS"
+_DEFAULT_RETRIES: Final = "1"
+_PAUSE_BETWEEN_ATTEMPTS: Final = 1.0
+
+
+class LazyDataResolver:
+    """Stands for Truss's of that name: weights are in the Truss's folder, there is nothing to wait for."""
+
+    def block_until_download_complete(self, log_stats: bool = True, issue_collect: bool = True) -> str:
+        """Return what was downloaded: nothing."""
+        return ""
+
+
+def load(load: Load, connection: Connection, runner: asyncio.Runner) -> TrussRuntime:
+    """Load the Truss that ``load`` describes.
+
+    Raises:
+        LoadError: It is not made as it must be, or its code ended the process.
+        Exception: Whatever its code raises.
+    """
+    model_dir = Path(load["model_dir"])
+    config, options = read_config(model_dir), read_options(model_dir)
+    tell_request_ids()
+    if config.values["runtime"]["enable_debug_logs"]:
+        logging.getLogger().setLevel(logging.DEBUG)
+    try:
+        description = _load_model(model_dir, config, runner)
+    except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+        raise LoadError(f"The model ended with {type(error).__name__} while it was loaded: {error}") from error
+    model = ServedModel(
+        load["model_name"],
+        description,
+        model_dir / config.class_file,
+        config,
+        options,
+        max_response_size=load["max_response_size"],
+    )
+    return TrussRuntime(model, config, load, connection)
+
+
+def _load_model(model_dir: Path, config: TrussConfig, runner: asyncio.Runner) -> Description:
+    loop = runner.get_loop()
+    data_dir = Path(config.values["data_dir"])
+    _make_data_dir(model_dir / data_dir)
+    add_to_path(model_dir, config.package_dirs)
+    logger.info("Loading the model from file %s.", config.class_file)
+    started = time.perf_counter()
+    model_class = import_class(model_dir, config.class_file, config.values["model_class_name"])
+    environment = Environment()
+    given = {
+        "config": config.values,
+        "data_dir": data_dir,
+        "secrets": Secrets(config.values["secrets"]),
+        "environment": environment.read(),
+        "lazy_data_resolver": LazyDataResolver(),
+    }
+    model = model_class(**{name: value for name, value in given.items() if takes(model_class, name)})
+    description = describe(model)
+    setup = description.setup_environment
+    if setup is not None:
+        if given["environment"] is not None:
+            _wait_for(loop, setup.function(given["environment"]))
+        loop.create_task(environment.watch(partial(_apply_environment, setup)))
+    if hasattr(model, "load"):
+        _load_with_retries(loop, model.load)
+    logger.info("The model is loaded; it took %d ms.", (time.perf_counter() - started) * 1000)
+    return description
+
+
+def _make_data_dir(folder: Path) -> None:
+    """Have the model find a data folder, as in Truss; one that cannot be made it may not need."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        logger.warning("The data folder of the model cannot be made: %s", error)
+
+
+def _load_with_retries(loop: asyncio.AbstractEventLoop, load_model: Callable[[], Any]) -> None:
+    retries = int(os.environ.get(_RETRIES_VARIABLE, _DEFAULT_RETRIES))
+    for attempt in range(retries + 1):
+        try:
+            _wait_for(loop, load_model())
+        except Exception as error:
+            if attempt == retries:
+                raise
+            logger.warning("load() has failed (%s: %s), trying again.", type(error).__name__, error, exc_info=True)
+            time.sleep(_PAUSE_BETWEEN_ATTEMPTS)
+        else:
+            return
+
+
+def _wait_for(loop: asyncio.AbstractEventLoop, outcome: Any) -> None:
+    """Run what a method has returned to its end, if it is a coroutine."""
+    if inspect.iscoroutine(outcome):
+        loop.run_until_complete(outcome)
+
+
+async def _apply_environment(setup: Method, environment: dict[str, Any] | None) -> None:
+    logger.info("Applying the environment %r.", environment)
+    if setup.is_function:
+        await asyncio.to_thread(setup.function, environment)
+    else:
+        await setup.function(environment)

@@ -1,0 +1,63 @@
+"""What the log says of calls: which request a line belongs to, and errors without the server's own frames.
+
+Each record that is made while a request runs, in whatever thread, has the attributes ``request_id`` and
+``chain_request_id`` if the request came with the headers of these names.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Final
+
+from ts.protocol.messages import InferRow
+
+_HEADERS: Final = {b"x-baseten-request-id": "request_id", b"x-baseten-chain-request-id": "chain_request_id"}
+_LENGTHS: Final = frozenset(map(len, _HEADERS))
+
+_ids: ContextVar[Mapping[str, str]] = ContextVar("truss_request_ids", default=MappingProxyType({}))
+
+
+def enter_request(row: InferRow) -> None:
+    """Take the ids that a request came with for all that is logged in the current task from now on."""
+    ids = {
+        _HEADERS[name.lower()]: value.decode("latin-1")
+        for name, value in row[1]
+        if len(name) in _LENGTHS and isinstance(name, bytes) and name.lower() in _HEADERS
+    }
+    if ids:
+        _ids.set(ids)
+
+
+def tell_request_ids() -> None:
+    """Have every record know the ids of its request, and the lines of the root logger tell them."""
+    make_record = logging.getLogRecordFactory()
+
+    def make_record_with_ids(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make_record(*args, **kwargs)
+        record.__dict__.update(_ids.get())
+        return record
+
+    logging.setLogRecordFactory(make_record_with_ids)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_Formatter("%(message)s"))
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        told = " ".join(f"{name}={record.__dict__[name]}" for name in _HEADERS.values() if name in record.__dict__)
+        return f"[{told}] {line}" if told else line
+
+
+def without_server_frames(error: BaseException, model_file: Path) -> TracebackType | None:
+    """Return an error's traceback from the first frame in the model's file on; all of it if there is none."""
+    frame = error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == str(model_file):
+            return frame
+        frame = frame.tb_next
+    return error.__traceback__

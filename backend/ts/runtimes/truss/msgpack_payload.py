@@ -1,0 +1,147 @@
+"""Binary payloads: MessagePack with tagged maps for numpy's arrays and numbers, dates, times, decimals and UUIDs.
+
+The form is that of Truss and of the package msgpack-numpy. What these would pickle, arrays of Python objects, is
+refused in both directions: unpickling runs code of the sender's choice.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_UNSUPPORTED: Final = "unsupported payload"
+
+
+def to_msgpack(value: Any) -> bytes:
+    """Return the binary form of a model's result.
+
+    Raises:
+        TypeError: A value in it has no binary form.
+        ValueError: The same, or it is nested too deeply.
+        OverflowError: An integer has more than 64 bits.
+    """
+    packed: bytes = msgpack.packb(value, default=_tagged)
+    return packed
+
+
+def from_msgpack(body: bytes) -> Any:
+    """Return what a binary payload says. Arrays are read-only views of it.
+
+    Raises:
+        ValueError: It cannot be decoded, or holds an array of Python objects.
+        ModuleNotFoundError: It holds numpy's values, and numpy is not installed.
+    """
+    try:
+        return msgpack.unpackb(body, object_hook=_untagged)
+    except (ValueError, ModuleNotFoundError):
+        raise
+    except Exception as error:  # a tagged map that is not made as it must be fails in all the ways of its constructor
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _tagged(value: Any) -> Any:
+    match value:
+        case datetime.datetime():
+            text = value.isoformat()
+            return {b"__dt_datetime_iso__": True, b"data": f"{text[:-6]}Z" if text.endswith("+00:00") else text}
+        case datetime.date():
+            return {b"__dt_date_iso__": True, b"data": value.isoformat()}
+        case datetime.time():
+            if value.tzinfo is not None:
+                raise ValueError(f"the time {value} has a time zone, for which there is no binary form")
+            return {b"__dt_time_iso__": True, b"data": value.isoformat()}
+        case datetime.timedelta():
+            return {b"__dt_timedelta__": True, b"data": [value.days, value.seconds, value.microseconds]}
+        case decimal.Decimal():
+            return {b"__decimal__": True, b"data": str(value)}
+        case uuid.UUID():
+            return {b"__uuid__": True, b"data": str(value)}
+    return _tagged_number(value)
+
+
+def _tagged_number(value: Any) -> Any:
+    numpy = sys.modules.get("numpy")  # a value can only be one of numpy's if the model has imported it
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        if value.dtype.hasobject:
+            raise TypeError("an array of Python objects has no binary form")
+        structured = value.dtype.kind == "V"
+        return {
+            b"nd": True,
+            b"type": value.dtype.descr if structured else value.dtype.str,
+            b"kind": b"V" if structured else b"",
+            b"shape": value.shape,
+            b"data": value.tobytes(),
+        }
+    if numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind != "V":
+        return {b"nd": False, b"type": value.dtype.str, b"data": value.tobytes()}
+    if isinstance(value, complex):
+        return {b"complex": True, b"data": repr(value)}
+    raise TypeError(f"a {type(value).__name__} has no binary form")
+
+
+def _timedelta(data: Any) -> datetime.timedelta:
+    days, seconds, microseconds = data
+    return datetime.timedelta(days, seconds, microseconds)
+
+
+_DECODERS: Final[Mapping[bytes, Callable[[Any], Any]]] = {
+    b"__dt_datetime_iso__": datetime.datetime.fromisoformat,
+    b"__dt_date_iso__": datetime.date.fromisoformat,
+    b"__dt_time_iso__": datetime.time.fromisoformat,
+    b"__dt_timedelta__": _timedelta,
+    b"__decimal__": decimal.Decimal,
+    b"__uuid__": uuid.UUID,
+    b"complex": lambda data: complex(_text(data)),
+}
+
+
+def _untagged(value: dict[Any, Any]) -> Any:
+    """Return what a map stands for; the map itself if it is no tagged one."""
+    if b"data" not in value:
+        return value
+    if b"nd" in value:
+        return _array(value)
+    for tag, decode in _DECODERS.items():
+        if tag in value:
+            return decode(value[b"data"])
+    return value
+
+
+def _array(value: Mapping[bytes, Any]) -> Any:
+    import numpy as np
+
+    if value.get(b"kind") == b"O":
+        raise ValueError(_UNSUPPORTED)
+    dtype = _dtype(np, value[b"type"])
+    if dtype.hasobject:
+        raise ValueError(_UNSUPPORTED)
+    if value[b"nd"] is True:
+        return np.ndarray(buffer=value[b"data"], dtype=dtype, shape=tuple(value[b"shape"]))
+    return np.frombuffer(value[b"data"], dtype=dtype)[0]
+
+
+def _dtype(numpy: Any, described: Any) -> np.dtype[Any]:
+    if isinstance(described, list):
+        return numpy.dtype([_field(*field) for field in described])  # type: ignore[no-any-return]
+    if isinstance(described, str | bytes):
+        return numpy.dtype(_text(described))  # type: ignore[no-any-return]
+    raise ValueError(f"an array cannot have the type {described!r}")
+
+
+def _field(name: Any, described: Any, *shape: Any) -> tuple[Any, ...]:
+    """Return one field of a structured array: its name, its type and, for one that is an array itself, its shape."""
+    kind = [_field(*field) for field in described] if isinstance(described, list) else _text(described)
+    return (_text(name), kind, *(tuple(size) for size in shape))
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode()

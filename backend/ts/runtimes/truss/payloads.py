@@ -1,0 +1,98 @@
+"""From a request's body to the inputs of a model, and from its result to the body of the answer.
+
+A request whose content type is ``application/octet-stream`` is in the binary form, every other in JSON; the answer is
+in the form of the request.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+
+from ts.runtimes.truss.answers import (
+    BINARY_HEADERS,
+    CLIENT_ERROR,
+    JSON_HEADERS,
+    SERVER_ERROR,
+    Answer,
+    Problem,
+)
+from ts.runtimes.truss.json_payload import from_json, to_json
+from ts.runtimes.truss.msgpack_payload import from_msgpack, to_msgpack
+
+logger = logging.getLogger(__name__)
+
+_BINARY_TYPE: Final = "application/octet-stream"
+
+
+@functools.lru_cache(maxsize=256)
+def is_binary(content_type: str | bytes | None) -> bool:
+    """Tell whether a request with that content type is in the binary form."""
+    if not content_type:
+        return False
+    text = content_type.decode("latin-1") if isinstance(content_type, bytes) else content_type
+    return text.partition(";")[0].strip().lower() == _BINARY_TYPE
+
+
+def decode(body: bytes, input_type: type[BaseModel] | None, *, binary: bool) -> Any:
+    """Return the inputs that a body says, parsed to ``input_type`` if there is one.
+
+    Raises:
+        Problem: The client sent something else.
+    """
+    try:
+        inputs = from_msgpack(body) if binary else from_json(body)
+    except (ValueError, RecursionError) as error:
+        if input_type is not None:
+            raise _unparsable([("__root__", str(error))]) from error
+        raise Problem(400, CLIENT_ERROR, str(error) if binary else f"Invalid JSON payload: {error}") from error
+    return inputs if input_type is None else validate(inputs, input_type)
+
+
+def validate(inputs: Any, input_type: type[BaseModel]) -> BaseModel:
+    """Return decoded inputs as what the model's annotation says.
+
+    Raises:
+        Problem: They are something else.
+    """
+    try:
+        return input_type.model_validate(inputs)
+    except ValidationError as error:
+        raise _unparsable([(_place(each["loc"]), each["msg"]) for each in error.errors()]) from error
+
+
+def encode(result: Any, *, binary: bool) -> Answer:
+    """Return the answer for a model's result.
+
+    Raises:
+        Problem: It cannot be said in that form; the log says what is wrong.
+    """
+    try:
+        if binary:
+            if isinstance(result, BaseModel):
+                result = result.model_dump()
+            return Answer(200, BINARY_HEADERS, result if isinstance(result, bytes) else to_msgpack(result))
+        if isinstance(result, BaseModel):
+            return Answer(200, JSON_HEADERS, result.model_dump_json().encode())
+        return Answer(200, JSON_HEADERS, to_json(result))
+    # The values are the model's objects, which may fail in any way.
+    except Exception as error:
+        form = "MessagePack" if binary else "JSON"
+        logger.exception("The model's result cannot be encoded as %s", form)
+        raise Problem(
+            500, SERVER_ERROR, f"The model's result cannot be encoded as {form}; the server's log says why."
+        ) from error
+
+
+def _unparsable(problems: list[tuple[str, str]]) -> Problem:
+    head = "Input Parsing Error:" if len(problems) == 1 else "Input Parsing Errors:"
+    return Problem(400, CLIENT_ERROR, "\n".join([head, *(f"  `{where}`: {what}." for where, what in problems)]))
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    """Return where in the inputs a problem is: ``a.b[1].c``."""
+    place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
+    return place.removeprefix(".")

@@ -1,0 +1,142 @@
+"""What the worker's event loop drives: jobs become calls or WebSocket sessions, departures are told at once."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ts.connection import Connection
+from ts.event_loop import AsyncRuntime
+from ts.protocol.messages import CUSTOM, TRUSS, InferRow, Load
+from ts.runtimes.truss.call import Call
+from ts.runtimes.truss.client import Client
+from ts.runtimes.truss.config import TrussConfig
+from ts.runtimes.truss.description import PREDICT, WEBSOCKET
+from ts.runtimes.truss.forms import TrussForm, form_of
+from ts.runtimes.truss.logs import enter_request
+from ts.runtimes.truss.model import ServedModel
+from ts.runtimes.truss.reply import Reply
+from ts.runtimes.truss.request import pseudo_header
+from ts.runtimes.truss.user_metrics import metrics_answer
+from ts.runtimes.truss.websocket import Inputs, Session
+
+logger = logging.getLogger(__name__)
+
+#: The pseudo endpoint by which the server asks for the model's own metrics.
+METRICS = "metrics"
+
+
+class TrussRuntime(AsyncRuntime):
+    """Runs the jobs of one loaded Truss.
+
+    Args:
+        model: The model.
+        config: Its configuration.
+        load: What the worker was told to load.
+        connection: Where the answers go.
+    """
+
+    def __init__(self, model: ServedModel, config: TrussConfig, load: Load, connection: Connection) -> None:
+        self._model = model
+        self._config = config
+        self._version = load["model_version"]
+        self._connection = connection
+        self._clients: dict[str, Client] = {}
+        self._inputs: dict[str, Inputs] = {}
+
+    @property
+    def declares(self) -> Mapping[str, Any]:
+        """What the doors are told of the model."""
+        description = self._model.description
+        predict = description.endpoints.get(PREDICT)
+        transport = self._config.values["runtime"]["transport"]
+        return {
+            "platform": "truss",
+            "decoupled": predict is not None and predict.streams,
+            "endpoints": description.names,
+            "schema": description.schema,
+            "has_health_check": description.is_healthy is not None,
+            "websocket": {key: transport[key] for key in ("ping_interval_seconds", "ping_timeout_seconds")},
+        }
+
+    async def run_job(self, wire_row: InferRow) -> None:
+        """Run one call or session and answer it."""
+        job_id = wire_row[0]
+        client = self._clients[job_id] = Client()
+        if job_id in self._connection.cancelled:  # it left before the job began
+            client.leave()
+        enter_request(wire_row)
+        try:
+            endpoint = pseudo_header(wire_row, ":endpoint") if wire_row[4] == TRUSS else PREDICT
+            if endpoint == WEBSOCKET:
+                await self._hold_session(wire_row, client)
+            elif endpoint == METRICS:
+                self._reply_to(wire_row).whole(metrics_answer())
+            else:
+                await self._call(wire_row, client, endpoint or PREDICT)
+        finally:
+            client.leave()  # whoever still looks after the client sees that the call is over
+            del self._clients[job_id]
+            self._inputs.pop(job_id, None)
+
+    async def _call(self, row: InferRow, client: Client, endpoint: str) -> None:
+        if row[4] == CUSTOM:
+            raise ValueError(f"a Truss declares no custom routes, got a request for {endpoint!r}")
+        form = form_of(row, self._model.name, self._version)
+        await Call(self._model, row, client, form, self._connection).run(endpoint)
+
+    async def _hold_session(self, row: InferRow, client: Client) -> None:
+        session = Session(
+            self._model.description.websocket,
+            row,
+            self._inputs_of(row[0]),
+            client,
+            self._connection,
+            self._reply_to(row),
+            model_name=self._model.name,
+            class_file=self._model.class_file,
+        )
+        await session.run()
+
+    def _reply_to(self, row: InferRow) -> Reply:
+        return Reply(self._connection, row[0], TrussForm(row).problem_row, self._model.max_response_size)
+
+    def cancel_job(self, job_id: str, task: asyncio.Task[None]) -> None:
+        """Tell whoever looks after the client that it has left; the job ends in its own way."""
+        client = self._clients.get(job_id)
+        if client is not None:
+            client.leave()
+
+    def take_input(self, job_id: str, body: bytes, *, more: bool) -> None:
+        """Take a frame of a WebSocket session."""
+        self._inputs_of(job_id).put(body, more=more)
+
+    def _inputs_of(self, job_id: str) -> Inputs:
+        return self._inputs.setdefault(job_id, Inputs())
+
+    async def is_healthy(self) -> bool:
+        """Ask the model, in a thread of its own if its method is a plain function; ``None`` is no objection."""
+        method = self._model.description.is_healthy
+        if method is None:
+            return True
+        try:
+            if method.is_function:
+                answer = await self._model.probe_threads.run(method.function)
+            else:
+                answer = method.function()
+            if inspect.isawaitable(answer):
+                answer = await answer
+        except Exception:
+            logger.exception("The model's is_healthy has failed; the model counts as unhealthy.")
+            return False
+        if answer is None or answer:
+            return True
+        logger.warning("The model's health check says that it is not healthy: is_healthy returned %r.", answer)
+        return False
+
+    async def close(self) -> None:
+        """Every job is answered, and the process ends."""
+        self._model.close()

@@ -1,0 +1,162 @@
+"""What a method of a model class takes and what kind of function it is, told by its signature.
+
+The rules are Truss's: a method takes nothing, its inputs, the request, or its inputs and then the request; a parameter
+is the request if it is annotated with `starlette.requests.Request` (which ``fastapi.Request`` is too). Annotations that
+are text, as with ``from __future__ import annotations``, are resolved.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Final
+
+from starlette.requests import Request
+
+_EMPTY: Final = inspect.Parameter.empty
+
+
+class ModelDefinitionError(TypeError):
+    """A method of the model class has not the shape that it must have."""
+
+
+class Arguments(enum.Enum):
+    """What a method is called with."""
+
+    NONE = enum.auto()
+    INPUTS = enum.auto()
+    REQUEST = enum.auto()
+    INPUTS_AND_REQUEST = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of the model.
+
+    Attributes:
+        name: What it is called.
+        function: What to call; bound.
+        arguments: What it is called with.
+        is_function: It is a plain function, which may block and so is called in a thread; of the others (coroutines,
+            generators) the call itself is done at once.
+        is_coroutine: It is an ``async def`` that does not yield.
+        is_generator: It is a function that yields, asynchronous or not.
+        input_annotation: The annotation of its first parameter, resolved; `inspect.Parameter.empty` if there is none.
+        return_annotation: The same of what it returns.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    arguments: Arguments
+    is_function: bool
+    is_coroutine: bool
+    is_generator: bool
+    input_annotation: Any
+    return_annotation: Any
+
+    @property
+    def takes_inputs(self) -> bool:
+        """Whether it is called with inputs."""
+        return self.arguments in (Arguments.INPUTS, Arguments.INPUTS_AND_REQUEST)
+
+    @property
+    def takes_request(self) -> bool:
+        """Whether it is called with the request."""
+        return self.arguments in (Arguments.REQUEST, Arguments.INPUTS_AND_REQUEST)
+
+
+def method_of(model: Any, name: str) -> Method | None:
+    """Describe the method ``name`` of a model; None if it has none.
+
+    Raises:
+        ModelDefinitionError: It takes what no method can be called with.
+    """
+    function = getattr(model, name, None)
+    if function is None:
+        return None
+    if not callable(function):
+        raise ModelDefinitionError(f"{name} of the model is a {type(function).__name__}; it must be a method.")
+    signature = _signature(name, function)
+    parameters = list(signature.parameters.values())
+    annotations = [_resolved(function, parameter.annotation) for parameter in parameters]
+    code = _code(function)
+    is_generator = inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code)
+    is_coroutine = inspect.iscoroutinefunction(code)
+    return Method(
+        name=name,
+        function=function,
+        arguments=_arguments(name, signature, annotations),
+        is_function=not (is_generator or is_coroutine),
+        is_coroutine=is_coroutine,
+        is_generator=is_generator,
+        input_annotation=annotations[0] if annotations else _EMPTY,
+        return_annotation=_resolved(function, signature.return_annotation),
+    )
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Tell whether ``function`` can be called with the keyword argument ``name``."""
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return True
+    parameter = parameters.get(name)
+    return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+
+
+def _signature(name: str, function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise ModelDefinitionError(f"{name} of the model has no signature that can be read: {error}") from error
+
+
+def _arguments(name: str, signature: inspect.Signature, annotations: list[Any]) -> Arguments:
+    are_requests = [_is_request(annotation) for annotation in annotations]
+    match are_requests:
+        case []:
+            return Arguments.NONE
+        case [is_request]:
+            return Arguments.REQUEST if is_request else Arguments.INPUTS
+        case [False, True]:
+            return Arguments.INPUTS_AND_REQUEST
+        case [True, _]:
+            problem = "of two arguments the first may not be the request"
+        case [False, False]:
+            problem = "the second of two arguments must be the request, and annotated so"
+            if isinstance(annotations[1], str):
+                problem += f" (its annotation {annotations[1]!r} cannot be resolved: import it at run time)"
+        case _:
+            problem = f"it takes {len(annotations)} arguments, and two are the most"
+    seen = ", ".join(("self", *map(str, signature.parameters.values())))
+    raise ModelDefinitionError(
+        f"{name}({seen}): {problem}. Right is {name}(self), {name}(self, inputs), {name}(self, request: "
+        f"fastapi.Request) or {name}(self, inputs, request: fastapi.Request)."
+    )
+
+
+def _is_request(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Request)
+
+
+def _code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that runs when an object is called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    unwrapped: Callable[..., Any] = inspect.unwrap(function if inspect.isroutine(function) else type(function).__call__)
+    return unwrapped
+
+
+def _resolved(function: Callable[..., Any], annotation: Any) -> Any:
+    """Return what an annotation stands for; as it is written if that cannot be found out."""
+    if not isinstance(annotation, str):
+        return annotation
+    names = getattr(_code(function), "__globals__", {})  # a bound method passes its function's on
+    try:
+        return typing.get_type_hints(SimpleNamespace(__annotations__={"it": annotation}), names, names)["it"]
+    except Exception:  # whatever evaluating it does, it is the author's expression: then it is no type that is known
+        return annotation

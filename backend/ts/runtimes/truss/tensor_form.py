@@ -1,0 +1,139 @@
+"""A Truss that is asked by the Open Inference Protocol: tensors by name are its inputs, its result is the outputs.
+
+Inputs are a dict from names to what JSON would have: nested lists as the shape says, text for BYTES. A result that is a
+dict has an output for each key; any other result, and each chunk of a stream, is the one output ``output``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import BaseModel
+
+from ts.open_inference.receive import Received, receive
+from ts.open_inference.tensors import flat_list
+from ts.open_inference.types import InferenceResponse, Tensor
+from ts.protocol.frames import Buffer
+from ts.protocol.messages import OPEN_INFERENCE_REST, InferRow, ResultRow
+from ts.runtimes.errors import Failure
+from ts.runtimes.truss.answers import CLIENT_ERROR, SERVER_ERROR, Answer, Headers, Problem
+from ts.runtimes.truss.forms import told_row
+from ts.runtimes.truss.json_payload import plain
+from ts.runtimes.truss.payloads import validate
+from ts.runtimes.truss.request import pseudo_header
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: The name of the output where the model gives it none.
+OUTPUT: Final = "output"
+_STREAMING: Final = ("infer_stream", "generate_stream")
+
+
+class TensorForm:
+    """One request of either Open Inference protocol.
+
+    Args:
+        row: The request.
+        model_name: The model that answers.
+        model_version: Its version.
+    """
+
+    stream_headers: Headers = ()
+
+    def __init__(self, row: InferRow, model_name: str, model_version: str) -> None:
+        self._row = row
+        self._model_name = model_name
+        self._model_version = model_version
+        self._received: Received | None = None
+
+    def decode(self, input_type: type[BaseModel] | None) -> Any:
+        """Return the inputs, a dict by the names of the tensors."""
+        inputs = {tensor.name: _value_of(tensor) for tensor in self._request().request.inputs}
+        return inputs if input_type is None else validate(inputs, input_type)
+
+    def encode(self, result: Any) -> Answer:
+        """Return a response with the result as its outputs."""
+        received = self._request()
+        try:
+            response = InferenceResponse(self._model_name, self._model_version, outputs=_outputs_of(result))
+            headers, body = received.encode(response)
+        except Failure as failure:
+            raise Problem(failure.status, SERVER_ERROR, failure.message) from failure
+        except (TypeError, ValueError, OverflowError) as error:
+            raise Problem(500, SERVER_ERROR, f"The model's result cannot be said in tensors: {error}") from error
+        return Answer(200, headers, body)
+
+    def encode_chunk(self, chunk: Any) -> Buffer:
+        """Return a response of its own."""
+        return self.encode(chunk).body
+
+    def gathers(self) -> bool:
+        """Whether the client takes one response only: over REST, unless it asked for a stream."""
+        return self._row[4] == OPEN_INFERENCE_REST and pseudo_header(self._row, ":endpoint") not in _STREAMING
+
+    def problem_row(self, job_id: str, problem: Problem) -> ResultRow:
+        """Return an error that the door tells in the protocol's shape."""
+        return told_row(job_id, problem)
+
+    def _request(self) -> Received:
+        if self._received is None:
+            try:
+                self._received = receive(self._row)
+            except Failure as failure:
+                raise Problem(failure.status, CLIENT_ERROR, failure.message) from failure
+        return self._received
+
+
+def _value_of(tensor: Tensor) -> Any:
+    elements: Sequence[Any] = flat_list(tensor)
+    if tensor.datatype == "BYTES":
+        elements = [each if isinstance(each, str) else _text_or_bytes(each) for each in elements]
+    return _nested(elements, tensor.shape)
+
+
+def _text_or_bytes(element: bytes) -> str | bytes:
+    try:
+        return element.decode()
+    except UnicodeDecodeError:
+        return element
+
+
+def _nested(elements: Sequence[Any], shape: Sequence[int]) -> Any:
+    """Return elements in row-major order as lists in lists; a scalar for the shape []."""
+    if not shape:
+        return elements[0]
+    for size in reversed(shape[1:]):
+        count = len(elements) // size if size else 0
+        elements = [elements[start * size : (start + 1) * size] for start in range(count)]
+    return list(elements)
+
+
+def _outputs_of(result: Any) -> list[Tensor]:
+    if isinstance(result, BaseModel):
+        result = result.model_dump()
+    members = result if isinstance(result, dict) else {OUTPUT: result}
+    return [_tensor(str(name), value) for name, value in members.items()]
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    """Return a value as a tensor; a scalar has the shape [1]."""
+    import numpy as np
+
+    from ts.open_inference.tensors import tensor_of
+
+    if isinstance(value, bytes | bytearray | memoryview):
+        return Tensor(name, "BYTES", [1], [bytes(value)])
+    array = np.atleast_1d(value if isinstance(value, np.ndarray | np.generic) else _array(np, plain(value)))
+    return tensor_of(name, array)
+
+
+def _array(numpy: Any, value: Any) -> np.ndarray[Any, Any]:
+    try:
+        array = numpy.array(value)
+    except ValueError as error:  # lists of different lengths
+        raise ValueError(f"it is no tensor: {error}") from error
+    if array.dtype.kind == "O":
+        raise TypeError(f"a {type(value).__name__} of values that are neither numbers nor text is no tensor")
+    return array  # type: ignore[no-any-return]

@@ -1,0 +1,167 @@
+"""A WebSocket session: the model reads and writes a `starlette.websockets.WebSocket`.
+
+Its frames are inputs and parts of one job. The session is accepted before the model is called; what the model has not
+closed when it returns is closed then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from starlette.types import Message
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from ts.connection import Connection
+from ts.protocol.messages import TAKEN, InferRow
+from ts.protocol.websocket_frames import BYTES, CLOSE, TEXT
+from ts.runtimes.truss.answers import MODEL_FAILED
+from ts.runtimes.truss.client import Client
+from ts.runtimes.truss.logs import without_server_frames
+from ts.runtimes.truss.reply import Reply
+from ts.runtimes.truss.request import scope_of
+from ts.runtimes.truss.signatures import Method
+
+logger = logging.getLogger(__name__)
+
+_SWITCHING_PROTOCOLS: Final = 101
+_CODE: Final = struct.Struct(">H")
+_NORMAL, _CANNOT_ACCEPT, _BROKEN, _FAILED = 1000, 1003, 1006, 1011
+_NOT_IMPLEMENTED: Final = "WebSocket is not implemented on this deployment."
+
+
+class Inputs:
+    """The frames that the client has sent and the model has not read; they may come before the session begins."""
+
+    def __init__(self) -> None:
+        self._frames: deque[bytes] = deque()
+        self._arrived = asyncio.Event()
+        self.ended = False
+
+    def put(self, frame: bytes, *, more: bool) -> None:
+        """Add a frame; ``more`` tells whether others may follow."""
+        self._frames.append(frame)
+        self.ended = not more
+        self._arrived.set()
+
+    def end(self) -> None:
+        """Nothing more comes: the client is gone."""
+        self.ended = True
+        self._arrived.set()
+
+    async def get(self) -> bytes | None:
+        """Return the next frame, None if there are no more."""
+        while not self._frames:
+            if self.ended:
+                return None
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._frames.popleft()
+
+
+class Session:
+    """One session.
+
+    Args:
+        method: The model's method; None if it has none.
+        row: The row of the job.
+        inputs: What the client sends.
+        client: The client.
+        connection: Where the frontend is told what was taken.
+        reply: Where frames go.
+        model_name: The model.
+        class_file: The file of its class.
+    """
+
+    def __init__(
+        self,
+        method: Method | None,
+        row: InferRow,
+        inputs: Inputs,
+        client: Client,
+        connection: Connection,
+        reply: Reply,
+        *,
+        model_name: str,
+        class_file: Path,
+    ) -> None:
+        self._method = method
+        self._job_id = row[0]
+        self._inputs = inputs
+        self._client = client
+        self._connection = connection
+        self._reply = reply
+        self._class_file = class_file
+        self._connected = False
+        self._websocket = WebSocket(scope_of("websocket", row[1], row[2], model_name), self._receive, self._send)
+
+    async def run(self) -> None:
+        """Accept the session, have the model hold it, and close it."""
+        with self._client.telling(self._inputs.end):
+            await self._websocket.accept()
+            if self._method is None:
+                logger.error("A client wants a WebSocket session, and the model has no websocket method.")
+                await self._close(_CANNOT_ACCEPT, _NOT_IMPLEMENTED)
+            else:
+                await self._hold(self._method)
+        self._reply.end(200, ())
+
+    async def _hold(self, method: Method) -> None:
+        try:
+            await method.function(self._websocket)
+        except WebSocketDisconnect as error:
+            logger.info("The client has closed the WebSocket session (code %s).", error.code)
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            logger.error(MODEL_FAILED, exc_info=(type(error), error, without_server_frames(error, self._class_file)))
+            await self._close(_FAILED, MODEL_FAILED)
+            return
+        await self._close(_NORMAL, "")
+
+    async def _close(self, code: int, reason: str) -> None:
+        """Close the session, unless either side has."""
+        states = (self._websocket.client_state, self._websocket.application_state)
+        if all(state is WebSocketState.CONNECTED for state in states):
+            await self._websocket.close(code, reason)
+
+    async def _receive(self) -> Message:
+        if not self._connected:
+            self._connected = True
+            return {"type": "websocket.connect"}
+        frame = await self._inputs.get()
+        if frame is None:
+            return {"type": "websocket.disconnect", "code": _BROKEN, "reason": ""}
+        self._connection.send([TAKEN, self._job_id, 1])
+        kind, payload = frame[:1], frame[1:]
+        if kind == TEXT:
+            return {"type": "websocket.receive", "text": payload.decode()}
+        if kind == BYTES:
+            return {"type": "websocket.receive", "bytes": payload}
+        if kind == CLOSE:
+            (code,) = _CODE.unpack_from(payload)
+            reason = payload[_CODE.size :].decode()
+            return {"type": "websocket.disconnect", "code": code, "reason": reason}
+        raise ValueError(f"a WebSocket frame of unknown kind {kind!r}")
+
+    async def _send(self, message: Message) -> None:
+        match message["type"]:
+            case "websocket.accept":
+                headers = [
+                    (name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())
+                ]
+                self._reply.part(_SWITCHING_PROTOCOLS, headers, b"")
+            case "websocket.send":
+                text = message.get("text")
+                frame = BYTES + message["bytes"] if text is None else TEXT + text.encode()
+                self._reply.part(200, (), frame)
+            case "websocket.close":
+                reason = (message.get("reason") or "").encode()
+                self._reply.part(200, (), CLOSE + _CODE.pack(message.get("code", _NORMAL)) + reason)
+        if not self._client.left:
+            await asyncio.sleep(0)  # a session that only writes must not hold up the others

@@ -1,0 +1,156 @@
+"""The frontend's side of a Truss without its process: jobs go in, result rows come out, clients leave."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ts.protocol.messages import TRUSS
+from ts.runtimes.truss.config import Options, TrussConfig, read_config
+from ts.runtimes.truss.description import describe
+from ts.runtimes.truss.model import ServedModel
+from ts.runtimes.truss.runtime import TrussRuntime
+
+DEADLINE = 20.0
+
+
+class FakeConnection:
+    """Takes what a runtime sends."""
+
+    def __init__(self) -> None:
+        self.cancelled: set[str] = set()
+        self.rows: dict[str, list[Any]] = defaultdict(list)
+        self.messages: list[list[Any]] = []
+        self.changed = asyncio.Event()
+
+    def send_results(self, rows: Sequence[Any], seconds: float, metrics: Sequence[Any] = ()) -> None:
+        for row in rows:
+            self.rows[row[0]].append(row)
+        self.changed.set()
+
+    def send(self, message: list[Any]) -> None:
+        self.messages.append(message)
+        self.changed.set()
+
+
+class Job:
+    """One request that was sent."""
+
+    def __init__(self, frontend: Frontend, job_id: str, task: asyncio.Task[None]) -> None:
+        self._frontend = frontend
+        self.id = job_id
+        self.task = task
+
+    @property
+    def rows(self) -> list[Any]:
+        return self._frontend.connection.rows[self.id]
+
+    @property
+    def done(self) -> bool:
+        return bool(self.rows) and not self.rows[-1][1]
+
+    async def answer(self) -> Answer:
+        """Wait for the last row and return the whole answer."""
+        await self._frontend.until(lambda: self.done)
+        await self.task
+        return Answer(self.rows)
+
+    async def parts(self, count: int) -> list[bytes]:
+        """Wait for so many rows; return their bodies."""
+        await self._frontend.until(lambda: len(self.rows) >= count)
+        return [bytes(row[5]) for row in self.rows]
+
+    def leave(self) -> None:
+        """The client goes away."""
+        self._frontend.connection.cancelled.add(self.id)
+        self._frontend.runtime.cancel_job(self.id, self.task)
+
+    def send(self, body: bytes, *, more: bool = True) -> None:
+        """Send a further input."""
+        self._frontend.runtime.take_input(self.id, body, more=more)
+
+
+class Answer:
+    """All rows of one job."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+        _, _, self.status, _, headers, _, _ = rows[0]
+        self.pairs = [tuple(pair) for pair in headers]
+        self.headers = dict(self.pairs)
+        self.body = b"".join(bytes(row[5]) for row in rows)
+        self.error = rows[-1][6]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def problem(self) -> tuple[int, str, Any]:
+        """Status, error code and text."""
+        assert self.headers["x-baseten-error-source"] == "04"
+        return self.status, self.headers["x-baseten-error-code"], self.json["error"]
+
+    @property
+    def chunks(self) -> list[bytes]:
+        """What a client gets chunk by chunk."""
+        return [bytes(row[5]) for row in self.rows if len(row[5])]
+
+
+class Frontend:
+    """A model that is served.
+
+    Args:
+        model: An instance of a model class.
+        runtime: Values for the section ``runtime`` of its configuration.
+    """
+
+    def __init__(self, model: Any, *, options: Options | None = None, size: int = 10_000_000, **runtime: Any) -> None:
+        self.model = model
+        config = config_with(**runtime)
+        self.connection = FakeConnection()
+        self.served = ServedModel(
+            "mine", describe(model), Path(__file__), config, options or Options(), max_response_size=size
+        )
+        load: Any = {"model_version": "1.0"}
+        connection: Any = self.connection
+        self.runtime = TrussRuntime(self.served, config, load, connection)
+        self._ids = map(str, itertools.count())
+
+    def infer(
+        self,
+        body: Any = None,
+        *,
+        endpoint: str = "predict",
+        raw: Any = None,
+        content_type: str | None = "application/json",
+        headers: Iterable[tuple[Any, Any]] = (),
+        protocol: str | None = TRUSS,
+    ) -> Job:
+        """Send a request; ``body`` is JSON, ``raw`` what is sent as it is."""
+        job_id = next(self._ids)
+        told = ((":endpoint", endpoint), (":path", f"/v1/models/mine:{endpoint}?q=1"), (":client", "127.0.0.1:5"))
+        sent = json.dumps(body).encode() if raw is None else raw
+        row = (job_id, (*headers, *(told if protocol == TRUSS else ())), content_type, sent, protocol, False)
+        return Job(self, job_id, asyncio.get_running_loop().create_task(self.runtime.run_job(row)))
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Wait until a condition holds that depends on what the model or the runtime does."""
+        async with asyncio.timeout(DEADLINE):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+    async def close(self) -> None:
+        await self.runtime.close()
+
+
+def config_with(**runtime: Any) -> TrussConfig:
+    """Return a configuration with everything at its default but for values of the section ``runtime``."""
+    values: Any = read_config(Path(__file__).parent / "default").values
+    values["runtime"] |= runtime
+    return TrussConfig(values, values["runtime"]["predict_concurrency"], values["runtime"]["streaming_read_timeout"])
