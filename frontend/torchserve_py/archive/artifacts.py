@@ -52,6 +52,23 @@ class Artifacts:
                     if not self._is_left_out(file):
                         self._add(PurePosixPath(*file.relative_to(folder).parts), file)
 
+    def add_folder(self, folder: Path, under: PurePosixPath) -> None:
+        """Add the contents of `folder` below a folder of the archive. Raises FileNotFoundError."""
+        if not folder.is_dir():
+            raise FileNotFoundError(f"Folder does not exist: {folder}")
+        for file in _files_below(folder):
+            if not self._is_left_out(file):
+                self._add(under.joinpath(*file.relative_to(folder).parts), file)
+
+    def file(self, name: PurePosixPath) -> Path | None:
+        """The file on disk that the archive has under that path, if any."""
+        return self._files.get(name)
+
+    @property
+    def top_names(self) -> set[str]:
+        """What the archive's root holds."""
+        return {name.parts[0] for name in self._files}
+
     def _is_left_out(self, file: Path) -> bool:
         resolved = file.resolve()
         return resolved == self._leave_out or self._leave_out in resolved.parents

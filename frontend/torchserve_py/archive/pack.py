@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, Literal, cast
 
 from torchserve_py.archive.artifacts import Artifacts
+from torchserve_py.archive.contract import TORCHSERVE, TRUSS, contract_of
 from torchserve_py.archive.errors import PackError
 from torchserve_py.archive.handler_name import packed_handler
 from torchserve_py.archive.manifest import MANIFEST_PATH, RUNTIMES, Manifest, describe, stamped
@@ -43,12 +44,13 @@ Files = Sequence[tuple[PurePosixPath, Path]]
 class PackOptions:
     """What `torch-model-archiver` is told. Paths are relative to the working directory; None means not given.
 
-    handler      a built-in name, or a Python file with or without `.py`, and `:function` behind it where one is meant
+    handler      a built-in name, or a Python file with or without `.py`, and `:function` behind it where one is meant;
+                 None where the extra files are a Truss or an MLServer model, which have none
     extra_files  comma-separated files, wildcards and folders
     """
 
     model_name: str
-    handler: str
+    handler: str | None
     version: str
     serialized_file: str | None = None
     model_file: str | None = None
@@ -88,8 +90,8 @@ def _collect(options: PackOptions, artifacts: Artifacts) -> Manifest:
     """Find the files and make the manifest, which knows them by their names in the archive."""
     if options.runtime not in RUNTIMES:
         raise PackError(f'Runtime "{options.runtime}" must be one of {", ".join(RUNTIMES)}.')
-    handler = packed_handler(options.handler, options.runtime)
-    for path in (options.model_file, options.serialized_file, handler.file):
+    handler = packed_handler(options.handler, options.runtime) if options.handler is not None else None
+    for path in (options.model_file, options.serialized_file, handler.file if handler else None):
         if path:
             artifacts.add_file(Path(path))
     if options.extra_files:
@@ -97,10 +99,12 @@ def _collect(options: PackOptions, artifacts: Artifacts) -> Manifest:
     for path in (options.requirements_file, options.config_file):
         if path:
             artifacts.add_file(Path(path))
+    if handler is None:
+        _complete(artifacts)
     manifest = describe(
         model_name=options.model_name,
         version=options.version,
-        handler=handler.manifest_entry,
+        handler=handler.manifest_entry if handler else None,
         serialized_file=_name(options.serialized_file),
         model_file=_name(options.model_file),
         requirements_file=_name(options.requirements_file),
@@ -108,6 +112,20 @@ def _collect(options: PackOptions, artifacts: Artifacts) -> Manifest:
         runtime=options.runtime,
     )
     return stamped(manifest, datetime.now())
+
+
+def _complete(artifacts: Artifacts) -> None:
+    """Add what a model without a handler needs from elsewhere."""
+    contract = contract_of(artifacts.top_names)
+    if contract == TORCHSERVE:
+        raise PackError(
+            "No handler is given. Name one with --handler, or give with --extra-files the folder of a Truss (config.yaml)"
+            " or of an MLServer model (model-settings.json)."
+        )
+    if contract == TRUSS:
+        from torchserve_py.archive.truss_packages import add_external_packages  # with a YAML parser, which few need
+
+        add_external_packages(artifacts)
 
 
 def _name(path: str | None) -> str | None:

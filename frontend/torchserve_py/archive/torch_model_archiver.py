@@ -17,9 +17,9 @@ _FLAGS: tuple[tuple[tuple[str, ...], dict[str, object]], ...] = (
     (
         ("--handler",),
         {
-            "required": True,
             "help": "a Python file (.py may be left out), <file>:<function>, or a built-in handler:\n"
-            + " ".join(BUILT_IN_HANDLERS),
+            + " ".join(BUILT_IN_HANDLERS)
+            + "\nleft out for a Truss and for an MLServer model, whose folder is given with --extra-files",
         },
     ),
     (("-v", "--version"), {"required": True, "help": "version of the model"}),
@@ -69,7 +69,10 @@ def parse_options(arguments: Sequence[str] | None = None) -> PackOptions:
     )
     for names, settings in _FLAGS:
         parser.add_argument(*names, **settings)  # type: ignore[arg-type]
-    return PackOptions(**vars(parser.parse_args(arguments)))
+    options = PackOptions(**vars(parser.parse_args(arguments)))
+    if options.handler is None and not options.extra_files:
+        parser.error("the following arguments are required: --handler")
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
