@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ts.open_inference.types import InferenceRequest
+
 #: A header's name or value: ``bytes`` as it came over HTTP, ``str`` where the server set it.
 WireText = bytes | str
 
@@ -48,6 +50,7 @@ class RequestProcessor:
         "_status_code",
         "_value_types",
         "_wire_headers",
+        "open_inference",
     )
 
     def __init__(
@@ -64,6 +67,8 @@ class RequestProcessor:
         self._status_code: int | None = 200
         self._reason_phrase: str | None = None
         self._response_header: dict[str, str] | None = None
+        #: The request, if it came by the Open Inference Protocol.
+        self.open_inference: InferenceRequest | None = None
 
     def get_request_property(self, key: str) -> Any:
         """Return the request header ``key``, or None.
@@ -229,6 +234,11 @@ class Context:
         """Return the id of the sequence that row ``idx`` belongs to, or None."""
         sequence_id: str | None = self.request_processor[idx].get_request_property(self.header_key_sequence_id)
         return sequence_id
+
+    def get_open_inference_request(self, idx: int = 0) -> InferenceRequest | None:
+        """Return row ``idx``'s request, with its parameters and wanted outputs; None if it came by another protocol."""
+        request: InferenceRequest | None = self.request_processor[idx].open_inference
+        return request
 
     def set_response_content_type(self, idx: int, value: str) -> None:
         """Set the ``content-type`` header of row ``idx``'s response."""

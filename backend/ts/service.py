@@ -63,6 +63,8 @@ class Service:
             metrics_cache,
             get_yaml_config(os.path.join(model_dir, config_file)) if config_file else {},  # noqa: PTH118
         )
+        #: The name of the request envelope around the handler, if there is one.
+        self.envelope: str | None = None
         #: Called as ``on_sequence_end(sequence_id, reason)`` when a sequence is over, if the handler wants to know.
         self.on_sequence_end: Callable[[str, str], Any] | None = None
         #: Called as ``on_cancel(request_ids)`` when rows leave a continuous batch because nobody waits for them.

@@ -130,7 +130,7 @@ def load_model(load: Load, connection: Connection) -> tuple[Callable[[], None], 
         from ts.runtimes.continuous import ContinuousHandler
 
         runtime = ContinuousHandler(handler)
-    return partial(serve, connection, runtime), {}
+    return partial(serve, connection, runtime), handler.declares
 
 
 def load_asynchronous(load: Load, connection: Connection) -> tuple[Callable[[], None], Mapping[str, Any]]:

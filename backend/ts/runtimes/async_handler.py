@@ -14,14 +14,14 @@ import copy
 import inspect
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ts.connection import Connection
 from ts.event_loop import AsyncRuntime
 from ts.protocol.messages import InferRow, Load
 from ts.runtimes.batch import Batch, failure_of
-from ts.runtimes.errors import Failure
+from ts.runtimes.errors import HandlerFailed
 from ts.runtimes.loader import load_service
 from ts.runtimes.rows import Row
 from ts.runtimes.torchserve_handler import TorchServeHandler
@@ -57,6 +57,11 @@ class AsyncHandler(AsyncRuntime):
         self._service = service
         self._connection = connection
         self._max_response_size = max_response_size
+
+    @property
+    def declares(self) -> Mapping[str, Any]:
+        """The inputs and outputs that the model's configuration file declares."""
+        return self._handler.declares
 
     async def run_job(self, wire_row: InferRow) -> None:
         """Call the handler for one request and answer it."""
@@ -96,7 +101,7 @@ class Call(Batch):
             if _is_cancelled() and not row.done:
                 raise
             logger.warning("The handler was cancelled by its own code.", exc_info=True)
-            self.fail(row, Failure(503, "Prediction failed"))
+            self.fail(row, HandlerFailed("Prediction failed"))
         except Exception as error:
             self.fail_all(failure_of(error))
         self._seconds = time.perf_counter() - started

@@ -13,7 +13,7 @@ from typing import Any
 
 from ts.connection import Connection
 from ts.protocol.messages import STATUS_CANCELLED, ResultRow
-from ts.runtimes.errors import Failure, JobsCancelled, wire_text
+from ts.runtimes.errors import Failure, HandlerFailed, JobsCancelled, wire_text
 from ts.runtimes.responses import encode_body, error_status
 from ts.runtimes.rows import Row
 from ts.service import PredictionException, Service
@@ -73,7 +73,7 @@ class Batch:
         name = self._service.context.model_name
         if not isinstance(results, list):
             logger.warning("model: %s, Invalid return type: %s.", name, type(results))
-            raise Failure(503, "Invalid model predict output")
+            raise HandlerFailed("Invalid model predict output")
         if len(results) != len(self.rows):
             logger.warning(
                 "model: %s, number of batch response mismatched, expect: %d, got: %d.",
@@ -81,7 +81,7 @@ class Batch:
                 len(self.rows),
                 len(results),
             )
-            raise Failure(503, "number of batch response mismatched")
+            raise HandlerFailed("number of batch response mismatched")
         return results
 
     def answer(self, row: Row, value: Any, stream_next: str | None) -> None:
@@ -98,12 +98,13 @@ class Batch:
         try:
             if row.job_id in self._connection.cancelled:
                 raise Failure(STATUS_CANCELLED, "cancelled")
-            body = encode_body(value)
+            encode = row.encode
+            body = encode_body(value) if encode is None else encode(row, value, more)
             if len(body) > self._max_response_size:
                 raise Failure(
                     500, f"The response has {len(body)} bytes; max_response_size is {self._max_response_size}."
                 )
-            if stream_next is not None:
+            if stream_next is not None and encode is None:
                 row.processor.get_response_headers()[STREAM_NEXT] = stream_next
             status, reason, headers = row.processor.response_head()
         except Failure as failure:
@@ -117,7 +118,7 @@ class Batch:
             # The headers are the handler's objects, which may fail in any way; or memory ran out.
             self.fail(row, failure_of(error))
             return
-        if row.streaming and len(headers) == 1:
+        if row.streaming and len(headers) <= 1:
             # The head of the response left with the first part: do not say again and again that it streams.
             headers = ()
         row.streaming = more
@@ -131,6 +132,8 @@ class Batch:
         row.done = True
         if row.job_id in self._connection.cancelled:
             failure = Failure(STATUS_CANCELLED, "cancelled")
+        elif row.encode is not None and isinstance(failure, HandlerFailed):
+            failure = Failure(500, failure.message)
         self._answers.append((row.job_id, False, failure.status, "", (), b"", wire_text(failure.message)))
 
     def fail_all(self, failure: Failure) -> None:
@@ -189,7 +192,7 @@ def failure_of(error: Exception) -> Failure:
         logger.exception("CUDA out of memory")
         return Failure(507, "Out of resources")
     logger.warning("Invoking custom service failed.", exc_info=True)
-    return Failure(503, "Prediction failed")
+    return HandlerFailed("Prediction failed")
 
 
 def _text_of(value: Any) -> str:

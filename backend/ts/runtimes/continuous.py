@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ts.protocol.messages import InferRow
-from ts.runtimes.errors import Failure
+from ts.runtimes.errors import HandlerFailed
 from ts.runtimes.rows import Row
 from ts.runtimes.torchserve_handler import TorchServeHandler
 
@@ -77,7 +77,7 @@ class ContinuousHandler:
                     stream_next = _stream_next(row, _criterion(criteria, index, row.job_id), value)
                 except Exception:
                     logger.warning("The stopping criterion of request %s failed.", row.job_id, exc_info=True)
-                    batch.fail(row, Failure(503, "Prediction failed"))
+                    batch.fail(row, HandlerFailed("Prediction failed"))
                 else:
                     batch.answer(row, value, stream_next)
         batch.flush()

@@ -20,6 +20,16 @@ class Failure(Exception):
         self.message = message
 
 
+class HandlerFailed(Failure):
+    """The handler raised what was not meant for the client, or returned what it must not.
+
+    TorchServe answers 503; protocols that know better do not.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(503, message)
+
+
 def wire_text(text: str) -> str:
     """Return ``text`` as it can be told over the socket: of bounded length, and without what UTF-8 cannot carry."""
     return text[:_MAX_TEXT].encode("utf-8", "replace").decode()

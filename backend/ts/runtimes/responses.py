@@ -10,7 +10,7 @@ from typing import Any
 
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import ResultRow
-from ts.runtimes.errors import Failure
+from ts.runtimes.errors import HandlerFailed
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def encode_body(value: Any) -> Buffer:
     all else as JSON indented by two spaces.
 
     Raises:
-        Failure: The value is none of these.
+        HandlerFailed: The value is none of these.
     """
     if isinstance(value, bytes | bytearray):
         return value
@@ -43,7 +43,7 @@ def encode_body(value: Any) -> Buffer:
     # The value is the handler's: what turns it into text or bytes may be too, and fail in any way.
     except Exception as error:
         logger.warning("Unable to serialize model output.", exc_info=True)
-        raise Failure(503, "Unsupported model output data type.") from error
+        raise HandlerFailed("Unsupported model output data type.") from error
 
 
 def error_row(job_id: str, status: int, message: str) -> ResultRow:

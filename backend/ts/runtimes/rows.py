@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ts.context import RequestProcessor
+from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow
 
 logger = logging.getLogger(__name__)
@@ -36,9 +37,11 @@ class Row:
         processor: The request's headers and the head of its response.
         streaming: A part was sent, and with it the head of the response.
         done: The last answer was given.
+        encode: Turns a result into the body of the answer, given the row, the result and whether others follow; None
+            for TorchServe's own way.
     """
 
-    __slots__ = ("data", "done", "job_id", "processor", "streaming")
+    __slots__ = ("data", "done", "encode", "job_id", "processor", "streaming")
 
     def __init__(self, job_id: str, data: dict[str, Any], processor: RequestProcessor) -> None:
         self.job_id = job_id
@@ -46,6 +49,7 @@ class Row:
         self.processor = processor
         self.streaming = False
         self.done = False
+        self.encode: Callable[[Row, Any, bool], Buffer] | None = None
 
 
 class RowReader:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ts.connection import Connection
 from ts.context import Context
@@ -20,7 +20,13 @@ from ts.runtimes.responses import error_row
 from ts.runtimes.rows import Row, RowReader
 from ts.service import Service
 
+if TYPE_CHECKING:
+    from ts.runtimes.open_inference_rows import OpenInferenceRows
+
 logger = logging.getLogger(__name__)
+
+#: What a model may say in its configuration file about its inputs and outputs.
+DECLARATIONS: Final = ("inputs", "outputs", "decoupled")
 
 
 class Runtime(Protocol):
@@ -55,6 +61,7 @@ class TorchServeHandler:
         self._connection = connection
         self._reader = RowReader(decode=decode_input)
         self._max_response_size = max_response_size
+        self._open_inference_rows: OpenInferenceRows | None = None
         self._batches: deque[Sequence[InferRow]] = deque()
 
     @property
@@ -86,6 +93,12 @@ class TorchServeHandler:
         return Batch(self._service, rows, self._connection, self._max_response_size)
 
     @property
+    def declares(self) -> dict[str, Any]:
+        """What the model's configuration file says about its inputs and outputs, as `Loaded` has it."""
+        config = self._service.context.model_yaml_config
+        return {key: config[key] for key in DECLARATIONS if config.get(key)}
+
+    @property
     def context(self) -> Context:
         """The model's context."""
         return self._service.context
@@ -100,7 +113,7 @@ class TorchServeHandler:
                 refused.append(error_row(wire_row[0], STATUS_CANCELLED, "cancelled"))
                 continue
             try:
-                rows.append(self._reader.read(wire_row))
+                rows.append(self._reader.read(wire_row) if wire_row[4] is None else self._read_open_inference(wire_row))
             except Failure as failure:
                 refused.append(error_row(wire_row[0], failure.status, failure.message))
             except Exception:
@@ -110,6 +123,13 @@ class TorchServeHandler:
         if refused:
             self._connection.send_results(refused, 0.0)
         return rows
+
+    def _read_open_inference(self, wire_row: InferRow) -> Row:
+        if self._open_inference_rows is None:
+            from ts.runtimes.open_inference_rows import OpenInferenceRows
+
+            self._open_inference_rows = OpenInferenceRows(self.context, self.declares, self._service.envelope)
+        return self._open_inference_rows.read(wire_row)
 
     def drop_cancelled(self, rows: list[Row]) -> list[Row]:
         """Return the rows that somebody waits for; the others are answered."""

@@ -1,0 +1,135 @@
+"""Open Inference requests for a TorchServe handler: what the handler gets for one, and what its result becomes.
+
+The handler's row has one value for each input, under the input's name; where there is only one, it stands under
+``body``, too, so that a handler that knows nothing of the protocol finds it. Values are what the envelope ``kservev2``
+makes of tensors: numbers are a numpy array of the tensor's shape; BYTES are the element, or a list of them if there are
+several, each ``str`` (from JSON) or ``bytes`` (from the binary form and gRPC). With that envelope, the row is the
+request as JSON would have it. The request itself is there as `ts.context.Context.get_open_inference_request`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ts.context import Context, RequestProcessor
+from ts.open_inference.receive import Received, receive
+from ts.open_inference.tensors import flat_list, numpy_of
+from ts.open_inference.types import InferenceResponse, Tensor
+from ts.protocol.frames import Buffer
+from ts.protocol.messages import InferRow
+from ts.runtimes.errors import Failure
+from ts.runtimes.open_inference_results import outputs_of
+from ts.runtimes.rows import Row
+
+#: The envelope that wants requests as JSON has them.
+KSERVE_V2 = "kservev2"
+
+
+class OpenInferenceRows:
+    """Reads the rows of one handler and writes its answers.
+
+    Args:
+        context: The handler's context.
+        declared: What the model says about its inputs and outputs.
+        envelope: The request envelope around the handler, if there is one.
+    """
+
+    def __init__(self, context: Context, declared: Mapping[str, Any], envelope: str | None) -> None:
+        self._model_name = context.model_name
+        self._model_version: str = context.system_properties.get("model_version", "")
+        self._declared = declared
+        self._as_json = envelope == KSERVE_V2
+
+    def read(self, wire_row: InferRow) -> Row:
+        """Return the row as the handler sees it.
+
+        Raises:
+            Failure: What came is no request.
+        """
+        received = receive(wire_row, self._declared)
+        processor = RequestProcessor(None, wire_row[1])
+        processor.open_inference = received.request
+        row = Row(wire_row[0], self._values(received), processor)
+        row.encode = partial(self._encode, received)
+        return row
+
+    def _encode(self, received: Received, row: Row, value: Any, more: bool) -> Buffer:
+        """Return the body for a handler's result; its headers are added to those of the response.
+
+        A last part without anything in it is no response of its own, but only the end of the stream.
+
+        Raises:
+            Failure: The handler chose the status of an error, or the result is nothing that the client can be given.
+        """
+        if row.streaming and not more and (value is None or (isinstance(value, str | bytes | list) and not value)):
+            return b""
+        status = row.processor.get_response_status_code()
+        if status is not None and status >= 400:
+            raise Failure(status, _message(value))
+        if (
+            isinstance(value, dict)
+            and isinstance(value.get("outputs"), list)
+            and all(map(_is_output, value["outputs"]))
+        ):
+            outputs = [_output(each) for each in value["outputs"]]
+            parameters = dict(value.get("parameters") or {})
+        else:
+            outputs, parameters = outputs_of(value, received.request, self._declared.get("outputs") or ()), {}
+        response = InferenceResponse(self._model_name, self._model_version, None, parameters, outputs)
+        headers, body = received.encode(response)
+        if headers and not row.streaming:
+            own = row.processor.get_response_headers()
+            for name, text in headers:
+                for other in [each for each in own if each.lower() == name.lower()]:
+                    del own[other]
+                own[name] = text
+        return body
+
+    def _values(self, received: Received) -> dict[str, Any]:
+        request = received.request
+        if self._as_json:
+            inputs = [
+                {"name": each.name, "datatype": each.datatype, "shape": each.shape, "data": flat_list(each)}
+                for each in request.inputs
+            ]
+            body = {"id": request.id, "model_name": self._model_name, "parameters": request.parameters}
+            return {"body": {**body, "inputs": inputs}}
+        values = {each.name: _value(each) for each in request.inputs}
+        if len(request.inputs) == 1:
+            values.setdefault("body", values[request.inputs[0].name])
+        return values
+
+
+def _value(tensor: Tensor) -> Any:
+    if tensor.datatype == "BYTES":
+        elements = flat_list(tensor)
+        return elements[0] if len(elements) == 1 else elements
+    array = numpy_of(tensor)
+    # Handlers may write into what they get, as they may into the body of any other request.
+    return array if array.flags.writeable else array.copy()
+
+
+def _is_output(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() >= {"name", "datatype", "shape", "data"}
+
+
+def _output(value: Mapping[str, Any]) -> Tensor:
+    data: Any = value["data"]
+    if not isinstance(data, bytes | bytearray | memoryview):
+        data = _flattened(data.tolist() if hasattr(data, "tolist") else data)
+    shape = [int(size) for size in value["shape"]]
+    return Tensor(str(value["name"]), str(value["datatype"]), shape, data, dict(value.get("parameters") or {}))
+
+
+def _flattened(data: Sequence[Any]) -> list[Any]:
+    return [scalar for each in data for scalar in (_flattened(each) if isinstance(each, list | tuple) else (each,))]
+
+
+def _message(value: Any) -> str:
+    """Return what a handler says about an error that it answers with."""
+    if isinstance(value, dict):
+        value = value.get("error") or value.get("message") or json.dumps(value, default=str)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes | bytearray) else str(value)
