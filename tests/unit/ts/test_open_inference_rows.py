@@ -276,7 +276,7 @@ def test_the_steps_of_continuous_batching_are_responses(make_worker: Callable[..
         """,
         continuous=True,
     )
-    rows = worker.infer(request("a", TEXT, endpoint="infer_stream"))
+    rows = [*worker.infer(request("a", TEXT, endpoint="infer_stream")), *worker.step(), *worker.step()]
     assert [(row[1], json.loads(row[5])["outputs"][0]["data"]) for row in rows] == [
         (True, ["1"]),
         (True, ["2"]),
