@@ -211,6 +211,9 @@ class Context:
         self.request_processor: Any = None
         self.stopping_criteria: Sequence[Callable[[Any], bool | None]] | Mapping[Any, Any] | None = None
         self.cl_socket: Any = None
+        #: What the server has settled for a `ts.sequence.SequenceCache`, and the handler's, if it makes one.
+        self.cache_settings: Mapping[str, Any] | None = None
+        self.sequence_cache: Any = None
         #: How `send_intermediate_predict_response` reaches the client; set while a batch runs.
         self.send_part: PartSender | None = None
         self.header_key_sequence_id = os.environ.get("TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ts.context import Context
 from ts.utils.util import PredictionException, get_yaml_config
 from ts.version import __version__
+
+if TYPE_CHECKING:
+    from ts.sequence.steps import Steps
 
 __all__ = ["PREDICTION_METRIC", "EntryPoint", "PredictionException", "Service", "emit_metrics"]
 
@@ -65,6 +68,8 @@ class Service:
         )
         #: The name of the request envelope around the handler, if there is one.
         self.envelope: str | None = None
+        #: Applies the steps of sequences exactly once, if the handler has a `ts.sequence.SequenceCache`.
+        self.steps: Steps | None = None
         #: Called as ``on_sequence_end(sequence_id, reason)`` when a sequence is over, if the handler wants to know.
         self.on_sequence_end: Callable[[str, str], Any] | None = None
         #: Called as ``on_cancel(request_ids)`` when rows leave a continuous batch because nobody waits for them.

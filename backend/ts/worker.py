@@ -173,6 +173,7 @@ def serve(connection: Connection, runtime: Runtime) -> None:
             stopping = True
         else:
             raise ValueError(f"the frontend sent a message of unknown kind {message[0]!r}")
+    runtime.close()
 
 
 if __name__ == "__main__":

@@ -73,6 +73,21 @@ class Hello(TypedDict):
     rank: int  # among the processes that run one worker together; 0 of a single one
 
 
+class Cache(TypedDict):
+    """How the states of a model's sequences are kept, see `ts.sequence`."""
+
+    store: str  # "memory", "file" or "redis"
+    capacity: int  # states in memory
+    path: str  # of the file
+    fsync: bool
+    url: str  # of Redis
+    owner: str  # the server's identity
+    lease: float  # seconds for which a server that is not heard of keeps others from its sequences
+    lifetime: float  # seconds without a step after which a sequence is abandoned
+    kept: int  # of how many steps of a sequence the answers are kept
+    restart_expired: bool
+
+
 class Load(TypedDict):
     """All that a worker needs to load its copy of the model."""
 
@@ -94,6 +109,7 @@ class Load(TypedDict):
     max_response_size: int
     metrics: list[list[Any]]  # declared metrics of handlers: type, name, unit, [dimension, …]
     header_keys: list[str]  # names of the sequence id, start and end headers
+    cache: Cache | None  # what is beneath the handler's SequenceCache; None of a stateless model
 
 
 class Loaded(TypedDict):

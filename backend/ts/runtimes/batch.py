@@ -142,8 +142,11 @@ class Batch:
             self.fail(row, failure)
 
     def flush(self) -> None:
-        """Send the answers that were given, with the handler's time and metrics."""
+        """Send the answers that were given, with the handler's time and metrics; what they say is committed before."""
         answers, self._answers = self._answers, []
+        steps = self._service.steps
+        if steps is not None:
+            answers = steps.settle(answers)
         metrics = self._service.context.metrics.take_records()
         if sum([len(answer[5]) for answer in answers]) > self._max_response_size:
             # The frontend refuses frames that are much larger than the largest response it allows.
@@ -151,6 +154,8 @@ class Batch:
                 self._connection.send_results([answers.pop(0)], 0.0)
         if answers or metrics:
             self._connection.send_results(answers, self._seconds, metrics)
+        if steps is not None:
+            steps.rest()
 
     def send_part(self, ret: Any, req_id_map: Mapping[int, str], message: str, code: int) -> None:
         """Send one part of the response of every row in ``req_id_map``, to be called by the handler while it runs.

@@ -53,6 +53,10 @@ class ContinuousHandler:
         """Tell the handler that sequences are over."""
         self._handler.end_sequences(ended)
 
+    def close(self) -> None:
+        """Let go of what the model's sequences are kept in."""
+        self._handler.close()
+
     def step(self) -> None:
         """Run one step of all live rows; a request to describe the model runs alone."""
         if self._describe:

@@ -64,11 +64,16 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
         context.header_key_sequence_start,
         context.header_key_sequence_end,
     ) = load["header_keys"]
+    context.cache_settings = cache = load.get("cache")
     outcome = initialize(context)
     if isinstance(outcome, CoroutineType):
         if wait_for is None:
             raise LoadError("initialize is a coroutine; that needs asyncCommunication: true in model-config.yaml.")
         wait_for(outcome)
+    if context.sequence_cache is not None or (cache is not None and cache["store"] != "memory"):
+        from ts.sequence.opening import open_steps
+
+        service.steps = open_steps(context, load)
     return service
 
 

@@ -45,6 +45,9 @@ class Runtime(Protocol):
     def end_sequences(self, ended: Iterable[Sequence[str]]) -> None:
         """Tell the model that sequences are over: pairs of id and reason."""
 
+    def close(self) -> None:
+        """The worker stops: nothing is asked any more."""
+
 
 class TorchServeHandler:
     """Runs every frame of rows as one batch, in one call of the handler.
@@ -104,7 +107,10 @@ class TorchServeHandler:
         return self._service.context
 
     def read_rows(self, wire_rows: Iterable[InferRow]) -> list[Row]:
-        """Return the rows that can run; those that were cancelled or cannot be parsed are answered at once."""
+        """Return the rows that are to run; the others are answered at once.
+
+        Those are the cancelled ones, those that cannot be parsed, and steps of sequences that were applied before.
+        """
         rows: list[Row] = []
         refused: list[ResultRow] = []
         cancelled = self._connection.cancelled
@@ -120,6 +126,9 @@ class TorchServeHandler:
                 # A defect, or memory that ran out: the row is lost, its batch-mates and the worker are not.
                 logger.exception("Request %s cannot be read", wire_row[0])
                 refused.append(error_row(wire_row[0], 500, "The request cannot be read; the server's log says why."))
+        if self._service.steps is not None and rows:
+            rows, answered = self._service.steps.begin(rows)
+            refused += answered
         if refused:
             self._connection.send_results(refused, 0.0)
         return rows
@@ -138,7 +147,10 @@ class TorchServeHandler:
             return rows
         dropped = [row.job_id for row in rows if row.job_id in cancelled]
         if dropped:
-            self._connection.send_results([error_row(job_id, STATUS_CANCELLED, "cancelled") for job_id in dropped], 0.0)
+            answers: list[ResultRow] = [error_row(job_id, STATUS_CANCELLED, "cancelled") for job_id in dropped]
+            if self._service.steps is not None:
+                answers = self._service.steps.settle(answers)
+            self._connection.send_results(answers, 0.0)
             self._tell_cancelled(dropped)
         remaining = [row for row in rows if row.job_id not in cancelled]
         # Nothing else waits to be read or run: what was cancelled is answered now, or was before.
@@ -155,11 +167,18 @@ class TorchServeHandler:
 
     def end_sequences(self, ended: Iterable[Sequence[str]]) -> None:
         """Call the handler's ``on_sequence_end``, if it has one; what it raises is logged and nothing more."""
+        ended = list(ended)
         hook = self._service.on_sequence_end
-        if hook is None:
-            return
-        for sequence_id, reason in ended:
-            try:
-                hook(sequence_id, reason)
-            except Exception:
-                logger.exception("on_sequence_end(%r, %r) failed", sequence_id, reason)
+        if hook is not None:
+            for sequence_id, reason in ended:
+                try:
+                    hook(sequence_id, reason)
+                except Exception:
+                    logger.exception("on_sequence_end(%r, %r) failed", sequence_id, reason)
+        if self._service.steps is not None:
+            self._service.steps.end(ended)
+
+    def close(self) -> None:
+        """Let go of what the model's sequences are kept in."""
+        if self._service.steps is not None:
+            self._service.steps.close()

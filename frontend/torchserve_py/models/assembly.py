@@ -15,6 +15,7 @@ from torchserve_py.archive.manifest import Manifest
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.models.cache_message import cache_message
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig, read_model_config
 from torchserve_py.models.contracts import Configured, configure
 from torchserve_py.models.daemon_thread import run_in_daemon_thread
@@ -358,6 +359,7 @@ class Assembly:
                 settings.ts_header_key_sequence_start,
                 settings.ts_header_key_sequence_end,
             ],
+            cache=cache_message(config),
         )
 
 

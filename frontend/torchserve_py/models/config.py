@@ -6,15 +6,15 @@ contradict each other are refused with all problems named at once, instead of be
 fails. `docs/model-config.md` describes every key.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
+from torchserve_py.models.cache_config import CacheConfig, cache_contradictions, read_cache
+from torchserve_py.models.yaml_keys import MAX_INT, Key, boolean, choice, integer, read_keys, text
 from torchserve_py.models.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
-
-MAX_INT = 2**31 - 1
 
 HANDLER_KEYS = frozenset({"pt2", "handler", "dali", "deepspeed", "pippy", "micro_batching"})
 """Keys that code running in the worker reads; the server never does."""
@@ -72,52 +72,12 @@ class ModelConfig:
     async_communication: bool | None = None
     concurrency_target: int | None = None
     use_venv: bool | None = None
+    cache: CacheConfig | None = None
     source: str = "model-config.yaml"
     raw: Mapping[Any, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     """The whole file, as the handler sees it in `context.model_yaml_config`."""
     warnings: tuple[str, ...] = ()
     """What is allowed but probably not meant, one line each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A key that the server reads. `read` turns its value into the attribute's, or raises ValueError(what is right)."""
-
-    name: str
-    attribute: str
-    read: Callable[[object], object]
-
-
-def _integer(minimum: int, maximum: int = MAX_INT) -> Callable[[object], object]:
-    bounds = f"an integer from {minimum}" + (f" to {maximum}" if maximum < MAX_INT else "")
-
-    def read(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
-            raise ValueError(bounds)
-        return value
-
-    return read
-
-
-def _boolean(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("a text")
-    return value
-
-
-def _choice(*choices: str) -> Callable[[object], object]:
-    def read(value: object) -> str:
-        if not isinstance(value, str) or value.lower() not in choices:
-            raise ValueError("one of " + ", ".join(choice or '""' for choice in choices))
-        return value.lower()
-
-    return read
 
 
 def _device_ids(value: object) -> tuple[int, ...]:
@@ -138,42 +98,42 @@ def _mapping(value: object) -> Mapping[Any, Any]:
 
 
 KEYS: tuple[Key, ...] = (
-    Key("minWorkers", "min_workers", _integer(1)),
-    Key("maxWorkers", "max_workers", _integer(1)),
-    Key("batchSize", "batch_size", _integer(1)),
-    Key("maxBatchDelay", "max_batch_delay_ms", _integer(0)),
-    Key("responseTimeout", "response_timeout", _integer(1)),
-    Key("startupTimeout", "startup_timeout", _integer(1)),
-    Key("deviceType", "device_type", _choice("cpu", "gpu", "auto")),
+    Key("minWorkers", "min_workers", integer(1)),
+    Key("maxWorkers", "max_workers", integer(1)),
+    Key("batchSize", "batch_size", integer(1)),
+    Key("maxBatchDelay", "max_batch_delay_ms", integer(0)),
+    Key("responseTimeout", "response_timeout", integer(1)),
+    Key("startupTimeout", "startup_timeout", integer(1)),
+    Key("deviceType", "device_type", choice("cpu", "gpu", "auto")),
     Key("deviceIds", "device_ids", _device_ids),
-    Key("parallelType", "parallel_type", _choice("", "pp", "tp", "pptp", "custom")),
-    Key("parallelLevel", "parallel_level", _integer(0)),
+    Key("parallelType", "parallel_type", choice("", "pp", "tp", "pptp", "custom")),
+    Key("parallelLevel", "parallel_level", integer(0)),
     Key("torchrun", "torchrun", _mapping),
-    Key("maxRetryTimeoutInSec", "max_retry_timeout", _integer(0)),
-    Key("clientTimeoutInMills", "client_timeout_ms", _integer(0)),
-    Key("jobQueueSize", "job_queue_size", _integer(0)),
-    Key("useJobTicket", "use_job_ticket", _boolean),
-    Key("continuousBatching", "continuous_batching", _boolean),
-    Key("sequenceBatching", "sequence_batching", _boolean),
-    Key("sequenceMaxIdleMSec", "sequence_max_idle_ms", _integer(0)),
-    Key("sequenceTimeoutMSec", "sequence_timeout_ms", _integer(0)),
-    Key("maxSequenceJobQueueSize", "max_sequence_job_queue_size", _integer(1)),
-    Key("maxNumSequence", "max_num_sequence", _integer(1)),
-    Key("onExpiredSequence", "on_expired_sequence", _choice("refuse", "restart")),
-    Key("asyncCommunication", "async_communication", _boolean),
-    Key("concurrencyTarget", "concurrency_target", _integer(1)),
-    Key("useVenv", "use_venv", _boolean),
+    Key("maxRetryTimeoutInSec", "max_retry_timeout", integer(0)),
+    Key("clientTimeoutInMills", "client_timeout_ms", integer(0)),
+    Key("jobQueueSize", "job_queue_size", integer(0)),
+    Key("useJobTicket", "use_job_ticket", boolean),
+    Key("continuousBatching", "continuous_batching", boolean),
+    Key("sequenceBatching", "sequence_batching", boolean),
+    Key("sequenceMaxIdleMSec", "sequence_max_idle_ms", integer(0)),
+    Key("sequenceTimeoutMSec", "sequence_timeout_ms", integer(0)),
+    Key("maxSequenceJobQueueSize", "max_sequence_job_queue_size", integer(1)),
+    Key("maxNumSequence", "max_num_sequence", integer(1)),
+    Key("onExpiredSequence", "on_expired_sequence", choice("refuse", "restart")),
+    Key("asyncCommunication", "async_communication", boolean),
+    Key("concurrencyTarget", "concurrency_target", integer(1)),
+    Key("useVenv", "use_venv", boolean),
 )
 
 TORCHRUN_KEYS: tuple[Key, ...] = (
-    Key("nnodes", "nnodes", _integer(1)),
-    Key("nproc-per-node", "nproc_per_node", _integer(1)),
-    Key("rdzv-backend", "rdzv_backend", _text),
-    Key("rdzv-endpoint", "rdzv_endpoint", _text),
-    Key("rdzv-conf", "rdzv_conf", _text),
-    Key("monitor-interval", "monitor_interval", _integer(1)),
-    Key("node-rank", "node_rank", _integer(0)),
-    Key("OMP_NUMBER_THREADS", "omp_num_threads", _integer(1)),
+    Key("nnodes", "nnodes", integer(1)),
+    Key("nproc-per-node", "nproc_per_node", integer(1)),
+    Key("rdzv-backend", "rdzv_backend", text),
+    Key("rdzv-endpoint", "rdzv_endpoint", text),
+    Key("rdzv-conf", "rdzv_conf", text),
+    Key("monitor-interval", "monitor_interval", integer(1)),
+    Key("node-rank", "node_rank", integer(0)),
+    Key("OMP_NUMBER_THREADS", "omp_num_threads", integer(1)),
 )
 
 _SEQUENCE_KEYS = (
@@ -199,36 +159,19 @@ def read_model_config(path: Path) -> ModelConfig:
 def parse_model_config(mapping: YamlMapping, source: str = "model-config.yaml") -> ModelConfig:
     """Checks a mapping that was read from `source`. Raises InvalidModelConfig with every problem found."""
     refused: dict[str, str] = {}
-    values = _read_keys(mapping.values, KEYS, "", mapping.lines, refused)
+    values = read_keys(mapping.values, KEYS, "", mapping.lines, refused)
     warnings = list(_misspelt(mapping.values))
     options = values.get("torchrun")
     if isinstance(options, Mapping):
-        values["torchrun"] = TorchrunConfig(**_read_keys(options, TORCHRUN_KEYS, "torchrun.", mapping.lines, refused))
+        values["torchrun"] = TorchrunConfig(**read_keys(options, TORCHRUN_KEYS, "torchrun.", mapping.lines, refused))
         warnings += _unknown_torchrun(options)
-    config = ModelConfig(**values, source=source, raw=MappingProxyType(dict(mapping.values)))
+    cache = read_cache(mapping.values.get("handler"), mapping.lines.get("handler"), refused)
+    config = ModelConfig(**values, cache=cache, source=source, raw=MappingProxyType(dict(mapping.values)))
     problems = list(refused.values())
     problems += [text for names, text in _contradictions(config) if refused.keys().isdisjoint(names)]
     if problems:
         raise InvalidModelConfig(source, problems)
     return replace(config, warnings=(*warnings, *_without_effect(config)))
-
-
-def _read_keys(
-    values: Mapping[Any, Any], keys: tuple[Key, ...], parent: str, lines: Mapping[str, int], refused: dict[str, str]
-) -> dict[str, Any]:
-    """The attributes of the keys that are present (`null`: absent); `refused` gets the name and fault of the others."""
-    attributes: dict[str, Any] = {}
-    for key in keys:
-        value = values.get(key.name)
-        if value is None:
-            continue
-        name = parent + key.name
-        try:
-            attributes[key.attribute] = key.read(value)
-        except ValueError as error:
-            line = lines.get(parent.rstrip(".") or key.name)
-            refused[name] = f"{f'line {line}: ' if line else ''}{name} is {_shown(value)}, it must be {error}"
-    return attributes
 
 
 _Contradiction: TypeAlias = tuple[tuple[str, ...], str]
@@ -320,6 +263,8 @@ def _batching_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
                 (name, "asyncCommunication"),
                 f"{name} and asyncCommunication are both true but each decides when requests are sent; keep one",
             )
+    together = bool(config.parallel_type or config.torchrun)
+    yield from cache_contradictions(config.cache, stateful=bool(config.sequence_batching), parallel=together)
 
 
 def _without_effect(config: ModelConfig) -> Iterator[str]:
@@ -362,8 +307,3 @@ def _unknown_torchrun(options: Mapping[Any, Any]) -> Iterator[str]:
 
 def _plain(key: str) -> str:
     return key.replace("_", "").replace("-", "").lower()
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from torchserve_py.archive.contract import TORCHSERVE
-from torchserve_py.models.config import MAX_INT, InvalidModelConfig, ModelConfig, TorchrunConfig
+from torchserve_py.models.cache_config import CacheConfig
+from torchserve_py.models.config import InvalidModelConfig, ModelConfig, TorchrunConfig
 from torchserve_py.models.errors import BadParameter, NotEnoughDevices
+from torchserve_py.models.yaml_keys import MAX_INT
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 
 DEFAULT_BATCH_SIZE = 1
@@ -88,6 +90,7 @@ class EffectiveConfig:
     max_num_sequence: int
     max_sequence_job_queue_size: int
     restart_expired_sequences: bool
+    cache: CacheConfig
     device_type: Literal["cpu", "gpu"]
     device_ids: tuple[int, ...] | None
     parallel_type: str
@@ -185,7 +188,12 @@ def resolve(
 def _sequences(yaml: ModelConfig) -> dict[str, Any]:
     if not yaml.sequence_batching:
         names = ("sequence_max_idle_ms", "sequence_timeout_ms", "max_num_sequence", "max_sequence_job_queue_size")
-        return {"stateful": False, "restart_expired_sequences": False, **dict.fromkeys(names, 0)}
+        return {
+            "stateful": False,
+            "restart_expired_sequences": False,
+            "cache": CacheConfig(),
+            **dict.fromkeys(names, 0),
+        }
     return {
         "stateful": True,
         "sequence_max_idle_ms": yaml.sequence_max_idle_ms,
@@ -193,6 +201,7 @@ def _sequences(yaml: ModelConfig) -> dict[str, Any]:
         "max_num_sequence": yaml.max_num_sequence or 1,
         "max_sequence_job_queue_size": yaml.max_sequence_job_queue_size or 1,
         "restart_expired_sequences": yaml.on_expired_sequence == "restart",
+        "cache": yaml.cache or CacheConfig(),
     }
 
 

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from torchserve_py.models.cache_config import CACHE_KEYS
 from torchserve_py.models.config import HANDLER_KEYS, KEYS, TORCHRUN_KEYS
 
 DOCS = Path(__file__).parents[3] / "docs" / "model-config.md"
@@ -10,7 +11,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "model-config.md"
 
 def test_every_key_has_a_row() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \| .* \|$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(rows) == sorted(key.name for key in (*KEYS, *TORCHRUN_KEYS))
+    assert sorted(rows) == sorted(key.name for key in (*KEYS, *TORCHRUN_KEYS, *CACHE_KEYS))
 
 
 def test_the_keys_of_handlers_are_named() -> None:

@@ -1,0 +1,47 @@
+"""Which server a process belongs to, told so that others can find out whether that server is still there.
+
+Whoever shares state with other servers needs to know at once that one of them is gone. That can be told of a process on
+the same machine (and in the same container); of any other only its silence tells.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+
+def server_identity() -> str:
+    """Return the identity of this process: where it runs, its process id and when it was started."""
+    started = _started(os.getpid())
+    if started is None:  # no /proc, so nobody could check: unique, and that is all
+        return f"{secrets.token_hex(16)}/{os.getpid()}/0"
+    return f"{_place()}/{os.getpid()}/{started}"
+
+
+def is_gone(identity: str) -> bool:
+    """Whether the server with this identity is known to have ended; False of one that cannot be looked at from here."""
+    place, _, process = identity.partition("/")
+    pid, _, started = process.partition("/")
+    if not pid.isdecimal() or place != _place():
+        return False
+    return _started(int(pid)) != started
+
+
+def _place() -> str:
+    """The boot of the machine and the namespace of process ids; empty where there is no /proc."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}:{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str | None:
+    """When a process was started (clock ticks since the machine was); None if it has ended or cannot be seen."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    state, *fields = stat.rpartition(")")[2].split()  # the name in parentheses may hold anything
+    return None if state in "ZX" else fields[18]

@@ -1,0 +1,64 @@
+"""Opens what is beneath a model's `SequenceCache`, as `model-config.yaml` says."""
+
+from __future__ import annotations
+
+from ts.context import Context
+from ts.protocol.messages import Cache, Load
+from ts.runtimes.errors import LoadError
+from ts.sequence.steps import Steps
+from ts.sequence.stores.store import Store, StoreError, StoreSettings
+
+
+def open_steps(context: Context, load: Load) -> Steps | None:
+    """Return what applies the steps of a model that has made a `SequenceCache`; None for any other.
+
+    Raises:
+        LoadError: The configuration names a store, but there is no cache that would use it, or it cannot be opened.
+    """
+    cache, cached = load.get("cache"), context.sequence_cache
+    kind = "memory" if cache is None else cache["store"]
+    if cached is None:
+        if kind != "memory":
+            raise LoadError(
+                f"handler.cache.store is {kind}, but the handler makes no SequenceCache: its state would be lost. Have"
+                " initialize do 'self.cache = SequenceCache(context)' (from ts.sequence import SequenceCache)."
+            )
+        return None
+    if not load["sequences"] or cache is None:
+        return None  # sequences are the handler's own idea, or nobody has asked for anything
+    settings = StoreSettings(
+        model=f"{load['model_name']}/{load['model_version']}",
+        owner=cache["owner"],
+        lease=cache["lease"],
+        lifetime=cache["lifetime"],
+        kept=cache["kept"],
+    )
+    try:
+        store = open_store(settings, cache)
+    except StoreError as error:
+        raise LoadError(str(error)) from error
+    return Steps(
+        context,
+        cached,
+        store,
+        settings,
+        restart_expired=cache["restart_expired"],
+        max_answer=load["max_response_size"],
+    )
+
+
+def open_store(settings: StoreSettings, cache: Cache) -> Store | None:
+    """Return the store that a model's configuration names; None for ``memory``.
+
+    Raises:
+        StoreError: It cannot be opened.
+    """
+    if cache["store"] == "file":
+        from ts.sequence.stores.file import FileStore
+
+        return FileStore(settings, cache["path"], fsync=cache["fsync"])
+    if cache["store"] == "redis":
+        from ts.sequence.stores.redis import RedisStore
+
+        return RedisStore(settings, cache["url"])
+    return None

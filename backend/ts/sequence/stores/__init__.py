@@ -1,0 +1,1 @@
+"""Where the states of sequences are kept beneath a `ts.sequence.SequenceCache`: a file, or Redis."""

@@ -1,0 +1,106 @@
+"""`handler: cache:` of `model-config.yaml`: what is beneath the handler's `ts.sequence.SequenceCache`.
+
+The rest of `handler` is the handler's own. Of this map every key is the server's, and one that it does not know is
+refused: a misspelt `fsync` would be found out by the loss of data.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torchserve_py.models.yaml_keys import Key, boolean, choice, integer, read_keys, seconds, text
+
+DEFAULT_LEASE = 10.0
+"""Seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """How the states of sequences are kept. `capacity` None: as many as there may be sequences. `lease` is seconds."""
+
+    store: Literal["memory", "file", "redis"] = "memory"
+    capacity: int | None = None
+    path: str | None = None
+    fsync: bool = False
+    url: str | None = None
+    lease: float = DEFAULT_LEASE
+
+    @property
+    def durable(self) -> bool:
+        """Whether a state outlives the worker that runs its sequence."""
+        return self.store != "memory"
+
+
+CACHE_KEYS: tuple[Key, ...] = (
+    Key("store", "store", choice("memory", "file", "redis")),
+    Key("capacity", "capacity", integer(1)),
+    Key("path", "path", text),
+    Key("fsync", "fsync", boolean),
+    Key("url", "url", text),
+    Key("lease", "lease", seconds),
+)
+
+_PLACE = "handler.cache."
+#: Which keys a store has beside those that all have, and which of them it needs.
+_OWN_KEYS = {"memory": (), "file": ("path", "fsync"), "redis": ("url",)}
+_NEEDED = {
+    "file": ("path", "the file that the sequences are kept in, for example /var/lib/torchserve/sequences.db"),
+    "redis": ("url", "where Redis is, for example redis://localhost:6379/0"),
+}
+_DURABLE_KEYS = ("lease",)
+
+
+def read_cache(handler: object, line: int | None, refused: dict[str, str]) -> CacheConfig | None:
+    """The cache of the `handler` map, which stands on that line; None if it says nothing of one.
+
+    `refused` gets the name and fault of what cannot be used.
+    """
+    given = handler.get("cache") if isinstance(handler, Mapping) else None
+    if given is None:
+        return None
+    where = f"line {line}: " if line else ""
+    if not isinstance(given, Mapping):
+        refused["handler.cache"] = (
+            f"{where}handler.cache must be a map, for example {{store: file, path: sequences.db}}"
+        )
+        return None
+    values = read_keys(given, CACHE_KEYS, _PLACE, {"handler.cache": line or 0}, refused)
+    known = [key.name for key in CACHE_KEYS]
+    for name in given:
+        if name not in known:
+            refused[f"{_PLACE}{name}"] = f"{where}{_PLACE}{name} is not known; known are {', '.join(known)}"
+    cache = CacheConfig(**values)
+    if f"{_PLACE}store" not in refused:
+        _check_keys(cache.store, given, where, refused)
+    return cache
+
+
+def _check_keys(store: str, given: Mapping[Any, Any], where: str, refused: dict[str, str]) -> None:
+    allowed = {"store", "capacity", *_OWN_KEYS[store], *(_DURABLE_KEYS if store != "memory" else ())}
+    for key in CACHE_KEYS:
+        if key.name not in allowed and given.get(key.name) is not None:
+            problem = f"{_PLACE}{key.name} has no meaning for store: {store}; leave it out or choose another store"
+            refused.setdefault(f"{_PLACE}{key.name}", where + problem)
+    needed, meaning = _NEEDED.get(store, ("", ""))
+    if needed and given.get(needed) is None:
+        problem = f"{_PLACE}store is {store} but {_PLACE}{needed} is not set; it must be {meaning}"
+        refused[f"{_PLACE}{needed}"] = where + problem
+
+
+def cache_contradictions(
+    cache: CacheConfig | None, *, stateful: bool, parallel: bool
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The keys and the text of each setting that cannot be meant together with a durable cache."""
+    if cache is None or not cache.durable:
+        return
+    if not stateful:
+        yield (
+            ("handler.cache.store", "sequenceBatching"),
+            f"handler.cache.store is {cache.store} but sequenceBatching is not true; there are no sequences then",
+        )
+    if parallel:
+        yield (
+            ("handler.cache.store", "parallelType", "torchrun"),
+            f"handler.cache.store is {cache.store} but the worker is several processes, each with a part of the state; "
+            "use store: memory",
+        )

@@ -1,0 +1,68 @@
+"""A real Redis server for tests: on a free port, its data in its own directory, killed and started again at will."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+DEADLINE = 30.0
+
+
+class RedisServer:
+    """Debian's ``redis-server``; what it has acknowledged survives its end.
+
+    Args:
+        directory: Where it keeps its data.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> RedisServer:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        options = {"port": self.port, "bind": "127.0.0.1", "dir": self.directory, "appendonly": "yes", "save": ""}
+        arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+        self._process = subprocess.Popen(["redis-server", *arguments], stdout=subprocess.DEVNULL)
+        end = time.monotonic() + DEADLINE
+        while not self._answers():
+            assert self._process.poll() is None, "redis-server has ended"
+            assert time.monotonic() < end, "redis-server does not answer"
+            time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(16).startswith(b"+PONG")
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """End it without a word of warning."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(DEADLINE)
+
+
+def need_redis_server() -> None:
+    """Skip the test where there is no redis-server."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not installed (Debian: apt-get install redis-server)")

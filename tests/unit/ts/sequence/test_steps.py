@@ -1,0 +1,338 @@
+"""Steps of sequences in a worker: committed before they are answered, applied once, taken over, refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.unit.ts.frontend_stub import Worker, row
+
+from ts.runtimes.errors import LoadError
+
+# The state is a dict that is changed in place. A body: a number to be added, "boom" (the handler fails half way),
+# "unsendable" (only this row's result fails), "forget" (the state is dropped).
+TOTAL = """
+    from ts.sequence import SequenceCache
+
+    calls = []
+
+    class Handler:
+        def initialize(self, context):
+            self.cache = SequenceCache(context)
+
+        def handle(self, data, context):
+            calls.append(len(data))
+            return [self.step(context, index, row["body"].decode()) for index, row in enumerate(data)]
+
+        def step(self, context, index, word):
+            sequence_id = context.get_sequence_id(index)
+            if word == "forget":
+                del self.cache[sequence_id]
+                return "forgotten"
+            if sequence_id not in self.cache:
+                self.cache[sequence_id] = {"total": 0}
+            state = self.cache[sequence_id]
+            state["total"] += 1000 if word in ("boom", "unsendable") else int(word)
+            if word == "boom":
+                raise ValueError(word)
+            if word == "unsendable":
+                return object()
+            context.set_response_header(index, "x-total", str(state["total"]))
+            if word == "0":
+                context.set_response_header(index, context.header_key_sequence_end, sequence_id)
+            return state["total"]
+"""
+
+
+def step(
+    job_id: str, sequence_id: str, body: str, *, request_id: str = "", start: bool = False, end: bool = False
+) -> list[Any]:
+    headers = [("ts_request_sequence_id", sequence_id)]
+    headers += [("ts_request_id", request_id)] if request_id else []
+    headers += [("ts_request_sequence_start", "true")] if start else []
+    headers += [("ts_request_sequence_end", "true")] if end else []
+    return row(job_id, body.encode(), headers=headers)
+
+
+def answered(worker: Worker, *rows: list[Any]) -> list[Any]:
+    """What each row was told: the body, or the status and cause of an error."""
+    results = {result[0]: result for result in worker.infer(*rows)}
+    told = []
+    for each in rows:
+        _, _, status, _, headers, body, error = results[each[0]]
+        told.append(body.decode() if error is None else (status, dict(headers).get("ts-error-cause", "")))
+    return told
+
+
+Make = Callable[..., Worker]
+
+
+def test_states_outlive_the_worker(durable_worker: Make) -> None:
+    first = durable_worker(TOTAL)
+    assert answered(first, step("j1", "s", "5"), step("j2", "t", "7")) == ["5", "7"]
+    assert answered(first, step("j3", "s", "1")) == ["6"]
+    second = durable_worker(TOTAL)
+    assert answered(second, step("j4", "s", "10"), step("j5", "t", "10"), step("j6", "u", "1")) == ["16", "17", "1"]
+
+
+def test_a_step_that_is_sent_again_is_answered_as_it_was(durable_worker: Make) -> None:
+    first = durable_worker(TOTAL)
+    (before,) = first.infer(step("j1", "s", "5"))
+    second = durable_worker(TOTAL)
+    (again,) = second.infer(step("j1", "s", "5"))
+    assert again == before
+    assert second.module.calls == []
+    assert answered(second, step("j2", "s", "1")) == ["6"]
+
+
+def test_the_client_may_name_its_requests(durable_worker: Make) -> None:
+    worker = durable_worker(TOTAL)
+    assert answered(worker, step("j1", "s", "5", request_id="r1"), step("j2", "t", "5", request_id="r1")) == ["5", "5"]
+    assert answered(worker, step("j3", "s", "5", request_id="r1")) == ["5"]
+    assert answered(worker, step("j4", "s", "5", request_id="r2")) == ["10"]
+
+
+def test_the_answers_to_the_last_steps_are_kept(durable_worker: Make) -> None:
+    worker = durable_worker(TOTAL, kept=3)
+    for number in range(5):
+        answered(worker, step(f"j{number}", "s", "1", request_id=f"r{number}"))
+    other = durable_worker(TOTAL, kept=3)
+    repeated = [step(f"k{number}", "s", "1", request_id=f"r{number}") for number in (2, 3, 4)]
+    assert [answered(other, each) for each in repeated] == [["3"], ["4"], ["5"]]
+    assert answered(other, step("k1", "s", "1", request_id="r1")) == ["6"]
+
+
+def test_a_failed_batch_changes_nothing(durable_worker: Make) -> None:
+    worker = durable_worker(TOTAL)
+    assert answered(worker, step("j1", "s", "5"), step("j2", "t", "5")) == ["5", "5"]
+    assert answered(worker, step("j3", "s", "1"), step("j4", "t", "boom"), step("j5", "u", "1")) == [(503, "")] * 3
+    assert answered(worker, step("j6", "s", "1"), step("j7", "t", "1"), step("j8", "u", "1")) == ["6", "6", "1"]
+
+
+def test_a_failed_row_changes_nothing_and_its_batch_mates_go_on(durable_worker: Make) -> None:
+    worker = durable_worker(TOTAL)
+    assert answered(worker, step("j1", "s", "5"), step("j2", "t", "unsendable")) == ["5", (503, "")]
+    assert answered(worker, step("j3", "s", "1"), step("j4", "t", "1")) == ["6", "1"]
+
+
+def test_a_state_that_makes_room_comes_back(durable_worker: Make) -> None:
+    worker = durable_worker(TOTAL, capacity=2)
+    for sequence in "abcdef":
+        assert answered(worker, step(f"j{sequence}", sequence, "1")) == ["1"]
+    assert len(worker.service.context.sequence_cache) == 2
+    assert answered(worker, *(step(f"k{sequence}", sequence, "1") for sequence in "abcdef")) == ["2"] * 6
+    assert len(worker.service.context.sequence_cache) == 2
+
+
+def test_a_state_that_the_handler_drops_is_gone(durable_worker: Make) -> None:
+    worker = durable_worker(TOTAL)
+    assert answered(worker, step("j1", "s", "5")) == ["5"]
+    assert answered(worker, step("j2", "s", "forget")) == ["forgotten"]
+    assert answered(durable_worker(TOTAL), step("j3", "s", "1")) == ["1"]
+
+
+@pytest.mark.parametrize("ending", [{"body": "0"}, {"body": "2", "end": True}])
+def test_an_ended_sequence_begins_anew_but_its_last_answer_is_kept(durable_worker: Make, ending: Any) -> None:
+    worker = durable_worker(TOTAL)
+    answered(worker, step("j1", "s", "5"))
+    last = answered(worker, step("j2", "s", request_id="last", **ending))
+    other = durable_worker(TOTAL)
+    assert answered(other, step("j3", "s", request_id="last", **ending)) == last
+    assert answered(other, step("j4", "s", "3")) == ["3"]
+
+
+def test_a_start_begins_anew(durable_worker: Make) -> None:
+    worker = durable_worker(TOTAL)
+    answered(worker, step("j1", "s", "5"))
+    assert answered(worker, step("j2", "s", "1", start=True)) == ["1"]
+    other = durable_worker(TOTAL)
+    assert answered(other, step("j3", "s", "4", start=True)) == ["4"]
+    assert answered(other, step("j4", "s", "1")) == ["5"]
+
+
+def test_an_expired_sequence_is_refused(durable_worker: Make) -> None:
+    worker = durable_worker(TOTAL)
+    answered(worker, step("j1", "s", "5"), step("j2", "t", "5", request_id="kept"))
+    worker.runtime.end_sequences([["s", "idle"], ["t", "timeout"]])
+    other = durable_worker(TOTAL)
+    expired = (410, "sequence_expired")
+    assert answered(other, step("j3", "s", "1"), step("j4", "t", "1")) == [expired, expired]
+    assert answered(other, step("j5", "t", "1", request_id="kept")) == ["5"]
+    assert answered(other, step("j6", "s", "1", start=True)) == ["1"]
+    lenient = durable_worker(TOTAL, restart_expired=True)
+    assert answered(lenient, step("j7", "t", "2")) == ["2"]
+
+
+def test_a_sequence_that_was_abandoned_is_refused(durable_worker: Make) -> None:
+    answered(durable_worker(TOTAL, lifetime=0.0), step("j1", "s", "5"))
+    assert answered(durable_worker(TOTAL), step("j2", "s", "1")) == [(410, "sequence_expired")]
+
+
+def test_a_drained_sequence_goes_on(durable_worker: Make) -> None:
+    worker = durable_worker(TOTAL)
+    answered(worker, step("j1", "s", "5"))
+    worker.runtime.end_sequences([["s", "drained"]])
+    assert answered(durable_worker(TOTAL), step("j2", "s", "1")) == ["6"]
+
+
+def test_another_server_is_kept_out_until_the_lease_is_over(durable_worker: Make) -> None:
+    worker = durable_worker(TOTAL, lease=600.0)
+    answered(worker, step("j1", "s", "5"))
+    elsewhere = durable_worker(TOTAL, owner="another machine/1/1")
+    assert answered(elsewhere, step("j2", "s", "1"), step("j3", "t", "1")) == [(409, "sequence_moved"), "1"]
+    worker.runtime.close()
+    assert answered(elsewhere, step("j4", "s", "1")) == ["6"]
+
+
+def test_a_stale_owner_notices_before_it_runs(durable_worker: Make) -> None:
+    stale = durable_worker(TOTAL, lease=0.0)
+    answered(stale, step("j1", "s", "5"))
+    elsewhere = durable_worker(TOTAL, owner="another machine/1/1", lease=600.0)
+    assert answered(elsewhere, step("j2", "s", "1")) == ["6"]
+    stale.module.calls.clear()
+    assert answered(stale, step("j3", "s", "1")) == [(409, "sequence_moved")]
+    assert stale.module.calls == []
+    assert answered(elsewhere, step("j4", "s", "1")) == ["7"]
+
+
+def test_a_stale_owners_commit_is_refused(durable_worker: Make) -> None:
+    stale = durable_worker(TOTAL, lease=600.0)
+    assert answered(stale, step("j1", "s", "5"), step("j2", "t", "5")) == ["5", "5"]
+    # The same server's scheduler gives the sequence to another worker, because it takes this one for dead.
+    successor = durable_worker(TOTAL)
+    assert answered(successor, step("j3", "s", "1")) == ["6"]
+    assert answered(stale, step("j4", "s", "10"), step("j5", "t", "10")) == [(409, "sequence_moved"), "15"]
+    assert answered(successor, step("j6", "s", "1")) == ["7"]
+
+
+def test_a_server_that_is_gone_keeps_nobody_out(durable_worker: Make) -> None:
+    from ts.protocol.server_identity import server_identity
+
+    place, _, _ = server_identity().partition("/")
+    answered(durable_worker(TOTAL, owner=f"{place}/4194305/1", lease=600.0), step("j1", "s", "5"))
+    assert answered(durable_worker(TOTAL), step("j2", "s", "1")) == ["6"]
+
+
+def test_states_of_other_models_and_versions_are_others(
+    durable_worker: Make, make_worker: Make, cache_settings: Any
+) -> None:
+    answered(durable_worker(TOTAL), step("j1", "s", "5"))
+    other = make_worker(TOTAL, model_name="another", sequences=True, cache=cache_settings())
+    assert answered(other, step("j2", "s", "1")) == ["1"]
+
+
+def test_a_cancelled_step_changes_nothing(durable_worker: Make) -> None:
+    worker = durable_worker(TOTAL)
+    answered(worker, step("j1", "s", "5"))
+    worker.runtime.admit([step("j2", "s", "1")])
+    worker.connection.cancelled.add("j2")
+    worker.runtime.step()
+    assert worker.peer.result_rows()[0][2] == 499
+    assert answered(worker, step("j3", "s", "1")) == ["6"]
+
+
+def test_a_store_needs_a_cache(durable_worker: Make) -> None:
+    with pytest.raises(LoadError, match="makes no SequenceCache"):
+        durable_worker("def handle(data, context): return data")
+
+
+def test_a_state_of_unknown_classes_is_an_error_of_that_step_alone(durable_worker: Make) -> None:
+    worker = durable_worker("""
+        from ts.sequence import SequenceCache
+
+        class Handler:
+            def initialize(self, context):
+                self.cache = SequenceCache(context)
+
+            def handle(self, data, context):
+                for index, row in enumerate(data):
+                    self.cache[context.get_sequence_id(index)] = object() if row["body"] == b"bad" else 1
+                return ["ok"] * len(data)
+    """)
+    assert answered(worker, step("j1", "s", "bad"), step("j2", "t", "good")) == [(500, "sequence_store"), "ok"]
+
+
+# Streams: a row streams its number of further parts, each of which adds one to the state.
+STREAM = """
+    from ts.sequence import SequenceCache
+
+    class Handler:
+        def initialize(self, context):
+            self.cache = SequenceCache(context)
+            self.left = {}
+
+        def handle(self, data, context):
+            results = []
+            for index, row in enumerate(data):
+                job, sequence = context.get_request_id(index), context.get_sequence_id(index)
+                if job not in self.left:
+                    self.left[job] = int(row["body"])
+                self.left[job] -= 1
+                self.cache[sequence] = self.cache.get(sequence, 0) + 1
+                results.append(f"{self.cache[sequence]} ")
+            jobs = list(context.request_ids.values())
+            context.stopping_criteria = [lambda result, job=job: self.left[job] <= 0 for job in jobs]
+            return results
+"""
+
+
+def run_out(worker: Worker) -> list[list[Any]]:
+    rows: list[list[Any]] = []
+    while worker.runtime.is_busy:
+        worker.runtime.step()
+        rows += worker.peer.result_rows()
+    return rows
+
+
+def test_a_stream_is_committed_with_its_last_part(durable_worker: Make) -> None:
+    first = durable_worker(STREAM, continuous=True)
+    first.runtime.admit([step("j1", "s", "3")])
+    first.runtime.step()
+    assert [result[5] for result in first.peer.result_rows()] == [b"1 "]
+    # The worker dies here: nothing has happened.
+    second = durable_worker(STREAM, continuous=True)
+    second.runtime.admit([step("j1", "s", "3")])
+    assert [result[5] for result in run_out(second)] == [b"1 ", b"2 ", b"3 "]
+    third = durable_worker(STREAM, continuous=True)
+    third.runtime.admit([step("j1", "s", "3")])
+    (kept,) = third.peer.result_rows()
+    assert (kept[1], kept[5]) == (False, b"1 2 3 ")
+    assert "ts_stream_next" not in dict(kept[4])
+
+
+def test_a_stream_that_another_step_joins_is_committed_with_that(durable_worker: Make) -> None:
+    first = durable_worker(STREAM, continuous=True)
+    first.runtime.admit([step("j1", "s", "9")])
+    first.runtime.step()
+    first.runtime.admit([step("j2", "s", "1")])
+    first.runtime.step()
+    assert [result[5] for result in first.peer.result_rows()] == [b"1 ", b"2 ", b"3 "]
+    second = durable_worker(STREAM, continuous=True)
+    second.runtime.admit([step("j1", "s", "9"), step("j3", "s", "1")])
+    (interrupted,) = second.peer.result_rows()
+    assert interrupted[5] == b"1 2 "
+    assert dict(interrupted[4])["ts_stream_interrupted"] == "true"
+    assert [result[5] for result in run_out(second)] == [b"4 "]
+
+
+def test_a_stream_whose_client_leaves_changes_nothing(durable_worker: Make) -> None:
+    worker = durable_worker(STREAM, continuous=True)
+    worker.runtime.admit([step("j1", "s", "9")])
+    worker.runtime.step()
+    worker.connection.cancelled.add("j1")
+    worker.runtime.step()
+    assert [result[2] for result in worker.peer.result_rows()] == [200, 499]
+    worker.runtime.admit([step("j2", "s", "1")])
+    assert [result[5] for result in run_out(worker)] == [b"1 "]
+
+
+def test_a_request_that_still_runs_is_not_run_twice(durable_worker: Make) -> None:
+    worker = durable_worker(STREAM, continuous=True)
+    worker.runtime.admit([step("j1", "s", "2", request_id="r")])
+    worker.runtime.step()
+    worker.peer.result_rows()
+    worker.runtime.admit([step("j2", "s", "2", request_id="r")])
+    (refused,) = worker.peer.result_rows()
+    assert (refused[2], dict(refused[4])["ts-error-cause"]) == (409, "request_running")
+    assert [result[5] for result in run_out(worker)] == [b"2 "]
