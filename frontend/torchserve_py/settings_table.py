@@ -86,6 +86,11 @@ class Settings:
     grpc_management_address: str = _setting(kinds.text, "127.0.0.1", "host that the gRPC management API binds to")
     grpc_inference_port: int = _setting(kinds.integer(0, 65535), 7070, "port of the gRPC inference API")
     grpc_management_port: int = _setting(kinds.integer(0, 65535), 7071, "port of the gRPC management API")
+    grpc_stream_envelope: str = _setting(
+        kinds.choice("auto", "triton", "mlserver"),
+        "auto",
+        "whose messages `ModelStreamInfer` answers with; `auto`: its first request tells",
+    )
     grpc_inference_max_connection_age_ms: int | None = _setting(
         kinds.integer(1),
         None,

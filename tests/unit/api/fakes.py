@@ -146,6 +146,7 @@ class FakeModel:
         self.metrics = ServerMetrics().model(name, version)
         self.contract = "torchserve"
         self.is_loaded = True
+        self.is_ready = True
         self.is_well = True
         self.declared: dict[str, Any] = {}
         self.inputs: list[Input] = []

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import grpc
 from google.protobuf.message_factory import GetMessageClass
@@ -20,16 +20,28 @@ from torchserve_py.api.grpc.calls import Behaviour, Guard
 from torchserve_py.api.grpc.health import HealthService
 from torchserve_py.api.grpc.inference import InferenceService, Submission, refuse
 from torchserve_py.api.grpc.management import ManagementService
-from torchserve_py.api.grpc.protos import inference_pb2, management_pb2
-from torchserve_py.api.grpc.refusals import Refusal, refuse_management
+from torchserve_py.api.grpc.open_inference import OpenInferenceService
+from torchserve_py.api.grpc.open_inference_jobs import OpenInferenceJobs
+from torchserve_py.api.grpc.open_inference_stream import InferStreams
+from torchserve_py.api.grpc.protos import (
+    inference_pb2,
+    management_pb2,
+    open_inference_pb2,
+    open_inference_repository_pb2,
+    open_inference_torchserve_pb2,
+)
+from torchserve_py.api.grpc.reflected import ReflectedPools
+from torchserve_py.api.grpc.refusals import Refusal, refuse_management, refuse_open_inference
 from torchserve_py.api.grpc.sequence_stream import SequenceStreams
 from torchserve_py.api.listener import ListenError
 from torchserve_py.api.management_calls import ManagementCalls
+from torchserve_py.api.open_inference.repository import Repository
 from torchserve_py.api.tls import TlsError, use_files
 from torchserve_py.api.token_authorization import TokenAuthorization, TokenType
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import ServiceDescriptor
+    from google.protobuf.descriptor_pool import DescriptorPool
 
     from torchserve_py.models.registry import ModelRegistry
     from torchserve_py.settings import Settings
@@ -41,10 +53,24 @@ _STOP_SECONDS: Final = 5.0
 
 
 class _Service(NamedTuple):
+    """A service and what serves it.
+
+    Attributes:
+        managing: The methods that need the management token, whatever the others need.
+        raw: The methods whose requests and responses are passed as the bytes they are on the wire.
+    """
+
     descriptor: ServiceDescriptor
     methods: Mapping[str, Behaviour]
     refuse: Callable[[Exception], Refusal]
     token: TokenType
+    managing: frozenset[str] = frozenset()
+    raw: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """Its full name."""
+        return str(self.descriptor.full_name)
 
 
 class _Place(NamedTuple):
@@ -69,19 +95,29 @@ class GrpcDoors:
         self._servers: list[aio.Server] = []
         self._health: list[HealthService] = []
         submission = Submission(settings, registry)
+        calls = ManagementCalls(settings, registry)
+        jobs = OpenInferenceJobs(settings, registry)
+        repository = Repository(settings, registry, calls)
         self._streams = SequenceStreams(submission, settings.max_request_size)
-        self._inference = _Service(
-            inference_pb2.DESCRIPTOR.services_by_name["InferenceAPIsService"],
-            {**InferenceService(registry, submission).methods, **self._streams.methods},
-            refuse,
-            TokenType.inference,
-        )
-        self._management = _Service(
-            management_pb2.DESCRIPTOR.services_by_name["ManagementAPIsService"],
-            ManagementService(ManagementCalls(settings, registry)).methods,
-            refuse_management,
-            TokenType.management,
-        )
+        self._infer_streams = InferStreams(jobs, settings.max_request_size, settings.grpc_stream_envelope)
+        self._open_inference = OpenInferenceService(settings, registry, jobs, repository)
+        self._inference = [
+            _Service(
+                inference_pb2.DESCRIPTOR.services_by_name["InferenceAPIsService"],
+                {**InferenceService(registry, submission).methods, **self._streams.methods},
+                refuse,
+                TokenType.inference,
+            ),
+            *_open_inference_services({**self._open_inference.methods, **self._infer_streams.methods}),
+        ]
+        self._management = [
+            _Service(
+                management_pb2.DESCRIPTOR.services_by_name["ManagementAPIsService"],
+                ManagementService(calls).methods,
+                refuse_management,
+                TokenType.management,
+            )
+        ]
 
     async def open(self) -> None:
         """Listen.
@@ -111,6 +147,7 @@ class GrpcDoors:
 
     def start_draining(self) -> None:
         """Let health checks say "not serving" from now on; everything else goes on."""
+        self._open_inference.draining = True
         for each in self._health:
             each.start_draining()
 
@@ -119,17 +156,19 @@ class GrpcDoors:
         for each in self._health:
             each.close()
         self._streams.close()
+        self._infer_streams.close()
         await asyncio.gather(*(server.stop(_STOP_SECONDS) for server in self._servers))
         self._servers.clear()
 
-    async def _serve(self, service: _Service, place: _Place, credentials: grpc.ServerCredentials | None) -> None:
+    async def _serve(
+        self, services: Sequence[_Service], place: _Place, credentials: grpc.ServerCredentials | None
+    ) -> None:
         server = aio.server(options=self._options(place))
-        name = service.descriptor.full_name
-        guard = Guard(name, service.refuse, self._tokens, service.token, access_log=self._settings.access_log)
-        server.add_generic_rpc_handlers((_handlers(service, guard),))
-        state = HealthService(self._registry, [name, health.SERVICE_NAME, reflection.SERVICE_NAME])
+        server.add_generic_rpc_handlers(tuple(self._handlers(service) for service in services))
+        names = [*(service.name for service in services), health.SERVICE_NAME, reflection.SERVICE_NAME]
+        state = HealthService(self._registry, names)
         health_pb2_grpc.add_HealthServicer_to_server(state, server)
-        reflection.enable_server_reflection((name, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        reflection.enable_server_reflection(names, server, pool=cast("DescriptorPool", ReflectedPools()))
         port = _bind(server, place, credentials)
         await server.start()
         self._servers.append(server)
@@ -137,6 +176,13 @@ class GrpcDoors:
         scheme = "grpc" if credentials is None else "grpcs"
         self.addresses[place.setting] = address = Address(scheme, place.host, port)
         logger.info("%s: listening at %s", place.setting, address)
+
+    def _handlers(self, service: _Service) -> grpc.GenericRpcHandler:
+        def guard(token: TokenType) -> Guard:
+            return Guard(service.name, service.refuse, self._tokens, token, access_log=self._settings.access_log)
+
+        guards = {managing: guard(TokenType.management if managing else service.token) for managing in (False, True)}
+        return _handlers(service, lambda method: guards[method in service.managing])
 
     def _options(self, place: _Place) -> list[tuple[str, int]]:
         options = [
@@ -172,7 +218,19 @@ async def start_grpc_doors(settings: Settings, registry: ModelRegistry, tokens: 
     return doors
 
 
-def _handlers(service: _Service, guard: Guard) -> grpc.GenericRpcHandler:
+def _open_inference_services(methods: Mapping[str, Behaviour]) -> list[_Service]:
+    """The Open Inference service under its three names."""
+    raw = frozenset(("ModelInfer", "ModelStreamInfer"))
+    managing = frozenset(("RepositoryModelLoad", "RepositoryModelUnload"))
+    definitions = (open_inference_pb2, open_inference_torchserve_pb2, open_inference_repository_pb2)
+    return [
+        _Service(descriptor, methods, refuse_open_inference, TokenType.inference, managing, raw)
+        for definition in definitions
+        for descriptor in definition.DESCRIPTOR.services_by_name.values()
+    ]
+
+
+def _handlers(service: _Service, guard: Callable[[str], Guard]) -> grpc.GenericRpcHandler:
     handlers = {}
     for method in service.descriptor.methods:
         kinds = {
@@ -180,11 +238,12 @@ def _handlers(service: _Service, guard: Guard) -> grpc.GenericRpcHandler:
             (False, True): grpc.unary_stream_rpc_method_handler,
             (True, True): grpc.stream_stream_rpc_method_handler,
         }
+        raw = method.name in service.raw
         make = kinds[method.client_streaming, method.server_streaming]
         handlers[method.name] = make(
-            guard.around(method.name, service.methods[method.name]),
-            request_deserializer=GetMessageClass(method.input_type).FromString,
-            response_serializer=GetMessageClass(method.output_type).SerializeToString,
+            guard(method.name).around(method.name, service.methods[method.name]),
+            request_deserializer=None if raw else GetMessageClass(method.input_type).FromString,
+            response_serializer=None if raw else GetMessageClass(method.output_type).SerializeToString,
         )
     return grpc.method_handlers_generic_handler(service.descriptor.full_name, handlers)
 

@@ -14,7 +14,7 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 from grpc import StatusCode
 
-from torchserve_py.api.errors import Failure, failure_of
+from torchserve_py.api.errors import HANDLER_ERROR, Failure, failure_of
 from torchserve_py.api.management_calls import ModelApiDisabledError
 from torchserve_py.models.errors import NotEnoughDevices, WorkersFailed
 from torchserve_py.scheduling.effects import Cause
@@ -49,6 +49,7 @@ class Refusal(NamedTuple):
         return Status(code=number, message=self.message, details=[detail])
 
 
+_INVALID_KEY: Final = "InvalidKeyException"
 _ARCHIVE: Final = "org.pytorch.serve.archive"
 _HTTP: Final = "org.pytorch.serve.http"
 _JAVA_PACKAGES: Final = {
@@ -90,6 +91,16 @@ _CODES: Final = {
 }
 #: Where management calls differ: TorchServe says UNKNOWN, nothing more.
 _MANAGEMENT_CODES: Final = {**_CODES, 408: StatusCode.DEADLINE_EXCEEDED, 409: StatusCode.ALREADY_EXISTS}
+#: Where the Open Inference service differs: 422 is a message whose parts do not fit together.
+_OPEN_INFERENCE_CODES: Final = {
+    **_CODES,
+    408: StatusCode.DEADLINE_EXCEEDED,
+    422: StatusCode.INVALID_ARGUMENT,
+}
+_OPEN_INFERENCE_CAUSES: Final = {
+    Cause.worker_died: StatusCode.UNAVAILABLE,
+    Cause.response_timeout: StatusCode.DEADLINE_EXCEEDED,
+}
 
 
 def refuse_prediction(failure: Failure) -> Refusal:
@@ -104,6 +115,19 @@ def refuse_prediction(failure: Failure) -> Refusal:
     return _refuse(failure, _code(_CODES, failure.status))
 
 
+def refuse_open_inference(error: Exception) -> Refusal:
+    """What the client of an Open Inference call is told: nothing of TorchServe's, but codes that mean what they say."""
+    failure = failure_of(error)
+    code = _code(_OPEN_INFERENCE_CODES, failure.status)
+    if failure.cause == HANDLER_ERROR and failure.status == 503:  # TorchServe's status for an exception in a handler
+        code = StatusCode.INTERNAL
+    elif failure.cause in _OPEN_INFERENCE_CAUSES:
+        code = _OPEN_INFERENCE_CAUSES[Cause(failure.cause)]
+    elif failure.type == _INVALID_KEY:
+        code = StatusCode.PERMISSION_DENIED
+    return Refusal(code, failure.message, "", failure.cause)
+
+
 def refuse_management(error: Exception) -> Refusal:
     """What the client of a management call is told."""
     failure = failure_of(error)
@@ -116,7 +140,7 @@ def refuse_management(error: Exception) -> Refusal:
 
 
 def _refuse(failure: Failure, code: StatusCode) -> Refusal:
-    if failure.type == "InvalidKeyException":
+    if failure.type == _INVALID_KEY:
         return Refusal(StatusCode.PERMISSION_DENIED, failure.message, "", "")
     return Refusal(code, failure.message, _java_name(failure.type), failure.cause)
 

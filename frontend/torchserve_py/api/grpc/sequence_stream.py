@@ -9,14 +9,14 @@ down; and it submits no more requests of a sequence than its queue takes, so tha
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from grpc.aio import EOF
 
 from torchserve_py.api.errors import DoorError, bad_request, failure_of, failure_of_job
 from torchserve_py.api.grpc.calls import Behaviour, Context
 from torchserve_py.api.grpc.inference import Submission, Submitted
+from torchserve_py.api.grpc.lanes import MAX_LARGEST_REQUESTS, MAX_REQUESTS, Lane
 from torchserve_py.api.grpc.protos import inference_pb2 as messages
 from torchserve_py.api.grpc.refusals import refuse_prediction
 from torchserve_py.models.errors import ModelError
@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 
     from torchserve_py.models.model import Model
 
-#: How many requests of one call may be unanswered, and how many of the largest size.
-_MAX_REQUESTS: Final = 64
-_MAX_LARGEST_REQUESTS: Final = 4
-
 _Key = tuple[str, str, str]
+_Lane = Lane[messages.PredictionsRequest]
 
 
 class SequenceStreams:
@@ -40,7 +37,7 @@ class SequenceStreams:
 
     def __init__(self, submission: Submission, max_request_size: int) -> None:
         self._submission = submission
-        self._max_bytes = max_request_size * _MAX_LARGEST_REQUESTS
+        self._max_bytes = max_request_size * MAX_LARGEST_REQUESTS
         self._open: set[_SequenceStream] = set()
 
     @property
@@ -66,33 +63,6 @@ class SequenceStreams:
         """Read no more requests; calls end when what they have is answered."""
         for stream in self._open:
             stream.close()
-
-
-class _Lane:
-    """The unanswered requests of one sequence.
-
-    Attributes:
-        model: Whose sequence it is; None where there is no such model.
-        waiting: Requests that were read and not submitted.
-        unanswered: How many were submitted and have no part of their response yet.
-        held: How many were read and are not over.
-        last: What answers the last one that was submitted.
-    """
-
-    def __init__(self, model: Model | None) -> None:
-        stateful = model is not None and model.is_stateful
-        self.model = model
-        self.waiting: deque[messages.PredictionsRequest] = deque()
-        self.unanswered = 0
-        self.held = 0
-        self.last: asyncio.Task[None] | None = None
-        self.interleaves = stateful and model is not None and model.config.continuous
-        self._limit = model.config.max_sequence_job_queue_size if stateful and model is not None else _MAX_REQUESTS
-
-    @property
-    def takes_more(self) -> bool:
-        """Whether the queue of the sequence is sure to take another request."""
-        return self.unanswered < self._limit
 
 
 class _SequenceStream:
@@ -135,7 +105,7 @@ class _SequenceStream:
 
     async def _read(self) -> None:
         while True:
-            while self._held >= _MAX_REQUESTS or self._held_bytes >= self._max_bytes:
+            while self._held >= MAX_REQUESTS or self._held_bytes >= self._max_bytes:
                 self._room.clear()
                 await self._room.wait()
             request = await self._context.read()

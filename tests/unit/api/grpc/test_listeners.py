@@ -127,13 +127,22 @@ async def test_health_while_draining(serving):
 
 
 async def test_reflection(serving):
-    for channel, service in ((serving.inference_channel, INFERENCE), (serving.management_channel, MANAGEMENT)):
+    open_inference = {
+        "inference.GRPCInferenceService",
+        "inference.model_repository.ModelRepositoryService",
+        "org.pytorch.serve.grpc.openinference.GRPCInferenceService",
+    }
+    for channel, services in (
+        (serving.inference_channel, {INFERENCE, *open_inference}),
+        (serving.management_channel, {MANAGEMENT}),
+    ):
         call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
         await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
         listed = {each.name for each in (await call.read()).list_services_response.service}
-        assert listed == {service, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
-        await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=service))
-        assert (await call.read()).file_descriptor_response.file_descriptor_proto
+        assert listed == {*services, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+        for service in listed:
+            await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=service))
+            assert (await call.read()).file_descriptor_response.file_descriptor_proto
         call.cancel()
 
 

@@ -1,0 +1,96 @@
+"""From requests of the Open Inference service to jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from torchserve_py.api.errors import DoorError, Failure
+from torchserve_py.api.grpc.calls import Context
+from torchserve_py.api.grpc.inference import Submitted
+from torchserve_py.api.grpc.open_inference_messages import OpenRequest, values_of
+from torchserve_py.api.grpc.writer import Writer
+from torchserve_py.api.sequence_parameters import ID, sequence_of
+from torchserve_py.api.sequences import SequenceHeaders
+from ts.protocol.messages import OPEN_INFERENCE_GRPC
+
+if TYPE_CHECKING:
+    from torchserve_py.models.model import Model
+    from torchserve_py.models.registry import ModelRegistry
+    from torchserve_py.settings import Settings
+
+_NUMBERS: Final = 2**64
+
+
+class OpenInferenceJobs:
+    """Finds models and submits requests to them; what all methods share."""
+
+    def __init__(self, settings: Settings, registry: ModelRegistry) -> None:
+        self._registry = registry
+        self._headers = SequenceHeaders(settings)
+        self._stall_limit = float(settings.default_response_timeout)
+
+    def model(self, request: OpenRequest) -> Model:
+        """The model that a request is for.
+
+        Raises:
+            ModelNotFound: No such model.
+            ModelVersionNotFound: No such version of it.
+        """
+        return self._registry.get(request.head.model_name, request.version)
+
+    def submit(self, model: Model, request: OpenRequest, metadata: Any, *, more_input: bool = False) -> Submitted:
+        """Make a job of a request; a refusal by the scheduler is raised by the first `Submitted.next`.
+
+        Args:
+            model: What it is for.
+            request: The request.
+            metadata: The call's.
+            more_input: Whether further inputs follow.
+
+        Raises:
+            DoorError: The model is stateful, and the request does not say well which sequence it belongs to.
+        """
+        version = request.version
+        expires_in = request.expires_in
+        if not model.is_stateful:
+            parts = model.submit(
+                metadata,
+                request.body,
+                content_type=None,
+                by_default=version is None,
+                protocol=OPEN_INFERENCE_GRPC,
+                more_input=more_input,
+                expires_in=expires_in,
+            )
+            return Submitted(parts, request.head.model_name, version, None)
+        sequence = sequence_of(self._headers, model, _sequence_parameters(request))
+        parts = model.submit(
+            (*metadata, *sequence.headers),
+            request.body,
+            content_type=None,
+            sequence_id=sequence.id,
+            starts_sequence=sequence.starts,
+            ends_sequence=sequence.ends,
+            by_default=version is None,
+            protocol=OPEN_INFERENCE_GRPC,
+            more_input=more_input,
+            expires_in=expires_in,
+        )
+        return Submitted(parts, request.head.model_name, version, sequence)
+
+    def writer(self, context: Context) -> Writer:
+        """What writes the messages of a call."""
+        return Writer(context, self._stall_limit)
+
+
+def _sequence_parameters(request: OpenRequest) -> dict[str, Any]:
+    values = values_of(request.head.parameters)
+    if type(values.get(ID)) is int:  # a negative number stands for the unsigned one of the same bits
+        values[ID] %= _NUMBERS
+    return values
+
+
+def not_one_response(model: str, count: str) -> DoorError:
+    """ModelInfer has one response, and the model gave ``count``."""
+    message = f'Model "{model}" has answered with {count} responses; ModelInfer has one. Use ModelStreamInfer.'
+    return DoorError(Failure(501, "NotImplementedException", message))
