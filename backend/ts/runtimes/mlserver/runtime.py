@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from ts.runtimes.mlserver.cloud_events import CloudEvents
 from ts.runtimes.mlserver.conversion import lower_case_headers, model_request, wire_response
 from ts.runtimes.mlserver.custom_routes import CustomRoutes
 from ts.runtimes.mlserver.failures import failure_of
-from ts.runtimes.mlserver.inputs import Inputs
+from ts.runtimes.mlserver.inputs import FurtherInputs, Inputs
 from ts.runtimes.responses import error_row
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class MLServerRuntime(AsyncRuntime):
         self._cloud_events = cloud_events
         self._custom_routes = custom_routes
         self._max_response_size = max_response_size
-        self._inputs: dict[str, Inputs] = {}
+        self._inputs: dict[str, FurtherInputs] = {}
         self._has_predict = overrides(model, "predict")
         self._batcher = None
         settings = model.settings
@@ -76,9 +76,14 @@ class MLServerRuntime(AsyncRuntime):
         """What the loaded model tells about itself."""
         return self._declares
 
-    async def run_job(self, wire_row: InferRow) -> None:
+    def run_job(self, wire_row: InferRow) -> Coroutine[Any, Any, None]:
         """Answer one request."""
-        job_id, headers, _, _, protocol, more_input = wire_row
+        # Further inputs may arrive before the task runs for the first time.
+        further = self._inputs[wire_row[0]] = FurtherInputs(more=wire_row[5])
+        return self._run(wire_row, further)
+
+    async def _run(self, wire_row: InferRow, further: FurtherInputs) -> None:
+        job_id, headers, _, _, protocol, _ = wire_row
         started = time.perf_counter()
         with model_context(self._model.settings):
             try:
@@ -90,7 +95,7 @@ class MLServerRuntime(AsyncRuntime):
                 received = receive(_open_inference_row(wire_row), self._declares)
                 request = self._as_model_request(received, lower_case_headers(headers))
                 if next((value for name, value in headers if name == _ENDPOINT), None) in _STREAMS:
-                    await self._stream(job_id, received, request, more_input=more_input)
+                    await self._stream(job_id, received, request, further)
                 else:
                     self._send(job_id, False, *await self._answer(received, request), started)
             except (Exception, asyncio.CancelledError) as error:
@@ -103,6 +108,13 @@ class MLServerRuntime(AsyncRuntime):
                     failure = failure_of(error)
                 row = error_row(job_id, failure.status, wire_text(failure.message))
                 self._connection.send_results([row], time.perf_counter() - started, take_records())
+            finally:
+                self._inputs.pop(job_id, None)
+
+    def cancel_job(self, job_id: str, task: asyncio.Task[None]) -> None:
+        """Cancel the task of a job; it may not have run yet, and then never will."""
+        self._inputs.pop(job_id, None)
+        task.cancel()
 
     def take_input(self, job_id: str, body: bytes, *, more: bool) -> None:
         """Take a further input of a stream; what comes after the model has ended it is dropped."""
@@ -150,7 +162,7 @@ class MLServerRuntime(AsyncRuntime):
             Failure: It is not.
         """
         responses: list[types.InferenceResponse] = []
-        async with aclosing(self._responses(Inputs(request, more=False, decode=_none, taken=_nothing))) as stream:
+        async with aclosing(self._responses(Inputs(request, FurtherInputs(more=False), _no_request))) as stream:
             async for response in stream:
                 responses.append(response)
                 if len(responses) > 1:
@@ -163,29 +175,23 @@ class MLServerRuntime(AsyncRuntime):
         return responses[0]
 
     async def _stream(
-        self, job_id: str, received: Received, request: types.InferenceRequest, *, more_input: bool
+        self, job_id: str, received: Received, request: types.InferenceRequest, further: FurtherInputs
     ) -> None:
-        headers = request.parameters.headers if request.parameters else None
+        headers = (request.parameters.headers if request.parameters else None) or {}
 
         def decode(body: bytes) -> types.InferenceRequest:
-            further = self._as_model_request(receive_input(received, body), dict(headers or {}))
-            further.id = request.id
-            return further
+            self._connection.send([TAKEN, job_id, 1])
+            taken = self._as_model_request(receive_input(received, body), headers)
+            taken.id = request.id  # of a stream of requests MLServer's models see the first one's id only
+            return taken
 
-        inputs = Inputs(
-            request, more=more_input, decode=decode, taken=lambda: self._connection.send([TAKEN, job_id, 1])
-        )
-        self._inputs[job_id] = inputs
         started = time.perf_counter()
-        try:
-            async with aclosing(self._responses(inputs)) as stream:
-                async for response in stream:
-                    self._send(job_id, True, *received.encode(self._as_wire_response(response, request)), started)
-                    started = time.perf_counter()
-                    # A model that never waits must not keep cancellations and other requests from being read.
-                    await asyncio.sleep(0)
-        finally:
-            del self._inputs[job_id]
+        async with aclosing(self._responses(Inputs(request, further, decode))) as stream:
+            async for response in stream:
+                self._send(job_id, True, *received.encode(self._as_wire_response(response, request)), started)
+                started = time.perf_counter()
+                # A model that never waits must not keep cancellations and other requests from being read.
+                await asyncio.sleep(0)
         self._send(job_id, False, [], b"", started)
 
     async def _responses(self, inputs: Inputs) -> AsyncGenerator[types.InferenceResponse, None]:
@@ -240,9 +246,5 @@ def _open_inference_row(row: InferRow) -> InferRow:
     return (job_id, headers, content_type, body, OPEN_INFERENCE_REST, more_input)
 
 
-def _none(body: bytes) -> types.InferenceRequest:
+def _no_request(body: bytes) -> types.InferenceRequest:
     raise AssertionError("a unary request has one input")
-
-
-def _nothing() -> None:
-    """Take no notice."""

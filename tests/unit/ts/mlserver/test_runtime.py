@@ -1,0 +1,394 @@
+"""An MLServer model answers requests: one each, streams of them, with headers, errors and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.unit.ts.mlserver.frontend import Frontend, tensor, text_message
+
+from ts.mlserver.metrics import log
+from ts.protocol.messages import TAKEN, TRUSS
+from ts.runtimes.mlserver.api import MLModel, MLServerError, types
+
+InferenceRequest, InferenceResponse, ResponseOutput = (
+    types.InferenceRequest,
+    types.InferenceResponse,
+    types.ResponseOutput,
+)
+
+
+def respond(model: MLModel, data: list[Any], **members: Any) -> InferenceResponse:
+    output = ResponseOutput(name="out", shape=[len(data)], datatype="FP32", data=data)
+    return InferenceResponse(model_name=model.name, outputs=[output], **members)
+
+
+def say(model: MLModel, *texts: str) -> InferenceResponse:
+    output = ResponseOutput(name="out", shape=[len(texts)], datatype="BYTES", data=list(texts))
+    return InferenceResponse(model_name=model.name, outputs=[output])
+
+
+class Double(MLModel):
+    async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+        return respond(self, [2 * value for value in payload.inputs[0].data])
+
+
+async def test_a_request_gets_the_response_of_predict() -> None:
+    frontend = await Frontend(Double).load()
+    answer = await frontend.infer([tensor("x", [1, 2])], id="seven").answer()
+    assert answer.status == 200
+    assert answer.json == {
+        "model_name": "mine",
+        "id": "seven",
+        "parameters": {},
+        "outputs": [{"name": "out", "shape": [2], "datatype": "FP32", "data": [2, 4]}],
+    }
+
+
+async def test_the_predictions_path_takes_and_gives_the_same_bodies() -> None:
+    frontend = await Frontend(Double).load()
+    answer = await frontend.infer([tensor("x", [1])], protocol=None).answer()
+    assert answer.outputs == {"out": [2]}
+    parameters = [("explain", None, b"true"), (None, "application/json", b'{"inputs": []}')]
+    answer = await frontend.infer(raw=parameters, protocol=None).answer()
+    assert "IndexError" in answer.error
+
+
+async def test_a_plain_method_is_as_good_as_a_coroutine() -> None:
+    class Plain(MLModel):
+        def predict(self, payload: InferenceRequest) -> InferenceResponse:  # type: ignore[override]
+            return respond(self, [1])
+
+    assert (await (await Frontend(Plain).load()).infer().answer()).outputs == {"out": [1]}
+
+
+async def test_headers_reach_the_model_and_come_back_from_it() -> None:
+    seen: dict[str, Any] = {}
+
+    class Headers(MLModel):
+        async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+            assert payload.parameters is not None
+            seen.update(payload.parameters.headers or {}, tag=payload.parameters.tag)  # type: ignore[attr-defined]
+            return respond(self, [1], parameters=types.Parameters(headers={"x-mine": "1"}, foo="bar"))
+
+    frontend = await Frontend(Headers).load(server_name="here")
+    sent = [(b"X-Tenant", b"seldon")]
+    answer = await frontend.infer(headers=sent, id="7", parameters={"tag": "a", "headers": {"fake": 1}}).answer()
+    assert seen["x-tenant"] == "seldon"
+    assert seen["tag"] == "a"
+    assert "fake" not in seen
+    assert ":endpoint" not in seen
+    assert seen["Ce-Type"] == "io.seldon.serving.inference.request"
+    assert answer.json["parameters"] == {"foo": "bar"}
+    assert answer.headers["x-mine"] == "1"
+    assert answer.headers["ce-source"] == "io.seldon.serving.deployment.here"
+    assert answer.headers["ce-id"] == "7"
+    assert answer.headers["ce-type"] == "io.seldon.serving.inference.response"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (MLServerError("Try again", 429), 429, "Try again"),
+        (MLServerError("Odd", 200), 500, "Odd"),
+        (ValueError("no good"), 500, "builtins.ValueError: no good"),
+        (MemoryError(), 507, "Out of resources"),
+        (asyncio.CancelledError(), 500, "The model awaited something that was cancelled."),
+    ],
+)
+async def test_what_a_model_raises_becomes_an_error(error: BaseException, status: int, message: str) -> None:
+    class Failing(MLModel):
+        async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+            raise error
+
+    answer = await (await Frontend(Failing).load()).infer().answer()
+    assert (answer.status, answer.error) == (status, message)
+
+
+async def test_bad_requests_and_bad_responses_are_told_apart() -> None:
+    class NoResponse(MLModel):
+        async def predict(self, payload: InferenceRequest) -> Any:
+            return {"outputs": []}
+
+    frontend = await Frontend(NoResponse).load()
+    assert (await frontend.infer(raw=b"{").answer()).status == 400
+    answer = await frontend.infer(parameters={"content_type": 5}).answer()
+    assert answer.status == 422
+    assert "'content_type' is 5" in answer.error
+    answer = await frontend.infer().answer()
+    assert (answer.status, answer.error) == (500, "The model returned a dict; it must be an InferenceResponse.")
+    assert (await frontend.infer(protocol=TRUSS).answer()).status == 501
+
+
+async def test_a_model_that_is_not_ready_says_so() -> None:
+    class Lazy(Double):
+        async def load(self) -> bool:
+            return False
+
+    frontend = await Frontend(Lazy).load()
+    assert not await frontend.runtime.is_healthy()
+    answer = await frontend.infer([tensor("x", [1])]).answer()
+    assert (answer.status, answer.error) == (503, "Model mine is not ready yet.")
+    frontend.model.ready = True
+    assert await frontend.runtime.is_healthy()
+    assert (await frontend.infer([tensor("x", [1])]).answer()).status == 200
+
+
+async def test_a_response_that_is_too_large_is_an_error() -> None:
+    frontend = await Frontend(Double, size=50).load()
+    answer = await frontend.infer([tensor("x", [1])]).answer()
+    assert answer.status == 500
+    assert "max_response_size is 50" in answer.error
+
+
+async def test_metrics_leave_with_the_answer() -> None:
+    class Measured(MLModel):
+        async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+            log(size=3)
+            return respond(self, [1])
+
+    frontend = await Frontend(Measured, parameters={"version": "v2"}).load()
+    await frontend.infer().answer()
+    labels = [["model_name", "mine"], ["model_version", "v2"]]
+    assert frontend.connection.metrics == [["size", "Count", "histogram", 3.0, labels, ""]]
+
+
+async def test_requests_run_at_the_same_time_and_one_can_be_cancelled() -> None:
+    running: set[str] = set()
+    release = asyncio.Event()
+
+    class Slow(MLModel):
+        async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+            assert payload.id is not None
+            running.add(payload.id)
+            frontend.connection.changed.set()
+            try:
+                await release.wait()
+            finally:
+                running.discard(payload.id)
+            return respond(self, [1])
+
+    frontend = await Frontend(Slow).load()
+    jobs = [frontend.infer(id=each) for each in "abc"]
+    await frontend.until(lambda: running == set("abc"))
+    jobs[1].leave()
+    with pytest.raises(asyncio.CancelledError):
+        await jobs[1].task
+    assert running == set("ac")
+    release.set()
+    assert [(await jobs[each].answer()).status for each in (0, 2)] == [200, 200]
+    assert not jobs[1].rows  # the event loop of the worker answers it
+
+
+class Words(MLModel):
+    """Streams the words of what it is sent."""
+
+    closed = False
+
+    async def predict_stream(self, payloads: AsyncIterator[InferenceRequest]) -> AsyncIterator[InferenceResponse]:
+        try:
+            async for payload in payloads:
+                for word in self.decode(payload.inputs[0]).root[0].decode().split():
+                    yield say(self, word)
+        finally:
+            type(self).closed = True
+
+
+async def test_one_request_can_have_many_responses() -> None:
+    class Counting(MLModel):
+        async def predict_stream(self, payloads: AsyncIterator[InferenceRequest]) -> AsyncIterator[InferenceResponse]:
+            request = await anext(payloads)
+            for number in range(int(request.inputs[0].data[0])):
+                yield respond(self, [number])
+
+    frontend = await Frontend(Counting).load()
+    answer = await frontend.infer([tensor("n", [3])], endpoint="infer_stream", id="one").answer()
+    assert [event["outputs"][0]["data"] for event in answer.events] == [[0], [1], [2]]
+    assert {event["id"] for event in answer.events} == {"one"}
+    assert [bool(row[1]) for row in answer.rows] == [True, True, True, False]
+    assert (await frontend.infer([tensor("n", [0])], endpoint="generate_stream").answer()).events == []
+    # Without predict, one response is an answer, and any other number of them is none.
+    assert (await frontend.infer([tensor("n", [1])]).answer()).outputs == {"out": [0]}
+    for count, words in ((0, "no response"), (5, "several responses")):
+        answer = await frontend.infer([tensor("n", [count])]).answer()
+        assert answer.status == 501
+        assert words in answer.error
+        assert "infer_stream" in answer.error
+
+
+async def test_a_stream_of_a_model_with_predict_only_has_one_response() -> None:
+    frontend = await Frontend(Double).load()
+    answer = await frontend.infer([tensor("x", [4])], endpoint="infer_stream").answer()
+    assert [event["outputs"][0]["data"] for event in answer.events] == [[8]]
+    assert not frontend.runtime.declares["decoupled"]
+
+
+async def test_many_requests_can_have_many_responses() -> None:
+    frontend = await Frontend(Words).load()
+    assert frontend.runtime.declares["streams_in"]
+    job = frontend.stream_in(text_message("how do", "first"))
+    await frontend.until(lambda: len(job.rows) == 2)
+    job.send(text_message("you", "second").SerializeToString())
+    await frontend.until(lambda: len(job.rows) == 3)
+    assert [TAKEN, job.id, 1] in frontend.connection.messages
+    job.send(text_message("do", "third").SerializeToString())
+    job.send(b"", more=False)
+    answer = await job.answer()
+    assert [message.outputs[0].contents.bytes_contents[0] for message in answer.messages] == [
+        b"how",
+        b"do",
+        b"you",
+        b"do",
+    ]
+    assert {message.id for message in answer.messages} == {"first"}
+    assert frontend.connection.messages == [[TAKEN, job.id, 1]] * 2
+    job.send(text_message("late").SerializeToString())  # the stream has ended meanwhile: nothing happens
+
+
+async def test_many_requests_can_have_one_response() -> None:
+    class Joining(MLModel):
+        async def predict_stream(self, payloads: AsyncIterator[InferenceRequest]) -> AsyncIterator[InferenceResponse]:
+            texts = [payload.inputs[0].data[0].decode() async for payload in payloads]
+            yield say(self, "+".join(texts))
+
+    frontend = await Frontend(Joining).load()
+    job = frontend.stream_in(text_message("a"))
+    job.send(text_message("b").SerializeToString())
+    job.send(text_message("c").SerializeToString(), more=False)  # the last one may come with the end
+    (message,) = (await job.answer()).messages
+    assert message.outputs[0].contents.bytes_contents[0] == b"a+b+c"
+
+
+async def test_a_stream_that_fails_says_so_after_what_it_has_given() -> None:
+    frontend = await Frontend(Words).load()
+    job = frontend.stream_in(text_message("fine"))
+    job.send(b"\xff\xff", more=False)
+    answer = await job.answer()
+    assert len(answer.messages) == 1
+    assert answer.status == 400
+    assert "no inference.ModelInferRequest" in answer.error
+
+
+async def test_the_generator_of_a_stream_is_closed_when_its_client_leaves() -> None:
+    Words.closed = False
+    frontend = await Frontend(Words).load()
+    job = frontend.stream_in(text_message("one two"))
+    await frontend.until(lambda: len(job.rows) == 2)
+    job.leave()
+    with pytest.raises(asyncio.CancelledError):
+        await job.task
+    assert Words.closed
+
+
+async def test_a_model_that_never_awaits_leaves_room_for_others() -> None:
+    class Endless(MLModel):
+        async def predict_stream(self, payloads: AsyncIterator[InferenceRequest]) -> AsyncIterator[InferenceResponse]:
+            while True:
+                yield respond(self, [1])
+
+    frontend = await Frontend(Endless).load()
+    job = frontend.infer(endpoint="infer_stream")
+    await job.parts(3)
+    job.leave()
+    with pytest.raises(asyncio.CancelledError):
+        await job.task
+
+
+async def test_predict_stream_may_be_a_coroutine_that_returns_an_iterator() -> None:
+    class Returning(MLModel):
+        async def predict_stream(self, payloads: AsyncIterator[InferenceRequest]) -> Any:
+            request = await anext(payloads)
+
+            async def responses() -> AsyncIterator[InferenceResponse]:
+                yield respond(self, [len(request.inputs)])
+
+            return responses()
+
+    frontend = await Frontend(Returning).load()
+    answer = await frontend.infer([tensor("x", [1])], endpoint="infer_stream").answer()
+    assert answer.events[0]["outputs"][0]["data"] == [1]
+
+
+async def test_unload_is_awaited_at_the_end_and_may_fail() -> None:
+    unloaded = []
+
+    class Unloading(Double):
+        async def unload(self) -> bool:
+            unloaded.append(self.name)
+            raise RuntimeError("no")
+
+    frontend = await Frontend(Unloading).load()
+    await frontend.runtime.close()
+    assert unloaded == ["mine"]
+
+
+async def test_binary_tensors_are_arrays_from_end_to_end() -> None:
+    seen: list[Any] = []
+
+    class Arrays(MLModel):
+        async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+            from ts.mlserver.codecs import NumpyCodec
+
+            seen.append(payload.inputs[0].data.array)
+            array = self.decode(payload.inputs[0], default_codec=NumpyCodec)
+            array += 1  # a model may write to what it gets
+            output = NumpyCodec.encode_output("out", array)
+            array += 1  # and what it does to it later is of no concern
+            return InferenceResponse(model_name=self.name, outputs=[output])
+
+    frontend = await Frontend(Arrays).load()
+    values = np.array([[1, 2, np.nan]], dtype=np.float32)
+    text = (
+        b'{"inputs":[{"name":"x","shape":[1,3],"datatype":"FP32","parameters":{"binary_data_size":12}}],'
+        b'"parameters":{"binary_data_output":true}}'
+    )
+    length = (b"inference-header-content-length", str(len(text)).encode())
+    answer = await frontend.infer(raw=text + values.tobytes(), headers=[length]).answer()
+    assert isinstance(seen[0], np.ndarray)
+    size = int(answer.headers["inference-header-content-length"])
+    np.testing.assert_array_equal(np.frombuffer(answer.body[size:], np.float32), [2, 3, np.nan])
+    answer = await frontend.infer([tensor("x", [1, None], shape=[1, 2])]).answer()
+    assert answer.outputs == {"out": [2.0, None]}
+
+
+@pytest.mark.parametrize(
+    ("data", "flat"),
+    [([[1, 2], [3, 4]], [1, 2, 3, 4]), (5, [5]), (np.ones((2, 2)), [1, 1, 1, 1]), ([], [])],
+)
+async def test_data_are_flat_however_a_model_writes_them(data: Any, flat: list[Any]) -> None:
+    class Writing(MLModel):
+        async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+            output = ResponseOutput(name="out", shape=[len(flat)], datatype="FP64", data=data)
+            return InferenceResponse(model_name=self.name, outputs=[output])
+
+    assert (await (await Frontend(Writing).load()).infer().answer()).outputs == {"out": flat}
+
+
+async def test_what_the_model_says_about_itself_is_declared() -> None:
+    class Described(Double):
+        async def load(self) -> bool:
+            self.outputs = [types.MetadataTensor(name="out", datatype="INT64", shape=[-1])]
+            return True
+
+    settings: Any = {
+        "platform": "mine_v1",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2], "parameters": {"content_type": "np"}}],
+        "parameters": {"content_type": "np"},
+        "max_batch_size": 8,
+        "max_batch_time": 0.1,
+    }
+    frontend = await Frontend(Described, **settings).load()
+    assert frontend.runtime.declares == {
+        "platform": "mine_v1",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2], "parameters": {"content_type": "np"}}],
+        "outputs": [{"name": "out", "datatype": "INT64", "shape": [-1]}],
+        "parameters": {"content_type": "np"},
+        "decoupled": False,
+        "streams_in": False,
+        "has_health_check": True,
+        "max_batch_size": 8,
+        "routes": [],
+    }
