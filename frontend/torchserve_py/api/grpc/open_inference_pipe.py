@@ -17,7 +17,6 @@ from torchserve_py.api.grpc.inference import Submitted
 from torchserve_py.api.grpc.lanes import MAX_REQUESTS, Lane
 from torchserve_py.api.grpc.open_inference_messages import OpenRequest, read_request, value_of
 from torchserve_py.api.sequence_parameters import ID
-from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.models.errors import ModelError
 
 if TYPE_CHECKING:
@@ -44,11 +43,12 @@ class _Pending:
         error: Why it cannot be submitted, if that is known already.
         before: Done when every request before it that keeps to the order is answered.
         answered: Done when it is, too.
+        ordered: Whether it keeps to the order.
         lane: That of its sequence; None if it belongs to none.
         key: The lane's.
     """
 
-    __slots__ = ("answered", "before", "error", "key", "lane", "model", "request", "size")
+    __slots__ = ("answered", "before", "error", "key", "lane", "model", "ordered", "request", "size")
 
     def __init__(self, size: int, before: asyncio.Future[None] | None) -> None:
         self.size = size
@@ -56,25 +56,25 @@ class _Pending:
         self.model: Model | None = None
         self.error: Exception | None = None
         self.before = before
+        self.ordered = True
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.lane: Lane[_Pending] | None = None
         self.key: Hashable = None
 
     async def turn(self) -> None:
-        """Wait for those before it."""
-        if self.before is not None and not self.before.done():
+        """Wait for those before it, if it keeps to the order."""
+        if self.ordered and self.before is not None and not self.before.done():
             await asyncio.wait((self.before,))
 
     def leave_order(self) -> None:
-        """It is in nobody's way from now on."""
+        """It waits for nobody from now on, and nobody for it: those behind it wait for those before it."""
+        self.ordered = False
         if self.before is None or self.before.done():
-            self.settle()
+            self._settle()
         else:
-            self.before.add_done_callback(lambda _: self.settle())
-        self.before = None
+            self.before.add_done_callback(lambda _: self._settle())
 
-    def settle(self) -> None:
-        """Those behind it wait for it no longer."""
+    def _settle(self) -> None:
         if not self.answered.done():
             self.answered.set_result(None)
 
@@ -186,16 +186,16 @@ class RequestPipe:
         if pending.error is not None:
             await pending.turn()
             await self._refuse(pending.request, pending.error)
-        pending.settle()
+        pending.leave_order()
         self._over(pending)
 
     async def _relay(self, pending: _Pending, submitted: Submitted) -> None:
         request, model = pending.request, pending.model
         if request is None or model is None:
             return  # there is no job then
-        # The last response of a handler says that it is the last. Where a model only ends, one has to be held back to
-        # tell of it, unless the client wants to hear of the end in a message of its own.
-        holds_back = model.contract != TORCHSERVE and not request.wants_empty_final
+        # One message says that it is the last. A model may end without a further response, so that one has to be held
+        # back to say so, unless the client wants to hear of the end in a message of its own.
+        holds_back = not request.wants_empty_final
         held: Part | None = None
         try:
             part = await submitted.next()
