@@ -43,6 +43,8 @@ MLSERVER: Final = "mlserver"
 #: Metadata of a call: whose messages its client reads; whether an error is to end it with a status.
 _ENVELOPE_KEY: Final = "x-stream-envelope"
 _STATUS_KEY: Final = "triton_grpc_error"
+#: How the worker is told that a request may have several responses.
+_STREAMED: Final = (":endpoint", "infer_stream")
 
 
 class InferStreams:
@@ -92,7 +94,7 @@ class _InferStream:
     def __init__(self, jobs: OpenInferenceJobs, context: Context, max_bytes: int, envelope: str) -> None:
         self._jobs = jobs
         self._context = context
-        self._metadata: Any = context.invocation_metadata() or ()
+        self._metadata: Any = (*(context.invocation_metadata() or ()), _STREAMED)
         said = dict(self._metadata)
         self._envelope = said.get(_ENVELOPE_KEY, envelope)
         self._wants_status = said.get(_STATUS_KEY) == "true"
