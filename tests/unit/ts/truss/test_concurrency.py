@@ -17,19 +17,6 @@ from ts.runtimes.truss.config import Options
 Serve = Callable[..., Frontend]
 
 
-@pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
-    made: list[Frontend] = []
-
-    def start(model: Any, **settings: Any) -> Frontend:
-        made.append(Frontend(model, **settings))
-        return made[-1]
-
-    yield start
-    for frontend in made:
-        await frontend.close()
-
-
 class Stages:
     """Every step waits until the test lets that request go on."""
 
