@@ -80,12 +80,14 @@ class SyncStages:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.inside = {"preprocess": 0, "predict": 0, "postprocess": 0}
+        self.most = dict(self.inside)
         self.gates = {step: threading.Event() for step in self.inside}
         self.permits = threading.Semaphore(0)
 
     def enter(self, step: str) -> None:
         with self.lock:
             self.inside[step] += 1
+            self.most[step] = max(self.most[step], self.inside[step])
 
     def leave(self, step: str) -> None:
         with self.lock:
@@ -121,12 +123,12 @@ async def test_functions_overlap_in_threads_and_a_probe_waits_for_none(serve: Se
     model.gates["preprocess"].set()
     await frontend.until(lambda: model.inside["predict"] == 3 and frontend.served.slots.waiting == 57)
     model.permits.release(10)
-    await frontend.until(lambda: model.inside["postprocess"] == 10)
-    assert model.inside["predict"] == 3
+    await frontend.until(lambda: model.inside["postprocess"] == 10 and model.inside["predict"] == 3)
     assert await asyncio.wait_for(frontend.runtime.is_healthy(), DEADLINE)
     model.permits.release(50)
     model.gates["postprocess"].set()
     assert [(await job.answer()).json for job in jobs] == list(range(60))
+    assert (model.most["preprocess"], model.most["predict"]) == (60, 3)
 
 
 class Held:
