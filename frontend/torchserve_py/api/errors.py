@@ -79,6 +79,11 @@ def request_timeout(message: str) -> DoorError:
     return DoorError(Failure(408, "RequestTimeoutException", message))
 
 
+def too_many_connections(message: str) -> Failure:
+    """A connection that is one too many."""
+    return Failure(503, UNAVAILABLE, message, "too_many_connections", overloaded=True)
+
+
 def invalid_message(detail: str = "") -> Failure:
     """Bytes that are no HTTP request within the limits; ``detail`` says which limit."""
     return Failure(400, "BadRequestException", f"Invalid HTTP message. {detail}".rstrip())
@@ -140,6 +145,22 @@ _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
         "SequenceLostException",
         'The state of sequence "{sequence}" of model "{model}" was lost. Please start a new sequence.',
     ),
+    Cause.sequence_moved: (
+        409,
+        "SequenceMovedException",
+        'Sequence "{sequence}" of model "{model}" is run by another server or worker; the request had no effect.',
+    ),
+    Cause.sequence_store: (
+        503,
+        UNAVAILABLE,
+        'The state of sequence "{sequence}" of model "{model}" cannot be read or stored now. The request does not'
+        " count; the model log says why.",
+    ),
+    Cause.request_running: (
+        409,
+        "RequestRunningException",
+        'The same request of sequence "{sequence}" of model "{model}" is still running.',
+    ),
     Cause.worker_died: (500, INTERNAL, "Worker died."),
     Cause.response_timeout: (500, INTERNAL, "Worker died."),
     Cause.client_timeout: (408, "RequestTimeoutException", "The request expired before a worker could run it."),
@@ -147,7 +168,16 @@ _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
 }
 
 _OVERLOAD: Final = frozenset(
-    {Cause.no_worker, Cause.draining, Cause.queue_full, Cause.sequence_queue_full, Cause.sequence_capacity}
+    {
+        Cause.no_worker,
+        Cause.draining,
+        Cause.queue_full,
+        Cause.sequence_queue_full,
+        Cause.sequence_capacity,
+        Cause.sequence_moved,
+        Cause.sequence_store,
+        Cause.request_running,
+    }
 )
 
 

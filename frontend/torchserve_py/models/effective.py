@@ -115,6 +115,7 @@ class EffectiveConfig:
                 queue_size=self.max_sequence_job_queue_size,
                 max_sequences=self.max_num_sequence,
                 restart_expired=self.restart_expired_sequences,
+                durable=self.cache.durable,
             )
         return Policy(
             batch_size=self.concurrency_target if self.async_communication else self.batch_size,

@@ -21,6 +21,9 @@ class Cause(StrEnum):
     response_timeout = "response_timeout"
     client_timeout = "client_timeout"
     unregistered = "unregistered"
+    sequence_moved = "sequence_moved"
+    sequence_store = "sequence_store"
+    request_running = "request_running"
     cancelled = "cancelled"
 
 
@@ -32,6 +35,7 @@ class EndReason(StrEnum):
     timeout = "timeout"
     evicted = "evicted"
     worker_lost = "worker_lost"
+    suspended = "suspended"  # its worker is gone, its state is stored: the next job opens it again
     unregistered = "unregistered"
     drained = "drained"
 

@@ -12,6 +12,8 @@ class SequencePolicy:
     queue_size       jobs that may wait in one sequence, those in flight not counted (maxSequenceJobQueueSize)
     max_sequences    sequences that may be open; never less than the workers' batches hold (maxNumSequence)
     restart_expired  a job of a closed sequence opens a new one instead of being refused (onExpiredSequence: restart)
+    durable          a store has the sequences' states, and knows which jobs were applied: what a lost worker had goes
+                     on with another one, and nobody need wait for the ends of sequences (handler.cache.store)
     """
 
     max_idle: float
@@ -19,6 +21,7 @@ class SequencePolicy:
     queue_size: int = 1
     max_sequences: int = 1
     restart_expired: bool = False
+    durable: bool = False
 
     def __post_init__(self) -> None:
         _require(self.max_idle > 0, "max_idle", self.max_idle, "more than 0 seconds")

@@ -5,19 +5,33 @@ here. It is a product of two choices: where the next jobs come from (`Fifo`, `Se
 (`WhenIdle`, `WhileBelow`). An event does what was due before it, then its own work, then sends what may be sent.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from torchserve_py.scheduling.admission import Admission, WhenIdle, WhileBelow
 from torchserve_py.scheduling.effects import Cancel, Cause, Effects, EndReason, Finish, Released, Send
 from torchserve_py.scheduling.fifo import Fifo
-from torchserve_py.scheduling.job import CANCEL, CANCELLED, JOB_TRANSITIONS, SEND, STREAM, STREAMING, WAITING, Job
+from torchserve_py.scheduling.job import (
+    CANCEL,
+    CANCELLED,
+    JOB_TRANSITIONS,
+    REQUEUE,
+    RUNNING,
+    SEND,
+    STREAM,
+    STREAMING,
+    WAITING,
+    Job,
+)
 from torchserve_py.scheduling.lane import Lane, Worker
 from torchserve_py.scheduling.ledger import Ledger
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.sequence import Sequence
 from torchserve_py.scheduling.sequences import Sequences
 from torchserve_py.scheduling.source import Source
+
+MOST_SENDS = 3
+"""How often a job is sent: to so many workers that die."""
 
 
 class Scheduler:
@@ -34,6 +48,7 @@ class Scheduler:
         self._wanted_workers = 0
         self._draining = False
         self._closed: Cause | None = None
+        self._durable = policy.sequences is not None and policy.sequences.durable
         self._alone = Fifo(self._ledger, policy.queue_size)
         self._source, self._admission = _compose(policy, self._ledger)
 
@@ -58,15 +73,21 @@ class Scheduler:
 
         If the answer also ends the sequence, call `end_sequence` first: this call may send the sequence's next job.
         """
+        return self.parts(((job_id, more),), now)
+
+    def parts(self, arrived: Iterable[tuple[str, bool]], now: float) -> Effects:
+        """The same for several that have come together: pairs of job and `more`. What may be sent is looked at once."""
         self._catch_up(now)
-        job = self._ledger.jobs.get(job_id)
-        if job is None:
-            pass  # its worker was given up, or everything is closed
-        elif not more:
-            self._return(job, now)
-        elif job.state is not STREAMING:
-            job.state = JOB_TRANSITIONS[job.state, STREAM]
-            self._source_of(job).streams(job, now)
+        jobs = self._ledger.jobs
+        for job_id, more in arrived:
+            job = jobs.get(job_id)
+            if job is None:
+                pass  # its worker was given up, or everything is closed
+            elif not more:
+                self._return(job, now)
+            elif job.state is not STREAMING:
+                job.state = JOB_TRANSITIONS[job.state, STREAM]
+                self._source_of(job).streams(job, now)
         return self._conclude(now)
 
     def cancel(self, job_id: str, now: float) -> Effects:
@@ -106,11 +127,14 @@ class Scheduler:
         return self._conclude(now)
 
     def worker_lost(self, worker_id: str, cause: Cause, now: float) -> Effects:
-        """A worker is gone, and with it what it had in flight and the state of its sequences."""
+        """A worker is gone, and with it what it had in flight and the state of its sequences, unless that is stored."""
         self._catch_up(now)
         worker = self._remove(self._worker(worker_id))
         for job in worker.in_flight.values():
-            self._ledger.leave(job, cause)
+            if self._may_be_sent_again(job, cause):
+                job.state = JOB_TRANSITIONS[job.state, REQUEUE]
+            else:
+                self._ledger.leave(job, cause)
         self._source.worker_lost(worker, now)
         self._refuse_without_workers(now)
         return self._conclude(now)
@@ -144,7 +168,7 @@ class Scheduler:
         return self._conclude(now)
 
     def drain(self, now: float) -> Effects:
-        """Refuse new jobs as draining, but for those of open sequences; what was accepted runs on."""
+        """Refuse new jobs as draining, but for those of open sequences that nobody else can continue."""
         self._catch_up(now)
         self._draining = True
         return self._conclude(now)
@@ -187,8 +211,8 @@ class Scheduler:
 
     @property
     def is_idle(self) -> bool:
-        """There is no job and no open sequence."""
-        return not self._ledger.jobs and not self._sequences()
+        """There is no job, and no open sequence that would be lost."""
+        return not self._ledger.jobs and (self._durable or not self._sequences())
 
     @property
     def remaining_capacity(self) -> int:
@@ -240,6 +264,7 @@ class Scheduler:
             job.state = JOB_TRANSITIONS[job.state, SEND]
             job.worker_id = worker.id
             job.sent_at = now
+            job.sends += 1
             worker.in_flight[job.id] = job
         if not self._admission.room(worker):
             del worker.lane.free[worker.id]
@@ -281,7 +306,7 @@ class Scheduler:
             return self._closed
         if job.expires_at is not None and job.expires_at <= now:
             return Cause.client_timeout
-        if self._draining and not self._source_of(job).continues(job):
+        if self._draining and (self._durable or not self._source_of(job).continues(job)):
             return Cause.draining
         if not self._wanted_workers and not self._any_worker():
             return Cause.no_worker
@@ -292,6 +317,13 @@ class Scheduler:
         if not self._wanted_workers and not self._any_worker():
             for job in [job for job in self._ledger.jobs.values() if job.state is WAITING]:
                 self._withdraw(job, Cause.no_worker, now)
+
+    def _may_be_sent_again(self, job: Job, cause: Cause) -> bool:
+        """Whether a job of a lost worker goes on with another: nobody has seen a part of its answer, and the store
+        knows whether it was applied. One that was with every worker that died may be what kills them; one that a worker
+        was silent about for too long would be so with the next one."""
+        unseen = job.state is RUNNING and not job.alone
+        return self._durable and unseen and job.sends < MOST_SENDS and cause is not Cause.response_timeout
 
     def _any_worker(self) -> bool:
         return any(not worker.retiring for worker in self._workers.values())

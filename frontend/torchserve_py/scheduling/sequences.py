@@ -8,7 +8,7 @@ import math
 
 from torchserve_py.scheduling.closed import ClosedIds
 from torchserve_py.scheduling.effects import Cause, EndReason, EndSequence
-from torchserve_py.scheduling.job import STREAMING, Job
+from torchserve_py.scheduling.job import STREAMING, WAITING, Job
 from torchserve_py.scheduling.lane import Worker
 from torchserve_py.scheduling.ledger import Ledger
 from torchserve_py.scheduling.policy import SequencePolicy
@@ -46,6 +46,7 @@ class Sequences:
         self._pending = SequenceLane(None, batch_size, delay)
         self._closed = ClosedIds()
         self._capacity = self._slots = policy.max_sequences
+        self._without_worker = EndReason.suspended if policy.durable else EndReason.worker_lost
 
     # Jobs
 
@@ -101,15 +102,16 @@ class Sequences:
         return Worker(worker_id, lane)
 
     def retire(self, worker: Worker, now: float) -> None:
-        """Its sequences lose their state with it, as soon as nothing of them is in flight."""
+        """Its sequences lose their state with it, or go on elsewhere, as soon as nothing of them is in flight."""
         for sequence in self._unlink(worker):
-            self._end(sequence, EndReason.worker_lost, now)
+            self._end(sequence, self._without_worker, now)
 
     def worker_lost(self, worker: Worker, now: float) -> None:
-        """Its sequences have lost their state."""
+        """Its sequences have lost their state, or go on elsewhere with what is to be sent again."""
         for sequence in self._unlink(worker):
+            sequence.waiting[:0] = [job for job in sequence.in_flight if job.state is WAITING]
             self._drop_in_flight(sequence)
-            self._close(sequence, sequence.ending or EndReason.worker_lost, now)
+            self._close(sequence, sequence.ending or self._without_worker, now)
 
     def set_workers(self, count: int, now: float) -> None:
         """Capacity is never less than what the workers' batches hold (D10), and is shared evenly as slots."""

@@ -32,6 +32,15 @@ _GIVE_UP_FACTOR = 8
 _SEQUENCE_ID_SEPARATOR = ";"
 #: What encoding a batch raises: text that is no Unicode, a value that msgpack does not know, a frame over 4 GiB.
 UNSENDABLE = (ValueError, TypeError, OverflowError, struct.error)
+#: With which header an error row says why a step of a sequence was not applied, and what that means for the sequence.
+CAUSE_HEADER = "ts-error-cause"
+STEP_CAUSES = {
+    Cause.sequence_lost: EndReason.evicted,
+    Cause.sequence_expired: EndReason.idle,
+    Cause.sequence_moved: EndReason.suspended,
+    Cause.sequence_store: None,
+    Cause.request_running: None,
+}
 
 
 class Dispatcher:
@@ -129,8 +138,8 @@ class Dispatcher:
         now = time.monotonic()
         if handler_seconds:
             self._metrics.observe_handler(handler_seconds, now - worker.sent_at, rows)
-        part_event = self._scheduler.part
         in_flight = worker.in_flight
+        arrived = []
         for row in rows:
             part = Part._make(row)
             job_id = part.job_id
@@ -140,6 +149,10 @@ class Dispatcher:
                     continue  # the job is over
                 raise ValueError(f"a result of job {job_id}, which it does not have")
             if self._end_header is not None and part.headers:
+                if part.error is not None and parts is not None and self._refuse_step(parts, part, now):
+                    in_flight.remove(job_id)
+                    arrived.append((job_id, False))
+                    continue
                 self._end_sequences(part.headers, now)
             if parts is not None:
                 parts.deliver(part)
@@ -152,10 +165,8 @@ class Dispatcher:
                     self._forget(parts, now, failed=part.error is not None)
             if not part.more:
                 in_flight.remove(job_id)
-            effects = part_event(job_id, part.more, now)
-            if effects:
-                self._perform(effects, now)
-        self._arm(now)
+            arrived.append((job_id, part.more))
+        self._perform(self._scheduler.parts(arrived, now), now)
 
     def model_metrics(self, entries: list[list[Any]]) -> None:
         """Pass on what a handler measured."""
@@ -307,6 +318,19 @@ class Dispatcher:
         else:
             self._metrics.outcomes.answered(job.submitted_at, job.sent_at, now)
         self._let_go(parts)
+
+    def _refuse_step(self, parts: Parts, part: Part, now: float) -> bool:
+        """Fail a step of a sequence that was not applied, if the worker's answer says why."""
+        named = next((value for name, value in part.headers if name == CAUSE_HEADER), "")
+        if named not in STEP_CAUSES:
+            return False
+        cause = Cause(named)
+        parts.fail(cause)
+        self._forget(parts, now, failed=True)
+        reason, sequence_id = STEP_CAUSES[cause], parts.job.sequence_id
+        if reason is not None and sequence_id is not None:
+            self._perform(self._scheduler.end_sequence(sequence_id, reason, now), now)
+        return True
 
     def _end_sequences(self, headers: list[list[str]], now: float) -> None:
         """Obey the response header with which a handler ends sequences."""

@@ -60,7 +60,7 @@ def validate_job(scheduler: Scheduler, job: Job) -> None:
         assert job.state in (RUNNING, STREAMING, CANCELLED), f"{job} is over but was kept"
         assert job.id in scheduler._workers[job.worker_id].in_flight
         return
-    assert job.watched or job.expires_at is None, f"{job} would never expire"
+    assert job.watched or job.expires_at is None or job.sends, f"{job} would never expire"
     source = scheduler._source_of(job)
     if isinstance(source, Fifo):
         assert job in source.lane.items

@@ -59,6 +59,9 @@ class Play:
             effects += self._written(self.scheduler.part(job_id, False, self.now))
         return effects
 
+    def answer_together(self, *job_ids: str) -> list[str]:
+        return self._written(self.scheduler.parts([(job_id, False) for job_id in job_ids], self.now))
+
     def cancel(self, job_id: str) -> list[str]:
         return self._written(self.scheduler.cancel(job_id, self.now))
 

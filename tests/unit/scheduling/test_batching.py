@@ -194,3 +194,13 @@ def test_jobs_carry_where_and_when_they_ran():
     play.scheduler.submit(job, 2.0)
     play.at(3.5).tick()
     assert (job.worker_id, job.submitted_at, job.sent_at) == ("w1", 2.0, 3.5)
+
+
+def test_answers_that_come_together_make_room_for_one_full_batch():
+    play = Play(Policy(batch_size=2, max_batch_delay=0.0))
+    assert play.submit("a") == ["w1 <- a"]
+    play.submit("b")
+    play.submit("c")
+    assert play.answer("a") == ["w1 <- b c"]
+    play.submit("d")
+    assert play.answer_together("b", "c", "unknown") == ["w1 <- d"]

@@ -18,7 +18,7 @@ from torchserve_py.scheduling import sequences
 from torchserve_py.scheduling.effects import Cancel, Cause, Effects, EndReason, EndSequence, Finish, Released, Send
 from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
-from torchserve_py.scheduling.scheduler import Scheduler
+from torchserve_py.scheduling.scheduler import MOST_SENDS, Scheduler
 from torchserve_py.scheduling.sequence import Sequence
 
 picks = st.integers(0, 1_000)
@@ -46,10 +46,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_sequences=st.integers(1, 6),
         timeout=st.sampled_from([None, 2.0, 6.0]),
         lenient=st.booleans(),
+        durable=st.booleans(),
         workers=st.integers(0, 2),
     )
-    def start(self, batch_size, delay, queue_size, max_sequences, timeout, lenient, workers):
-        limits = self.policy.sequences and SequencePolicy(4.0, timeout, queue_size, max_sequences, lenient)
+    def start(self, batch_size, delay, queue_size, max_sequences, timeout, lenient, durable, workers):
+        limits = self.policy.sequences and SequencePolicy(4.0, timeout, queue_size, max_sequences, lenient, durable)
+        self.durable = bool(self.policy.sequences) and durable
         self.policy = replace(
             self.policy, batch_size=batch_size, max_batch_delay=delay, queue_size=2 * queue_size, sequences=limits
         )
@@ -109,23 +111,30 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def answer_all(self):
         for job_id in [job_id for worker in self.workers.values() for job_id in worker.in_flight]:
-            self.hand_in(job_id, False)
+            self.hand_in((job_id, False))
+
+    @precondition(lambda self: any(worker.in_flight for worker in self.workers.values()))
+    @rule(pick=picks, mores=st.lists(st.booleans(), min_size=1, max_size=4))
+    def parts_of_one_worker(self, pick, mores):
+        busy = [worker for worker in self.workers.values() if worker.in_flight]
+        self.hand_in(*zip(list(busy[pick % len(busy)].in_flight), mores, strict=False))
 
     @precondition(lambda self: any(worker.in_flight for worker in self.workers.values()))
     @rule(pick=picks, more=st.booleans())
     def part(self, pick, more):
         running = [job_id for worker in self.workers.values() for job_id in worker.in_flight]
-        self.hand_in(running[pick % len(running)], more)
+        self.hand_in((running[pick % len(running)], more))
 
-    def hand_in(self, job_id, more):
-        if more:
-            self.streaming.add(job_id)
-        else:
-            worker = next(worker for worker in self.workers.values() if job_id in worker.in_flight)
-            del worker.in_flight[job_id]
-            if not self.outcomes[job_id]:
-                self.outcomes[job_id] += 1
-        self.perform(self.scheduler.part(job_id, more, self.now))
+    def hand_in(self, *arrived):
+        for job_id, more in arrived:
+            if more:
+                self.streaming.add(job_id)
+            else:
+                worker = next(worker for worker in self.workers.values() if job_id in worker.in_flight)
+                del worker.in_flight[job_id]
+                if not self.outcomes[job_id]:
+                    self.outcomes[job_id] += 1
+        self.perform(self.scheduler.parts(arrived, self.now))
 
     @precondition(lambda self: self.jobs)
     @rule(pick=picks)
@@ -156,10 +165,19 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def lose_worker(self, pick):
         worker_id = list(self.workers)[pick % len(self.workers)]
-        effects = self.scheduler.worker_lost(worker_id, (Cause.worker_died, Cause.response_timeout)[pick % 2], self.now)
         lost = self.workers.pop(worker_id)
+        again = [job for job in lost.in_flight.values() if self.may_be_sent_again(job, pick)]
+        effects = self.scheduler.worker_lost(worker_id, (Cause.worker_died, Cause.response_timeout)[pick % 2], self.now)
+        for job in again:
+            self.last_sent[job.sequence_id] = min(self.last_sent[job.sequence_id], self.number[job.id] - 1)
         self.perform(effects)
-        assert all(self.outcomes[job_id] == 1 for job_id in lost.in_flight)
+        assert all(self.outcomes[job.id] == (job not in again) for job in lost.in_flight.values())
+
+    def may_be_sent_again(self, job, pick):
+        """Durable jobs of which nothing was seen go on, unless their worker was silent for too long."""
+        unseen = job.id not in self.streaming and not self.outcomes[job.id] and not job.alone
+        has_workers = self.wanted or any(not worker.retired for worker in self.workers.values())
+        return self.durable and unseen and not pick % 2 and job.sends < MOST_SENDS and bool(has_workers)
 
     def retire(self, pick):
         worker_id = list(self.workers)[pick % len(self.workers)]
@@ -251,7 +269,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             queue = "alone" if job.alone else job.sequence_id
             assert self.last_sent.get(queue, -1) < self.number[job.id], f"{job} was overtaken"
             self.last_sent[queue] = self.number[job.id]
-            assert job.expires_at is None or job.expires_at > self.now, f"{job} was sent though it had expired"
+            assert job.expires_at is None or job.expires_at > self.now or job.sends > 1, f"{job} was sent too late"
+            assert job.sends <= MOST_SENDS
             assert not self.outcomes[job.id]
 
     def see_sequences(self) -> None:
@@ -291,8 +310,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(1_000):
             for worker in list(self.workers.values()):
                 for job_id in list(worker.in_flight):
-                    self.hand_in(job_id, False)
-            if self.scheduler.is_idle:
+                    self.hand_in((job_id, False))
+            if self.scheduler.is_idle and not self.open:
                 break
             if not self.scheduler.in_flight:
                 self.wake()

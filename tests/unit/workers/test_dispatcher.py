@@ -463,3 +463,36 @@ async def test_jobs_are_counted_by_how_they_ended():
     assert (outcomes.succeeded, outcomes.failed) == (1, 2)
     assert outcomes.executions[1][0] >= 1
     assert outcomes.last_at > 0
+
+
+@pytest.mark.parametrize(
+    ("cause", "ended"),
+    [
+        (Cause.sequence_lost, [("s", "evicted")]),
+        (Cause.sequence_expired, [("s", "idle")]),
+        (Cause.sequence_moved, [("s", "suspended")]),
+        (Cause.sequence_store, []),
+        (Cause.request_running, []),
+    ],
+)
+async def test_a_step_that_the_worker_does_not_apply_fails_with_its_cause(
+    cause: Cause, ended: list[tuple[str, str]]
+) -> None:
+    shell = Shell(stateful())
+    (worker,) = shell.workers
+    parts = shell.submit("a", sequence_id="s")
+    row = [parts.job.id, False, 409, "", [["ts-error-cause", cause.value]], b"", "why"]
+    shell.dispatcher.results(cast("Worker", worker), [row], 0.0)
+    assert await cause_of(parts) is cause
+    assert not worker.in_flight
+    assert [worker.ended.get_nowait() for _ in range(worker.ended.qsize())] == ended
+
+
+async def test_jobs_of_stored_sequences_go_from_a_lost_worker_to_another() -> None:
+    shell = Shell(Policy(sequences=SequencePolicy(600.0, queue_size=5, max_sequences=10, durable=True)), workers=2)
+    first, second = shell.workers
+    parts = shell.submit("a", sequence_id="s")
+    shell.lose(first)
+    assert second.batches == [["a"]]
+    shell.answer(second, parts, b"done")
+    assert (await parts.next()).body == b"done"

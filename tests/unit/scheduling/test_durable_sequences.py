@@ -1,0 +1,127 @@
+"""Sequences whose states are stored: they outlive their worker, and what it had not answered is sent again."""
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.scheduling.play import Play, sequences
+
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.scheduling.policy import Policy
+from torchserve_py.scheduling.scheduler import MOST_SENDS
+
+
+def durable(**limits: object) -> Policy:
+    policy = sequences(**limits)
+    return replace(policy, sequences=replace(policy.sequences, durable=True))
+
+
+def test_what_a_lost_worker_had_goes_on_with_another_in_order():
+    play = Play(durable(), workers=2)
+    assert play.submit("a", "s") == ["w1 <- a"]
+    play.submit("b", "s")
+    play.submit("c", "s")
+    assert play.worker_lost("w1") == ["w1 end s: suspended", "w2 <- a"]
+    assert play.answer("a") == ["w2 <- b"]
+    assert play.answer("b") == ["w2 <- c"]
+
+
+def test_it_waits_for_the_worker_that_replaces_the_lost_one():
+    play = Play(durable())
+    play.submit("a", "s")
+    play.submit("b", "s")
+    assert play.worker_lost("w1") == ["w1 end s: suspended"]
+    assert play.worker_up("w1") == ["w1 <- a"]
+    assert play.answer("a") == ["w1 <- b"]
+
+
+def test_an_idle_sequence_of_a_lost_worker_goes_on_with_its_next_job():
+    play = Play(durable(), workers=2)
+    play.submit("a", "s")
+    play.answer("a")
+    assert play.worker_lost("w1") == ["w1 end s: suspended"]
+    assert play.submit("b", "s") == ["w2 <- b"]
+
+
+def test_a_job_that_kills_every_worker_ends():
+    play = Play(durable())
+    assert play.submit("a", "s") == ["w1 <- a"]
+    for _ in range(MOST_SENDS - 1):
+        assert play.worker_lost("w1") == ["w1 end s: suspended"]
+        assert play.worker_up("w1") == ["w1 <- a"]
+    assert play.worker_lost("w1") == ["a: worker_died", "w1 end s: suspended"]
+    play.worker_up("w1")
+    assert play.submit("b", "s") == ["w1 <- b"]
+
+
+def test_a_job_that_takes_too_long_is_not_tried_again():
+    play = Play(durable())
+    play.submit("a", "s")
+    assert play.worker_lost("w1", Cause.response_timeout) == ["a: response_timeout", "w1 end s: suspended"]
+
+
+def test_a_job_whose_answer_has_begun_is_not_sent_again():
+    play = Play(durable(continuous=True))
+    play.submit("a", "s")
+    play.part("a")
+    play.submit("b", "s")
+    assert play.worker_lost("w1") == ["a: worker_died", "w1 end s: suspended"]
+    assert play.worker_up("w1") == ["w1 <- b"]
+
+
+def test_a_cancelled_job_is_not_sent_again():
+    play = Play(durable())
+    play.submit("a", "s")
+    play.submit("b", "s")
+    assert play.cancel("a") == ["a: cancelled", "w1 cancel a"]
+    assert play.worker_lost("w1") == ["w1 end s: suspended"]
+    assert play.worker_up("w1") == ["w1 <- b"]
+
+
+def test_a_job_that_waits_to_be_sent_again_can_be_cancelled():
+    play = Play(durable())
+    play.submit("a", "s")
+    play.worker_lost("w1")
+    assert play.cancel("a") == ["a: cancelled", "- end s: ended"]
+    assert play.worker_up("w1") == []
+
+
+def test_a_job_that_was_sent_does_not_expire():
+    play = Play(durable())
+    play.submit("a", "s", expires_at=1.0)
+    play.worker_lost("w1")
+    assert play.at(5.0).tick() == []
+    assert play.worker_up("w1") == ["w1 <- a"]
+
+
+def test_a_sequence_that_was_to_end_ends_and_what_waits_begins_anew():
+    play = Play(durable(continuous=True))
+    play.submit("a", "s")
+    play.submit("b", "s")
+    play.end_sequence("s")
+    assert play.worker_lost("w1") == ["w1 end s: ended"]
+    assert play.worker_up("w1") == ["w1 <- a"]
+
+
+def test_the_sequences_of_a_retiring_worker_move():
+    play = Play(durable(), workers=2)
+    play.submit("a", "s")
+    play.submit("b", "s")
+    assert play.retire("w1") == []
+    assert play.answer("a") == ["w1 end s: suspended", "w1 released", "w2 <- b"]
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_draining_does_not_wait_for_open_sequences(idle):
+    play = Play(durable())
+    play.submit("a", "s")
+    if idle:
+        play.answer("a")
+    play.drain()
+    assert play.scheduler.is_idle is idle
+    assert play.submit("b", "s") == ["b: draining"]
+
+
+def test_a_description_is_not_sent_again():
+    play = Play(durable())
+    play.submit("a", alone=True)
+    assert play.worker_lost("w1") == ["a: worker_died"]
