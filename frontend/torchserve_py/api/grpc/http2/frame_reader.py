@@ -1,0 +1,103 @@
+"""From bytes to frames: the client's hello, frames that are complete, and header blocks in one piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from torchserve_py.api.grpc.http2 import frames, header_blocks
+from torchserve_py.api.grpc.http2.frames import ConnectionFailed, ErrorCode
+
+MAX_FRAME_SIZE: Final = 65_536
+
+#: Gets a frame's flags, stream and payload.
+FrameHandler = Callable[[int, int, bytes], None]
+
+
+class FrameReader:
+    """Cuts what a client sends into frames.
+
+    Args:
+        handlers: What takes frames, by kind; HEADERS come with all their CONTINUATION frames, and without padding.
+    """
+
+    def __init__(self, handlers: Mapping[int, FrameHandler]) -> None:
+        #: Whether the client has said that it speaks HTTP/2.
+        self.is_greeted = False
+        self._handlers = {
+            **handlers,
+            frames.HEADERS: self._on_headers,
+            frames.CONTINUATION: self._on_continuation,
+            frames.PUSH_PROMISE: _on_push_promise,
+        }
+        self._take_headers = handlers[frames.HEADERS]
+        self._rest = b""
+        self._has_preface = False
+        self._block: bytearray | None = None  # of headers that go on in CONTINUATION frames …
+        self._block_of = (0, 0)  # … with these flags, for this stream
+
+    def feed(self, data: bytes) -> None:
+        """Hand over the frames that are complete with ``data``.
+
+        Raises:
+            ConnectionFailed: They break the rules, or a handler says so.
+        """
+        if self._rest:
+            data = self._rest + data
+        offset, end = 0, len(data)
+        if not self._has_preface:
+            if not frames.PREFACE.startswith(data[: len(frames.PREFACE)]):
+                raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "this is no HTTP/2")
+            if end < len(frames.PREFACE):
+                self._rest = data
+                return
+            self._has_preface = True
+            offset = len(frames.PREFACE)
+        while end - offset >= frames.HEADER_SIZE:
+            length, kind, flags, stream_id = frames.parse_header(data, offset)
+            if length > MAX_FRAME_SIZE:
+                raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+            start = offset + frames.HEADER_SIZE
+            if end - start < length:
+                break
+            offset = start + length
+            self._take(kind, flags, stream_id, data[start:offset])
+        self._rest = data[offset:]
+
+    def _take(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        if not self.is_greeted:
+            if kind != frames.SETTINGS or flags & frames.ACK:
+                raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+            self.is_greeted = True
+        if self._block is not None and kind != frames.CONTINUATION:
+            raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "headers that are not continued")
+        handler = self._handlers.get(kind)
+        if handler is not None:  # others are ignored, as RFC 9113 (5.5) wants it
+            handler(flags, stream_id, payload)
+
+    def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if not stream_id % 2:
+            raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, f"headers of stream {stream_id}")
+        payload = frames.unpadded(payload, flags)
+        if flags & frames.HAS_PRIORITY:
+            if len(payload) < frames.PRIORITY_SIZE:
+                raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, "headers without their priority")
+            payload = payload[frames.PRIORITY_SIZE :]
+        if flags & frames.END_HEADERS:
+            self._take_headers(flags, stream_id, payload)
+        else:
+            self._block, self._block_of = bytearray(payload), (flags, stream_id)
+
+    def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if self._block is None or stream_id != self._block_of[1]:
+            raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "a continuation of nothing")
+        self._block += payload
+        if len(self._block) > header_blocks.MAX_HEADER_LIST_SIZE:
+            raise ConnectionFailed(ErrorCode.ENHANCE_YOUR_CALM, "headers larger than 64 KiB")
+        if flags & frames.END_HEADERS:
+            block, self._block = bytes(self._block), None
+            self._take_headers(*self._block_of, block)
+
+
+def _on_push_promise(flags: int, stream_id: int, payload: bytes) -> None:
+    raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "clients promise nothing")

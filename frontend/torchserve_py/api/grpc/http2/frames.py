@@ -1,0 +1,141 @@
+"""HTTP/2 frames: their layout, and what can be wrong with them (RFC 9113, sections 4, 6 and 7)."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Final
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEADER_SIZE: Final = 9
+#: Both the size that no peer may refuse to take, and that which none need expect before it has told another.
+DEFAULT_MAX_FRAME_SIZE: Final = 16_384
+DEFAULT_WINDOW: Final = 65_535
+MAX_WINDOW: Final = 2**31 - 1
+#: What a priority takes (bytes).
+PRIORITY_SIZE: Final = 5
+MAX_STREAM_ID: Final = 2**31 - 1
+
+DATA: Final = 0
+HEADERS: Final = 1
+PRIORITY: Final = 2
+RST_STREAM: Final = 3
+SETTINGS: Final = 4
+PUSH_PROMISE: Final = 5
+PING: Final = 6
+GOAWAY: Final = 7
+WINDOW_UPDATE: Final = 8
+CONTINUATION: Final = 9
+
+END_STREAM: Final = 0x1
+ACK: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+HAS_PRIORITY: Final = 0x20
+
+ENABLE_PUSH: Final = 2
+MAX_CONCURRENT_STREAMS: Final = 3
+INITIAL_WINDOW_SIZE: Final = 4
+MAX_FRAME_SIZE: Final = 5
+MAX_HEADER_LIST_SIZE: Final = 6
+
+_HEADER: Final = struct.Struct(">HBBBI")
+_SETTING: Final = struct.Struct(">HI")
+NUMBER: Final = struct.Struct(">I")
+
+
+class ErrorCode(IntEnum):
+    """Why a stream or a connection ends."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    ENHANCE_YOUR_CALM = 11
+
+
+class ConnectionFailed(Exception):
+    """The peer has broken the rules so that the connection cannot go on."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class StreamFailed(Exception):
+    """The peer has broken the rules in one stream."""
+
+    def __init__(self, stream_id: int, code: ErrorCode) -> None:
+        super().__init__(f"stream {stream_id}: {code.name}")
+        self.stream_id = stream_id
+        self.code = code
+
+
+def header(length: int, kind: int, flags: int, stream_id: int) -> bytes:
+    """The nine bytes before a frame's payload."""
+    return _HEADER.pack(length >> 8, length & 0xFF, kind, flags, stream_id)
+
+
+def parse_header(data: bytes, offset: int) -> tuple[int, int, int, int]:
+    """Length, kind, flags and stream of the frame whose header is at ``offset``."""
+    high, low, kind, flags, stream_id = _HEADER.unpack_from(data, offset)
+    return high << 8 | low, kind, flags, stream_id & MAX_STREAM_ID
+
+
+def settings(values: dict[int, int]) -> bytes:
+    """A SETTINGS frame."""
+    payload = b"".join(_SETTING.pack(*setting) for setting in values.items())
+    return header(len(payload), SETTINGS, 0, 0) + payload
+
+
+def parse_settings(payload: bytes) -> list[tuple[int, int]]:
+    """Identifiers and values.
+
+    Raises:
+        ConnectionFailed: They are not what settings may be.
+    """
+    if len(payload) % _SETTING.size:
+        raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS with {len(payload)} bytes")
+    found = list(_SETTING.iter_unpack(payload))
+    for name, value in found:
+        if name == ENABLE_PUSH and value > 1:
+            raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH is {value}")
+        if name == INITIAL_WINDOW_SIZE and value > MAX_WINDOW:
+            raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE is {value}")
+        if name == MAX_FRAME_SIZE and not DEFAULT_MAX_FRAME_SIZE <= value < 1 << 24:
+            raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE is {value}")
+    return found
+
+
+def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
+    """A RST_STREAM frame."""
+    return header(4, RST_STREAM, 0, stream_id) + NUMBER.pack(code)
+
+
+def goaway(last_stream_id: int, code: ErrorCode, message: str = "") -> bytes:
+    """A GOAWAY frame."""
+    payload = NUMBER.pack(last_stream_id) + NUMBER.pack(code) + message.encode()
+    return header(len(payload), GOAWAY, 0, 0) + payload
+
+
+def window_update(stream_id: int, increment: int) -> bytes:
+    """A WINDOW_UPDATE frame."""
+    return header(4, WINDOW_UPDATE, 0, stream_id) + NUMBER.pack(increment)
+
+
+def unpadded(payload: bytes, flags: int) -> bytes:
+    """The payload of DATA or HEADERS without its padding.
+
+    Raises:
+        ConnectionFailed: There is more padding than payload.
+    """
+    if not flags & PADDED:
+        return payload
+    if not payload or payload[0] >= len(payload):
+        raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "more padding than payload")
+    return payload[1 : len(payload) - payload[0]]

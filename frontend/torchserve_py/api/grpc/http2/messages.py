@@ -1,0 +1,98 @@
+"""gRPC's messages in the bytes of a stream: five bytes before each say whether it is compressed, and its length."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final
+
+from grpc import StatusCode
+
+PREFIX: Final = struct.Struct(">BI")
+#: What zlib takes for the windows of the encodings that gRPC has.
+_WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
+
+
+class BadMessage(Exception):
+    """A message that cannot be taken; the call ends with ``code``."""
+
+    def __init__(self, code: StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class MessageReader:
+    """Cuts what arrives into messages.
+
+    Args:
+        limit: How large a message may be (bytes).
+        encoding: How compressed ones are compressed.
+    """
+
+    __slots__ = ("_arrived", "_chunks", "_encoding", "_limit", "_needed")
+
+    def __init__(self, limit: int, encoding: str) -> None:
+        self._limit = limit
+        self._encoding = encoding
+        self._chunks: list[bytes] = []
+        self._arrived = 0
+        self._needed = PREFIX.size
+
+    @property
+    def is_between_messages(self) -> bool:
+        """Whether no message has begun that has not ended."""
+        return not self._arrived
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The messages that are complete with ``data``.
+
+        Raises:
+            BadMessage: There is one that is too large, or cannot be decompressed.
+        """
+        self._arrived += len(data)
+        if self._arrived < self._needed:
+            self._chunks.append(data)
+            return []
+        if self._chunks:
+            self._chunks.append(data)
+            data = b"".join(self._chunks)
+            self._chunks = []
+        messages = []
+        start, end = 0, len(data)
+        self._needed = PREFIX.size
+        while end - start >= PREFIX.size:
+            compressed, length = PREFIX.unpack_from(data, start)
+            if length > self._limit:
+                raise _too_large(length, self._limit)
+            if end - start < PREFIX.size + length:
+                self._needed = PREFIX.size + length
+                break
+            start += PREFIX.size
+            message = data[start : start + length]
+            messages.append(message if not compressed else self._decompress(message))
+            start += length
+        self._arrived = end - start
+        if self._arrived:
+            self._chunks.append(data[start:])
+        return messages
+
+    def _decompress(self, message: bytes) -> bytes:
+        bits = _WINDOW_BITS.get(self._encoding)
+        if bits is None:
+            raise BadMessage(
+                StatusCode.UNIMPLEMENTED, f"A message is compressed, and grpc-encoding is {self._encoding}."
+            )
+        decompressor = zlib.decompressobj(bits)
+        try:
+            plain = decompressor.decompress(message, self._limit + 1)
+        except zlib.error as error:
+            raise BadMessage(StatusCode.INTERNAL, f"A message cannot be decompressed: {error}") from error
+        if len(plain) > self._limit:
+            raise _too_large(len(plain), self._limit)
+        if not decompressor.eof:
+            raise BadMessage(StatusCode.INTERNAL, "A message cannot be decompressed: it is cut short.")
+        return plain
+
+
+def _too_large(size: int, limit: int) -> BadMessage:
+    return BadMessage(StatusCode.RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {limit})")

@@ -1,0 +1,23 @@
+"""What a server serves, and within which limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from grpc import RpcMethodHandler
+
+
+class Limits(NamedTuple):
+    """What clients may make a server hold: bytes of a message, calls of a connection, connections."""
+
+    message_size: int
+    streams: int
+    connections: int
+
+
+class Methods(NamedTuple):
+    """Handlers by path (``/package.Service/Method``), and the limits for their calls."""
+
+    handlers: Mapping[str, RpcMethodHandler[Any, Any]]
+    limits: Limits

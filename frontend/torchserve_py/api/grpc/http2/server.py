@@ -1,0 +1,129 @@
+"""The gRPC server: what it serves, where it listens, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+from grpc import RpcMethodHandler
+
+from torchserve_py.api.grpc.http2.connection import Connection
+from torchserve_py.api.grpc.http2.methods import Limits, Methods
+
+_BACKLOG: Final = 1024
+_TLS_HANDSHAKE_LIMIT: Final = 20.0  # seconds
+#: By how much the age of a connection varies, so that not all clients come back at once.
+_AGE_JITTER: Final = 0.1
+
+
+class Age(NamedTuple):
+    """How old a connection may become, and how long its calls may then go on (seconds; None: for ever)."""
+
+    limit: float | None
+    grace: float | None
+
+
+class _Service(Protocol):
+    def service_name(self) -> str | None: ...
+
+
+class Server:
+    """Serves handlers that were written for grpc.aio.
+
+    Args:
+        limits: What clients may make it hold.
+        age: Of its connections.
+    """
+
+    def __init__(self, limits: Limits, age: Age) -> None:
+        self._handlers: dict[str, RpcMethodHandler[Any, Any]] = {}
+        self._limits = limits
+        self._age = age
+        self._connections: set[Connection] = set()
+        self._timers: dict[Connection, asyncio.TimerHandle] = {}
+        self._listener: asyncio.Server | None = None
+        self._all_closed: asyncio.Future[None] | None = None
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, RpcMethodHandler[Any, Any]]) -> None:
+        """Serve the methods of a service, by their names; what generated code calls."""
+        for name, handler in handlers.items():
+            self._handlers[f"/{service}/{name}"] = handler
+
+    def add_generic_rpc_handlers(self, handlers: Iterable[_Service]) -> None:
+        """Nothing: generated code calls `add_registered_method_handlers` as well."""
+
+    async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
+        """Accept connections.
+
+        Args:
+            host: An address of this machine, or its name.
+            port: 0 for a free one.
+            context: With a certificate; None for no TLS.
+
+        Returns:
+            The port.
+
+        Raises:
+            OSError: Nothing can listen there.
+        """
+        if context is not None:
+            context.set_alpn_protocols(["h2"])
+        methods = Methods(self._handlers, self._limits)
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            lambda: Connection(methods, self._opened, self._closed),
+            sock=_bound(host, port),
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else _TLS_HANDSHAKE_LIMIT,
+            backlog=_BACKLOG,
+        )
+        number: int = self._listener.sockets[0].getsockname()[1]
+        return number
+
+    async def stop(self, grace: float) -> None:
+        """Accept nothing more; end the calls that are left after ``grace`` seconds."""
+        if self._listener is not None:
+            self._listener.close()
+        if not self._connections:
+            return
+        self._all_closed = asyncio.get_running_loop().create_future()
+        for connection in tuple(self._connections):
+            connection.finish()
+        await asyncio.wait([self._all_closed], timeout=grace)
+        for connection in tuple(self._connections):
+            connection.abort()
+        await self._all_closed
+
+    def _opened(self, connection: Connection) -> None:
+        self._connections.add(connection)
+        if len(self._connections) > self._limits.connections:
+            connection.abort()
+            return
+        if self._age.limit is not None:
+            delay = self._age.limit * random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)  # noqa: S311 (no secret)
+            self._timers[connection] = asyncio.get_running_loop().call_later(delay, self._retire, connection)
+
+    def _retire(self, connection: Connection) -> None:
+        connection.finish()
+        if self._age.grace is not None:
+            loop = asyncio.get_running_loop()
+            self._timers[connection] = loop.call_later(self._age.grace, connection.abort)
+
+    def _closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        timer = self._timers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+        if self._all_closed is not None and not self._connections and not self._all_closed.done():
+            self._all_closed.set_result(None)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket at the first address that ``host`` has; that of every IPv6 address takes IPv4 as well."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    both = family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server(address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both)

@@ -1,0 +1,134 @@
+"""What leaves on one stream: headers, data as far as flow control lets it, trailers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from torchserve_py.api.grpc.http2.frames import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    header,
+)
+
+#: Whoever writes waits while more than this waits to leave …
+_HIGH_WATER: Final = 65_536
+#: … until no more than this is left (bytes).
+_LOW_WATER: Final = 16_384
+
+
+class Stream:
+    """The sending half of a stream.
+
+    Args:
+        stream_id: Its number.
+        window: How many bytes of data the peer takes.
+    """
+
+    __slots__ = ("_chunks", "_drained", "_head", "_trailers", "has_ended", "id", "pending", "window")
+
+    def __init__(self, stream_id: int, window: int) -> None:
+        self.id = stream_id
+        self.window = window
+        #: How many bytes of data wait to leave.
+        self.pending = 0
+        #: Whether the trailers have left.
+        self.has_ended = False
+        self._head: bytes | None = None
+        self._chunks: deque[bytes] = deque()
+        self._trailers: bytes | None = None
+        self._drained: asyncio.Future[None] | None = None
+
+    def send_head(self, block: bytes) -> None:
+        """Send headers; they come first."""
+        self._head = block
+
+    def send(self, data: bytes) -> None:
+        """Send data."""
+        self._chunks.append(data)
+        self.pending += len(data)
+
+    def end(self, block: bytes) -> None:
+        """Send trailers behind everything else."""
+        self._trailers = block
+
+    def discard(self) -> None:
+        """Forget the data that has not left."""
+        self._chunks.clear()
+        self.pending = 0
+        self._wake()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits to leave that nothing should be added."""
+        return self.pending > _HIGH_WATER
+
+    async def drained(self) -> None:
+        """Wait until there is room."""
+        if self.pending > _LOW_WATER:
+            if self._drained is None:
+                self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._drained)
+
+    def emit(self, out: list[bytes], allowance: int, max_frame: int) -> int:
+        """Append what may leave to ``out``; return how many bytes of data that are, of the ``allowance``."""
+        if self._head is not None:
+            _emit_headers(out, self.id, self._head, 0, max_frame)
+            self._head = None
+        used = 0
+        if self.pending:
+            used = min(self.pending, allowance, self.window)
+            self.window -= used
+            self.pending -= used
+            self._emit_data(out, used, max_frame)
+            if self.pending <= _LOW_WATER:
+                self._wake()
+        if self._trailers is not None and not self.pending:
+            _emit_headers(out, self.id, self._trailers, END_STREAM, max_frame)
+            self._trailers = None
+            self.has_ended = True
+        return used
+
+    def _emit_data(self, out: list[bytes], size: int, max_frame: int) -> None:
+        """Move the first ``size`` bytes, in as few frames as there can be."""
+        chunks = self._chunks
+        while size:
+            left = length = min(size, max_frame)
+            out.append(header(length, DATA, 0, self.id))
+            while left:
+                chunk = chunks.popleft()
+                if len(chunk) > left:
+                    chunks.appendleft(chunk[left:])
+                    chunk = chunk[:left]
+                out.append(chunk)
+                left -= len(chunk)
+            size -= length
+
+    def _wake(self) -> None:
+        if self._drained is not None:
+            if not self._drained.done():
+                self._drained.set_result(None)
+            self._drained = None
+
+
+def _emit_headers(out: list[bytes], stream_id: int, block: bytes, flags: int, max_frame: int) -> None:
+    if len(block) <= max_frame:
+        out.append(header(len(block), HEADERS, END_HEADERS | flags, stream_id))
+        out.append(block)
+        return
+    kind = HEADERS
+    for start in range(0, len(block), max_frame):
+        piece = block[start : start + max_frame]
+        last = END_HEADERS if start + max_frame >= len(block) else 0
+        out.append(header(len(piece), kind, flags | last, stream_id))
+        out.append(piece)
+        kind, flags = CONTINUATION, 0
+
+
+def whole_response(stream_id: int, block: bytes) -> bytes:
+    """A response that is nothing but a (small) header block."""
+    return header(len(block), HEADERS, END_HEADERS | END_STREAM, stream_id) + block

@@ -1,0 +1,140 @@
+"""A server of this package's own, with one service whose methods take and give plain bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+from torchserve_py.api.grpc.http2.methods import Limits
+from torchserve_py.api.grpc.http2.server import Age, Server
+
+SERVICE = "test.Service"
+LIMITS = Limits(message_size=4 << 20, streams=100, connections=10)
+
+
+class Methods:
+    """The handlers, and what they saw."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.cancelled = 0
+        self.written = 0
+        self.is_held_up = False
+
+    async def echo(self, request: bytes, context: Any) -> bytes:
+        """Unary."""
+        return request
+
+    async def tell(self, request: bytes, context: Any) -> bytes:
+        """Metadata there and back."""
+        await context.send_initial_metadata((("first", "1"), ("raw-bin", b"\0\xff")))
+        context.set_trailing_metadata((("last", "2"),))
+        return repr((sorted(context.invocation_metadata()), context.peer(), context.time_remaining())).encode()
+
+    async def count(self, request: bytes, context: Any) -> None:
+        """As many messages of a size as the request says."""
+        number, size = map(int, request.split())
+        for _ in range(number):
+            held_up = asyncio.get_running_loop().call_later(1, setattr, self, "is_held_up", True)
+            await context.write(b"x" * size)
+            held_up.cancel()
+            self.written += 1
+
+    async def generate(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        """The letters of the request."""
+        for letter in request:
+            yield bytes((letter,))
+
+    async def talk(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """Each message back."""
+        async for request in requests:
+            yield request
+
+    async def total(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
+        """The size of all messages together."""
+        return b"%d" % sum([len(request) async for request in requests])
+
+    async def wait(self, request: bytes, context: Any) -> bytes:
+        """For ever."""
+        self.running += 1
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+        return b""
+
+    async def refuse(self, request: bytes, context: Any) -> bytes:
+        """An error, as the request says."""
+        await context.abort(grpc.StatusCode.NOT_FOUND, request.decode(), (("cause", "test"),))
+        return b""
+
+    async def raise_(self, request: bytes, context: Any) -> bytes:
+        """What a handler with a bug does."""
+        raise ValueError("a bug")
+
+
+def handlers(methods: Methods) -> dict[str, Any]:
+    """As gRPC names them."""
+    return {
+        "Echo": grpc.unary_unary_rpc_method_handler(methods.echo),
+        "Tell": grpc.unary_unary_rpc_method_handler(methods.tell),
+        "Count": grpc.unary_stream_rpc_method_handler(methods.count),
+        "Generate": grpc.unary_stream_rpc_method_handler(methods.generate),
+        "Talk": grpc.stream_stream_rpc_method_handler(methods.talk),
+        "Total": grpc.stream_unary_rpc_method_handler(methods.total),
+        "Wait": grpc.unary_unary_rpc_method_handler(methods.wait),
+        "Refuse": grpc.unary_unary_rpc_method_handler(methods.refuse),
+        "Raise": grpc.unary_unary_rpc_method_handler(methods.raise_),
+    }
+
+
+class Running:
+    """A server that listens."""
+
+    def __init__(self, server: Server, methods: Methods, port: int) -> None:
+        self.server = server
+        self.methods = methods
+        self.port = port
+
+    def channel(self, **options: Any) -> aio.Channel:
+        """A client of it."""
+        return aio.insecure_channel(f"127.0.0.1:{self.port}", options=tuple(options.items()))
+
+    async def until(self, **values: int | bool) -> None:
+        """Wait for the handlers to have seen something."""
+        async with asyncio.timeout(20):
+            while any(getattr(self.methods, name) != value for name, value in values.items()):
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture(autouse=True)
+async def deadline() -> AsyncIterator[None]:
+    """No test waits for ever."""
+    async with asyncio.timeout(30):
+        yield
+
+
+async def start(age: Age = Age(None, None), limits: Limits = LIMITS) -> Running:  # noqa: B008 (immutable)
+    """A server."""
+    methods = Methods()
+    server = Server(limits, age)
+    server.add_registered_method_handlers(SERVICE, handlers(methods))
+    return Running(server, methods, await server.listen("127.0.0.1", 0, None))
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Running]:
+    """A server that ends with the test."""
+    each = await start()
+    yield each
+    with suppress(asyncio.CancelledError):
+        await each.server.stop(0)

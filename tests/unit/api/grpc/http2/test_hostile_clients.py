@@ -1,0 +1,265 @@
+"""What clients that break the rules of HTTP/2 get, frame by frame; others must notice nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+
+import pytest
+from hpack import Encoder
+from tests.unit.api.grpc.http2.conftest import LIMITS, Running, start
+
+from torchserve_py.api.grpc.http2 import frames
+from torchserve_py.api.grpc.http2.frames import ErrorCode
+
+HEADERS = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", "/test.Service/Wait"),
+    (":authority", "localhost"),
+    ("content-type", "application/grpc"),
+    ("te", "trailers"),
+]
+MESSAGE = b"\0\0\0\0\1x"
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    return frames.header(len(payload), kind, flags, stream_id) + payload
+
+
+class RawClient:
+    """Sends bytes, and takes frames apart."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.encoder = Encoder()
+
+    def send(self, *data: bytes) -> None:
+        self.writer.write(b"".join(data))
+
+    def begin(self, *data: bytes) -> None:
+        """The client's hello, and more."""
+        self.send(frames.PREFACE, frames.settings({}), *data)
+
+    def request(self, stream_id: int, flags: int = 0, headers: list[tuple[str, str]] = HEADERS) -> bytes:
+        return frame(frames.HEADERS, frames.END_HEADERS | flags, stream_id, self.encoder.encode(headers))
+
+    async def frame(self) -> tuple[int, int, int, bytes]:
+        length, kind, flags, stream_id = frames.parse_header(await self.reader.readexactly(9), 0)
+        return kind, flags, stream_id, await self.reader.readexactly(length)
+
+    async def until(self, kind: int) -> tuple[int, int, bytes]:
+        """The next frame of a kind, without its kind."""
+        while True:
+            found, *rest = await self.frame()
+            if found == kind:
+                return rest[0], rest[1], rest[2]  # type: ignore[return-value]
+
+    async def goaway(self) -> ErrorCode:
+        """Why the server hangs up; it must do so."""
+        _, _, payload = await self.until(frames.GOAWAY)
+        while await self.reader.read(4096):
+            pass
+        return ErrorCode(struct.unpack_from(">I", payload, 4)[0])
+
+    async def reset(self) -> tuple[int, ErrorCode]:
+        """The next stream that the server resets, and why."""
+        _, stream_id, payload = await self.until(frames.RST_STREAM)
+        return stream_id, ErrorCode(struct.unpack(">I", payload)[0])
+
+    async def answers_pings(self) -> None:
+        self.send(frame(frames.PING, 0, 0, b"12345678"))
+        flags, _, payload = await self.until(frames.PING)
+        assert (flags, payload) == (frames.ACK, b"12345678")
+
+
+@pytest.fixture
+async def client(running: Running) -> AsyncIterator[RawClient]:
+    each = RawClient(*await asyncio.open_connection("127.0.0.1", running.port))
+    yield each
+    each.writer.close()
+    async with running.channel() as channel:  # others notice nothing
+        assert await channel.unary_unary("/test.Service/Echo")(b"x") == b"x"
+
+
+async def test_what_is_no_http_2(client: RawClient) -> None:
+    client.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert await client.goaway() is ErrorCode.PROTOCOL_ERROR
+
+
+async def test_the_preface_byte_by_byte(client: RawClient) -> None:
+    for byte in frames.PREFACE + frames.settings({}):
+        client.send(bytes((byte,)))
+        await client.writer.drain()
+    await client.answers_pings()
+
+
+async def test_settings_come_first(client: RawClient) -> None:
+    client.send(frames.PREFACE, frame(frames.PING, 0, 0, b"12345678"))
+    assert await client.goaway() is ErrorCode.PROTOCOL_ERROR
+
+
+BIG = frames.MAX_WINDOW
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (frames.header(65_537, frames.DATA, 0, 1), ErrorCode.FRAME_SIZE_ERROR),
+        (frame(frames.DATA, 0, 0, b"x"), ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.DATA, 0, 1, b"x"), ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.HEADERS, frames.END_HEADERS, 0, b"\x82"), ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.HEADERS, frames.END_HEADERS, 2, b"\x82"), ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.HEADERS, frames.END_HEADERS, 1, b"\xff\xff\xff"), ErrorCode.COMPRESSION_ERROR),
+        (frame(frames.HEADERS, frames.END_HEADERS | frames.PADDED, 1, b"\x09\x82"), ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.HEADERS, frames.END_HEADERS | frames.HAS_PRIORITY, 1, b"\0\0"), ErrorCode.FRAME_SIZE_ERROR),
+        (frame(frames.HEADERS, 0, 1, b"\x82") + frame(frames.PING, 0, 0, b"12345678"), ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.HEADERS, 0, 1) + frame(frames.CONTINUATION, 0, 3), ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.CONTINUATION, frames.END_HEADERS, 1, b"\x82"), ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.PUSH_PROMISE, 0, 1, b"\0\0\0\2"), ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.RST_STREAM, 0, 1, b"\0\0\0\0"), ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.RST_STREAM, 0, 1, b"\0"), ErrorCode.FRAME_SIZE_ERROR),
+        (frame(frames.SETTINGS, 0, 1), ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.SETTINGS, 0, 0, b"\0"), ErrorCode.FRAME_SIZE_ERROR),
+        (frame(frames.SETTINGS, frames.ACK, 0, b"\0" * 6), ErrorCode.FRAME_SIZE_ERROR),
+        (frames.settings({frames.ENABLE_PUSH: 2}), ErrorCode.PROTOCOL_ERROR),
+        (frames.settings({frames.INITIAL_WINDOW_SIZE: BIG + 1}), ErrorCode.FLOW_CONTROL_ERROR),
+        (frames.settings({frames.MAX_FRAME_SIZE: 1}), ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.PING, 0, 0, b"1"), ErrorCode.FRAME_SIZE_ERROR),
+        (frame(frames.PING, 0, 1, b"12345678"), ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.GOAWAY, 0, 1, b"\0" * 8), ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.GOAWAY, 0, 0, b"\0"), ErrorCode.FRAME_SIZE_ERROR),
+        (frames.window_update(0, 0), ErrorCode.PROTOCOL_ERROR),
+        (frames.window_update(0, BIG), ErrorCode.FLOW_CONTROL_ERROR),
+        (frames.window_update(1, 1), ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.WINDOW_UPDATE, 0, 0, b"\0"), ErrorCode.FRAME_SIZE_ERROR),
+        (frame(frames.PRIORITY, 0, 0, b"\0" * 5), ErrorCode.PROTOCOL_ERROR),
+    ],
+)
+async def test_what_ends_the_connection(client: RawClient, sent: bytes, code: ErrorCode) -> None:
+    client.begin(sent)
+    assert await client.goaway() is code
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ([(":method", "POST"), (":scheme", "http")], ErrorCode.PROTOCOL_ERROR),
+        ([*HEADERS, (":path", "/again")], ErrorCode.PROTOCOL_ERROR),
+        ([*HEADERS, (":new", "x")], ErrorCode.PROTOCOL_ERROR),
+        ([*HEADERS, ("Upper", "x")], ErrorCode.PROTOCOL_ERROR),
+        ([*HEADERS, ("transfer-encoding", "chunked")], ErrorCode.PROTOCOL_ERROR),
+        ([*HEADERS, ("name", "line\r\nbreak")], ErrorCode.PROTOCOL_ERROR),
+        ([*HEADERS, ("grpc-timeout", "soon")], ErrorCode.PROTOCOL_ERROR),
+    ],
+)
+async def test_headers_that_end_the_stream(client: RawClient, headers: list[tuple[str, str]], code: ErrorCode) -> None:
+    client.begin(client.request(1, headers=headers))
+    assert await client.reset() == (1, code)
+    await client.answers_pings()
+
+
+async def test_what_is_no_grpc_call(client: RawClient) -> None:
+    client.begin(client.request(1, frames.END_STREAM, [*HEADERS[:4], ("content-type", "text/plain")]))
+    flags, stream_id, block = await client.until(frames.HEADERS)
+    assert flags & frames.END_STREAM
+    assert (stream_id, b"415" in block) == (1, True)
+
+
+async def test_more_data_than_the_window_of_a_stream(client: RawClient, running: Running) -> None:
+    talk = [*HEADERS[:2], (":path", "/test.Service/Wait"), *HEADERS[3:]]
+    client.begin(client.request(1, headers=talk), frame(frames.DATA, 0, 1, MESSAGE))
+    for _ in range(17):  # messages that a unary method does not take
+        client.send(frame(frames.DATA, 0, 1, (b"\0\0\0\0\0" * 13_107)))
+    assert await client.reset() == (1, ErrorCode.FLOW_CONTROL_ERROR)
+    await client.answers_pings()
+
+
+async def test_data_after_the_end_of_a_stream(client: RawClient, running: Running) -> None:
+    client.begin(client.request(1), frame(frames.DATA, frames.END_STREAM, 1, MESSAGE))
+    await running.until(running=1)
+    client.send(frame(frames.DATA, 0, 1, MESSAGE))
+    assert await client.reset() == (1, ErrorCode.STREAM_CLOSED)
+    await running.until(running=0)
+
+
+async def test_a_stream_id_that_was_used(client: RawClient) -> None:
+    client.begin(client.request(5, frames.END_STREAM), client.request(3, frames.END_STREAM))
+    assert await client.goaway() is ErrorCode.STREAM_CLOSED
+
+
+async def test_more_streams_than_the_limit(client: RawClient, running: Running) -> None:
+    client.begin(*(client.request(1 + 2 * number) for number in range(LIMITS.streams + 1)))
+    assert await client.reset() == (1 + 2 * LIMITS.streams, ErrorCode.REFUSED_STREAM)
+    await client.answers_pings()
+
+
+async def test_headers_that_never_end(client: RawClient) -> None:
+    client.begin(frame(frames.HEADERS, 0, 1, b"\x82"))
+    for _ in range(5):
+        client.send(frame(frames.CONTINUATION, 0, 1, b"\x82" * 16_000))
+    assert await client.goaway() is ErrorCode.ENHANCE_YOUR_CALM
+
+
+async def test_headers_that_unpack_to_very_much(client: RawClient) -> None:
+    client.begin(client.request(1, headers=[*HEADERS, ("large", "x" * 4000)]))
+    block = b"\xbe" * 1000  # the newest of the table, again and again
+    client.send(frame(frames.HEADERS, frames.END_HEADERS, 3, block))
+    assert await client.goaway() is ErrorCode.ENHANCE_YOUR_CALM
+
+
+async def test_opening_and_resetting_again_and_again(client: RawClient, running: Running) -> None:
+    client.begin()
+    for number in range(1000):
+        stream_id = 1 + 2 * number
+        client.send(client.request(stream_id), frame(frames.DATA, frames.END_STREAM, stream_id, MESSAGE))
+        client.send(frames.rst_stream(stream_id, ErrorCode.CANCEL))
+        await client.writer.drain()
+    await client.answers_pings()
+    await running.until(running=0)
+
+
+async def test_pings_whose_answers_nobody_reads(client: RawClient) -> None:
+    client.begin()
+    client.writer.transport.set_write_buffer_limits(1 << 16)  # type: ignore[attr-defined]
+    pings = frame(frames.PING, 0, 0, b"12345678") * 10_000
+    with pytest.raises(ConnectionError):
+        while True:
+            client.send(pings)
+            await client.writer.drain()
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+
+
+async def test_a_client_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchserve_py.api.grpc.http2.connection._GREETING_LIMIT", 0.05)
+    running = await start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+    while await reader.read(100):
+        pass
+    writer.close()
+    await running.server.stop(0)
+
+
+async def test_more_connections_than_the_limit() -> None:
+    running = await start()
+    opened = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(LIMITS.connections)]
+    for reader, _ in opened:
+        await reader.readexactly(9)
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+    try:
+        assert await reader.read() == b""
+    except ConnectionResetError:
+        pass
+    for _, each in [*opened, (reader, writer)]:
+        each.close()
+    await running.server.stop(0)
+
+
+async def test_unknown_frames_and_priorities_are_ignored(client: RawClient, running: Running) -> None:
+    client.begin(frame(77, 255, 0, b"what"), frame(frames.PRIORITY, 0, 3, b"\0\0\0\1\0"))
+    client.send(client.request(5), frame(frames.DATA, frames.END_STREAM | frames.PADDED, 5, b"\2" + MESSAGE + b"\0\0"))
+    await running.until(running=1)
+    client.send(frames.rst_stream(5, ErrorCode.CANCEL))
+    await running.until(running=0, cancelled=1)
