@@ -143,9 +143,9 @@ class InferenceDoor:
     def _with_sequence(self, sequence: SequenceRequest, headers: Sequence[Sequence[str]]) -> Headers:
         """The id goes back to the client, who may not have chosen it; a handler that sets it itself wins."""
         name = self._sequences.id_name
-        lowered = name.lower()
-        if any(set_name.lower() == lowered for set_name, _ in headers):
-            return headers
+        for set_name, _ in headers:
+            if set_name == name or set_name.lower() == name.lower():
+                return headers
         return (*headers, (name, sequence.id))
 
 

@@ -13,6 +13,7 @@ on its way).
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import re
@@ -226,7 +227,7 @@ class Responses:
         opening = self._opening_lines.get((status, keep_alive)) if not reason else None
         if opening is None:
             opening = self._opening(status, keep_alive, reason)
-        lines = "".join([_line(name, value) for name, value in headers if name.lower() not in _SERVER_HEADERS])
+        lines = "".join([_line(name, value) for name, value in headers])
         second = int(time.time())
         if second != self._date_second:
             self._date_second = second
@@ -310,11 +311,19 @@ def _failure_message(failure: Failure) -> tuple[bytes, list[tuple[str, str]]]:
 
 
 def _line(name: str, value: str) -> str:
+    """The line of a header; nothing for one that the server alone sets."""
+    if not value.isprintable() and _CONTROL_CHARACTER.search(value):
+        raise _handler_mistake(f"the response header {name}: its value {value!r} holds a control character")
+    beginning = _beginning(name)
+    return f"{beginning}{value}\r\n" if beginning else ""
+
+
+@functools.lru_cache(maxsize=256)
+def _beginning(name: str) -> str:
+    """What comes before a header's value; nothing for a header that the server alone sets. There are few names."""
     if not _HEADER_NAME.fullmatch(name):
         raise _handler_mistake(f"the response header name {name!r}: it is empty or holds a character that HTTP forbids")
-    if _CONTROL_CHARACTER.search(value):
-        raise _handler_mistake(f"the response header {name}: its value {value!r} holds a control character")
-    return f"{name}: {value}\r\n"
+    return "" if name.lower() in _SERVER_HEADERS else f"{name}: "
 
 
 def _handler_mistake(what: str) -> DoorError:
