@@ -119,8 +119,8 @@ def _complete(artifacts: Artifacts) -> None:
     contract = contract_of(artifacts.top_names)
     if contract == TORCHSERVE:
         raise PackError(
-            "No handler is given. Name one with --handler, or give with --extra-files the folder of a Truss (config.yaml)"
-            " or of an MLServer model (model-settings.json)."
+            "No handler is given. Name one with --handler, or give with --extra-files the folder of a Truss, with its"
+            " config.yaml, or of an MLServer model, with its model-settings.json."
         )
     if contract == TRUSS:
         from torchserve_py.archive.truss_packages import add_external_packages  # with a YAML parser, which few need
