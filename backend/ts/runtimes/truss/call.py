@@ -217,7 +217,7 @@ class Call:
             self._reply.part(200, headers, self._form.encode_chunk(chunk))
 
         try:
-            await pull(chunks, send, self._client, gap=gap, may_ask=endpoint.takes_request)
+            await pull(chunks, send, self._client, gap=gap, may_ask=self._may_ask(endpoint))
             if not self._client.left:
                 self._reply.end(200, headers)
         except GapTooLong:
@@ -230,6 +230,10 @@ class Call:
             await close(chunks)
         if self._client.left:
             raise ClientLeft
+
+    def _may_ask(self, endpoint: Endpoint) -> bool:
+        """Whether the model has the request, and its owner leaves it to the model to look after the client."""
+        return endpoint.takes_request and not self._model.options.cancel_on_disconnect
 
     def _stream_failed(self, problem: Problem) -> None:
         if self._reply.begun and self._model.options.ends_failed_streams:
@@ -245,7 +249,7 @@ class Call:
             pieces.append(bytes(chunk) if isinstance(chunk, bytes | bytearray | memoryview) else str(chunk).encode())
 
         try:
-            await pull(chunks, add, self._client, gap=None, may_ask=endpoint.takes_request)
+            await pull(chunks, add, self._client, gap=None, may_ask=self._may_ask(endpoint))
             if not self._client.left:
                 return b"".join(pieces).decode()
         except BaseException as error:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from ts.runtimes.truss.config import Options, TrussConfig
 from ts.runtimes.truss.description import Description
 from ts.runtimes.truss.slots import Slots
-from ts.runtimes.truss.threads import Threads
-
-#: As many as a worker has requests at once, unless its concurrency target is higher than the default.
-_MOST_THREADS: Final = 1024
+from ts.runtimes.truss.threads import MOST_THREADS, Threads
 
 
 class ServedModel:
@@ -52,7 +48,7 @@ class ServedModel:
         self.slots = Slots(config.predict_concurrency)
         self.alias_slots = Slots(options.alias_concurrency) if options.alias_concurrency else None
         self.predict_threads = Threads("predict", config.predict_concurrency)
-        self.threads = Threads("step", _MOST_THREADS)
+        self.threads = Threads("step", MOST_THREADS)
         self.probe_threads = Threads("probe", 1)
 
     def close(self) -> None:

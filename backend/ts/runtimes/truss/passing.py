@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import anyio.to_thread
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message
 
@@ -17,6 +18,7 @@ from ts.runtimes.truss.client import Client
 from ts.runtimes.truss.reply import Reply
 from ts.runtimes.truss.request import ModelRequest, disconnected
 from ts.runtimes.truss.slots import Slot
+from ts.runtimes.truss.threads import MOST_THREADS
 
 #: Headers of the message's framing, which is the server's.
 _FRAMING = frozenset((b"content-length", b"transfer-encoding", b"connection"))
@@ -30,6 +32,8 @@ async def pass_on(response: Response, request: ModelRequest, client: Client, rep
         Exception: Whatever its body raises.
     """
     answer = _PassedOn(client, reply, slot)
+    # Starlette reads plain iterators in threads of anyio, of which there are 40 unless somebody says otherwise.
+    anyio.to_thread.current_default_thread_limiter().total_tokens = MOST_THREADS
     limit = asyncio.timeout(None)
 
     def stop() -> None:

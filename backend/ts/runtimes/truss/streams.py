@@ -100,7 +100,7 @@ async def pull(
         take: Called at once for each chunk.
         client: Who they are for.
         gap: The longest time in seconds that the model may take for a chunk; None for any.
-        may_ask: Whether the model was given the request, and so may ask whether the client has left.
+        may_ask: Whether the model may ask whether the client has left, and is to be given time for it.
 
     Raises:
         GapTooLong: It took longer.
@@ -138,6 +138,6 @@ async def close(chunks: Chunks) -> None:
 
 
 def _patience(client: Client, *, may_ask: bool) -> float:
-    if client.was_asked_for:
-        return _PATIENCE_WITH_POLLING
-    return _PATIENCE if may_ask else 0.0
+    if not may_ask:
+        return 0.0
+    return _PATIENCE_WITH_POLLING if client.was_asked_for else _PATIENCE

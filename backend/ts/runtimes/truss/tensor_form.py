@@ -15,7 +15,7 @@ from ts.open_inference.receive import Received, receive
 from ts.open_inference.tensors import flat_list
 from ts.open_inference.types import InferenceResponse, Tensor
 from ts.protocol.frames import Buffer
-from ts.protocol.messages import OPEN_INFERENCE_REST, InferRow, ResultRow
+from ts.protocol.messages import InferRow, ResultRow
 from ts.runtimes.errors import Failure
 from ts.runtimes.truss.answers import CLIENT_ERROR, SERVER_ERROR, Answer, Headers, Problem
 from ts.runtimes.truss.forms import told_row
@@ -70,8 +70,8 @@ class TensorForm:
         return self.encode(chunk).body
 
     def gathers(self) -> bool:
-        """Whether the client takes one response only: over REST, unless it asked for a stream."""
-        return self._row[4] == OPEN_INFERENCE_REST and pseudo_header(self._row, ":endpoint") not in _STREAMING
+        """Whether the client takes one response only: it has not asked for a stream."""
+        return pseudo_header(self._row, ":endpoint") not in _STREAMING
 
     def problem_row(self, job_id: str, problem: Problem) -> ResultRow:
         """Return an error that the door tells in the protocol's shape."""

@@ -10,7 +10,10 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
+
+#: As many as a worker has requests at once, unless its concurrency target is higher than the default.
+MOST_THREADS: Final = 1024
 
 P = ParamSpec("P")
 T = TypeVar("T")

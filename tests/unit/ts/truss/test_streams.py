@@ -364,6 +364,17 @@ async def test_a_model_that_could_ask_and_does_not_has_its_generator_closed_afte
     assert frontend.model.closed
 
 
+async def test_a_model_that_asks_is_closed_at_once_where_its_owner_chose_so(serve: Serve) -> None:
+    model = Polling()
+    frontend = serve(model, options=Options(cancel_on_disconnect=True))
+    job = frontend.infer("between_chunks")
+    await job.parts(1)
+    job.leave()
+    assert (await job.answer()).rows[-1][2] == 499
+    assert model.steps == []
+    assert frontend.served.slots.free == 1
+
+
 class Post:
     def predict(self, inputs: Any) -> Any:
         if inputs == "generator":
@@ -424,6 +435,27 @@ async def test_a_streaming_response_is_passed_on(serve: Serve) -> None:
     assert (failing.chunks, failing.error) == ([b"0", b"1"], "Internal Server Error (in model/chainlet).")
     assert (await ask(frontend, "events_that_fail_first")).problem[:2] == (500, "600")
     assert frontend.served.slots.free == 1
+
+
+async def test_more_responses_of_plain_iterators_than_anyio_has_threads(serve: Serve) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.inside = 0
+            self.gate = threading.Event()
+
+        async def predict(self, inputs: Any) -> Any:
+            return StreamingResponse(self.chunks())
+
+        def chunks(self) -> Iterator[str]:
+            self.inside += 1
+            assert self.gate.wait(DEADLINE)
+            yield "a"
+
+    frontend = serve(Model(), predict_concurrency=60)
+    jobs = [frontend.infer() for _ in range(60)]
+    await frontend.until(lambda: frontend.model.inside == 60)
+    frontend.model.gate.set()
+    assert [(await job.answer()).body for job in jobs] == [b"a"] * 60
 
 
 async def test_what_is_too_large_for_a_row(serve: Serve) -> None:
