@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
+from torchserve_py.descriptors import raise_descriptor_limit
 from torchserve_py.flags import parse_flags
 from torchserve_py.log_config import LogConfigError
 from torchserve_py.logs import configure_logging
@@ -180,6 +181,7 @@ async def _until_signal(
 
 def run(settings: Settings) -> int:
     """Run a server to its end and return the exit status."""
+    raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings))

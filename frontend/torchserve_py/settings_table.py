@@ -230,6 +230,23 @@ class Settings:
     job_queue_size: int = _setting(kinds.integer(1), 100, "requests that may wait for one model version")
     max_request_size: int = _setting(kinds.integer(1), 6553500, "bytes that a request body may have")
     max_response_size: int = _setting(kinds.integer(1), 6553500, "bytes that a worker's response may have")
+    max_connections: int = _setting(
+        kinds.integer(1),
+        32768,
+        "connections that one listener holds at once; three quarters of the file descriptors, where those are fewer",
+    )
+    max_connections_per_client: int | None = _setting(
+        kinds.integer(1),
+        None,
+        "how many of them may come from one IP address; set it only where clients come without a proxy before them",
+        default_text="unlimited",
+    )
+    grpc_max_concurrent_streams: int = _setting(
+        kinds.integer(1), 1000, "calls that one gRPC connection may have open at once; further ones wait at the client"
+    )
+    request_head_timeout: float = _setting(
+        kinds.positive_number, 60.0, "seconds that the head of an HTTP request may take from its first byte on"
+    )
     stream_buffer_size: int = _setting(
         kinds.integer(1), 1048576, "bytes that the server holds for one slow reader of a streamed response"
     )

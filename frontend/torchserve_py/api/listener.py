@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
 
 from torchserve_py.addresses import Address
-from torchserve_py.api.access_log import LOGGER_NAME, AccessLog
 from torchserve_py.api.api_description import DescriptionDoor
-from torchserve_py.api.errors import Failure, invalid_message, request_timeout
+from torchserve_py.api.connections import Connection, ConnectionLimits
 from torchserve_py.api.health import HealthDoor
 from torchserve_py.api.inference import InferenceDoor
 from torchserve_py.api.management import ManagementDoor
@@ -45,15 +43,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: TorchServe's limits; it counts 8192 bytes for all headers together, here they are for each of at most 128.
-_MAX_REQUEST_LINE: Final = 4096
-_MAX_HEADER: Final = 8192
-#: Idle connections stay open longer than the proxies in use keep theirs (up to 600 s), or those meet closed ones.
-_KEEP_ALIVE_SECONDS: Final = 620.0
-#: How long the head of a request may take from its first bytes on, so that half a head holds no connection open.
-_HEAD_SECONDS: Final = 60.0
-#: How long the rest of a refused body is read and dropped, so that the client sees the refusal and no reset connection.
-_LINGER_SECONDS: Final = 1.0
 _BACKLOG: Final = 1024
 #: How long answers that are being written may take when the doors close.
 _CLOSE_SECONDS: Final = 5.0
@@ -63,77 +52,6 @@ class ListenError(OSError):
     """The server cannot listen where it is told to; the message names the address and its setting."""
 
 
-class _Connection(web.RequestHandler):
-    """aiohttp's connection, with TorchServe's answer to what is no HTTP request, and a time limit for heads."""
-
-    __slots__ = ("_awaited_head", "_head_timer", "_responses")
-
-    def __init__(self, manager: web.Server, responses: Responses, *, access_log: bool) -> None:
-        super().__init__(
-            manager,
-            loop=asyncio.get_running_loop(),
-            keepalive_timeout=_KEEP_ALIVE_SECONDS,
-            max_line_size=_MAX_REQUEST_LINE,
-            max_field_size=_MAX_HEADER,
-            lingering_time=_LINGER_SECONDS,
-            auto_decompress=False,  # handlers get the body as it was sent
-            access_log_class=AccessLog,
-            access_log=logging.getLogger(LOGGER_NAME) if access_log else None,  # type: ignore[arg-type]
-        )
-        self._responses = responses
-        #: What aiohttp waits with for the rest of a head that has begun to arrive, and when that wait ends.
-        self._awaited_head: asyncio.Future[None] | None = None
-        self._head_timer: asyncio.TimerHandle | None = None
-
-    def data_received(self, data: bytes) -> None:
-        """Take bytes; those that leave aiohttp waiting are the beginning of a head."""
-        super().data_received(data)
-        waiter = self._waiter
-        if waiter is not None and waiter is not self._awaited_head and not waiter.done():
-            self._stop_head_timer()
-            self._awaited_head = waiter
-            self._head_timer = asyncio.get_running_loop().call_later(_HEAD_SECONDS, self._refuse_slow_head)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """The client is gone."""
-        self._stop_head_timer()
-        super().connection_lost(exc)
-
-    def _stop_head_timer(self) -> None:
-        self._awaited_head = None
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _refuse_slow_head(self) -> None:
-        waiter = self._awaited_head
-        self._stop_head_timer()
-        if waiter is None or waiter.done() or self.transport is None:
-            return  # the head came in time
-        failure = request_timeout(f"The head of the request did not arrive within {_HEAD_SECONDS:g} seconds.").failure
-        self._responses.refuse_connection(self.transport, failure)
-        self.force_close()
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Answer a request that could not be parsed. (Doors handle their own errors, so that there is no other.)"""
-        logger.debug("Refused a request: %s", message, exc_info=exc)
-        return self._responses.send_failure_now(request, _failure_of_message(exc))
-
-
-def _failure_of_message(error: BaseException | None) -> Failure:
-    if isinstance(error, LineTooLong):
-        limits = f"The request line may have {_MAX_REQUEST_LINE} bytes, a header {_MAX_HEADER}."
-        return invalid_message(limits)
-    # The first line of the parser's message says what is wrong; those behind it quote the client's bytes.
-    return invalid_message(str(getattr(error, "message", "")).partition("\n")[0].rstrip(": "))
-
-
 class _Listener(web.Server):
     """All connections of one address."""
 
@@ -141,16 +59,16 @@ class _Listener(web.Server):
         self,
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
         responses: Responses,
-        *,
-        access_log: bool,
+        settings: Settings,
     ) -> None:
         super().__init__(handler, handler_cancellation=True)
         self._responses = responses
-        self._access_log = access_log
+        self._settings = settings
+        self.limits = ConnectionLimits(settings.max_connections, settings.max_connections_per_client)
 
-    def __call__(self) -> _Connection:
+    def __call__(self) -> Connection:
         """The protocol of a new connection."""
-        return _Connection(self, self._responses, access_log=self._access_log)
+        return Connection(self, self._responses, self.limits, self._settings)
 
 
 class _Server(Protocol):
@@ -264,7 +182,7 @@ async def start_doors(
             routes.append(DescriptionDoor(names, responses).routes)
             unknown = truss.unknown if "inference_address" in names else None
             router = Router(routes, tokens, responses, preflight=allows_other_origins(settings), unknown=unknown)
-            await doors.open(names, address, _Listener(router, responses, access_log=settings.access_log), tls)
+            await doors.open(names, address, _Listener(router, responses, settings), tls)
     except BaseException:
         await doors.close()
         raise
@@ -332,7 +250,7 @@ def _tls(settings: Settings, responses: Responses, addresses: list[Address]) -> 
         return await responses.send(request, 403, answer, (JSON_TYPE,), close=True)
 
     context = server_context(settings, hosts)
-    return _Tls(context, _Listener(refuse, responses, access_log=settings.access_log))
+    return _Tls(context, _Listener(refuse, responses, settings))
 
 
 async def _bind(address: Address, listener: _Listener, tls: _Tls | None) -> _Bound:
@@ -343,7 +261,7 @@ async def _bind(address: Address, listener: _Listener, tls: _Tls | None) -> _Bou
     if address.is_tls and tls is not None:
         listening = socket.create_server((address.host, address.port), backlog=_BACKLOG)
         port = listening.getsockname()[1]
-        secure_server = TlsServer(listening, tls.context, listener, tls.plain)
+        secure_server = TlsServer(listening, tls.context, listener, tls.plain, listener.limits.total)
         return _Bound((listener, tls.plain), secure_server, replace(address, port=port))
     server = await loop.create_server(listener, address.host, address.port, reuse_address=True, backlog=_BACKLOG)
     port = server.sockets[0].getsockname()[1]

@@ -34,6 +34,7 @@ class TlsServer:
         context: For those who speak TLS.
         secure: Makes the protocol of a connection with TLS.
         plain: Makes the protocol of a connection without.
+        max_handshakes: How many clients may be in the middle of the handshake; further ones are hung up on.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class TlsServer:
         context: ssl.SSLContext,
         secure: Callable[[], BaseProtocol],
         plain: Callable[[], BaseProtocol],
+        max_handshakes: int,
     ) -> None:
         self._listening = listening
         self._context = context
         self._secure = secure
         self._plain = plain
+        self._max_handshakes = max_handshakes
         self._loop = asyncio.get_running_loop()
         self._connecting: set[asyncio.Task[None]] = set()
         self._rest: asyncio.TimerHandle | None = None
@@ -84,6 +87,9 @@ class TlsServer:
                 self._loop.remove_reader(self._listening)
                 self._rest = self._loop.call_later(_REST_SECONDS, self._resume)
                 return
+            if len(self._connecting) >= self._max_handshakes:
+                connection.close()
+                continue
             connection.setblocking(False)
             task = self._loop.create_task(self._connect(connection))
             self._connecting.add(task)

@@ -13,7 +13,7 @@ from tests.unit.api.conftest import open_doors
 from tests.unit.api.fakes import ANY_PORT, FakeModel, FakeRegistry, make_settings
 
 from torchserve_py.addresses import Address
-from torchserve_py.api import listener, requests
+from torchserve_py.api import requests
 from torchserve_py.api.listener import ListenError
 
 
@@ -164,8 +164,8 @@ async def test_what_is_no_request_gets_400_and_the_connection_is_closed(serving,
 
 
 @pytest.mark.parametrize("earlier", [b"", b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n"], ids=["first", "second"])
-async def test_half_a_head_does_not_hold_a_connection_for_long(serving, monkeypatch, earlier):
-    monkeypatch.setattr(listener, "_HEAD_SECONDS", 0.05)
+async def test_half_a_head_does_not_hold_a_connection_for_long(start, earlier):
+    serving = await start(request_head_timeout=0.05)
     connection = await serving.raw(earlier)
     if earlier:
         await connection.head()
@@ -181,8 +181,8 @@ async def test_half_a_head_does_not_hold_a_connection_for_long(serving, monkeypa
     assert (body["type"], "head of the request" in body["message"]) == ("RequestTimeoutException", True)
 
 
-async def test_the_limit_for_heads_is_not_one_for_idle_connections_or_long_answers(serving, monkeypatch):
-    monkeypatch.setattr(listener, "_HEAD_SECONDS", 0.0)
+async def test_the_limit_for_heads_is_not_one_for_idle_connections_or_long_answers(start):
+    serving = await start(request_head_timeout=1e-9)
     model = serving.registry.model
     model.behave = lambda call: None
     connection = await serving.raw(b"GET /predictions/noop HTTP/1.1\r\nHost: h\r\n\r\n")
