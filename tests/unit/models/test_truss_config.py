@@ -31,14 +31,16 @@ def refused(folder: Path) -> str:
 def test_an_empty_file_makes_one_worker_without_a_gpu(tmp_path: Path) -> None:
     result = configured(tmp_path, "")
     assert (result.config.min_workers, result.config.device_type) == (1, "cpu")
+    assert (result.config.response_timeout, result.config.startup_timeout) == (3600, 1800)
+    assert result.config.response_timeout == 3600
     assert (result.requirements, result.environment) == ((), {})
 
 
 def test_model_config_yaml_wins(tmp_path: Path) -> None:
-    yaml = ModelConfig(min_workers=2, startup_timeout=7, device_type="gpu")
+    yaml = ModelConfig(min_workers=2, startup_timeout=7, response_timeout=8, device_type="gpu")
     text = "runtime: {health_checks: {startup_threshold_seconds: 900}}\nresources: {accelerator: 'A10G:2'}\n"
     config = configured(tmp_path, text, yaml).config
-    assert (config.min_workers, config.startup_timeout) == (2, 7)
+    assert (config.min_workers, config.startup_timeout, config.response_timeout) == (2, 7, 8)
     assert (config.device_type, config.parallel_level) == ("gpu", None)
 
 

@@ -19,6 +19,12 @@ from torchserve_py.models.yaml_mapping import UnreadableYaml, YamlMapping, read_
 
 _RESERVED_VARIABLES: Final = ("PORT", "HOSTNAME")
 _SHOWN_LENGTH: Final = 80
+_STARTUP_THRESHOLD: Final = "runtime.health_checks.startup_threshold_seconds"
+#: Seconds for loading, where that key does not say how many: in Truss the platform decides, and weights are large.
+_STARTUP_TIMEOUT: Final = 1800
+#: In seconds. Truss has no limit, and requests that wait for a slot of predict are silent too; this one is its limit on
+#: what still runs when it shuts down.
+_RESPONSE_TIMEOUT: Final = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "runtime.transport.ping_interval_seconds": _SECONDS,
     "runtime.transport.ping_timeout_seconds": _SECONDS,
     "runtime.health_checks": _MAP,
-    "runtime.health_checks.startup_threshold_seconds": _COUNT,
+    _STARTUP_THRESHOLD: _COUNT,
     "docker_server": _Rule(
         "left out: a server in a container of its own has no model class to serve", lambda it: not it
     ),
@@ -174,7 +180,8 @@ def _completed(yaml: ModelConfig, values: Mapping[Any, Any], repeated: tuple[str
     """The configuration with what the file says, and what holds for every Truss, where it says nothing itself."""
     defaults: dict[str, Any] = {
         "min_workers": None if yaml.max_workers else 1,  # in Truss a replica is one process with one copy of the model
-        "startup_timeout": _value(values, "runtime.health_checks.startup_threshold_seconds"),
+        "startup_timeout": _value(values, _STARTUP_THRESHOLD) or _STARTUP_TIMEOUT,
+        "response_timeout": _RESPONSE_TIMEOUT,
     }
     if not (yaml.device_type or yaml.device_ids or yaml.parallel_type):
         defaults |= _devices(_gpus(_value(values, "resources.accelerator") or "") or 0)
