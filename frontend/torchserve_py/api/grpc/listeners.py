@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
+import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import grpc
 from google.protobuf.message_factory import GetMessageClass
-from grpc import aio
 from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from torchserve_py.addresses import Address
 from torchserve_py.api.grpc.calls import Behaviour, Guard
 from torchserve_py.api.grpc.health import HealthService
+from torchserve_py.api.grpc.http2.methods import Limits
+from torchserve_py.api.grpc.http2.server import Age, Server
 from torchserve_py.api.grpc.inference import InferenceService, Submission, refuse
 from torchserve_py.api.grpc.management import ManagementService
 from torchserve_py.api.grpc.open_inference import OpenInferenceService
@@ -92,7 +93,7 @@ class GrpcDoors:
         self._settings = settings
         self._registry = registry
         self._tokens = tokens
-        self._servers: list[aio.Server] = []
+        self._servers: list[Server] = []
         self._health: list[HealthService] = []
         submission = Submission(settings, registry)
         calls = ManagementCalls(settings, registry)
@@ -127,7 +128,7 @@ class GrpcDoors:
             TlsError: The TLS files cannot be used.
         """
         settings = self._settings
-        credentials = _credentials(settings) if settings.enable_grpc_ssl else None
+        context = _tls_context(settings) if settings.enable_grpc_ssl else None
         inference = _Place(
             "grpc_inference_port",
             settings.grpc_inference_address,
@@ -142,8 +143,8 @@ class GrpcDoors:
             settings.grpc_management_max_connection_age_ms,
             settings.grpc_management_max_connection_age_grace_ms,
         )
-        await self._serve(self._inference, inference, credentials)
-        await self._serve(self._management, management, credentials)
+        await self._serve(self._inference, inference, context)
+        await self._serve(self._management, management, context)
 
     def start_draining(self) -> None:
         """Let health checks say "not serving" from now on; everything else goes on."""
@@ -160,41 +161,38 @@ class GrpcDoors:
         await asyncio.gather(*(server.stop(_STOP_SECONDS) for server in self._servers))
         self._servers.clear()
 
-    async def _serve(
-        self, services: Sequence[_Service], place: _Place, credentials: grpc.ServerCredentials | None
-    ) -> None:
-        server = aio.server(options=self._options(place))
-        server.add_generic_rpc_handlers(tuple(self._handlers(service) for service in services))
+    async def _serve(self, services: Sequence[_Service], place: _Place, context: ssl.SSLContext | None) -> None:
+        settings = self._settings
+        limits = Limits(settings.max_request_size, settings.grpc_max_concurrent_streams, settings.max_connections)
+        server = Server(limits, Age(_seconds(place.max_age), _seconds(place.max_age_grace)))
+        for service in services:
+            server.add_registered_method_handlers(service.name, self._handlers(service))
         names = [*(service.name for service in services), health.SERVICE_NAME, reflection.SERVICE_NAME]
         state = HealthService(self._registry, names)
-        health_pb2_grpc.add_HealthServicer_to_server(state, server)
-        reflection.enable_server_reflection(names, server, pool=cast("DescriptorPool", ReflectedPools()))
-        port = _bind(server, place, credentials)
-        await server.start()
+        registrar = cast("grpc.aio.Server", server)  # all that generated code needs of one
+        health_pb2_grpc.add_HealthServicer_to_server(state, registrar)
+        reflected = reflection.aio.ReflectionServicer(names, pool=cast("DescriptorPool", ReflectedPools()))
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, registrar)  # type: ignore[no-untyped-call]
+        try:
+            port = await server.listen(place.host, place.port, context)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise ListenError(
+                f"{place.setting}: cannot listen at {place.host}:{place.port}: {reason}; stop what uses the address"
+                " (another server?) or choose another one"
+            ) from error
         self._servers.append(server)
         self._health.append(state)
-        scheme = "grpc" if credentials is None else "grpcs"
+        scheme = "grpc" if context is None else "grpcs"
         self.addresses[place.setting] = address = Address(scheme, place.host, port)
         logger.info("%s: listening at %s", place.setting, address)
 
-    def _handlers(self, service: _Service) -> grpc.GenericRpcHandler:
+    def _handlers(self, service: _Service) -> Mapping[str, grpc.RpcMethodHandler[Any, Any]]:
         def guard(token: TokenType) -> Guard:
             return Guard(service.name, service.refuse, self._tokens, token, access_log=self._settings.access_log)
 
         guards = {managing: guard(TokenType.management if managing else service.token) for managing in (False, True)}
         return _handlers(service, lambda method: guards[method in service.managing])
-
-    def _options(self, place: _Place) -> list[tuple[str, int]]:
-        options = [
-            ("grpc.max_receive_message_length", self._settings.max_request_size),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", 0),  # or a second server would share the port without a word
-        ]
-        if place.max_age is not None:
-            options.append(("grpc.max_connection_age_ms", place.max_age))
-        if place.max_age_grace is not None:
-            options.append(("grpc.max_connection_age_grace_ms", place.max_age_grace))
-        return options
 
 
 async def start_grpc_doors(settings: Settings, registry: ModelRegistry, tokens: TokenAuthorization | None) -> GrpcDoors:
@@ -230,7 +228,7 @@ def _open_inference_services(methods: Mapping[str, Behaviour]) -> list[_Service]
     ]
 
 
-def _handlers(service: _Service, guard: Callable[[str], Guard]) -> grpc.GenericRpcHandler:
+def _handlers(service: _Service, guard: Callable[[str], Guard]) -> Mapping[str, grpc.RpcMethodHandler[Any, Any]]:
     handlers = {}
     for method in service.descriptor.methods:
         kinds = {
@@ -245,33 +243,17 @@ def _handlers(service: _Service, guard: Callable[[str], Guard]) -> grpc.GenericR
             request_deserializer=None if raw else GetMessageClass(method.input_type).FromString,
             response_serializer=None if raw else GetMessageClass(method.output_type).SerializeToString,
         )
-    return grpc.method_handlers_generic_handler(service.descriptor.full_name, handlers)
+    return handlers
 
 
-def _bind(server: aio.Server, place: _Place, credentials: grpc.ServerCredentials | None) -> int:
-    target = f"[{place.host}]:{place.port}" if ":" in place.host else f"{place.host}:{place.port}"
-    try:
-        if credentials is None:
-            return server.add_insecure_port(target)
-        return server.add_secure_port(target, credentials)
-    except RuntimeError as error:
-        reason = _why_not(place) or str(error)
-        raise ListenError(f"{place.setting}: cannot listen at {target}: {reason}") from error
-
-
-def _why_not(place: _Place) -> str | None:
-    """Why gRPC, which does not say, cannot listen there; None if nothing speaks against it (any more)."""
-    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
-    try:
-        socket.create_server((place.host, place.port), family=family).close()
-    except OSError as error:
-        return f"{error.strerror or error}; stop what uses the address (another server?) or choose another one"
-    return None
-
-
-def _credentials(settings: Settings) -> grpc.ServerCredentials:
-    key, certificate = settings.private_key_file, settings.certificate_file
-    if key is None or certificate is None:
+def _tls_context(settings: Settings) -> ssl.SSLContext:
+    if settings.private_key_file is None or settings.certificate_file is None:
         raise TlsError("enable_grpc_ssl is true: private_key_file and certificate_file must be set, to files in PEM")
-    use_files(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), settings)  # says what is wrong, which gRPC does not
-    return grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    use_files(context, settings)
+    return context
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
