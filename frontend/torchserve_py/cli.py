@@ -30,6 +30,9 @@ _KEY_FILE = "key_file.json"
 _STOP_MARGIN = 60
 _TELL_OF_WAITING_AFTER = 2.0
 _INTERRUPTED = 128 + signal.SIGINT
+_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(16 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}
+"""The C library keeps freed buffers of up to 16 MiB, 32 MiB in all, instead of giving them back to the system: to get
+new pages for every large body and tensor costs a worker as much again as all else that it does with them."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,10 @@ class Launcher:
     def _launch(self) -> subprocess.Popen[bytes]:
         # A session of its own: Ctrl-C in the shell must not reach the server past its launcher, or after it.
         server = subprocess.Popen(
-            [sys.executable, "-P", "-m", self.module, *self.argv], stdin=subprocess.DEVNULL, start_new_session=True
+            [sys.executable, "-P", "-m", self.module, *self.argv],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=_ALLOCATOR | os.environ,
         )
         try:
             self._pid_file.write(server.pid)
