@@ -172,3 +172,20 @@ def test_nothing_is_unpacked_or_started(home, capsys, monkeypatch):
     before = sorted(home.rglob("*"))
     run(home, capsys)
     assert sorted(home.rglob("*")) == sorted([*before, home / "config.properties"])
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "line"),
+    [
+        ("", 0, 'mine: fine (model "mine" version 1.0, contract truss, 1 worker(s))'),
+        ("runtime: {predict_concurrency: 0}", 1, "  problem: config.yaml: line 1: runtime.predict_concurrency is 0"),
+    ],
+)
+def test_the_files_of_another_contract_are_checked(home, capsys, config, code, line):
+    folder = home / "store" / "mine"
+    (folder / "model").mkdir(parents=True)
+    (folder / "model" / "model.py").touch()
+    (folder / "config.yaml").write_text(config)
+    found = run(home, capsys, "", "--models", "mine")
+    assert found[0] == code
+    assert any(each.startswith(line) for each in found[1]["Models"])

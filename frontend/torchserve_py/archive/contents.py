@@ -28,13 +28,17 @@ _MAX_CONFIGS = 64
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A model that was looked at: its name, manifest, the paths of its files, the bytes of its model-config.yaml."""
+    """A model that was looked at: its name, manifest, the paths of its files, the bytes of its model-config.yaml.
+
+    `model_dir` is where its files are, None while they are packed.
+    """
 
     name: str
     manifest: Manifest
     files: frozenset[str]
     config: bytes | None
     contract: str = TORCHSERVE
+    model_dir: Path | None = None
 
 
 def read_contents(path: Path, *, url: str, handler: str | None = None) -> Contents:
@@ -64,7 +68,7 @@ def _of_folder(path: Path, url: str, handler: str | None) -> Contents:
     if config is not None and config.is_file():
         with config.open("rb") as file:
             content = file.read(_MAX_CONFIG_BYTES + 1)
-    return Contents(found.name, found.manifest, frozenset(files), content, found.contract)
+    return Contents(found.name, found.manifest, frozenset(files), content, found.contract, found.model_dir)
 
 
 def _of_archive(url: str, handler: str | None, names: set[str], kept: Mapping[str, bytes]) -> Contents:

@@ -18,6 +18,7 @@ from torchserve_py.archive.locate import locate
 from torchserve_py.archive.model_spec import expand_model_specs, is_url, parse_model_specs
 from torchserve_py.models.assembly import RegisterRequest, settle
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig, parse_model_config
+from torchserve_py.models.contracts import configure
 from torchserve_py.models.effective import EffectiveConfig
 from torchserve_py.models.errors import ModelError
 from torchserve_py.models.startup import StartupModel, startup_models
@@ -101,7 +102,7 @@ class _Check:
         if contents.contract != TORCHSERVE:
             self._out.facts.append(f"contract {contents.contract}")
         self._check_files(contents)
-        yaml = self._yaml(contents)
+        yaml = self._with_contract(contents, self._yaml(contents))
         if yaml is not None:
             self._out.notes += yaml.warnings
             config = self._effective(name, yaml, contents)
@@ -138,6 +139,19 @@ class _Check:
         except InvalidModelConfig as error:
             self._out.problems += [f"{error.source}: {problem}" for problem in error.problems]
         return None
+
+    def _with_contract(self, contents: Contents, yaml: ModelConfig | None) -> ModelConfig | None:
+        """The configuration with what the contract's own files say, None where it is missing or wrong."""
+        if yaml is None or contents.contract == TORCHSERVE:
+            return yaml
+        if contents.model_dir is None:
+            self._out.facts.append(f"the files of its contract {contents.contract} are checked when it is registered")
+            return yaml
+        try:
+            return configure(contents.contract, contents.model_dir, yaml).config
+        except InvalidModelConfig as error:
+            self._out.problems += [f"{error.source}: {problem}" for problem in error.problems]
+            return None
 
     def _effective(self, name: str, yaml: ModelConfig, contents: Contents) -> EffectiveConfig:
         try:
