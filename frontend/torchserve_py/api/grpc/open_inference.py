@@ -90,8 +90,9 @@ class OpenInferenceService:
         return messages.ServerReadyResponse(ready=not self.draining and self._registry.startup_ready())
 
     async def model_ready(self, request: messages.ModelReadyRequest, context: Context) -> messages.ModelReadyResponse:
-        """Whether a model has its minimum of workers."""
-        return messages.ModelReadyResponse(ready=self._registry.get(request.name, request.version or None).is_ready)
+        """Whether a model answers, with its minimum of workers."""
+        model = self._registry.get(request.name, request.version or None)
+        return messages.ModelReadyResponse(ready=model.is_loaded and model.is_ready)
 
     async def server_metadata(self, request: Any, context: Context) -> messages.ServerMetadataResponse:
         """Name, version, extensions."""

@@ -119,6 +119,9 @@ def refuse_open_inference(error: Exception) -> Refusal:
     """What the client of an Open Inference call is told: nothing of TorchServe's, but codes that mean what they say."""
     failure = failure_of(error)
     code = _code(_OPEN_INFERENCE_CODES, failure.status)
+    if isinstance(error, ModelApiDisabledError):
+        message = "Models cannot be loaded or unloaded: the server's setting enable_model_api is false."
+        return Refusal(StatusCode.PERMISSION_DENIED, message, "", failure.cause)
     if failure.cause == HANDLER_ERROR and failure.status == 503:  # TorchServe's status for an exception in a handler
         code = StatusCode.INTERNAL
     elif failure.cause in _OPEN_INFERENCE_CAUSES:

@@ -336,3 +336,10 @@ async def test_tokens(start, tmp_path: Path):
         request = getattr(messages, f"RepositoryModel{method}Request")(model_name="other")
         assert (await failure(call(request, metadata=inference))).code() is StatusCode.PERMISSION_DENIED
     assert (await failure(call(request, metadata=management))).code() is StatusCode.NOT_FOUND
+
+
+async def test_models_are_loaded_only_where_that_is_allowed(start):
+    serving = await start(enable_model_api=False)
+    error = await failure(stub(serving).RepositoryModelLoad(messages.RepositoryModelLoadRequest(model_name="noop")))
+    assert (error.code(), cause(error)) == (StatusCode.PERMISSION_DENIED, "model_api_disabled")
+    assert "enable_model_api" in error.details()
