@@ -82,6 +82,8 @@ class Chaos:
         self.report = report
         self.redis = RedisServer(directory) if store == "redis" else None
         self._disk_full = directory / "disk-full"
+        self._events = directory / "events"
+        self._events.touch()
         place = f"path: {directory / 'sequences.db'}" if self.redis is None else f"url: '{self.redis.url}'"
         model = directory / "model"
         shutil.copytree(MODEL, model, ignore=shutil.ignore_patterns("__pycache__"))
@@ -181,6 +183,10 @@ class Chaos:
             await event()
             self.report.events[name] += 1
 
+    def count_deaths(self) -> None:
+        """Report those that workers brought about themselves."""
+        self.report.events.update(self._events.read_text().splitlines())
+
 
 async def _run(chaos: Chaos, seconds: float) -> None:
     tally, stopping = chaos.report.tally, asyncio.Event()
@@ -210,6 +216,7 @@ def run(store: str, seconds: float) -> Report:
             except TimeoutError:
                 logs = "\n".join(server.log()[-3000:] for server in chaos.servers)
                 report.tally.faults.append(f"not every step was acknowledged in the end\n{logs}")
+            chaos.count_deaths()
     report.seconds = time.monotonic() - began
     return report
 

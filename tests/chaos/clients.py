@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 #: Seconds after which an unanswered request is given up and sent again.
-PATIENCE = 10.0
+PATIENCE = 3.0
 #: How often a client goes to another server without need, and how often it ends its sequence, per step.
 MOVE_RATE = 0.01
 END_RATE = 0.02

@@ -1,4 +1,4 @@
-"""Counts and adds up what each sequence was sent; fails now and then, and can be made to have no disk left."""
+"""Counts and adds up what each sequence was sent. Fails at times, dies around commits, and can have no disk left."""
 
 from __future__ import annotations
 
@@ -6,19 +6,33 @@ import json
 import os
 import random
 import resource
+import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ts.sequence import SequenceCache
+from ts.sequence.stores.file import FileStore
+from ts.sequence.stores.redis import RedisStore
 
 FAILURE_RATE = 0.01
+#: Of the commits: how many are not survived, which is where a step is lost or applied twice if anywhere, and how many
+#: wait until another server may have taken the sequences over.
+DEATH_RATE = 0.002
+HANG_RATE = 0.001
+HANG_SECONDS = 4.0
 #: While this file exists, this process writes to no file beyond its first bytes, as if the disk were full.
 DISK_FULL = Path(os.environ["CHAOS_DIRECTORY"]) / "disk-full"
+#: Gets a line for each death.
+EVENTS = Path(os.environ["CHAOS_DIRECTORY"]) / "events"
 
 
 class ChaosHandler:
     def initialize(self, context: Any) -> None:
         self.cache = SequenceCache(context)
+        for store in (FileStore, RedisStore):
+            store.commit = dangerous(store.commit)  # type: ignore[method-assign]
 
     def handle(self, data: list[dict[str, Any]], context: Any) -> list[Any]:
         _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -41,3 +55,33 @@ class ChaosHandler:
         if number == 0:
             context.set_response_header(index, context.header_key_sequence_end, sequence_id)
         return json.dumps(state)
+
+
+def dangerous(commit: Callable[..., Any]) -> Callable[..., Any]:
+    """A commit that the process does not always survive: killed or stopped just before it, or just after."""
+
+    def wrapped(*arguments: Any) -> Any:
+        if random.random() < HANG_RATE:
+            note("worker hung before a commit")
+            time.sleep(HANG_SECONDS)
+        dies = random.random() < DEATH_RATE
+        if dies and random.random() < 0.3:
+            die("before")
+        result = commit(*arguments)
+        if dies:
+            die("after")
+        return result
+
+    return wrapped
+
+
+def die(when: str) -> None:
+    how = random.choice([signal.SIGKILL, signal.SIGSTOP])
+    note(f"worker {'killed' if how is signal.SIGKILL else 'stopped'} {when} a commit")
+    os.kill(os.getpid(), how)
+
+
+def note(event: str) -> None:
+    if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1:
+        with EVENTS.open("a") as events:
+            events.write(f"{event}\n")
