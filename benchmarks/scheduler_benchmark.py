@@ -67,8 +67,7 @@ class Setting:
         send = effects[0]
         assert isinstance(send, Send), send
         assert len(send.jobs) == len(batch), send
-        for job in send.jobs:
-            scheduler.part(job.id, False, now)
+        scheduler.parts([(job.id, False) for job in send.jobs], now)
         self.now = now + 1e-4
 
 
