@@ -271,10 +271,15 @@ class Settings:
         "name of the header that ends a sequence",
         env="TS_HEADER_KEY_SEQUENCE_END",
     )
+    response_compression_min_size: int = _setting(
+        kinds.integer(0),
+        1024,
+        "bytes from which on an Open Inference response is compressed for a client that accepts gzip or deflate",
+    )
     ts_open_inference_protocol: bool = _setting(
         kinds.boolean,
         False,
-        "whether the Open Inference endpoints are served; in the environment the value `oip` means yes, any other no",
+        "whether `GET /v2` answers as TorchServe does; in the environment the value `oip` means yes, any other no",
         env="TS_OPEN_INFERENCE_PROTOCOL",
         env_always=True,
     )

@@ -24,8 +24,10 @@ from torchserve_py.api.connections import Connection, ConnectionLimits
 from torchserve_py.api.health import HealthDoor
 from torchserve_py.api.inference import InferenceDoor
 from torchserve_py.api.management import ManagementDoor
+from torchserve_py.api.management_calls import ManagementCalls
 from torchserve_py.api.metrics import MetricsDoor
-from torchserve_py.api.open_inference import OpenInferenceDoor
+from torchserve_py.api.open_inference.door import OpenInferenceDoor
+from torchserve_py.api.open_inference.repository import Repository
 from torchserve_py.api.responses import JSON_TYPE, Responses, Sent, allows_other_origins, to_json
 from torchserve_py.api.routing import Router, Routes
 from torchserve_py.api.surfaces import InferenceSurfaces
@@ -174,13 +176,24 @@ async def start_doors(
     responses = Responses(settings, metrics)
     health = HealthDoor(registry, responses)
     truss = TrussDoor(settings, registry, responses, tokens)
+    open_inference = OpenInferenceDoor(
+        settings,
+        registry,
+        responses,
+        tokens,
+        health,
+        InferenceDoor(settings, registry, responses),
+        Repository(settings, registry, ManagementCalls(settings, registry)),
+    )
     doors = Doors(health, tokens)
     try:
-        wanted = _by_address(_routes(settings, registry, workflows, metrics, tokens, responses, health, truss))
+        wanted = _by_address(
+            _routes(settings, registry, workflows, metrics, tokens, responses, health, truss, open_inference)
+        )
         tls = _tls(settings, responses, [address for _, address, _ in wanted])
         for names, address, routes in wanted:
             routes.append(DescriptionDoor(names, responses).routes)
-            unknown = truss.unknown if "inference_address" in names else None
+            unknown = (open_inference.serve_custom, truss.unknown) if "inference_address" in names else ()
             router = Router(routes, tokens, responses, preflight=allows_other_origins(settings), unknown=unknown)
             await doors.open(names, address, _Listener(router, responses, settings), tls)
     except BaseException:
@@ -198,6 +211,7 @@ def _routes(
     responses: Responses,
     health: HealthDoor,
     truss: TrussDoor,
+    open_inference: OpenInferenceDoor,
 ) -> list[tuple[str, Address, list[Routes]]]:
     """What is served where; the settings' names."""
     inference = InferenceDoor(settings, registry, responses)
@@ -207,9 +221,8 @@ def _routes(
         inference.routes,
         InferenceSurfaces(settings, registry, inference).routes,
         WorkflowInferenceDoor(settings, workflows, responses).routes,
+        open_inference.routes,
     ]
-    if settings.ts_open_inference_protocol:
-        inference_routes.append(OpenInferenceDoor(responses).routes)
     management_routes = [
         ManagementDoor(settings, registry, tokens, responses).routes,
         WorkflowManagementDoor(settings, workflows, responses).routes,

@@ -62,7 +62,7 @@ class Router:
         tokens: The keys, None while token authorization is off.
         responses: Writes the answers.
         preflight: Whether requests from other origins are allowed at all, so that browsers may ask before they come.
-        unknown: May answer requests for paths that no door claims; None leaves them to TorchServe's answer.
+        unknown: May answer requests for paths that no door claims; what none of them answers gets TorchServe's 404.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Router:
         responses: Responses,
         *,
         preflight: bool,
-        unknown: Handler | None = None,
+        unknown: Iterable[Handler] = (),
     ) -> None:
         self._routes: dict[str, tuple[Route, ...]] = {}
         for routes in doors:
@@ -81,7 +81,7 @@ class Router:
         self._tokens = tokens
         self._responses = responses
         self._preflight = preflight
-        self._unknown = unknown
+        self._unknown = tuple(unknown)
         self._find = lru_cache(maxsize=_KEPT_TARGETS)(self._find_routes)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -96,10 +96,11 @@ class Router:
                 answer = await route.handler(request, path)
                 if answer is not None:
                     return answer
-            answer = await self._unknown(request, path) if self._unknown is not None else None
-            if answer is None:
-                raise not_found()
-            return answer
+            for answer_unknown in self._unknown:
+                answer = await answer_unknown(request, path)
+                if answer is not None:
+                    return answer
+            raise not_found()
         except RequestPayloadError:
             failure = invalid_message("The request body could not be read.")
             return await self._responses.send_failure(request, failure, close=True)

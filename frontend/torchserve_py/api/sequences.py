@@ -14,10 +14,12 @@ from aiohttp import web
 from multidict import istr
 
 from torchserve_py.api.errors import bad_request
+from ts.protocol.messages import REQUEST_ID
 
 if TYPE_CHECKING:
     from torchserve_py.settings import Settings
 
+_REQUEST_ID = istr(REQUEST_ID)
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -39,6 +41,10 @@ class SequenceHeaders:
         self._start = istr(settings.ts_header_key_sequence_start)
         self._end = istr(settings.ts_header_key_sequence_end)
 
+    def are_in(self, request: web.BaseRequest) -> bool:
+        """Whether a request has the header with a sequence's id."""
+        return self._id in request.headers
+
     def read(self, request: web.BaseRequest) -> SequenceRequest:
         """The sequence of an HTTP request.
 
@@ -46,15 +52,19 @@ class SequenceHeaders:
             DoorError: The id is not text.
         """
         sent = request.headers
-        return self.request_of(sent.get(self._id, ""), sent.get(self._start), sent.get(self._end))
+        return self.request_of(
+            sent.get(self._id, ""), sent.get(self._start), sent.get(self._end), sent.get(_REQUEST_ID)
+        )
 
-    def request_of(self, sequence_id: str, start: str | None, end: str | None) -> SequenceRequest:
-        """The sequence of a request with these values of the three headers.
+    def request_of(
+        self, sequence_id: str, start: str | None, end: str | None, request_id: str | None = None
+    ) -> SequenceRequest:
+        """The sequence of a request with these values of the three headers, and of the one that names the request.
 
         A request without an id (or with an empty one) opens a sequence of its own, ``ts-seq-<uuid4>``.
 
         Raises:
-            DoorError: The id is not text.
+            DoorError: An id is not text.
         """
         if not sequence_id:
             sequence_id = f"ts-seq-{uuid.uuid4()}"
@@ -68,6 +78,10 @@ class SequenceHeaders:
             headers.append((str(self._start), start))
         if end is not None:
             headers.append((str(self._end), end))
+        if request_id:
+            if _UNUSABLE.search(request_id):
+                raise bad_request(f"Header {REQUEST_ID}: {request_id!a} is no id; use printable characters in UTF-8.")
+            headers.append((REQUEST_ID, request_id))
         return SequenceRequest(sequence_id, _is_true(start), _is_true(end), tuple(headers))
 
 

@@ -1,7 +1,7 @@
 """The other paths to a prediction: KServe v1 and v2, SageMaker, and TorchServe's oldest ones.
 
     /v1/models/{model}:predict      /v1/models/{model}:explain       KServe v1
-    /v2/models/{model}/infer        /v2/models/{model}/explain       KServe v2
+                                    /v2/models/{model}/explain       KServe v2 (`open_inference` has the others)
     /invocations                    /models/{model}/invoke           SageMaker
     /{model}/predict                /{model}/{version}/predict       legacy
 
@@ -60,8 +60,8 @@ class InferenceSurfaces:
         return self._inference.infer(request, name, None, _EXPLAIN if verb == "explain" else _PREDICT)
 
     def kserve_v2(self, request: web.BaseRequest, path: Path) -> Awaitable[Sent]:
-        """``/v2/models/{model}/infer`` and ``/explain``."""
-        return self._inference.infer(request, path[2], None, _EXPLAIN if path[3] == "explain" else _PREDICT)
+        """``/v2/models/{model}/explain``."""
+        return self._inference.infer(request, path[2], None, _EXPLAIN)
 
     def invoke(self, request: web.BaseRequest, path: Path) -> Awaitable[Sent]:
         """``/models/{model}/invoke``."""
@@ -104,7 +104,7 @@ def _is_kserve_v1(path: Path) -> bool:
 
 
 def _is_kserve_v2(path: Path) -> bool:
-    return len(path) == 4 and path[1] == "models" and path[3] in {"infer", "explain"}
+    return len(path) == 4 and path[1] == "models" and path[3] == "explain"
 
 
 def _is_invocations(path: Path) -> bool:

@@ -19,6 +19,7 @@ from torchserve_py.models.errors import DefaultVersionInUse, DefaultVersionNotFo
 from torchserve_py.models.registry import RegisterResult, ScaleResult
 from torchserve_py.scheduling.job import Job
 from torchserve_py.settings import Settings
+from torchserve_py.snapshot_file import SavedModel
 from torchserve_py.workers.inputs import Input, Inputs
 from torchserve_py.workers.parts import Part, Parts
 
@@ -121,6 +122,21 @@ def echo(call: Call) -> None:
     call.part(call.body)
 
 
+@dataclass
+class FakeSupervisor:
+    ready: bool = True
+    gave_up: bool = False
+
+
+@dataclass
+class FakePool:
+    supervisors: list[FakeSupervisor] = field(default_factory=lambda: [FakeSupervisor()])
+
+    @property
+    def ready_count(self) -> int:
+        return sum(supervisor.ready for supervisor in self.supervisors)
+
+
 class FakeModel:
     """A model that hands every request to `behave`, once, when it is submitted."""
 
@@ -138,6 +154,7 @@ class FakeModel:
         self.min_workers = 1
         self.max_workers = 1
         self.workers = [WorkerInfo()]
+        self.pool = FakePool()
         self.queue_remaining = 100
         self.queue_pending = 0
         self.behave: Callable[[Call], None] = echo
@@ -222,6 +239,9 @@ class FakeRegistry:
     is_startup_ready: bool = True
     not_loaded: list[ModelSpec] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
+    saved: list[SavedModel] = field(default_factory=list)
+    unloaded: dict[str, list[SavedModel]] = field(default_factory=dict)
+    changing: dict[str, str] = field(default_factory=dict)
     hold: asyncio.Event | None = None
     finished: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -256,6 +276,13 @@ class FakeRegistry:
     async def register(self, request: RegisterRequest) -> RegisterResult:
         await self._change(request)
         return self.register_result
+
+    async def load(self, request: RegisterRequest, *, is_default: bool) -> FakeModel:
+        await self._change((request.url, request.model_name, is_default))
+        return FakeModel(request.model_name or "loaded")
+
+    def saved_models(self) -> list[SavedModel]:
+        return self.saved
 
     async def scale(
         self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool

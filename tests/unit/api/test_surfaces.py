@@ -40,9 +40,8 @@ def registry(*models: tuple[str, str, bool]) -> FakeRegistry:
     [
         ("/v1/models/noop:predict", "False"),
         ("/v1/models/noop:explain", "True"),
-        ("/v2/models/noop/infer", "False"),
         ("/v2/models/noop/explain", "True"),
-        ("/v2/models/noop/infer/", "False"),
+        ("/v2/models/noop/explain/", "True"),
     ],
 )
 async def test_kserve_paths_serve_the_default_version_and_ignore_the_query(serving, method, path, explain):
@@ -143,17 +142,13 @@ async def test_a_broken_form_without_a_model_is_a_bad_request(start):
     ("path", "kind"),
     [
         ("/v1/models/ghost:predict", "ModelNotFoundException"),
-        ("/v2/models/ghost/infer", "ModelNotFoundException"),
+        ("/v2/models/ghost/explain", "ModelNotFoundException"),
         ("/models/ghost/invoke", "ModelNotFoundException"),
         ("/invocations?model_name=ghost", "ModelNotFoundException"),
         ("/ghost/predict", "ModelNotFoundException"),
         ("/v1/models/noop", "ResourceNotFoundException"),
         ("/v1/models/noop:train", "ResourceNotFoundException"),
         ("/v1/models/noop:predict/more", "ResourceNotFoundException"),
-        ("/v2", "ResourceNotFoundException"),
-        ("/v2/health/live", "ResourceNotFoundException"),
-        ("/v2/models/noop", "ResourceNotFoundException"),
-        ("/v2/models/noop/versions/1/infer", "ResourceNotFoundException"),
         ("/models/noop", "ResourceNotFoundException"),
         ("/invocations/noop", "ResourceNotFoundException"),
         ("/noop/1.0/2.0/predict", "ResourceNotFoundException"),
@@ -173,7 +168,7 @@ async def test_what_is_not_there(serving, path, kind):
         ("/v2/health/ready", {"ready": True}),
     ],
 )
-async def test_open_inference_endpoints(start, path, answer):
+async def test_open_inference_endpoints_have_torchserves_answers(start, path, answer):
     serving = await start(ts_open_inference_protocol=True)
     got = await serving.request("GET", path)
     assert got.status == 200
@@ -182,12 +177,11 @@ async def test_open_inference_endpoints(start, path, answer):
     assert answer.items() <= body.items()
 
 
-async def test_open_inference_has_no_versions(start):
-    serving = await start(ts_open_inference_protocol=True)
-    answer = await serving.request("POST", "/v2/models/noop/versions/1.0/infer")
-    assert (answer.status, answer.json()) == (501, {"error": "Model versioning is not yet supported."})
+async def test_with_the_envelope_kservev2_a_handler_gets_inference_requests_as_in_torchserve(start):
+    serving = await start(service_envelope="kservev2")
     assert (await serving.request("POST", "/v2/models/noop/infer", data=b"x")).body == b"x"
-    assert (await serving.request("GET", "/v2/other")).status == 404
+    call = serving.registry.model.calls[0]
+    assert (call.protocol, call.header_dict["explain"]) == (None, "False")
 
 
 async def test_on_a_shared_port_each_path_wants_its_own_token(start):

@@ -1,42 +1,314 @@
-"""The Open Inference endpoints that TorchServe has, served with ``ts_open_inference_protocol=true``."""
+"""The door for the Open Inference Protocol over REST: what the paths under ``/v2`` mean, and the models' own routes.
+
+Everything that it refuses is refused in the protocol's shape. No header says what a body is: the clients in use send
+any ``Content-Type``, or none.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from aiohttp import web
+from aiohttp import hdrs, web
+from aiohttp.web_protocol import RequestPayloadError
 
-from torchserve_py.api.errors import not_found
-from torchserve_py.api.responses import Responses, Sent
+from torchserve_py.api.errors import DoorError, Failure, bad_request, invalid_message
+from torchserve_py.api.open_inference import descriptions, documents, statistics
+from torchserve_py.api.open_inference.answers import Answers
+from torchserve_py.api.open_inference.compression import decompressed
+from torchserve_py.api.open_inference.custom_routes import CustomRoutes
+from torchserve_py.api.open_inference.inference import ENDPOINTS, INFER, OpenInferenceCalls
+from torchserve_py.api.openapi_documents import predict_document
+from torchserve_py.api.requests import read_body
+from torchserve_py.api.responses import Responses
 from torchserve_py.api.routing import Path, Route, Routes
 from torchserve_py.api.token_authorization import TokenType
-from torchserve_py.version import __version__
+from torchserve_py.archive.contract import TORCHSERVE
+from torchserve_py.archive.errors import ArchiveError
+from torchserve_py.models.errors import ModelError
 
-#: By path; the misspelt key is TorchServe's, and part of its API.
-_ANSWERS: Final[dict[Path, dict[str, Any]]] = {
-    ("v2",): {"name": "Torchserve", "version": __version__, "extenstion": ["kserve", "kubeflow"]},
-    ("v2", "health", "live"): {"live": True},
-    ("v2", "health", "ready"): {"ready": True},
+if TYPE_CHECKING:
+    from torchserve_py.api.health import HealthDoor
+    from torchserve_py.api.inference import InferenceDoor
+    from torchserve_py.api.open_inference.repository import Repository
+    from torchserve_py.api.token_authorization import TokenAuthorization
+    from torchserve_py.models.registry import ModelRegistry
+    from torchserve_py.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+#: The envelope under which TorchServe serves ``infer`` itself, in its own way.
+_KSERVE_V2: Final = "kservev2"
+_PREDICT: Final = (("explain", "False"),)
+_HEAD: Final = ("HEAD", "GET")
+_HTML: Final = ("content-type", "text/html; charset=utf-8")
+_DOCUMENT: Final = ("docs", "dataplane.json")
+#: First segments behind ``/v2`` of what this server does not have.
+_UNSUPPORTED: Final = {
+    "systemsharedmemory": "Shared memory is not supported; send tensors in the body.",
+    "cudasharedmemory": "Shared memory is not supported; send tensors in the body.",
+    "trace": "Traces cannot be set over this protocol.",
+    "logging": "The log cannot be set over this protocol; the setting log_config names its configuration.",
 }
+
+Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class _Meaning(NamedTuple):
+    """What a path means: the method it is for ("" for any), which key it needs, and what answers it."""
+
+    method: str
+    token: TokenType
+    answer: Answer
+
+
+class _Model(NamedTuple):
+    """The model of a path, as the client named it, and what follows behind it."""
+
+    name: str
+    version: str | None
+    rest: Path
 
 
 class OpenInferenceDoor:
-    """Answers ``/v2``, ``/v2/health/live`` and ``/v2/health/ready``."""
+    """Answers what is asked under ``/v2``, and on the routes that models have declared."""
 
-    def __init__(self, responses: Responses) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        registry: ModelRegistry,
+        responses: Responses,
+        tokens: TokenAuthorization | None,
+        health: HealthDoor,
+        inference: InferenceDoor,
+        repository: Repository,
+    ) -> None:
+        self._settings = settings
+        self._registry = registry
         self._responses = responses
+        self._tokens = tokens
+        self._health = health
+        self._inference = inference
+        self._repository = repository
+        self._answers = Answers(responses)
+        self._calls = OpenInferenceCalls(settings, responses, self._answers)
+        self._custom = CustomRoutes(settings, registry, responses, self._answers)
+        self._kserve_v2 = settings.service_envelope == _KSERVE_V2
 
     @property
     def routes(self) -> Routes:
-        """First path segment to route."""
-        return {"v2": Route(self.show, TokenType.inference)}
+        """First path segment to route; keys are checked here, for the sake of the shape of what is refused."""
+        return {"v2": Route(self.serve, token=None, claims=_is_not_explain)}
 
-    async def show(self, request: web.BaseRequest, path: Path) -> Sent:
-        """A path under ``/v2`` that is no inference; any method."""
-        if len(path) > 4 and "versions" in path:
-            error = {"error": "Model versioning is not yet supported."}
-            return await self._responses.send_json(request, 501, error)
-        answer = _ANSWERS.get(path)
-        if answer is None:
-            raise not_found()
-        return await self._responses.send_json(request, 200, answer)
+    async def serve(self, request: web.BaseRequest, path: Path) -> web.StreamResponse:
+        """A path under ``/v2``."""
+        model = _model_of(path)
+        try:
+            if model is not None and len(model.rest) == 1 and model.rest[0] in ENDPOINTS:
+                return await self._infer(request, model, model.rest[0])
+            meaning = self._of_model(model) if model is not None else self._of_server(path)
+            if meaning is None:
+                return await self._unknown(request)
+            if meaning.method and request.method != meaning.method and (request.method, meaning.method) != _HEAD:
+                return await self._answers.method_not_allowed(request, meaning.method)
+            self._check_token(request, meaning.token)
+            return await meaning.answer(request)
+        except RequestPayloadError:
+            return await self._answers.failure(request, invalid_message("The request body could not be read."))
+        except Exception as error:
+            if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
+                raise  # the client is gone; aiohttp cleans up
+            if not isinstance(error, (DoorError, ArchiveError, ModelError)):
+                logger.error("%s %s failed.", request.method, ascii(request.raw_path), exc_info=error)
+            name, version = ("", None) if model is None else model[:2]
+            return await self._answers.error(request, error, name, version)
+
+    async def serve_custom(self, request: web.BaseRequest, path: Path) -> web.StreamResponse | None:
+        """A path of a model's own; None where no model has it."""
+        route = self._custom.find(request)
+        if route is None:
+            return None
+        try:
+            self._check_token(request, TokenType.inference)
+            return await self._custom.run(request, route)
+        except DoorError as error:
+            return await self._answers.error(request, error)
+
+    async def _infer(self, request: web.BaseRequest, target: _Model, endpoint: str) -> web.StreamResponse:
+        self._check_token(request, TokenType.inference)
+        model = self._registry.get(target.name, target.version)
+        if request.method != "POST":
+            if request.method == "OPTIONS":  # as on TorchServe's own paths
+                return await self._answers.json(request, predict_document(target.name))
+            return await self._answers.method_not_allowed(request, "POST")
+        if self._kserve_v2 and endpoint == INFER and target.version is None and model.contract == TORCHSERVE:
+            return await self._inference.infer(request, target.name, None, _PREDICT)
+        return await self._calls.run(request, model, target.version, endpoint)
+
+    async def _unknown(self, request: web.BaseRequest) -> web.StreamResponse:
+        answer = await self.serve_custom(request, ())
+        if answer is not None:
+            return answer
+        return await self._answers.failure(request, Failure(404, "ResourceNotFoundException", "Not Found"))
+
+    def _check_token(self, request: web.BaseRequest, kind: TokenType) -> None:
+        if self._tokens is not None:
+            self._tokens.check(kind, request.headers.get(hdrs.AUTHORIZATION))
+
+    # What paths mean.
+
+    def _of_server(self, path: Path) -> _Meaning | None:
+        """What a path means that is none of a model."""
+        rest = path[1:]
+        known: dict[Path, Answer] = {
+            (): self._metadata,
+            ("health", "live"): self._live,
+            ("health", "ready"): self._ready,
+            ("models", "stats"): lambda request: self._statistics(request, None),
+            ("docs",): lambda request: self._page(request, None),
+            _DOCUMENT: lambda request: self._document(request, None),
+        }
+        if rest in known:
+            return _Meaning("GET", TokenType.inference, known[rest])
+        if rest and rest[0] in _UNSUPPORTED:
+            return self._not_supported(rest[0])
+        return self._of_repository(rest[1:]) if rest[0] == "repository" else None
+
+    def _of_repository(self, rest: Path) -> _Meaning | None:
+        """What a path under ``/v2/repository`` means; Triton has the name of a repository in some."""
+        if rest[-1:] == ("index",) and len(rest) <= 2:
+            return _Meaning("POST", TokenType.management, self._index)
+        if len(rest) in (3, 4) and rest[-3] == "models" and rest[-1] in ("load", "unload"):
+            if len(rest) == 4:
+                return self._unsupported("There is one repository, which has no name: leave it out of the path.")
+            change = self._load if rest[-1] == "load" else self._unload
+            return _Meaning("POST", TokenType.management, lambda request: change(request, rest[1]))
+        return None
+
+    def _of_model(self, target: _Model) -> _Meaning | None:
+        """What a path of a model means, but for inference."""
+        known: dict[Path, Callable[[web.BaseRequest, _Model], Awaitable[web.StreamResponse]]] = {
+            (): self._model_metadata,
+            ("ready",): self._model_ready,
+            ("config",): self._model_config,
+            ("stats",): self._statistics,
+            ("docs",): self._page,
+            _DOCUMENT: self._document,
+        }
+        if target.rest == ("trace", "setting"):
+            return self._not_supported("trace")
+        answer = known.get(target.rest)
+        return None if answer is None else _Meaning("GET", TokenType.inference, lambda it: answer(it, target))
+
+    def _not_supported(self, what: str) -> _Meaning:
+        return self._unsupported(_UNSUPPORTED[what])
+
+    def _unsupported(self, message: str) -> _Meaning:
+        async def refuse(request: web.BaseRequest) -> web.StreamResponse:
+            raise DoorError(Failure(501, "NotImplementedException", message))
+
+        return _Meaning("", TokenType.inference, refuse)
+
+    # The server.
+
+    async def _metadata(self, request: web.BaseRequest) -> web.StreamResponse:
+        metadata = descriptions.server_metadata(self._settings)
+        if self._settings.ts_open_inference_protocol:  # TorchServe's answer, whose misspelt key is part of its API
+            metadata |= {"name": "Torchserve", "extenstion": ["kserve", "kubeflow"]}
+        return await self._answers.json(request, metadata)
+
+    async def _live(self, request: web.BaseRequest) -> web.StreamResponse:
+        return await self._answers.json(request, {"live": True})
+
+    async def _ready(self, request: web.BaseRequest) -> web.StreamResponse:
+        ready = not self._health.draining and self._registry.startup_ready()
+        return await self._answers.json(request, {"ready": ready}, 200 if ready else 400)
+
+    async def _index(self, request: web.BaseRequest) -> web.StreamResponse:
+        ready = (await self._members(request)).get("ready")
+        if ready is not None and not isinstance(ready, bool):
+            raise bad_request(f'The member "ready" must be true or false, it is {ready!r}.')
+        return await self._answers.json(request, await self._repository.index(ready_only=bool(ready)))
+
+    async def _load(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
+        parameters = (await self._members(request)).get("parameters") or {}
+        if not isinstance(parameters, dict):
+            raise bad_request('The member "parameters" must be an object.')
+        return await self._changed(request, self._repository.load(name, parameters), name)
+
+    async def _unload(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
+        await self._members(request)
+        return await self._changed(request, self._repository.unload(name), name)
+
+    async def _changed(self, request: web.BaseRequest, change: Awaitable[None], name: str) -> web.StreamResponse:
+        try:
+            await change
+        except ModelError as error:
+            return await self._answers.error(request, error, name)
+        return await self._answers.empty(request)
+
+    async def _members(self, request: web.BaseRequest) -> dict[str, Any]:
+        """The JSON object in a body; nothing in none."""
+        limit = self._settings.max_request_size
+        body = await read_body(request, limit, float(self._settings.default_response_timeout))
+        body = await decompressed(body, request.headers.get(hdrs.CONTENT_ENCODING, ""), limit)
+        if not body.strip():
+            return {}
+        try:
+            members = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise bad_request(f"The request body is no JSON: {error}") from None
+        if not isinstance(members, dict):
+            raise bad_request(f"The request body must be a JSON object, it is of type {type(members).__name__}.")
+        return members
+
+    # One model.
+
+    async def _model_metadata(self, request: web.BaseRequest, target: _Model) -> web.StreamResponse:
+        metadata = descriptions.model_metadata(self._registry, target.name, target.version)
+        return await self._answers.json(request, metadata)
+
+    async def _model_ready(self, request: web.BaseRequest, target: _Model) -> web.StreamResponse:
+        model = self._registry.get(target.name, target.version)
+        ready = model.is_loaded and model.is_ready
+        return await self._answers.json(request, {"name": target.name, "ready": ready}, 200 if ready else 400)
+
+    async def _model_config(self, request: web.BaseRequest, target: _Model) -> web.StreamResponse:
+        model = self._registry.get(target.name, target.version)
+        return await self._answers.json(request, descriptions.model_config(model))
+
+    async def _statistics(self, request: web.BaseRequest, target: _Model | None) -> web.StreamResponse:
+        name, version = (None, None) if target is None else target[:2]
+        described = statistics.of_models(self._registry, name, version)
+        return await self._answers.json(request, {"model_stats": described})
+
+    async def _document(self, request: web.BaseRequest, target: _Model | None) -> web.StreamResponse:
+        return await self._answers.json(request, self._described(target))
+
+    async def _page(self, request: web.BaseRequest, target: _Model | None) -> web.StreamResponse:
+        described = self._described(target)
+        location = f"{request.raw_path.partition('?')[0].rstrip('/')}/{_DOCUMENT[1]}"
+        shown = documents.page(described["info"]["title"], described, location)
+        return await self._responses.send(request, 200, shown, (_HTML,))
+
+    def _described(self, target: _Model | None) -> dict[str, Any]:
+        if target is None:
+            return documents.server_document()
+        metadata = descriptions.model_metadata(self._registry, target.name, target.version)
+        return documents.model_document(metadata, target.version)
+
+
+def _model_of(path: Path) -> _Model | None:
+    """The model that a path is of, None if of none."""
+    if len(path) < 3 or path[1] != "models" or path == ("v2", "models", "stats"):
+        return None
+    if len(path) > 4 and path[3] == "versions":
+        return _Model(path[2], path[4], path[5:])
+    return _Model(path[2], None, path[3:])
+
+
+def _is_not_explain(path: Path) -> bool:
+    """TorchServe has explanations under ``/v2``, too, which no other protocol knows."""
+    return not (len(path) == 4 and path[1] == "models" and path[3] == "explain")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from torchserve_py.models.model import Model
     from torchserve_py.models.registry import ModelRegistry
     from torchserve_py.settings import Settings
-    from torchserve_py.snapshot_file import SavedModel
 
 READY: Final = "READY"
 UNAVAILABLE: Final = "UNAVAILABLE"
@@ -31,7 +30,7 @@ _ALL: Final = ModelSpec(None, "all")
 
 
 class Repository:
-    """One for all doors of a server: it remembers what was unloaded.
+    """What was unloaded is kept in the registry, so that every door of a server knows of it.
 
     Args:
         settings: Where the model store is.
@@ -43,9 +42,8 @@ class Repository:
         self._settings = settings
         self._registry = registry
         self._calls = calls
-        self._unloaded: dict[str, list[SavedModel]] = {}
-        #: Names under way, and what their state is.
-        self._changing: dict[str, str] = {}
+        self._unloaded = registry.unloaded
+        self._changing = registry.changing
 
     async def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
         """Every model there is, by version: ``name``, ``version``, ``state`` and ``reason``."""

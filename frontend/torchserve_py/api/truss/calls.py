@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
 from aiohttp import hdrs, web
 
+from torchserve_py.api.request_line import request_line
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.streaming import send_stream
 from torchserve_py.api.truss.answers import Answers, ErrorCode
@@ -17,38 +17,20 @@ from ts.protocol.messages import TRUSS
 if TYPE_CHECKING:
     from torchserve_py.models.model import Model
 
-#: What a request target may hold as it is; a client that sends other bytes gets them percent-encoded.
-_TARGET_CHARACTERS: Final = "!#$%&'()*+,/:;=?@[]~"
-
 
 def submit(
     request: web.BaseRequest, model: Model, endpoint: Endpoint, body: bytes, *, more_input: bool = False
 ) -> Parts:
     """Admit a request; its line goes to the worker in pseudo headers."""
-    transport = request.transport
-    secure = transport is not None and transport.get_extra_info("sslcontext") is not None
-    peer = transport.get_extra_info("peername") if transport is not None else None
     scheme = "ws" if endpoint is Endpoint.websocket else "http"
-    line = (
-        (":method", request.method),
-        (":path", _ascii(request.raw_path)),
-        (":scheme", scheme + "s" if secure else scheme),
-        (":authority", _ascii(request.headers.get(hdrs.HOST, ""))),
-        (":endpoint", endpoint.value),
-        (":client", f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""),
-    )
     return model.submit(
-        request.raw_headers + line,
+        request.raw_headers + request_line(request, endpoint.value, scheme),
         body,
         content_type=request.headers.get(hdrs.CONTENT_TYPE),
         by_default=True,
         protocol=TRUSS,
         more_input=more_input,
     )
-
-
-def _ascii(text: str) -> str:
-    return text if text.isascii() else quote(text.encode("utf-8", "surrogateescape"), safe=_TARGET_CHARACTERS)
 
 
 class Calls:

@@ -1,0 +1,104 @@
+"""Answers in the shape of the Open Inference Protocol: compact JSON, and errors as ``{"error": …}``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from torchserve_py.api.errors import Failure, failure_of, failure_of_job
+from torchserve_py.api.responses import JSON_TYPE, RETRY_AFTER_SECONDS, Responses, Sent
+from torchserve_py.models.errors import ModelNotFound, ModelVersionNotFound
+from torchserve_py.scheduling.effects import Cause
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from torchserve_py.workers.parts import Parts
+
+#: Statuses where the protocol's clients expect another than TorchServe's.
+_STATUSES: Final = {Cause.worker_died: 503, Cause.response_timeout: 504}
+#: Causes that mean that there is too much to do; the text endpoints have a status of their own for that.
+_OVERLOADED: Final = frozenset((Cause.queue_full, Cause.sequence_queue_full, Cause.sequence_capacity))
+
+
+class Answers:
+    """Writes them."""
+
+    def __init__(self, responses: Responses) -> None:
+        self._responses = responses
+
+    async def json(self, request: web.BaseRequest, value: Any, status: int = 200) -> Sent:
+        """Answer with JSON of the server's own."""
+        return await self._responses.send(request, status, to_json(value), (JSON_TYPE,))
+
+    async def empty(self, request: web.BaseRequest) -> Sent:
+        """Answer that something was done."""
+        return await self._responses.send(request, 200, b"")
+
+    async def method_not_allowed(self, request: web.BaseRequest, allowed: str) -> Sent:
+        """The path is for other methods."""
+        body = error_body("Method Not Allowed", 405)
+        return await self._responses.send(request, 405, body, (JSON_TYPE, ("allow", allowed)))
+
+    async def error(
+        self, request: web.BaseRequest, error: Exception, name: str = "", version: str | None = None
+    ) -> Sent:
+        """Answer with what an exception means; ``name`` and ``version`` are the model's, as the client named them."""
+        failure = failure_of(error)
+        if isinstance(error, ModelVersionNotFound):
+            failure = failure._replace(message=f"Model {name} with version {version} not found")
+        elif isinstance(error, ModelNotFound):
+            failure = failure._replace(message=f"Model {name} not found")
+        return await self.failure(request, failure)
+
+    async def failure(self, request: web.BaseRequest, failure: Failure, request_id: str = "") -> Sent:
+        """Answer with an error."""
+        headers = [JSON_TYPE]
+        if failure.cause:
+            headers.append(("ts-error-cause", failure.cause))
+        if failure.overloaded:
+            headers.append(("Retry-After", RETRY_AFTER_SECONDS))
+        # 408 and 413 come while the body is still on its way: there is no next request to find behind it.
+        close = failure.status in (408, 413)
+        body = error_body(failure.message, failure.status)
+        return await self._responses.send(request, failure.status, body, headers, request_id=request_id, close=close)
+
+
+def to_json(value: Any) -> bytes:
+    """Compact JSON."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def error_body(message: str, status: int) -> bytes:
+    """The body of an error; one of a request that is not shaped as it should has MLServer's list, too."""
+    members: dict[str, Any] = {"error": message}
+    if status == 422:
+        members["detail"] = [{"type": "value_error", "loc": ["body"], "msg": message}]
+    return to_json(members)
+
+
+def failure_of_parts(cause: Cause, parts: Parts, name: str, version: str | None, *, is_text: bool) -> Failure:
+    """What a client is told about a job that ended without an answer.
+
+    Args:
+        cause: Why it ended.
+        parts: The job's.
+        name: The model.
+        version: Its version as the request named it.
+        is_text: Whether it came by one of the ``generate`` endpoints.
+    """
+    failure = failure_of_job(cause, name, version, parts.job.sequence_id)
+    status = _STATUSES.get(cause, failure.status)
+    if is_text and cause in _OVERLOADED:
+        status = 429
+    message = failure.message
+    named = f"Model {name}" if version is None else f"Model {name} with version {version}"
+    if cause is Cause.no_worker:
+        message = f"{named} is not ready yet."
+    elif cause is Cause.queue_full:
+        message = f"{named} has as many requests waiting as it may have (job_queue_size)."
+    elif cause is Cause.sequence_queue_full:
+        message = f"The sequence has as many requests waiting as it may have ({named}: maxSequenceJobQueueSize)."
+    elif cause is Cause.sequence_capacity:
+        message = f"{named} has as many open sequences as it may have (maxNumSequence)."
+    return failure._replace(status=status, message=message)

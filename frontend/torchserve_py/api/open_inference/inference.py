@@ -1,0 +1,183 @@
+"""Inference over REST: ``infer``, ``infer_stream``, ``generate`` and ``generate_stream``.
+
+A request is passed on as it came; the worker decodes it and encodes the response. Only that of a stateful model is
+looked into here, for the sequence that it belongs to. This is a hot path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import hdrs, web
+from multidict import istr
+
+from torchserve_py.api.errors import DoorError, Failure, bad_request, handler_failure
+from torchserve_py.api.open_inference.answers import Answers, failure_of_parts
+from torchserve_py.api.open_inference.compression import accepted_encoding, compressed, decompressed
+from torchserve_py.api.open_inference.events import send_events
+from torchserve_py.api.requests import read_body
+from torchserve_py.api.responses import Responses, Sent
+from torchserve_py.api.sequence_parameters import ID, sequence_of
+from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.workers.parts import JobFailed, Part, Parts
+from ts.protocol.messages import OPEN_INFERENCE_REST
+
+if TYPE_CHECKING:
+    from torchserve_py.models.model import Model
+    from torchserve_py.settings import Settings
+
+INFER: Final = "infer"
+INFER_STREAM: Final = "infer_stream"
+GENERATE: Final = "generate"
+GENERATE_STREAM: Final = "generate_stream"
+ENDPOINTS: Final = frozenset((INFER, INFER_STREAM, GENERATE, GENERATE_STREAM))
+
+_STREAMS: Final = frozenset((INFER_STREAM, GENERATE_STREAM))
+_TEXT: Final = frozenset((GENERATE, GENERATE_STREAM))
+#: How the worker is told of an endpoint, see `ts.open_inference.rest`; without, it is `INFER`.
+_TOLD: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    INFER: (),
+    **{name: ((":endpoint", name),) for name in (INFER_STREAM, GENERATE, GENERATE_STREAM)},
+}
+_LENGTH_HEADER: Final = istr("Inference-Header-Content-Length")
+
+
+class OpenInferenceCalls:
+    """Runs requests on models.
+
+    Args:
+        settings: Limits, and the names of the headers of sequences.
+        responses: Writes answers.
+        answers: Writes errors.
+    """
+
+    def __init__(self, settings: Settings, responses: Responses, answers: Answers) -> None:
+        self._responses = responses
+        self._answers = answers
+        self._sequences = SequenceHeaders(settings)
+        self._max_body = settings.max_request_size
+        self._stall_limit = float(settings.default_response_timeout)
+        self._compress_from = settings.response_compression_min_size
+
+    async def run(self, request: web.BaseRequest, model: Model, version: str | None, endpoint: str) -> Sent:
+        """Run a request and answer it.
+
+        Args:
+            request: The request.
+            model: Its model.
+            version: The version, as the client named it.
+            endpoint: One of `ENDPOINTS`.
+
+        Raises:
+            DoorError: It is refused before there is a job.
+        """
+        body = await read_body(request, self._max_body, self._stall_limit)
+        encoding = request.headers.get(hdrs.CONTENT_ENCODING)
+        if encoding is not None:
+            body = await decompressed(body, encoding, self._max_body)
+        headers: tuple[Any, ...] = request.raw_headers + _TOLD[endpoint]
+        if model.is_stateful:
+            sequence = self._sequence(request, model, body)
+            parts = model.submit(
+                headers + sequence.headers,
+                body,
+                content_type=None,
+                sequence_id=sequence.id,
+                starts_sequence=sequence.starts,
+                ends_sequence=sequence.ends,
+                by_default=version is None,
+                protocol=OPEN_INFERENCE_REST,
+            )
+        else:
+            parts = model.submit(
+                headers, body, content_type=None, by_default=version is None, protocol=OPEN_INFERENCE_REST
+            )
+        try:
+            return await self._answer(request, parts, model, version, endpoint)
+        finally:
+            parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
+
+    async def _answer(
+        self, request: web.BaseRequest, parts: Parts, model: Model, version: str | None, endpoint: str
+    ) -> Sent:
+        def failure_of_cause(cause: Cause) -> Failure:
+            return failure_of_parts(cause, parts, model.name, version, is_text=endpoint in _TEXT)
+
+        request_id = parts.job.id
+        try:
+            part = await parts.next()
+            if part.error is None:
+                if endpoint in _STREAMS:
+                    return await send_events(self._responses, request, parts, part, failure_of_cause)
+                if part.more or not part.body:
+                    part = await _only_response(parts, part, model, endpoint)
+        except JobFailed as failed:
+            return await self._answers.failure(request, failure_of_cause(failed.cause), request_id)
+        except DoorError as error:
+            return await self._answers.failure(request, error.failure, request_id)
+        if part.error is not None:
+            return await self._answers.failure(request, handler_failure(part.status, part.error), request_id)
+        return await self._send(request, part, request_id)
+
+    async def _send(self, request: web.BaseRequest, part: Part, request_id: str) -> Sent:
+        body, headers = part.body, part.headers
+        accepted = request.headers.get(hdrs.ACCEPT_ENCODING)
+        if accepted is not None and len(body) >= self._compress_from:
+            encoding = accepted_encoding(accepted)
+            if encoding is not None:
+                body = await compressed(body, encoding)
+                headers = [*headers, ["content-encoding", encoding], ["vary", "accept-encoding"]]
+        try:
+            return await self._responses.send(
+                request, part.status, body, headers, reason=part.reason, request_id=request_id
+            )
+        except DoorError as error:  # the model set what HTTP does not allow
+            return await self._answers.failure(request, error.failure, request_id)
+
+    def _sequence(self, request: web.BaseRequest, model: Model, body: bytes) -> SequenceRequest:
+        """Which sequence a request belongs to: its parameters say so, or else TorchServe's headers."""
+        parameters = _parameters(body, request.headers.get(_LENGTH_HEADER))
+        if parameters.get(ID) is None and self._sequences.are_in(request):
+            return self._sequences.read(request)
+        return sequence_of(self._sequences, model, parameters)
+
+
+def _parameters(body: bytes, length: str | None) -> dict[str, Any]:
+    """The parameters of a request; none of one that the worker will refuse anyway."""
+    from ts.open_inference.json_request import parse_object, read_parameters  # only stateful models need it
+    from ts.runtimes.errors import Failure as WorkerFailure
+
+    size = len(body) if length is None or not length.isdigit() else int(length)
+    if size == 0:
+        return {}
+    try:
+        return read_parameters(parse_object(memoryview(body)[:size]), "The request")
+    except WorkerFailure as failure:
+        raise bad_request(failure.message) from failure
+
+
+async def _only_response(parts: Parts, part: Part, model: Model, endpoint: str) -> Part:
+    """The one response of a model that may give several.
+
+    Raises:
+        DoorError: It has given none, or a second one.
+        JobFailed: The job ended without an answer.
+    """
+    found = [part] if part.body else []
+    while part.more:
+        part = await parts.next()
+        if part.error is not None:
+            return part
+        if part.body:
+            found.append(part)
+        if len(found) > 1:
+            raise _not_one(model, endpoint, "several responses")
+    if not found:
+        raise _not_one(model, endpoint, "no response")
+    return found[0]
+
+
+def _not_one(model: Model, endpoint: str, count: str) -> DoorError:
+    message = f"Model {model.name} has {count} to this request, and {endpoint} has one. Use {endpoint}_stream."
+    return DoorError(Failure(501, "NotImplementedException", message))
