@@ -60,6 +60,9 @@ InferRow = tuple[str, Sequence[tuple[Any, Any]], str | None, Any, str | None, bo
 #: client is told and the body is empty.
 ResultRow = tuple[str, bool, int, str, Sequence[Sequence[str]], Buffer, str | None]
 
+#: The header with which a client names a request of a sequence, so that it may send it again.
+REQUEST_ID: Final = "ts_request_id"
+
 #: The status of a row whose client left.
 STATUS_CANCELLED: Final = 499
 

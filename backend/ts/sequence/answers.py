@@ -50,9 +50,10 @@ class Step:
         self._size = 0
         self._too_large = False
 
-    def names_the_same(self, other: Step) -> bool:
-        """Whether both are one request, sent twice."""
-        return self.request_id == other.request_id and self.sequence_id == other.sequence_id
+    @property
+    def identity(self) -> tuple[str, str]:
+        """What two have in common that are one request, sent twice."""
+        return self.sequence_id, self.request_id
 
     def add(self, answer: ResultRow, limit: int) -> None:
         """Take in a part of the answer; the first brings status and headers. Beyond ``limit`` bytes none is kept."""

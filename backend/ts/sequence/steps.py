@@ -24,16 +24,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ts.context import Context
-from ts.protocol.messages import ResultRow
+from ts.protocol.messages import REQUEST_ID, ResultRow
 from ts.runtimes.rows import Row
 from ts.sequence.answers import Step, error_answer, kept_answer
 from ts.sequence.cache import SequenceCache
 from ts.sequence.stores.store import ENDED, IDLE, TIMEOUT, Acquired, Commit, Lease, Store, StoreError, StoreSettings
 
 logger = logging.getLogger(__name__)
-
-#: With this header a client names a request, so that it may send it again.
-REQUEST_ID_HEADER = "ts_request_id"
 
 #: What a client is told: the status and ``ts-error-cause``, and the message.
 Refusal = tuple[tuple[int, str], str]
@@ -79,6 +76,7 @@ class Steps:
         self._max_answer = max_answer
         self._leases: dict[str, Lease] = {}
         self._live: dict[str, Step] = {}  # by job id: begun and not answered to the end
+        self._running: set[tuple[str, str]] = set()  # which these are: sequence and request ids
         self._interrupted: dict[str, list[Step]] = {}  # by sequence: over, and in the state that others of it work on
         self._ending: list[tuple[Lease, str]] = []
         self._next_end = self._next_sweep = 0.0
@@ -103,13 +101,13 @@ class Steps:
         return running, answers
 
     def _step_of(self, row: Row) -> Step | None:
-        asked, context = row.processor.get_request_property, self._context
+        asked, context = row.processor.get_server_property, self._context
         sequence_id = asked(context.header_key_sequence_id)
         if not sequence_id:
             return None  # a request to describe the model
         return Step(
             sequence_id,
-            asked(REQUEST_ID_HEADER) or row.job_id,
+            asked(REQUEST_ID) or row.job_id,
             starts=_is_true(asked(context.header_key_sequence_start)),
             ends=_is_true(asked(context.header_key_sequence_end)),
         )
@@ -189,11 +187,12 @@ class Steps:
         if step.starts:
             self._cache.drop(sequence_id)
         self._live[job_id] = step
+        self._running.add(step.identity)
         return None
 
     def _earlier_answer(self, store: Store, job_id: str, step: Step) -> ResultRow | None:
         """Return what a step has been answered with, if it was sent before."""
-        if any(other.names_the_same(step) for other in self._live.values()):
+        if step.identity in self._running:
             return error_answer(job_id, *RUNNING, f"Request {step.request_id!r} is still running. Try again later.")
         lease = self._leases[step.sequence_id]
         if step.request_id not in lease.request_ids:
@@ -222,6 +221,7 @@ class Steps:
                     continue
                 answered.setdefault(step.sequence_id, []).append((index, step))
             del self._live[answer[0]]
+            self._running.discard(step.identity)
         if self._store is None:
             return answers
         for step in failed:
@@ -276,7 +276,8 @@ class Steps:
         end_header = self._context.header_key_sequence_end
         ends = any(step.ends or step.response_ends(end_header) for step in steps)
         partly = [*self._interrupted.get(sequence_id, ())]
-        partly += [each for each in self._live.values() if each.sequence_id == sequence_id]
+        if self._live:
+            partly += [each for each in self._live.values() if each.sequence_id == sequence_id]
         kept = [(self._slot(lease, step), step.request_id, step.encoded()) for step in steps]
         kept += [(self._slot(lease, step), step.request_id, step.encoded(interrupted=True)) for step in partly]
         return Commit(lease, None if ends else encoded, ENDED if ends else "", kept)

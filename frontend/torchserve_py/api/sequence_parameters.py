@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.api.errors import bad_request
+from ts.protocol.messages import REQUEST_ID
 
 if TYPE_CHECKING:
     from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
@@ -31,7 +32,8 @@ def sequence_of(headers: SequenceHeaders, model: Model, parameters: Mapping[str,
         parameters: Python's values of them: bool, int, float, str, None.
 
     Raises:
-        DoorError: There is no usable id, a marker is no truth value, or a sequence that is not open is continued.
+        DoorError: There is no usable id, a marker is no truth value, or a sequence that is not open is continued (one
+            whose state is stored may be open elsewhere, or have been before a restart).
     """
     sequence_id = _id(parameters.get(ID))
     starts, ends = (_marker(name, parameters.get(name)) for name in (START, END))
@@ -40,7 +42,10 @@ def sequence_of(headers: SequenceHeaders, model: Model, parameters: Mapping[str,
             f'Sequence {parameters[ID]} of model "{model.name}" is not open: it must specify the START flag on the '
             f"first request of the sequence ({START}: true)."
         )
-    return headers.request_of(sequence_id, "true" if starts else None, "true" if ends else None)
+    request_id = parameters.get(REQUEST_ID)
+    if request_id is not None and not isinstance(request_id, str):
+        raise bad_request(f"Parameter {REQUEST_ID}: {request_id!r} is no text.")
+    return headers.request_of(sequence_id, "true" if starts else None, "true" if ends else None, request_id)
 
 
 def _id(value: Any) -> str:

@@ -134,7 +134,9 @@ class Sequences:
             self._close(sequence, reason, now)
 
     def knows(self, sequence_id: str, now: float) -> bool:
-        """Whether the sequence is open, or remembered as one whose state is gone."""
+        """Whether the sequence is open, here or where its state is stored, or remembered as one whose state is gone."""
+        if self._policy.durable:
+            return True  # who knows? Its worker will
         return sequence_id in self.open or self._closed.refusal(sequence_id, now) is not None
 
     @property

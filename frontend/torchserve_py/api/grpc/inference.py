@@ -11,6 +11,7 @@ from torchserve_py.api.grpc.refusals import Refusal, refuse_prediction
 from torchserve_py.api.grpc.writer import Writer
 from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
 from torchserve_py.workers.parts import JobFailed, Part, Parts
+from ts.protocol.messages import REQUEST_ID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,15 +100,18 @@ class Submission:
     def sequence(self, request: messages.PredictionsRequest) -> SequenceRequest:
         """The sequence of a request; one of its own if it names none.
 
-        Entries of ``input`` with the names of the start and the end header and the value ``true`` mean what the headers
-        mean: gRPC requests have no headers.
+        Entries of ``input`` with the names of the start and the end header and the value ``true``, and one with that of
+        the header that names the request, mean what the headers mean: gRPC requests have no headers.
 
         Raises:
             DoorError: The id is not usable.
         """
         values = request.input
         return self._headers.request_of(
-            request.sequence_id, _text(values.get(self._start_key)), _text(values.get(self._end_key))
+            request.sequence_id,
+            _text(values.get(self._start_key)),
+            _text(values.get(self._end_key)),
+            _text(values.get(REQUEST_ID)),
         )
 
     def starts(self, request: messages.PredictionsRequest) -> bool:
