@@ -65,7 +65,7 @@ class ConnectionLimits:
     def leave(self, client: str | int | None) -> None:
         """A connection has ended."""
         self._open -= 1
-        if client in self._clients:
+        if client is not None and client in self._clients:
             self._clients[client] -= 1
             if not self._clients[client]:
                 del self._clients[client]
