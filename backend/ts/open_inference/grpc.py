@@ -11,10 +11,12 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from ts.open_inference.json_response import selected_outputs
 from ts.open_inference.protos import infer_pb2
 from ts.open_inference.receive import Headers
 from ts.open_inference.tensors import DATATYPES, FLOATS, check, flat_list, raw_bytes
 from ts.open_inference.types import InferenceRequest, InferenceResponse, Parameters, RequestedOutput, Tensor
+from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 from ts.protocol.frames import Buffer
 from ts.runtimes.errors import Failure
 
@@ -39,6 +41,8 @@ _TRITON_KEYS: Final = frozenset(("sequence_id", "sequence_start", "sequence_end"
 _TRITON_PREFIX: Final = "triton_"
 #: The tag of ModelInferResponse.raw_output_contents.
 _RAW_OUTPUT: Final = b"\x32"
+#: The number of ModelInferRequest.raw_input_contents.
+_RAW_INPUT_NUMBER: Final = 7
 _NAN: Final = float("nan")
 
 
@@ -68,7 +72,7 @@ class GrpcRequest:
             Failure: The client asked for an output that is not there, or a value is nothing of its type.
         """
         message = infer_pb2.ModelInferResponse()
-        outputs = _requested(response.outputs, self.request.outputs)
+        outputs = selected_outputs(self.request, response)
         headers = response.parameters.get("headers")
         raw = self.answers_raw or any(output.datatype not in _CONTENTS for output in outputs)
         try:
@@ -95,11 +99,7 @@ def receive(headers: Sequence[tuple[Any, Any]], body: bytes) -> GrpcRequest:
     Raises:
         Failure: It is none, or its tensors are not as they say.
     """
-    try:
-        message = infer_pb2.ModelInferRequest.FromString(body)
-    except DecodeError as error:
-        raise Failure(400, f"The message is no inference.ModelInferRequest: {error}") from error
-    raw = message.raw_input_contents
+    message, raw = _parse(body)
     if raw and len(raw) != len(message.inputs):
         raise Failure(
             400,
@@ -117,20 +117,38 @@ def receive(headers: Sequence[tuple[Any, Any]], body: bytes) -> GrpcRequest:
     return GrpcRequest(headers, request, answers_raw=answers_raw)
 
 
+def _parse(body: bytes) -> tuple[infer_pb2.ModelInferRequest, Sequence[bytes | memoryview]]:
+    """Return the message and its raw contents; where it is large they are views of the body, and not in the message."""
+    try:
+        if len(body) < LARGE_MESSAGE:
+            message = infer_pb2.ModelInferRequest.FromString(body)
+            return message, message.raw_input_contents
+        view, others, raw = memoryview(body), [], []
+        for field in fields_of(body):
+            if field.number == _RAW_INPUT_NUMBER:
+                raw.append(view[field.value : field.end])
+            else:
+                others.append(view[field.start : field.end])
+        return infer_pb2.ModelInferRequest.FromString(b"".join(others)), raw
+    except (DecodeError, ValueError) as error:
+        raise Failure(400, f"The message is no inference.ModelInferRequest: {error}") from error
+
+
 def _is_tritons(parameters: Parameters) -> bool:
     return any(key in _TRITON_KEYS or key.startswith(_TRITON_PREFIX) for key in parameters)
 
 
-def _input(sent: infer_pb2.ModelInferRequest.InferInputTensor, raw: bytes | None) -> Tensor:
+def _input(sent: infer_pb2.ModelInferRequest.InferInputTensor, raw: bytes | memoryview | None) -> Tensor:
     parameters = _parameters(sent.parameters)
-    _refuse_unsupported(f"input {sent.name!r}", parameters)
+    if parameters:
+        _refuse_unsupported(f"input {sent.name!r}", parameters)
     shape = list(sent.shape)
-    if any(size < 0 for size in shape):
+    if shape and min(shape) < 0:
         raise Failure(400, f"Input {sent.name!r} has the shape {shape}; no dimension may be negative.")
-    data: list[Any] | bytes
+    data: list[Any] | bytes | memoryview
     if raw is None:
         data = _typed_data(sent)
-    elif sent.HasField("contents") and sent.contents.ByteSize():
+    elif sent.HasField("contents") and sent.contents.ListFields():
         raise Failure(400, f"Input {sent.name!r} has contents, and the request has raw_input_contents; use one form.")
     else:
         data = raw
@@ -145,10 +163,11 @@ def _typed_data(sent: infer_pb2.ModelInferRequest.InferInputTensor) -> list[Any]
         if sent.datatype not in DATATYPES:
             return []  # `check` says so
         raise Failure(400, f"Input {sent.name!r}: {sent.datatype} has no typed contents; use raw_input_contents.")
-    for field, _ in sent.contents.ListFields():
-        if field.name != name:
+    elements = list(getattr(sent.contents, name))
+    if not elements:
+        for field, _ in sent.contents.ListFields():
             raise Failure(400, f"Input {sent.name!r} has {field.name}; {sent.datatype} belongs in {name}.")
-    return list(getattr(sent.contents, name))
+    return elements
 
 
 def _refuse_unsupported(where: str, parameters: Parameters) -> None:
@@ -162,6 +181,8 @@ def _refuse_unsupported(where: str, parameters: Parameters) -> None:
 
 def _parameters(sent: Mapping[str, infer_pb2.InferParameter]) -> Parameters:
     values: Parameters = {}
+    if not sent:
+        return values
     for name, parameter in sent.items():
         choice = parameter.WhichOneof("parameter_choice")
         if choice is not None:
@@ -190,17 +211,6 @@ def _headers(headers: Any) -> Headers:
     if not isinstance(headers, Mapping):
         return []
     return [(str(name).lower(), str(value)) for name, value in headers.items()]
-
-
-def _requested(outputs: Sequence[Tensor], wanted: Sequence[RequestedOutput] | None) -> Sequence[Tensor]:
-    """Return the outputs that the client wants, in the order in which it asked for them."""
-    if not wanted:
-        return outputs
-    by_name = {output.name: output for output in outputs}
-    missing = [output.name for output in wanted if output.name not in by_name]
-    if missing:
-        raise Failure(400, f"There is no output {missing[0]!r}; the model has answered with {sorted(by_name)}.")
-    return [by_name[output.name] for output in wanted]
 
 
 def _elements(output: Tensor) -> Iterable[Any]:

@@ -17,6 +17,7 @@ from torchserve_py.api.grpc.protos.open_inference_head_pb2 import RequestHead
 from torchserve_py.api.grpc.protos.open_inference_pb2 import ModelStreamInferResponse
 from torchserve_py.api.grpc.refusals import CAUSE_KEY, Refusal
 from ts.open_inference.protos.infer_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
+from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 
 #: Whether a message of a stream is the last one that answers its request.
 FINAL_RESPONSE: Final = "triton_final_response"
@@ -29,6 +30,7 @@ _TRITON_KEYS: Final = frozenset(("sequence_id", "sequence_start", "sequence_end"
 _TRITON_PREFIX: Final = "triton_"
 _SHARED_MEMORY: Final = "shared_memory_region"
 
+_HEAD_NUMBERS: Final = frozenset(RequestHead.DESCRIPTOR.fields_by_number)
 #: The tag of ModelStreamInferResponse.infer_response.
 _INFER_RESPONSE: Final = b"\x12"
 _FLAGS: Final = {
@@ -76,12 +78,16 @@ def read_request(body: bytes) -> OpenRequest:
         DoorError: It is none, or names no model.
     """
     try:
-        head = RequestHead.FromString(body)
-    except DecodeError as error:
+        head = RequestHead.FromString(body if len(body) < LARGE_MESSAGE else _head_of(body))
+    except (DecodeError, ValueError) as error:
         raise bad_request(f"The message is no inference.ModelInferRequest: {error}") from error
     if not head.model_name:
         raise bad_request("The request has no model_name.")
     return OpenRequest(head, body)
+
+
+def _head_of(body: bytes) -> bytes:
+    return b"".join([body[field.start : field.end] for field in fields_of(body) if field.number in _HEAD_NUMBERS])
 
 
 def values_of(parameters: Mapping[str, InferParameter]) -> dict[str, Any]:

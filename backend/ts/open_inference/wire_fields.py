@@ -1,0 +1,62 @@
+"""The fields of a serialized protobuf message, without reading what is in them.
+
+Protobuf copies all of a message when it parses it. Tensors are large; with this they are left where they are.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+#: From this size on it is cheaper to look for the fields than to have them copied.
+LARGE_MESSAGE: Final = 32 * 1024
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_FIXED_SIZES: Final = {_FIXED64: 8, _FIXED32: 4}
+_MAX_VARINT: Final = 10  # bytes
+
+
+class Field(NamedTuple):
+    """One field: its number, and where in the message it begins, its value begins, and it ends."""
+
+    number: int
+    start: int
+    value: int
+    end: int
+
+
+def fields_of(message: bytes | memoryview) -> list[Field]:
+    """Return the fields of a serialized message, in their order.
+
+    Raises:
+        ValueError: It is none.
+    """
+    fields, at, size = [], 0, len(message)
+    while at < size:
+        tag, value = _read_varint(message, at, size)
+        kind = tag & 7
+        if kind == _BYTES:
+            length, value = _read_varint(message, value, size)
+            end = value + length
+        elif kind == _VARINT:
+            end = _read_varint(message, value, size)[1]
+        elif kind in _FIXED_SIZES:
+            end = value + _FIXED_SIZES[kind]
+        else:
+            raise ValueError(f"a field of the unknown type {kind} at byte {at}")
+        if end > size:
+            raise ValueError(f"the field at byte {at} ends behind the {size} bytes there are")
+        fields.append(Field(tag >> 3, at, value, end))
+        at = end
+    return fields
+
+
+def _read_varint(message: bytes | memoryview, at: int, size: int) -> tuple[int, int]:
+    """Return the number at a place, and where it ends."""
+    number = shift = 0
+    for place in range(at, min(at + _MAX_VARINT, size)):
+        byte = message[place]
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, place + 1
+        shift += 7
+    raise ValueError(f"no number at byte {at}")
