@@ -141,11 +141,20 @@ class Leaving:
                 self.events.append("plain sees it")
             case "sync stream":
                 return self.watching(request)
+            case "cancelled":
+                await self.wait_to_be_cancelled()
             case "endless stream":
                 return self.endless("endless stream")
             case "response":
                 return StreamingResponse(self.endless("response"))
         return "served"
+
+    async def wait_to_be_cancelled(self):
+        try:
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            self.events.append("cancelled is cancelled")
+            raise
 
     async def polling(self, request):
         while not await request.is_disconnected():
