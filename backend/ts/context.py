@@ -87,13 +87,12 @@ class RequestProcessor:
                 value = self._less_usual_header(key)
         return _text(value) if type(value) is bytes else value
 
-    def get_server_property(self, key: str) -> str | None:
-        """Return the request header that the server has set under exactly this name, or None."""
+    def get_headers_by_name(self) -> Mapping[Any, Any]:
+        """Return the request headers as they came, by exact name: ``str`` where the server has set them."""
         headers: Mapping[Any, Any] | None = self._request_header or self._by_name
         if headers is None:
             headers = self._by_name = dict(self._wire_headers)
-        value = headers.get(key)
-        return value if isinstance(value, str) else None
+        return headers
 
     def get_request_properties(self) -> dict[str, Any]:
         """Return all request headers, names as the client sent them, pseudo headers included."""

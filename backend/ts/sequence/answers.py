@@ -69,6 +69,8 @@ class Step:
 
     def response_ends(self, header: str) -> bool:
         """Whether the answer says in its end header that this sequence is over."""
+        if not self._head[2]:
+            return False
         name = header.lower()
         return any(
             key.lower() == name and self.sequence_id in map(str.strip, value.split(_SEPARATOR))
@@ -79,14 +81,15 @@ class Step:
         """Return the answer as it is kept: what was streamed becomes one piece."""
         if self._too_large:
             text = f"The step was applied, but its streamed response of {self._size} bytes was too large to be kept."
-            return _pack((500, "", (), b"", text))
+            return bytes(_pack((500, "", (), b"", text)))
         status, reason, headers = self._head
         if headers:
             headers = [pair for pair in headers if pair[0].lower() != _STREAM_NEXT]
         if interrupted:
             headers = [*headers, (INTERRUPTED_HEADER, "true")]
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        return _pack((status, reason, headers, body, None))
+        packed: bytes = _pack((status, reason, headers, body, None))
+        return packed
 
 
 def kept_answer(job_id: str, answer: bytes) -> ResultRow:
@@ -100,8 +103,4 @@ def error_answer(job_id: str, status: int, cause: str, message: str) -> ResultRo
     return job_id, False, status, "", ((CAUSE_HEADER, cause),), b"", message
 
 
-def _pack(answer: tuple[Any, ...]) -> bytes:
-    return bytes(_packer.pack(answer))
-
-
-_packer = msgpack.Packer()
+_pack = msgpack.Packer().pack

@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ts.context import Context
 from ts.protocol.messages import REQUEST_ID, ResultRow
@@ -41,6 +41,7 @@ RUNNING = (409, "request_running")
 NOT_STORED = (503, "sequence_store")
 UNREADABLE = (500, "sequence_store")
 
+_NOTHING: Final = object()
 _SWEEP_INTERVAL = 60.0
 #: Between two writes for nothing but ends of sequences (seconds): many end at the same moment.
 _END_INTERVAL = 0.1
@@ -101,15 +102,16 @@ class Steps:
         return running, answers
 
     def _step_of(self, row: Row) -> Step | None:
-        asked, context = row.processor.get_server_property, self._context
-        sequence_id = asked(context.header_key_sequence_id)
+        sent, context = row.processor.get_headers_by_name(), self._context
+        sequence_id = sent.get(context.header_key_sequence_id)
         if not sequence_id:
             return None  # a request to describe the model
+        starts, ends = sent.get(context.header_key_sequence_start), sent.get(context.header_key_sequence_end)
         return Step(
             sequence_id,
-            asked(REQUEST_ID) or row.job_id,
-            starts=_is_true(asked(context.header_key_sequence_start)),
-            ends=_is_true(asked(context.header_key_sequence_end)),
+            sent.get(REQUEST_ID) or row.job_id,
+            starts=starts is not None and _is_true(starts),
+            ends=ends is not None and _is_true(ends),
         )
 
     def _lost(self, ids: Sequence[str]) -> dict[str, Refusal]:
@@ -270,16 +272,18 @@ class Steps:
 
     def _commit_of(self, sequence_id: str, steps: list[Step]) -> Commit:
         lease = self._leases[sequence_id]
-        nothing = object()
-        state = self._cache.peek(sequence_id, nothing)
-        encoded = None if state is nothing else self._cache.encoding.encode(state)
+        state = self._cache.peek(sequence_id, _NOTHING)
+        encoded = None if state is _NOTHING else self._cache.encoding.encode(state)
         end_header = self._context.header_key_sequence_end
-        ends = any(step.ends or step.response_ends(end_header) for step in steps)
-        partly = [*self._interrupted.get(sequence_id, ())]
-        if self._live:
+        ends = False
+        kept = []
+        for step in steps:
+            ends = ends or step.ends or step.response_ends(end_header)
+            kept.append((self._slot(lease, step), step.request_id, step.encoded()))
+        if self._live or self._interrupted:  # what others of the sequence have done so far is in its state as well
+            partly = [*self._interrupted.get(sequence_id, ())]
             partly += [each for each in self._live.values() if each.sequence_id == sequence_id]
-        kept = [(self._slot(lease, step), step.request_id, step.encoded()) for step in steps]
-        kept += [(self._slot(lease, step), step.request_id, step.encoded(interrupted=True)) for step in partly]
+            kept += [(self._slot(lease, step), step.request_id, step.encoded(interrupted=True)) for step in partly]
         return Commit(lease, None if ends else encoded, ENDED if ends else "", kept)
 
     def _slot(self, lease: Lease, step: Step) -> int:
@@ -366,4 +370,4 @@ class Steps:
 
 
 def _is_true(value: Any) -> bool:
-    return value is not None and str(value).strip().lower() == "true"
+    return str(value).strip().lower() == "true"
