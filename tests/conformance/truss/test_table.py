@@ -11,7 +11,6 @@ from tests.conformance.truss.test_answers import CASES
 ROWS = set(range(1, 87))
 #: Rows that are not served, and why; `docs/truss.md` says so.
 NOT_SERVED = {
-    82: "spans are not exported",
     84: "there is no hot reload: scaling to no worker and back loads the files as they are now",
 }
 

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
@@ -31,8 +31,11 @@ from ts.runtimes.truss.signatures import Arguments, Method
 from ts.runtimes.truss.slots import Slot, Slots
 from ts.runtimes.truss.streams import Chunks, GapTooLong, chunks_of, close, is_stream, pull
 from ts.runtimes.truss.threads import Threads
+from ts.runtimes.truss.tracing import NO_TRACE, Trace
 
 logger = logging.getLogger(__name__)
+
+_SPAN_NAMES: Final = {"preprocess": "call-pre", "postprocess": "call-post"}
 
 
 class ClientLeft(Exception):
@@ -55,13 +58,15 @@ class Call:
         self._row = row
         self._client = client
         self._form = form
+        self._trace: Trace = NO_TRACE if model.tracing is None else model.tracing.trace_of(row)
         self._reply = Reply(connection, row[0], form.problem_row, model.max_response_size)
         self._request: ModelRequest | None = None
 
     async def run(self, name: str) -> None:
         """Run the endpoint ``name`` and answer; errors are answers too."""
         try:
-            await self._run(name)
+            with self._trace.span(f"{name}-endpoint"):
+                await self._run(name)
         except ClientLeft:
             self._reply.client_left()
         except Problem as problem:
@@ -76,7 +81,7 @@ class Call:
             self._form.decode(None)
             told = f"The method `{name}` can only be called if it is implemented by the model."
             raise Problem(404, CLIENT_ERROR, told)
-        inputs = self._form.decode(endpoint.input_type) if endpoint.needs_inputs else None
+        inputs = self._inputs(endpoint) if endpoint.needs_inputs else None
         if name != PREDICT:
             await self._run_main(endpoint, inputs, self._model.alias_slots, self._model.threads)
             return
@@ -84,6 +89,10 @@ class Call:
             self._check_client("preprocess")
             inputs = await self._step(endpoint.preprocess, inputs, self._model.threads)
         await self._run_main(endpoint, inputs, self._model.slots, self._model.predict_threads)
+
+    def _inputs(self, endpoint: Endpoint) -> Any:
+        with self._trace.section(f"{self._form.name}-deserialize"):
+            return self._form.decode(endpoint.input_type)
 
     async def _run_main(self, endpoint: Endpoint, inputs: Any, slots: Slots | None, threads: Threads) -> None:
         """Run predict or an alias method, in a slot if there are any, and what comes after it."""
@@ -114,7 +123,12 @@ class Call:
             if isinstance(result, Response):
                 await self._pass_on(result, slot)
                 return
-        self._reply.whole(self._form.encode(result))
+        self._answer(result)
+
+    def _answer(self, result: Any) -> None:
+        with self._trace.section(f"{self._form.name}-serialize"):
+            answer = self._form.encode(result)
+        self._reply.whole(answer)
 
     # Steps.
 
@@ -125,17 +139,20 @@ class Call:
             Problem: It failed.
             ClientLeft: It was cancelled because its client left.
         """
-        try:
-            arguments = self._arguments(method, inputs)
-            if method.is_function:
-                result = await threads.run(method.function, *arguments)
-                return await self._waited_for(result) if inspect.iscoroutine(result) else result
-            result = method.function(*arguments)
-            return await self._waited_for(result) if method.is_coroutine else result
-        except ClientLeft:
-            raise
-        except BaseException as error:
-            raise self._problem_of(error) from error
+        with self._trace.span(_SPAN_NAMES.get(method.name) or f"call-{method.name}", method.name):
+            try:
+                return await self._call(method, self._arguments(method, inputs), threads)
+            except ClientLeft:
+                raise
+            except BaseException as error:
+                raise self._problem_of(error) from error
+
+    async def _call(self, method: Method, arguments: tuple[Any, ...], threads: Threads) -> Any:
+        if method.is_function:
+            result = await threads.run(method.function, *arguments)
+            return await self._waited_for(result) if inspect.iscoroutine(result) else result
+        result = method.function(*arguments)
+        return await self._waited_for(result) if method.is_coroutine else result
 
     def _arguments(self, method: Method, inputs: Any) -> tuple[Any, ...]:
         match method.arguments:
@@ -203,12 +220,13 @@ class Call:
     async def _stream(self, generator: Any, endpoint: Endpoint, threads: Threads, slot: Slot) -> None:
         """Answer with the chunks of a generator that predict or an alias method returned."""
         chunks = chunks_of(generator, threads)
-        if not self._form.gathers():
-            await self._send_stream(chunks, self._model.streaming_read_timeout, endpoint)
-            return
-        text = await self._gathered(chunks, endpoint)
+        with self._trace.span("buffered-response-generator"):
+            if not self._form.gathers():
+                await self._send_stream(chunks, self._model.streaming_read_timeout, endpoint)
+                return
+            text = await self._gathered(chunks, endpoint)
         slot.release()
-        self._reply.whole(self._form.encode(text))
+        self._answer(text)
 
     async def _send_stream(self, chunks: Chunks, gap: float | None, endpoint: Endpoint) -> None:
         headers = self._form.stream_headers

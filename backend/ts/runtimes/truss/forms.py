@@ -28,6 +28,10 @@ class Form(Protocol):
 
     stream_headers: Headers
 
+    @property
+    def name(self) -> str:
+        """What it is called in traces."""
+
     def decode(self, input_type: type[BaseModel] | None) -> Any:
         """Return the inputs. Raises `Problem` for what the client has wrong."""
 
@@ -52,6 +56,11 @@ class TrussForm:
     def __init__(self, row: InferRow) -> None:
         self._row = row
         self._binary = is_binary(row[2])
+
+    @property
+    def name(self) -> str:
+        """What it is called in traces."""
+        return "binary" if self._binary else "json"
 
     def decode(self, input_type: type[BaseModel] | None) -> Any:
         """Return the inputs."""

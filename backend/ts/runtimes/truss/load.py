@@ -32,6 +32,7 @@ from ts.runtimes.truss.logs import tell_request_ids
 from ts.runtimes.truss.model import ServedModel
 from ts.runtimes.truss.runtime import TrussRuntime
 from ts.runtimes.truss.signatures import Method, takes
+from ts.runtimes.truss.tracing import tracing_of
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> TrussRun
         config,
         options,
         max_response_size=load["max_response_size"],
+        tracing=tracing_of(config, Secrets(config.values["secrets"])),
     )
     return TrussRuntime(model, config, load, connection)
 

@@ -8,6 +8,7 @@ from ts.runtimes.truss.config import Options, TrussConfig
 from ts.runtimes.truss.description import Description
 from ts.runtimes.truss.slots import Slots
 from ts.runtimes.truss.threads import MOST_THREADS, Threads
+from ts.runtimes.truss.tracing import Tracing
 
 
 class ServedModel:
@@ -20,6 +21,7 @@ class ServedModel:
         config: Its configuration.
         options: What its owner chose beyond Truss.
         max_response_size: The largest body in bytes that one part of an answer may have.
+        tracing: What traces its requests, if anything does.
 
     Attributes:
         slots: What predict is limited by.
@@ -38,12 +40,14 @@ class ServedModel:
         options: Options,
         *,
         max_response_size: int,
+        tracing: Tracing | None = None,
     ) -> None:
         self.name = name
         self.description = description
         self.class_file = class_file
         self.options = options
         self.max_response_size = max_response_size
+        self.tracing = tracing
         self.streaming_read_timeout = config.streaming_read_timeout
         self.slots = Slots(config.predict_concurrency)
         self.alias_slots = Slots(options.alias_concurrency) if options.alias_concurrency else None
@@ -52,6 +56,8 @@ class ServedModel:
         self.probe_threads = Threads("probe", 1)
 
     def close(self) -> None:
-        """Start nothing more in threads."""
+        """Start nothing more in threads, and have the last spans sent."""
         for threads in (self.predict_threads, self.threads, self.probe_threads):
             threads.close()
+        if self.tracing is not None:
+            self.tracing.close()

@@ -20,6 +20,7 @@ from ts.runtimes.truss.logs import enter_request
 from ts.runtimes.truss.model import ServedModel
 from ts.runtimes.truss.reply import Reply
 from ts.runtimes.truss.request import pseudo_header
+from ts.runtimes.truss.tracing import NO_TRACE
 from ts.runtimes.truss.user_metrics import metrics_answer
 from ts.runtimes.truss.websocket import Inputs, Session
 
@@ -99,7 +100,9 @@ class TrussRuntime(AsyncRuntime):
             model_name=self._model.name,
             class_file=self._model.class_file,
         )
-        await session.run()
+        tracing = self._model.tracing
+        with (NO_TRACE if tracing is None else tracing.trace_of(row)).span("websocket"):
+            await session.run()
 
     def _reply_to(self, row: InferRow) -> Reply:
         return Reply(self._connection, row[0], TrussForm(row).problem_row, self._model.max_response_size)

@@ -15,6 +15,7 @@ from ts.runtimes.truss.config import Options, TrussConfig, read_config
 from ts.runtimes.truss.description import describe
 from ts.runtimes.truss.model import ServedModel
 from ts.runtimes.truss.runtime import TrussRuntime
+from ts.runtimes.truss.tracing import Tracing
 
 DEADLINE = 20.0
 
@@ -110,12 +111,26 @@ class Frontend:
         runtime: Values for the section ``runtime`` of its configuration.
     """
 
-    def __init__(self, model: Any, *, options: Options | None = None, size: int = 10_000_000, **runtime: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        options: Options | None = None,
+        size: int = 10_000_000,
+        tracing: Tracing | None = None,
+        **runtime: Any,
+    ) -> None:
         self.model = model
         config = config_with(**runtime)
         self.connection = FakeConnection()
         self.served = ServedModel(
-            "mine", describe(model), Path(__file__), config, options or Options(), max_response_size=size
+            "mine",
+            describe(model),
+            Path(__file__),
+            config,
+            options or Options(),
+            max_response_size=size,
+            tracing=tracing,
         )
         load: Any = {"model_version": "1.0"}
         connection: Any = self.connection
