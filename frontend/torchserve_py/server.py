@@ -32,7 +32,9 @@ from torchserve_py.metrics.system import SystemMetrics
 from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.models.snapshot import SnapshotWriter
 from torchserve_py.settings import Settings, SettingsError, resolve
+from torchserve_py.workers.confinement import confinement_of
 from torchserve_py.workers.listener import WorkerListener
+from torchserve_py.workers.process import worker_package_root
 from torchserve_py.workflows.registry import WorkflowRegistry
 
 if TYPE_CHECKING:
@@ -53,8 +55,11 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._metrics = ServerMetrics(plan=_metrics_plan(settings))
-        self._listener = WorkerListener(settings.temp_dir)
-        self._registry = ModelRegistry(settings, self._listener, self._metrics)
+        confinement = confinement_of(
+            settings.worker_user, settings.worker_memory_limit, (settings.temp_dir, worker_package_root())
+        )
+        self._listener = WorkerListener(settings.temp_dir, confinement.group)
+        self._registry = ModelRegistry(settings, self._listener, self._metrics, confinement)
         self._workflows = WorkflowRegistry(settings, self._registry)
         self._snapshots = SnapshotWriter(settings, self._registry)
         self._registry.on_change = self._snapshots.changed

@@ -194,6 +194,18 @@ class Settings:
     worker_heartbeat_timeout: int = _setting(
         kinds.integer(1), 30, "seconds without a sign of life after which a loaded worker is killed and replaced"
     )
+    worker_user: str | None = _setting(
+        kinds.text,
+        None,
+        "user that workers run as; the server must then be started by root",
+        default_text="the server's own",
+    )
+    worker_memory_limit: int | None = _setting(
+        kinds.integer(64),
+        None,
+        "megabytes that each process of a worker may allocate (Linux); beyond them its allocations fail",
+        default_text="unlimited",
+    )
     blacklist_env_vars: re.Pattern[str] | None = _setting(
         kinds.regex,
         None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import os
@@ -28,6 +29,7 @@ from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings import Settings
 from torchserve_py.version import __version__
 from torchserve_py.workers.by_hand import NO_LIMIT
+from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.devices import Assignment, Devices, ModelDevices, UnsuitableDevices, visible_devices
 from torchserve_py.workers.dispatcher import Dispatcher
 from torchserve_py.workers.launchers import CpuLauncher
@@ -138,8 +140,10 @@ class Assembly:
         listener: WorkerListener,
         metrics: ServerMetrics,
         usage: Usage,
+        confinement: Confinement,
     ) -> None:
         self._settings = settings
+        self._confinement = confinement
         self._listener = listener
         self._metrics = metrics
         self._usage = usage
@@ -187,6 +191,7 @@ class Assembly:
                 listed=plan.requirements,
                 file=plan.requirements_file,
             )
+            await asyncio.to_thread(self._confinement.share, files.unpacked_dir, files.dependencies_dir)
         except BaseException:
             files.remove(downloaded=True)
             raise
@@ -332,6 +337,7 @@ class Assembly:
             torchrun=torchrun,
             cpu_launcher=cpu_launcher,
             by_hand=settings.debug,
+            confinement=self._confinement,
         )
 
     def _load_message(self, plan: Plan, device: Assignment) -> Load:

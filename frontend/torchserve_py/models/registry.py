@@ -30,6 +30,7 @@ from torchserve_py.models.startup import StartupModel, startup_models
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.settings import Settings
 from torchserve_py.snapshot_file import SavedModel
+from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.worker import WorkerFailed
 
@@ -52,7 +53,13 @@ class _Versions:
 class ModelRegistry:
     """All registered models."""
 
-    def __init__(self, settings: Settings, listener: WorkerListener, metrics: ServerMetrics) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        listener: WorkerListener,
+        metrics: ServerMetrics,
+        confinement: Confinement = Confinement(),  # noqa: B008 - it is frozen
+    ) -> None:
         self._settings = settings
         self._metrics = metrics
         self._names: dict[str, _Versions] = {}
@@ -68,7 +75,7 @@ class ModelRegistry:
         self.on_change: Callable[[], None] = lambda: None
         #: What describe shows of workers and GPUs; who collects the system metrics keeps it fresh.
         self.usage = Usage()
-        self._assembly = Assembly(settings, listener, metrics, self.usage)
+        self._assembly = Assembly(settings, listener, metrics, self.usage, confinement)
 
     # Looking up.
 

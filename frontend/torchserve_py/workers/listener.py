@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import os
 import secrets
 import shutil
 import tempfile
@@ -32,10 +33,16 @@ class Expected(Protocol):
 
 
 class WorkerListener:
-    """Accepts the connections of worker processes on a socket in a private directory (mode 0700)."""
+    """Accepts the connections of worker processes on a socket in a private directory (mode 0700).
 
-    def __init__(self, temp_dir: Path) -> None:
+    Args:
+        temp_dir: Where the directory is made.
+        group: The group whose processes may connect, too.
+    """
+
+    def __init__(self, temp_dir: Path, group: int | None = None) -> None:
         self._temp_dir = temp_dir
+        self._group = group
         self._directory: Path | None = None
         self._server: asyncio.AbstractServer | None = None
         self._expected: dict[str, Expected] = {}
@@ -48,7 +55,11 @@ class WorkerListener:
         return self._directory / "workers.sock"
 
     async def start(self) -> None:
-        """Create the directory and listen."""
+        """Create the directory and listen.
+
+        Raises:
+            OSError: The temporary directory cannot be used.
+        """
         self._directory = Path(tempfile.mkdtemp(prefix="ts-", dir=self._temp_dir))
         if len(str(self.path)) >= _MAX_SOCKET_PATH:
             shutil.rmtree(self._directory)
@@ -58,6 +69,10 @@ class WorkerListener:
             )
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(self._accept, str(self.path))
+        if self._group is not None:
+            for path, mode in ((self.path, 0o660), (self._directory, 0o710)):
+                os.chown(path, -1, self._group)
+                path.chmod(mode)
 
     async def close(self) -> None:
         """Stop listening and remove the directory."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.launchers import CpuLauncher, Torchrun
 from ts.protocol.messages import TOKEN_VARIABLE
 
@@ -36,6 +37,7 @@ class Launch:
     torchrun: Torchrun | None = None  # starts several processes for the worker
     cpu_launcher: CpuLauncher | None = None  # binds the worker to its share of the cores
     by_hand: bool = False  # a person starts it, not the server
+    confinement: Confinement = field(default_factory=Confinement)  # as which user it runs, and with how much memory
 
     def command(self, socket: Path) -> list[str]:
         """Return the command line.
@@ -52,7 +54,7 @@ class Launch:
             command = self.cpu_launcher.wrap(python, command)
         if self.torchrun is not None:
             command = self.torchrun.wrap(python, command)
-        return command
+        return self.confinement.wrap(command)
 
     def worker_environment(self, token: str) -> dict[str, str]:
         """Return the environment of the process."""

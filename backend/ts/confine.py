@@ -1,0 +1,56 @@
+"""Becomes another user, with less memory, and then the program that it is told: how workers that are not trusted start.
+
+    python -I …/ts/confine.py USER MEMORY COMMAND…
+
+USER is a name or "-", MEMORY the bytes that the program may allocate or "-". It runs isolated from PYTHONPATH (the
+model's folder is on that) and imports nothing but the standard library: until the user has changed, no code of the
+model runs.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import resource
+import shutil
+import sys
+
+_NO = "-"
+
+
+def main(arguments: list[str]) -> None:
+    """Do what the arguments say; does not return.
+
+    Raises:
+        SystemExit: It cannot be done.
+    """
+    if len(arguments) < 3:
+        sys.exit("usage: python -I confine.py USER|- BYTES|- COMMAND…")
+    user, memory, *command = arguments
+    # Found now: the new user may not be able to enter the folders that Python itself is in.
+    program = shutil.which(command[0])
+    if program is None:
+        sys.exit(f"the worker cannot be started: there is no program {command[0]}")
+    try:
+        if memory != _NO:
+            # Not RLIMIT_AS: CUDA reserves addresses for far more memory than it ever uses.
+            resource.setrlimit(resource.RLIMIT_DATA, (int(memory), int(memory)))
+        if user != _NO:
+            become(user)
+        os.execv(program, command)  # noqa: S606 - there is no shell to want
+    except (OSError, ValueError, KeyError) as error:
+        sys.exit(f"the worker cannot be started as user {user} with {memory} bytes of memory: {error}")
+
+
+def become(user: str) -> None:
+    """Give up this process's user and groups for those of another, for good."""
+    account = pwd.getpwnam(user)
+    os.initgroups(account.pw_name, account.pw_gid)
+    os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
+    os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
+    os.environ.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name)
+    os.umask(0o077)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
