@@ -1,6 +1,6 @@
 """Runs the same loads against this server and others, alternately in one run, and says how they compare.
 
-    scripts/install-torchserve; scripts/install-mlserver
+    scripts/install-torchserve; scripts/install-mlserver; scripts/install-truss
     python -m benchmarks.compare [--only NAME ...] [--rounds N] [--seconds S] [--alone] [--markdown FILE]
 
 All servers of a figure are up, warm and serve the same model; while one is measured the others are suspended, so that
@@ -30,6 +30,7 @@ from benchmarks.results import (
     MLSERVER,
     OURS,
     TORCHSERVE,
+    TRUSS,
     FigureResult,
     Results,
     machine_facts,
@@ -71,6 +72,7 @@ def _servers(figure: Figure, options: argparse.Namespace) -> list[Launcher]:
     makers: dict[str, Callable[[], Launcher]] = {
         TORCHSERVE: lambda: launchers.torchserve(options.torchserve_venv),
         MLSERVER: lambda: launchers.MLServer(options.mlserver_venv),
+        TRUSS: lambda: launchers.Truss(options.truss_venv),
         BARE_AIOHTTP: lambda: launchers.bare_aiohttp(options.python),
         BARE_GRPC: lambda: launchers.bare_grpc(options.python),
     }
@@ -88,7 +90,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=_positive, default=5, help="turns of each server (default 5)")
     parser.add_argument("--seconds", type=_positive, default=5, help="length of one load run (default 5)")
     parser.add_argument("--alone", action="store_true", help="measure this server alone (and the bare applications)")
-    for name, program in (("torchserve", "TorchServe"), ("mlserver", "MLServer")):
+    for name, program in (("torchserve", "TorchServe"), ("mlserver", "MLServer"), ("truss", "Truss")):
         parser.add_argument(
             f"--{name}-venv", type=Path, default=ROOT / f".{name}-venv", help=f"where the real {program} is installed"
         )

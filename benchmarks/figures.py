@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from benchmarks import open_inference_loads as open_inference
 from benchmarks import torchserve_loads as torchserve
+from benchmarks import truss_loads as truss
 from benchmarks.benchmark_models import BenchmarkModel
 from benchmarks.loads import Load, LoadResult
-from benchmarks.results import BARE_AIOHTTP, BARE_GRPC, TORCHSERVE
+from benchmarks.results import BARE_AIOHTTP, BARE_GRPC, MLSERVER, TORCHSERVE, TRUSS
 from benchmarks.servers import Server
 
 
@@ -36,6 +38,10 @@ def _median(result: LoadResult) -> float:
     if result.median_ms is None:
         raise ValueError("this load tells no median")
     return result.median_ms
+
+
+def _share_of_predict(result: LoadResult) -> float:
+    return result.requests_per_second / truss.PREDICT_LIMIT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +112,34 @@ FIGURES: tuple[Figure, ...] = (
     StartFigure(
         name="start", title="start to first prediction", unit="s", goal=0.35, higher_is_better=False,
         model=torchserve.ECHO, read=lambda server: server.start_seconds,
+    ),
+    LoadFigure(
+        name="infer", title="REST infer, a small BYTES tensor, 32 connections", unit="req/s", goal=4.0, rival=MLSERVER,
+        model=open_inference.ECHO, load=open_inference.infer(),
+    ),
+    LoadFigure(
+        name="infer-megabyte", title="REST infer, 1 MB of FP32 as JSON, 4 connections", unit="req/s", goal=1.0,
+        rival=MLSERVER, model=open_inference.ECHO, load=open_inference.infer_megabyte(),
+    ),
+    LoadFigure(
+        name="model-infer", title="gRPC ModelInfer, a small BYTES tensor, 32 calls", unit="calls/s", goal=1.0,
+        rival=MLSERVER, model=open_inference.ECHO, load=open_inference.model_infer(),
+    ),
+    LoadFigure(
+        name="model-infer-megabyte", title="gRPC ModelInfer, 1 MB of FP32 raw, 8 calls", unit="calls/s", goal=1.0,
+        rival=MLSERVER, model=open_inference.ECHO, load=open_inference.model_infer_megabyte(),
+    ),
+    LoadFigure(
+        name="model-stream-infer", title="gRPC ModelStreamInfer, 100 responses, 8 clients", unit="messages/s", goal=1.0,
+        rival=MLSERVER, model=open_inference.ECHO, load=open_inference.model_stream_infer(), read=_chunks,
+    ),
+    LoadFigure(
+        name="truss", title="an async predict that returns its input, 32 connections", unit="req/s", goal=4.0,
+        rival=TRUSS, model=truss.ECHO, load=truss.predict(32),
+    ),
+    LoadFigure(
+        name="truss-stages", title="50 ms before a predict of 10 ms: share of what predict allows", unit="×", goal=0.95,
+        rival=TRUSS, model=truss.STAGES, load=truss.predict(32), read=_share_of_predict, goal_is_for_the_value=True,
     ),
     SchedulerFigure(
         name="scheduler", title="cost of a step with 100,000 open sequences against 100", unit="×", goal=1.3,

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from benchmarks.benchmark_models import ROOT, BenchmarkModel
-from benchmarks.results import BARE_AIOHTTP, BARE_GRPC, MLSERVER, OURS, TORCHSERVE
+from benchmarks.results import BARE_AIOHTTP, BARE_GRPC, MLSERVER, OURS, TORCHSERVE, TRUSS
+
+#: Writes a Truss's configuration with all its defaults, as the build of an image does; the server needs them.
+_WITH_DEFAULTS = """
+import sys
+from pathlib import Path
+from truss.base.truss_config import TrussConfig
+TrussConfig.from_yaml(Path(sys.argv[1])).write_to_yaml_file(Path(sys.argv[2]), verbose=True)
+"""
 
 
 class NotInstalled(RuntimeError):
@@ -123,6 +133,37 @@ class MLServer(_Foreground):
         (folder / "settings.json").write_text(json.dumps(settings))
         model.put_into(folder)
         return [str(self._program), "start", str(folder)]
+
+
+class Truss(_Foreground):
+    """The server of the real Truss that scripts/install-truss has put into `venv`.
+
+    It is laid out as in the images that Truss builds.
+
+    Raises:
+        NotInstalled: It is not there.
+    """
+
+    name = TRUSS
+
+    def __init__(self, venv: Path) -> None:
+        self._python = _program(venv, "truss", "install-truss").with_name("python")
+        found = sorted(venv.glob("lib/python*/site-packages/truss/templates"))
+        if not found:
+            raise NotInstalled(f"There are no templates of Truss in {venv}; scripts/install-truss installs them.")
+        self._templates = found[0]
+
+    def command(self, folder: Path, ports: Ports, model: BenchmarkModel) -> list[str]:
+        """Copy the server, and the model into it; the configuration gets all its defaults."""
+        app = folder / "app"
+        shutil.copytree(self._templates / "server", app)
+        shutil.copytree(self._templates / "shared", app / "_truss_shared")
+        truss = folder / model.put_into(folder)
+        shutil.copytree(truss / "model", app / "model")
+        (app / "data").mkdir()
+        config = [str(self._python), "-c", _WITH_DEFAULTS, "config.yaml", str(app / "config.yaml")]
+        subprocess.run(config, cwd=truss, check=True, timeout=60)
+        return ["env", "-C", str(app), f"INFERENCE_SERVER_PORT={ports.http}", str(self._python), "main.py"]
 
 
 class _Bare(_Foreground):

@@ -105,7 +105,8 @@ class Server:
     def _await_first_prediction(self) -> None:
         deadline = time.monotonic() + START_LIMIT
         while (answer := self._predict()) is None:
-            if time.monotonic() > deadline or not self._processes():
+            has_ended = not self.launcher.daemonizes and self._launched.poll() is not None
+            if time.monotonic() > deadline or has_ended or not self._processes():
                 raise ServerFailed(f"{self.launcher.name} did not answer a prediction:\n{self._output()}")
             time.sleep(0.005)
         if self.launcher.has_http and not self.model.probe.is_right(answer):
