@@ -34,6 +34,9 @@ def handle(data, context):
     return [row["body"] for row in data]
 """
 
+#: The same for half precision, which numpy does not know.
+HALVES_CONFIG = "outputs: [{name: x, datatype: BF16, shape: [-1]}]\n"
+
 #: Adds up what each sequence is sent.
 SUM = (
     WAITING
@@ -127,6 +130,7 @@ def write_models(folder: Path) -> dict[str, Path]:
     models = {
         "arithmetic": model_folder(folder, "arithmetic", ARITHMETIC, ARITHMETIC_CONFIG),
         "echo": model_folder(folder, "echo", ECHO),
+        "halves": model_folder(folder, "halves", ECHO, HALVES_CONFIG),
         "sum": model_folder(folder, "sum", SUM, SEQUENCES),
         "count": model_folder(folder, "count", COUNT, COUNT_CONFIG),
         "endless": model_folder(folder, "endless", ENDLESS, "asyncCommunication: true\n"),

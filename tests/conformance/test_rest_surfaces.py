@@ -62,19 +62,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield running
 
 
-def test_kserve_v1_and_v2(server: RunningServer) -> None:
+def test_kserve_paths(server: RunningServer) -> None:
     shown = {}
     for path in (
         "/v1/models/show:predict",
         "/v1/models/show:explain",
-        "/v2/models/show/infer",
         "/v2/models/show/explain",
     ):
         answer = requests.post(f"{server.inference}{path}?ignored=1", json={"instances": [1]}, timeout=TIMEOUT)
         assert answer.status_code == 200, answer.text
         assert answer.json()["row"] == {"body": "{'instances': [1]}"}
         shown[path.rpartition("/")[2].rpartition(":")[2]] = answer.json()["explain"]
-    assert shown == {"predict": "False", "explain": "True", "infer": "False"}
+    assert shown == {"predict": "False", "explain": "True"}
 
 
 def test_kserve_readiness_is_on_the_management_port(server: RunningServer) -> None:

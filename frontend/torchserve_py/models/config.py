@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from torchserve_py.models.cache_config import CacheConfig, cache_contradictions, read_cache
+from torchserve_py.models.tensor_declarations import TensorDeclaration, tensors
 from torchserve_py.models.yaml_keys import MAX_INT, Key, boolean, choice, integer, read_keys, text
 from torchserve_py.models.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
 
@@ -72,6 +73,9 @@ class ModelConfig:
     async_communication: bool | None = None
     concurrency_target: int | None = None
     use_venv: bool | None = None
+    inputs: tuple[TensorDeclaration, ...] | None = None
+    outputs: tuple[TensorDeclaration, ...] | None = None
+    decoupled: bool | None = None
     cache: CacheConfig | None = None
     source: str = "model-config.yaml"
     raw: Mapping[Any, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
@@ -123,6 +127,9 @@ KEYS: tuple[Key, ...] = (
     Key("asyncCommunication", "async_communication", boolean),
     Key("concurrencyTarget", "concurrency_target", integer(1)),
     Key("useVenv", "use_venv", boolean),
+    Key("inputs", "inputs", tensors),
+    Key("outputs", "outputs", tensors),
+    Key("decoupled", "decoupled", boolean),
 )
 
 TORCHRUN_KEYS: tuple[Key, ...] = (

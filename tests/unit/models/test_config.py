@@ -32,6 +32,10 @@ maxSequenceJobQueueSize: 10
 maxNumSequence: 32
 onExpiredSequence: restart
 asyncCommunication: false
+inputs: [{name: image, datatype: FP32, shape: [-1, 3]}]
+outputs:
+  - {name: label, datatype: BYTES, shape: []}
+decoupled: false
 concurrencyTarget: 50
 useVenv: true
 handler:
@@ -82,6 +86,9 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         async_communication=False,
         concurrency_target=50,
         use_venv=True,
+        inputs=({"name": "image", "datatype": "FP32", "shape": [-1, 3]},),
+        outputs=({"name": "label", "datatype": "BYTES", "shape": []},),
+        decoupled=False,
         raw=yaml.safe_load(COMPLETE),
     )
     assert all(getattr(config, key.attribute) is not None for key in KEYS)
@@ -101,6 +108,27 @@ def test_the_handlers_keys_stay_available(tmp_path: Path) -> None:
     config = read(tmp_path, "batchSize: 2\nmax_length: 64\nhandler: {profile: true}\n1: one\n")
     assert dict(config.raw) == {"batchSize": 2, "max_length": 64, "handler": {"profile": True}, 1: "one"}
     assert config.warnings == ()
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        "x",
+        "[]",
+        "[x]",
+        "[{name: x, datatype: FP32}]",
+        "[{name: x, datatype: float, shape: [1]}]",
+        "[{name: x, datatype: [FP32], shape: [1]}]",
+        "[{name: '', datatype: FP32, shape: [1]}]",
+        "[{name: x, datatype: FP32, shape: [-2]}]",
+        "[{name: x, datatype: FP32, shape: 1}]",
+        "[{name: x, datatype: FP32, shape: [1], size: 1}]",
+        "[{name: x, datatype: FP32, shape: [1]}, {name: x, datatype: FP32, shape: [1]}]",
+    ],
+)
+def test_what_is_no_list_of_tensors_is_refused(tmp_path: Path, tensors: str) -> None:
+    with pytest.raises(InvalidModelConfig, match=r"line 1: inputs is .* it must be a list of one or more tensors"):
+        read(tmp_path, f"inputs: {tensors}\n")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""What a handler's author declares of its inputs and outputs, for clients of the Open Inference Protocol."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypedDict
+
+DATATYPES: Final = (
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "BF16", "FP32", "FP64",
+    "BYTES",
+)  # fmt: skip
+_RIGHT: Final = (
+    "a list of one or more tensors, each with a name of its own, a datatype and a shape (-1: any size), for example "
+    "[{name: image, datatype: FP32, shape: [-1, 3, 224, 224]}]"
+)
+_MAX_SIZE: Final = 2**63 - 1
+
+
+class TensorDeclaration(TypedDict):
+    """One input or output; -1 in its shape stands for any size."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+def tensors(value: object) -> tuple[TensorDeclaration, ...]:
+    """Read a list of tensors.
+
+    Raises:
+        ValueError: It is none; the text says what is right.
+    """
+    if not isinstance(value, list) or not value or not all(map(_is_tensor, value)):
+        raise ValueError(_RIGHT)
+    if len({each["name"] for each in value}) < len(value):
+        raise ValueError(_RIGHT)
+    return tuple(value)
+
+
+def _is_tensor(value: Any) -> bool:
+    if not isinstance(value, dict) or value.keys() != {"name", "datatype", "shape"}:
+        return False
+    shape = value["shape"]
+    return (
+        isinstance(value["name"], str)
+        and value["name"] != ""
+        and value["datatype"] in DATATYPES
+        and isinstance(shape, list)
+        and all(type(size) is int and -1 <= size <= _MAX_SIZE for size in shape)
+    )
