@@ -90,9 +90,9 @@ class OpenInferenceService:
         return messages.ServerReadyResponse(ready=not self.draining and self._registry.startup_ready())
 
     async def model_ready(self, request: messages.ModelReadyRequest, context: Context) -> messages.ModelReadyResponse:
-        """Whether a model answers, with its minimum of workers."""
+        """Whether a model answers, with its minimum of workers, and says that it is well."""
         model = self._registry.get(request.name, request.version or None)
-        return messages.ModelReadyResponse(ready=model.is_loaded and model.is_ready)
+        return messages.ModelReadyResponse(ready=await descriptions.model_ready(model))
 
     async def server_metadata(self, request: Any, context: Context) -> messages.ServerMetadataResponse:
         """Name, version, extensions."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SERVER_NAME: Final = "torchserve-py"
 _BATCH: Final = -1  # a leading dimension of any size
+#: How long a model may take to say whether it is healthy (seconds): its code may hold up the worker's loop meanwhile.
+_HEALTH_LIMIT: Final = 30.0
 _PLATFORMS: Final = {TORCHSERVE: "pytorch_torchserve", MLSERVER: "python_mlserver"}
 
 
@@ -36,6 +38,11 @@ def server_metadata(settings: Settings) -> dict[str, Any]:
     if settings.enable_model_api:
         extensions.insert(0, "model_repository")
     return {"name": SERVER_NAME, "version": __version__, "extensions": extensions}
+
+
+async def model_ready(model: Model) -> bool:
+    """Whether a model answers, with its minimum of workers, and says that it is well."""
+    return model.is_loaded and model.is_ready and await model.check_health(_HEALTH_LIMIT)
 
 
 def model_metadata(registry: ModelRegistry, name: str, version: str | None) -> dict[str, Any]:

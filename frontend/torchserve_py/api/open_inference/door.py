@@ -272,7 +272,7 @@ class OpenInferenceDoor:
 
     async def _model_ready(self, request: web.BaseRequest, target: _Model) -> web.StreamResponse:
         model = self._registry.get(target.name, target.version)
-        ready = model.is_loaded and model.is_ready
+        ready = await descriptions.model_ready(model)
         return await self._answers.json(request, {"name": target.name, "ready": ready}, 200 if ready else 400)
 
     async def _model_config(self, request: web.BaseRequest, target: _Model) -> web.StreamResponse:
