@@ -86,7 +86,9 @@ class Server:
         )
         self._doors = await listener.start_doors(self._settings, self._registry, self._workflows, self._metrics)
         grpc_listeners = await asyncio.to_thread(importlib.import_module, "torchserve_py.api.grpc.listeners")
-        self._grpc_doors = await grpc_listeners.start_grpc_doors(self._settings, self._registry, self._doors.tokens)
+        self._grpc_doors = await grpc_listeners.start_grpc_doors(
+            self._settings, self._registry, self._doors.tokens, self._doors.repository
+        )
         if not self._settings.disable_system_metrics:
             self._background.append(asyncio.create_task(self._collect_system_metrics()))
         if self._settings.metrics_mode != "prometheus":

@@ -99,11 +99,13 @@ class _Bound:
 class Doors:
     """The open doors of a running server."""
 
-    def __init__(self, health: HealthDoor, tokens: TokenAuthorization | None) -> None:
+    def __init__(self, health: HealthDoor, tokens: TokenAuthorization | None, repository: Repository) -> None:
         #: Setting name (``inference_address``, …) to the address in use, with the port that port 0 became.
         self.addresses: dict[str, Address] = {}
         #: The keys that clients must know; None while token authorization is off. Other protocols use the same.
         self.tokens = tokens
+        #: What models are loaded and unloaded through. Other protocols use the same.
+        self.repository = repository
         self._health = health
         self._bound: list[_Bound] = []
 
@@ -176,16 +178,10 @@ async def start_doors(
     responses = Responses(settings, metrics)
     health = HealthDoor(registry, responses)
     truss = TrussDoor(settings, registry, responses, tokens)
-    open_inference = OpenInferenceDoor(
-        settings,
-        registry,
-        responses,
-        tokens,
-        health,
-        InferenceDoor(settings, registry, responses),
-        Repository(settings, registry, ManagementCalls(settings, registry)),
-    )
-    doors = Doors(health, tokens)
+    repository = Repository(settings, registry, ManagementCalls(settings, registry))
+    inference = InferenceDoor(settings, registry, responses)
+    open_inference = OpenInferenceDoor(settings, registry, responses, tokens, health, inference, repository)
+    doors = Doors(health, tokens, repository)
     try:
         wanted = _by_address(
             _routes(settings, registry, workflows, metrics, tokens, responses, health, truss, open_inference)

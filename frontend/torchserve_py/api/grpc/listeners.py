@@ -36,7 +36,6 @@ from torchserve_py.api.grpc.refusals import Refusal, refuse_management, refuse_o
 from torchserve_py.api.grpc.sequence_stream import SequenceStreams
 from torchserve_py.api.listener import ListenError
 from torchserve_py.api.management_calls import ManagementCalls
-from torchserve_py.api.open_inference.repository import Repository
 from torchserve_py.api.tls import TlsError, use_files
 from torchserve_py.api.token_authorization import TokenAuthorization, TokenType
 
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import ServiceDescriptor
     from google.protobuf.descriptor_pool import DescriptorPool
 
+    from torchserve_py.api.open_inference.repository import Repository
     from torchserve_py.models.registry import ModelRegistry
     from torchserve_py.settings import Settings
 
@@ -87,7 +87,13 @@ class _Place(NamedTuple):
 class GrpcDoors:
     """The open gRPC doors of a running server."""
 
-    def __init__(self, settings: Settings, registry: ModelRegistry, tokens: TokenAuthorization | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        registry: ModelRegistry,
+        tokens: TokenAuthorization | None,
+        repository: Repository,
+    ) -> None:
         #: Setting name (``grpc_inference_port``, …) to the address in use, with the port that port 0 became.
         self.addresses: dict[str, Address] = {}
         self._settings = settings
@@ -96,9 +102,7 @@ class GrpcDoors:
         self._servers: list[Server] = []
         self._health: list[HealthService] = []
         submission = Submission(settings, registry)
-        calls = ManagementCalls(settings, registry)
         jobs = OpenInferenceJobs(settings, registry)
-        repository = Repository(settings, registry, calls)
         self._streams = SequenceStreams(submission, settings.max_request_size)
         self._infer_streams = InferStreams(jobs, settings.max_request_size, settings.grpc_stream_envelope)
         self._open_inference = OpenInferenceService(settings, registry, jobs, repository)
@@ -114,7 +118,7 @@ class GrpcDoors:
         self._management = [
             _Service(
                 management_pb2.DESCRIPTOR.services_by_name["ManagementAPIsService"],
-                ManagementService(calls).methods,
+                ManagementService(ManagementCalls(settings, registry)).methods,
                 refuse_management,
                 TokenType.management,
             )
@@ -195,19 +199,22 @@ class GrpcDoors:
         return _handlers(service, lambda method: guards[method in service.managing])
 
 
-async def start_grpc_doors(settings: Settings, registry: ModelRegistry, tokens: TokenAuthorization | None) -> GrpcDoors:
+async def start_grpc_doors(
+    settings: Settings, registry: ModelRegistry, tokens: TokenAuthorization | None, repository: Repository
+) -> GrpcDoors:
     """Open the gRPC doors.
 
     Args:
         settings: Hosts, ports, limits, TLS files.
         registry: The models.
         tokens: The keys that clients must know; None while token authorization is off.
+        repository: What models are loaded and unloaded through; the REST door has the same.
 
     Raises:
         ListenError: An address cannot be used; no door is open then.
         TlsError: The TLS files cannot be used.
     """
-    doors = GrpcDoors(settings, registry, tokens)
+    doors = GrpcDoors(settings, registry, tokens, repository)
     try:
         await doors.open()
     except BaseException:

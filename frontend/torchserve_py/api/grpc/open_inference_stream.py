@@ -96,7 +96,7 @@ class _InferStream:
         self._context = context
         self._metadata: Any = (*(context.invocation_metadata() or ()), _STREAMED)
         said = dict(self._metadata)
-        self._envelope = said.get(_ENVELOPE_KEY, envelope)
+        self._envelope: str | bytes = said.get(_ENVELOPE_KEY, envelope)
         self._wants_status = said.get(_STATUS_KEY) == "true"
         self._is_tritons = _STATUS_KEY in said
         self._enveloped = False

@@ -13,6 +13,8 @@ from tests.unit.api.fakes import FakeRegistry, make_settings
 
 from torchserve_py.api.grpc.listeners import GrpcDoors, start_grpc_doors
 from torchserve_py.api.grpc.protos import inference_pb2_grpc, management_pb2_grpc
+from torchserve_py.api.management_calls import ManagementCalls
+from torchserve_py.api.open_inference.repository import Repository
 from torchserve_py.api.token_authorization import TokenAuthorization
 
 
@@ -51,7 +53,9 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     ) -> GrpcServing:
         registry = registry or FakeRegistry()
         settings = {"grpc_inference_port": 0, "grpc_management_port": 0, **settings}
-        doors = await start_grpc_doors(make_settings(tmp_path, **settings), registry, tokens)  # type: ignore[arg-type]
+        known = make_settings(tmp_path, **settings)
+        repository = Repository(known, registry, ManagementCalls(known, registry))  # type: ignore[arg-type]
+        doors = await start_grpc_doors(known, registry, tokens, repository)  # type: ignore[arg-type]
         opened.append(GrpcServing(doors, registry))
         return opened[-1]
 

@@ -42,7 +42,7 @@ def test_a_model_that_has_done_nothing():
     (entry,) = statistics.of_models(FakeRegistry(), "noop", None)
     assert (entry["name"], entry["version"]) == ("noop", "1")
     assert entry["last_inference"] == entry["inference_count"] == entry["execution_count"] == 0
-    assert entry["inference_stats"] == dict.fromkeys(DURATIONS, {"count": 0, "ns": 0})
+    assert entry["inference_stats"] == {name: {"count": 0, "ns": 0} for name in DURATIONS}
     assert entry["batch_stats"] == []
 
 
