@@ -5,9 +5,11 @@ The operator may replace all of it with a configuration of Python's own (`--log-
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
+from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
@@ -50,6 +52,34 @@ class LineFormatter(logging.Formatter):
         return f"{seconds},{int(record.msecs):03d}"
 
 
+class JsonFormatter(logging.Formatter):
+    """One JSON object for each record: ``time`` (UTC), ``level``, ``logger``, ``message``.
+
+    Where they are known also ``request_id``, ``sequence_id``, ``client``, ``status``, ``milliseconds`` (access log),
+    ``worker`` (what a worker printed), ``thread`` (not the main one) and ``exception`` (a traceback).
+    """
+
+    _KNOWN = ("request_id", "sequence_id", "client", "status", "milliseconds", "worker")
+
+    def format(self, record: logging.LogRecord) -> str:
+        time_ = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        entry = {
+            "time": time_.replace("+00:00", "Z"),
+            "level": _LEVELS.get(record.levelname, record.levelname),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.threadName not in _MAIN_THREADS:
+            entry["thread"] = record.threadName
+        for name in self._KNOWN:
+            value = getattr(record, name, None)
+            if value not in (None, ""):
+                entry[name] = value
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False, default=str)
+
+
 def configure_logging(settings: Settings) -> None:
     """Send every logger to standard output and ``ts_log.log``, and models, accesses and metrics to files of their own.
 
@@ -65,7 +95,8 @@ def configure_logging(settings: Settings) -> None:
     if settings.log_config is not None and not is_log4j(settings.log_config):
         named = apply_log_config(settings.log_config)
     else:
-        _configure_files(settings.log_location, access_log=settings.access_log)
+        json_lines = JsonFormatter() if settings.log_format == "json" else None
+        _configure_files(settings.log_location, json_lines, access_log=settings.access_log)
     if settings.metrics_mode != "prometheus":
         settings.metrics_location.mkdir(parents=True, exist_ok=True)
         for name, file in _METRIC_FILES.items():
@@ -73,15 +104,16 @@ def configure_logging(settings: Settings) -> None:
                 _configure_metric_log(name, settings.metrics_location / file)
 
 
-def _configure_files(log_location: Path, *, access_log: bool) -> None:
+def _configure_files(log_location: Path, json_lines: JsonFormatter | None, *, access_log: bool) -> None:
+    lines = json_lines or LineFormatter()
     console = logging.StreamHandler(sys.stdout)
-    console.setFormatter(LineFormatter())
+    console.setFormatter(lines)
     root = logging.getLogger()
     root.setLevel(logging.INFO)
-    root.handlers = [console, _file(log_location / "ts_log.log", LineFormatter())]
-    logging.getLogger(MODEL_LOGGER).handlers = [_file(log_location / "model_log.log", LineFormatter())]
+    root.handlers = [console, _file(log_location / "ts_log.log", lines)]
+    logging.getLogger(MODEL_LOGGER).handlers = [_file(log_location / "model_log.log", lines)]
     if access_log:
-        access = _file(log_location / "access_log.log", LineFormatter(_BARE_LINE))
+        access = _file(log_location / "access_log.log", json_lines or LineFormatter(_BARE_LINE))
         logging.getLogger(ACCESS_LOGGER).handlers = [access]
 
 

@@ -345,6 +345,11 @@ class Settings:
         kinds.integer(1), 60, "seconds from one collection of host metrics to the next", env=None
     )
     access_log: bool = _setting(kinds.boolean, False, "whether each request is logged")
+    log_format: str = _setting(
+        kinds.choice("text", "json"),
+        "text",
+        "how the log files and standard output are written: TorchServe's lines, or a JSON object for each",
+    )
     enable_envvars_config: bool = _setting(
         kinds.boolean, False, "whether `TS_...` environment variables override this file", env=None
     )

@@ -154,3 +154,30 @@ def test_the_documented_configuration_works(
     assert capsys.readouterr().out == "INFO some.module: text\n"
     (line,) = lines(tmp_path / "model_log.log")
     assert line.endswith("[INFO ] W-9000-m_1.0-stdout MODEL_LOG - hello")
+
+
+def test_json_lines_hold_what_is_known_of_a_record(tmp_path: Path) -> None:
+    configure(tmp_path, log_format="json", access_log=True)
+    ids = {"request_id": "r-1", "sequence_id": None, "status": 200, "client": "10.0.0.7:1", "milliseconds": 7}
+    logging.getLogger("ACCESS_LOG").info("GET %s", "/ping", extra=ids)
+    logging.getLogger("MODEL_LOG").info("two\nlines “quoted”", extra={"worker": "W-9000-m_1.0-stdout"})
+    try:
+        raise ValueError("wrong")
+    except ValueError:
+        logging.getLogger("some.module").exception("It failed")
+    (access,) = [json.loads(line) for line in lines(tmp_path / "logs" / "access_log.log")]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", access.pop("time"))
+    assert access == {
+        "level": "INFO",
+        "logger": "ACCESS_LOG",
+        "message": "GET /ping",
+        "request_id": "r-1",
+        "client": "10.0.0.7:1",
+        "status": 200,
+        "milliseconds": 7,
+    }
+    (model,) = [json.loads(line) for line in lines(tmp_path / "logs" / "model_log.log")]
+    assert (model["message"], model["worker"]) == ("two\nlines “quoted”", "W-9000-m_1.0-stdout")
+    failed = json.loads(lines(tmp_path / "logs" / "ts_log.log")[-1])
+    assert (failed["level"], failed["message"]) == ("ERROR", "It failed")
+    assert failed["exception"].endswith("ValueError: wrong")

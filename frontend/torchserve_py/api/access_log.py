@@ -6,8 +6,11 @@ from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
 from torchserve_py.api.responses import QuietSent
+from torchserve_py.workers.parts import Parts
 
 LOGGER_NAME = "ACCESS_LOG"
+#: Where a request keeps the ids that stand in its record.
+IDS = web.RequestKey("ids", dict[str, str | None])
 
 
 class AccessLog(AbstractAccessLogger):
@@ -22,4 +25,18 @@ class AccessLog(AbstractAccessLogger):
         target = request.raw_path.encode("ascii", "backslashreplace").decode("ascii")
         version = f"HTTP/{request.version.major}.{request.version.minor}"
         milliseconds = round(time * 1000)
-        self.logger.info('/%s "%s %s %s" %d %d', client, request.method, target, version, response.status, milliseconds)
+        more = {"client": client, "status": response.status, "milliseconds": milliseconds, **request.get(IDS, {})}
+        self.logger.info(
+            '/%s "%s %s %s" %d %d', client, request.method, target, version, response.status, milliseconds, extra=more
+        )
+
+
+def ids_of(parts: Parts) -> dict[str, str | None]:
+    """What a record about a job says of it."""
+    return {"request_id": parts.job.id, "sequence_id": parts.job.sequence_id}
+
+
+def note_ids(request: web.BaseRequest, parts: Parts) -> None:
+    """Let the access log, where there is one, know which job a request became."""
+    if request.protocol.access_logger is not None:
+        request[IDS] = ids_of(parts)

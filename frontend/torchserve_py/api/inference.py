@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import hdrs, web
 
+from torchserve_py.api.access_log import note_ids
 from torchserve_py.api.errors import DoorError, bad_request, failure_of_job, handler_failure, not_found
 from torchserve_py.api.openapi_documents import predict_document
 from torchserve_py.api.requests import read_body
@@ -104,6 +105,7 @@ class InferenceDoor:
                 ends_sequence=sequence.ends,
                 by_default=version is None,
             )
+        note_ids(request, parts)
         try:
             return await self._answer(request, parts, name, version, sequence)
         finally:

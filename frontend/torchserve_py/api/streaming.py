@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
+from torchserve_py.api.access_log import ids_of
 from torchserve_py.api.responses import Headers, ReaderStalledError, Responses, Sent, reset
 from torchserve_py.workers.parts import JobFailed, Part, Parts
 
@@ -73,7 +74,7 @@ async def send_stream(
         raise  # the client is gone
     except Exception as error:
         if not isinstance(error, JobFailed):
-            logger.error("Request %s failed within its stream.", parts.job.id, exc_info=error)
+            logger.error("Request %s failed within its stream.", parts.job.id, exc_info=error, extra=ids_of(parts))
         return _break_off(request, first.status, chunked)
     return sent
 

@@ -326,3 +326,16 @@ async def test_without_the_setting_there_is_no_access_log(serving, caplog):
     caplog.set_level("INFO")
     await serving.request("GET", "/live")
     assert "ACCESS_LOG" not in {record.name for record in caplog.records}
+
+
+async def test_a_record_of_the_access_log_names_the_job_and_its_sequence(start, caplog):
+    registry = FakeRegistry()
+    registry.model.is_stateful = True
+    serving = await start(registry, access_log=True)
+    with caplog.at_level("INFO", "ACCESS_LOG"):
+        answer = await serving.request(
+            "POST", "/predictions/noop", data=b"x", headers={"ts_request_sequence_id": "seq_0"}
+        )
+    (record,) = [each for each in caplog.records if each.name == "ACCESS_LOG"]
+    assert record.request_id == answer.headers["x-request-id"]
+    assert (record.sequence_id, record.status) == ("seq_0", 200)

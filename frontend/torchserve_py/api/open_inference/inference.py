@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import hdrs, web
 from multidict import istr
 
+from torchserve_py.api.access_log import note_ids
 from torchserve_py.api.errors import DoorError, Failure, bad_request, handler_failure
 from torchserve_py.api.open_inference.answers import Answers, failure_of_parts
 from torchserve_py.api.open_inference.compression import accepted_encoding, compressed, decompressed
@@ -93,6 +94,7 @@ class OpenInferenceCalls:
             parts = model.submit(
                 headers, body, content_type=None, by_default=version is None, protocol=OPEN_INFERENCE_REST
             )
+        note_ids(request, parts)
         try:
             return await self._answer(request, parts, model, version, endpoint)
         finally:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import hdrs, web
 
+from torchserve_py.api.access_log import note_ids
 from torchserve_py.api.request_line import request_line
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.streaming import send_stream
@@ -23,7 +24,7 @@ def submit(
 ) -> Parts:
     """Admit a request; its line goes to the worker in pseudo headers."""
     scheme = "ws" if endpoint is Endpoint.websocket else "http"
-    return model.submit(
+    parts = model.submit(
         request.raw_headers + request_line(request, endpoint.value, scheme),
         body,
         content_type=request.headers.get(hdrs.CONTENT_TYPE),
@@ -31,6 +32,8 @@ def submit(
         protocol=TRUSS,
         more_input=more_input,
     )
+    note_ids(request, parts)
+    return parts
 
 
 class Calls:
