@@ -15,7 +15,6 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
-from ts.connection import Connection
 from ts.protocol.messages import InferRow
 from ts.runtimes.truss.answers import CLIENT_ERROR, MODEL_ERROR, MODEL_FAILED, SERVER_ERROR, Problem
 from ts.runtimes.truss.client import Client
@@ -25,7 +24,7 @@ from ts.runtimes.truss.json_payload import to_json
 from ts.runtimes.truss.logs import without_server_frames
 from ts.runtimes.truss.model import ServedModel
 from ts.runtimes.truss.passing import pass_on
-from ts.runtimes.truss.reply import Reply
+from ts.runtimes.truss.reply import Outbox, Reply
 from ts.runtimes.truss.request import ModelRequest, request_of
 from ts.runtimes.truss.signatures import Arguments, Method
 from ts.runtimes.truss.slots import Slot, Slots
@@ -50,16 +49,16 @@ class Call:
         row: The request.
         client: Who waits for the answer.
         form: How the request is read and answered.
-        connection: Where the answer goes.
+        outbox: What sends the answer.
     """
 
-    def __init__(self, model: ServedModel, row: InferRow, client: Client, form: Form, connection: Connection) -> None:
+    def __init__(self, model: ServedModel, row: InferRow, client: Client, form: Form, outbox: Outbox) -> None:
         self._model = model
         self._row = row
         self._client = client
         self._form = form
         self._trace: Trace = NO_TRACE if model.tracing is None else model.tracing.trace_of(row)
-        self._reply = Reply(connection, row[0], form.problem_row, model.max_response_size)
+        self._reply = Reply(outbox, row[0], form.problem_row)
         self._request: ModelRequest | None = None
 
     async def run(self, name: str) -> None:

@@ -23,11 +23,10 @@ _ids: ContextVar[Mapping[str, str]] = ContextVar("truss_request_ids", default=Ma
 
 def enter_request(row: InferRow) -> None:
     """Take the ids that a request came with for all that is logged in the current task from now on."""
-    ids = {
-        _HEADERS[name.lower()]: value.decode("latin-1")
-        for name, value in row[1]
-        if len(name) in _LENGTHS and isinstance(name, bytes) and name.lower() in _HEADERS
-    }
+    ids = None
+    for name, value in row[1]:
+        if len(name) in _LENGTHS and isinstance(name, bytes) and (key := _HEADERS.get(name.lower())):
+            ids = {**(ids or {}), key: value.decode("latin-1")}
     if ids:
         _ids.set(ids)
 

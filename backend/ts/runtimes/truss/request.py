@@ -92,7 +92,10 @@ def scope_of(type_: str, headers: Pairs, content_type: str | None, model_name: s
 
 def pseudo_header(row: InferRow, name: str) -> str | None:
     """Return what the server says of the request under a name that begins with a colon."""
-    return next((value for key, value in row[1] if key == name), None)
+    for key, value in reversed(row[1]):  # they are behind those of the client
+        if key == name:
+            return value  # type: ignore[no-any-return]
+    return None
 
 
 def header(row: InferRow, name: bytes) -> str:

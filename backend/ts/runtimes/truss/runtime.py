@@ -18,7 +18,7 @@ from ts.runtimes.truss.description import PREDICT, WEBSOCKET
 from ts.runtimes.truss.forms import TrussForm, form_of
 from ts.runtimes.truss.logs import enter_request
 from ts.runtimes.truss.model import ServedModel
-from ts.runtimes.truss.reply import Reply
+from ts.runtimes.truss.reply import Outbox, Reply
 from ts.runtimes.truss.request import pseudo_header
 from ts.runtimes.truss.tracing import NO_TRACE
 from ts.runtimes.truss.user_metrics import metrics_answer
@@ -45,6 +45,7 @@ class TrussRuntime(AsyncRuntime):
         self._config = config
         self._version = load["model_version"]
         self._connection = connection
+        self._outbox = Outbox(connection, model.max_response_size)
         self._clients: dict[str, Client] = {}
         self._inputs: dict[str, Inputs] = {}
 
@@ -87,7 +88,7 @@ class TrussRuntime(AsyncRuntime):
         if row[4] == CUSTOM:
             raise ValueError(f"a Truss declares no custom routes, got a request for {endpoint!r}")
         form = form_of(row, self._model.name, self._version)
-        await Call(self._model, row, client, form, self._connection).run(endpoint)
+        await Call(self._model, row, client, form, self._outbox).run(endpoint)
 
     async def _hold_session(self, row: InferRow, client: Client) -> None:
         session = Session(
@@ -105,7 +106,7 @@ class TrussRuntime(AsyncRuntime):
             await session.run()
 
     def _reply_to(self, row: InferRow) -> Reply:
-        return Reply(self._connection, row[0], TrussForm(row).problem_row, self._model.max_response_size)
+        return Reply(self._outbox, row[0], TrussForm(row).problem_row)
 
     def cancel_job(self, job_id: str, task: asyncio.Task[None]) -> None:
         """Tell whoever looks after the client that it has left; the job ends in its own way."""
