@@ -14,12 +14,15 @@ import numpy as np
 import psutil
 import pytest
 import requests
-from tests.conformance.grpc_client import target
+from tests.conformance.grpc_client import Client, target
 from tests.e2e.gate import Gate
 from tests.e2e.raw_client import RawClient
-from tests.e2e.running_server import DEADLINE, RunningServer, eventually
+from tests.e2e.running_server import DEADLINE, HANDLERS, RunningServer, eventually
 
+from torchserve_py.api.grpc.protos import open_inference_pb2
 from ts.open_inference.protos import infer_pb2
+
+SERVICE = "/inference.GRPCInferenceService/"
 
 #: ``predict`` answers with what it was called for; ``predict_stream`` says each word, and holds on where it is told to.
 MODEL = """
@@ -122,6 +125,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(models: Path) -> Iterator[RunningServer]:
     folders = {name: models / name for name in ("single", "batched", "several")}
+    folders["sentences"] = HANDLERS / "sentences"
     with RunningServer(folders, {"grpc_inference_port": 0}) as running:
         running.wait_ready()
         yield running
@@ -160,6 +164,22 @@ def test_infer(server: RunningServer) -> None:
 def test_predictions_take_and_give_the_same(server: RunningServer) -> None:
     response = server.predict("single", json.dumps(body(3)), headers={"content-type": "application/json"})
     assert outputs(response)["double"] == [6.0]
+
+
+def test_predictions_over_grpc_take_and_give_the_same(server: RunningServer) -> None:
+    with Client(server) as client:
+        answer = json.loads(client.predict("single", data=json.dumps(body(3)).encode()))
+    assert answer["outputs"][0]["data"] == [6.0]
+
+
+def test_generate_from_text(server: RunningServer) -> None:
+    url = f"{server.inference}/v2/models/sentences"
+    response = requests.post(f"{url}/generate", json=text("to be", id="g"), timeout=DEADLINE)
+    assert outputs(response) == {"counts": [2, 4]}
+    response = requests.post(f"{url}/generate", json={"text_input": "to be"}, timeout=DEADLINE)
+    assert response.json()["counts"] == [2, 4]
+    response = requests.post(f"{url}/generate_stream", json={"text_input": "to be"}, stream=True, timeout=DEADLINE)
+    assert [event["text_output"] for event in events(response)] == ["to", "be"]
 
 
 def test_binary_tensors_and_compressed_requests(server: RunningServer) -> None:
@@ -266,10 +286,9 @@ def words_of(responses: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def calls(server: RunningServer) -> Iterator[Any]:
-    service = "/inference.GRPCInferenceService/"
     with grpc.insecure_channel(target(server)) as channel:
         yield channel.stream_stream(
-            f"{service}ModelStreamInfer",
+            f"{SERVICE}ModelStreamInfer",
             request_serializer=infer_pb2.ModelInferRequest.SerializeToString,
             response_deserializer=infer_pb2.ModelInferResponse.FromString,
         )
@@ -300,6 +319,41 @@ def test_many_requests_may_wait_for_the_model(calls: Any, models: Path) -> None:
     gate.wait_until_reached()
     gate.open()
     assert list(words_of(responses)) == ["@many", *(str(number) for number in range(100))]
+
+
+def test_a_request_over_grpc(server: RunningServer) -> None:
+    message = infer_pb2.ModelInferRequest(model_name="single", id="7", raw_input_contents=[np.float32([4]).tobytes()])
+    message.inputs.add(name="x", datatype="FP32", shape=[1, 1])
+    with grpc.insecure_channel(target(server)) as channel:
+        method = channel.unary_unary(
+            f"{SERVICE}ModelInfer",
+            request_serializer=infer_pb2.ModelInferRequest.SerializeToString,
+            response_deserializer=infer_pb2.ModelInferResponse.FromString,
+        )
+        response, call = method.with_call(message, timeout=DEADLINE, metadata=(("x-tenant", "me"),))
+    assert response.id == "7"
+    np.testing.assert_array_equal(np.frombuffer(response.raw_output_contents[0], np.float32), [8])
+    trailing = dict(call.trailing_metadata())
+    assert (trailing["x-saw"], trailing["ce-id"]) == ("me", "7")
+
+
+def test_tritons_clients_get_the_responses_of_each_request(server: RunningServer) -> None:
+    requests_ = [text_message(words, request_id=words) for words in ("how do", "!", "you do")]
+    with grpc.insecure_channel(target(server)) as channel:
+        method = channel.stream_stream(
+            f"{SERVICE}ModelStreamInfer",
+            request_serializer=infer_pb2.ModelInferRequest.SerializeToString,
+            response_deserializer=open_inference_pb2.ModelStreamInferResponse.FromString,
+        )
+        envelopes = list(method(iter(requests_), timeout=DEADLINE, metadata=(("x-stream-envelope", "triton"),)))
+    said: dict[str, list[str]] = {}
+    for envelope in envelopes:
+        if envelope.error_message:
+            assert (envelope.infer_response.id, "no such word" in envelope.error_message) == ("!", True)
+        elif envelope.infer_response.outputs:
+            words = said.setdefault(envelope.infer_response.id, [])
+            words += words_of([envelope.infer_response])
+    assert said == {"how do": ["how", "do"], "you do": ["you", "do"]}
 
 
 def test_an_error_ends_the_stream_with_a_status(calls: Any) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, PrivateAttr, RootModel
+from pydantic import Field, RootModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,26 +20,26 @@ class TensorData(RootModel[list[Any] | Any]):
     """The elements of a tensor: a list, flat or nested; or whatever else JSON said."""
 
     root: list[Any] | Any = Field(..., title="TensorData")
-    _array: Any = PrivateAttr(None)
 
     @classmethod
     def of_array(cls, array: np.ndarray[Any, Any]) -> TensorData:
         """Return the data of an array of numbers or truth values; the caller does not change it any more."""
         data = cls.model_construct(root=None)
         del data.__dict__["root"]
-        data._array = array
+        data.__dict__["_array"] = array
         return data
 
     @property
     def array(self) -> np.ndarray[Any, Any] | None:
         """The array, if the data are one and have not been read as a list, which may have been changed since."""
-        return None if "root" in self.__dict__ else self._array
+        return None if "root" in self.__dict__ else self.__dict__["_array"]
 
     if not TYPE_CHECKING:  # a type checker would take it for a promise that every attribute is there
 
         def __getattr__(self, name: str) -> Any:
             """Make the list when it is asked for: attributes that are there do not come here."""
-            if name == "root" and (array := self._array) is not None:
+            array = self.__dict__.get("_array")
+            if name == "root" and array is not None:
                 values = array.ravel().tolist()
                 if array.dtype.kind == "f":
                     values = [None if value != value else value for value in values]  # noqa: PLR0124 - NaN is null

@@ -6,6 +6,7 @@ Everything here uses it through this module, so that the model and its runtime h
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ts.mlserver import stand_in
@@ -44,6 +45,9 @@ __all__ = [
 ]
 
 
+_records: list[list[Any]] = []
+
+
 def forward_metrics() -> None:
     """Let what the model reports with the real ``mlserver.log`` be taken by `take_records`; to be called before the
     model's code is imported."""
@@ -60,15 +64,13 @@ def forward_metrics() -> None:
         module.__dict__["log"] = log
 
 
-_records: list[list[Any]] = []
-
-
-def take_records() -> list[list[Any]]:
-    """Return the metrics that the model has reported since the last call."""
-    if IS_OURS:
-        from ts.mlserver.metrics.context import take_records
-
-        return take_records()
+def _take_forwarded() -> list[list[Any]]:
     taken = _records[:]
     _records.clear()
     return taken
+
+
+#: Returns the metrics that the model has reported since the last call.
+take_records: Final[Callable[[], list[list[Any]]]] = (
+    importlib.import_module("ts.mlserver.metrics.context").take_records if IS_OURS else _take_forwarded
+)

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from ts.open_inference.tensors import flat_list, numpy_of, tensor_of
-from ts.open_inference.types import InferenceRequest, InferenceResponse, RequestedOutput, Tensor
+from ts.open_inference.types import InferenceRequest, InferenceResponse, Tensor
 from ts.runtimes.errors import Failure
 from ts.runtimes.mlserver.api import IS_OURS, types
+
+_LONG: Final = 1000
 
 
 def model_request(request: InferenceRequest, headers: Mapping[str, str]) -> types.InferenceRequest:
     """Return a request as a model gets it, with the HTTP headers or gRPC metadata among its parameters.
 
-    Built without validation where the wire's decoding has checked everything already.
-
     Raises:
         Failure: A parameter has a type that it cannot have.
     """
-    return types.InferenceRequest.model_construct(
-        id=request.id or "",
-        parameters=_model_parameters({**request.parameters, "headers": dict(headers)}),
-        inputs=[_model_input(tensor) for tensor in request.inputs],
-        outputs=None if request.outputs is None else [_model_output(output) for output in request.outputs],
-    )
+    members: dict[str, Any] = {
+        "id": request.id or "",
+        "parameters": {**request.parameters, "headers": headers},
+        "inputs": [_model_input(tensor) for tensor in request.inputs],
+    }
+    if request.outputs is not None:
+        members["outputs"] = [{"name": each.name, "parameters": each.parameters or None} for each in request.outputs]
+    try:
+        return types.InferenceRequest.model_validate(members)
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        place = ".".join(str(each) for each in first["loc"])
+        raise Failure(422, f"The request's {place} is {first['input']!r}: {first['msg']}.") from error
 
 
 def wire_response(response: Any, request: types.InferenceRequest) -> InferenceResponse:
@@ -57,35 +65,23 @@ def parameters_of(parametrised: Any) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value is not None and not name.startswith("_")}
 
 
-def _model_parameters(parameters: Mapping[str, Any]) -> types.Parameters:
-    try:
-        return types.Parameters.model_validate(parameters)
-    except ValidationError as error:
-        (first, *_) = error.errors()
-        place = ".".join(str(each) for each in first["loc"])
-        raise Failure(422, f"The parameter {place!r} is {first['input']!r}: {first['msg']}.") from error
+def _model_input(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "shape": tensor.shape,
+        "datatype": tensor.datatype,
+        "parameters": tensor.parameters or None,
+        "data": _model_data(tensor),
+    }
 
 
-def _model_input(tensor: Tensor) -> types.RequestInput:
-    return types.RequestInput.model_construct(
-        name=tensor.name,
-        shape=tensor.shape,
-        datatype=tensor.datatype,
-        parameters=_model_parameters(tensor.parameters) if tensor.parameters else None,
-        data=_model_data(tensor),
-    )
-
-
-def _model_output(output: RequestedOutput) -> types.RequestOutput:
-    parameters = _model_parameters(output.parameters) if output.parameters else None
-    return types.RequestOutput.model_construct(name=output.name, parameters=parameters)
-
-
-def _model_data(tensor: Tensor) -> types.TensorData:
+def _model_data(tensor: Tensor) -> types.TensorData | list[Any]:
     # A model that wants arrays has imported numpy; for any other it is not imported.
     if IS_OURS and tensor.is_raw and tensor.datatype != "BYTES" and "numpy" in sys.modules:
         return types.TensorData.of_array(numpy_of(tensor))
-    return types.TensorData.model_construct(flat_list(tensor))
+    elements = flat_list(tensor)
+    # Validation copies a list; not validating takes longer for a short one.
+    return elements if len(elements) < _LONG else types.TensorData.model_construct(elements)
 
 
 def _wire_output(output: types.ResponseOutput) -> Tensor:
@@ -113,9 +109,12 @@ def flat(data: Any) -> list[Any]:
 
 def lower_case_headers(headers: Sequence[tuple[Any, Any]]) -> dict[str, str]:
     """Return the request's headers by their names in lower case, without those that the server itself has added."""
-    texts = ((_text(name).lower(), value) for name, value in headers)
-    return {name: _text(value) for name, value in texts if not name.startswith(":")}
+    named = [(_name(name), value) for name, value in headers]
+    return {name: value.decode("latin-1") if isinstance(value, bytes) else str(value) for name, value in named if name}
 
 
-def _text(raw: Any) -> str:
-    return raw.decode("latin-1") if isinstance(raw, bytes) else str(raw)
+@functools.lru_cache(maxsize=1024)
+def _name(raw: bytes | str) -> str:
+    """Return a header's name in lower case; "" for one of the server's own."""
+    text = raw.decode("latin-1") if isinstance(raw, bytes) else raw
+    return "" if text.startswith(":") else text.lower()

@@ -33,6 +33,8 @@ from ts.runtimes.responses import error_row
 logger = logging.getLogger(__name__)
 
 _ENDPOINT: Final = ":endpoint"
+#: What TorchServe's forms call a body.
+_BODY_NAMES: Final = (None, "body", "data")
 _STREAMS: Final = frozenset(("infer_stream", "generate_stream"))
 
 
@@ -241,9 +243,19 @@ def _open_inference_row(row: InferRow) -> InferRow:
         return row
     if protocol is not None:
         raise Failure(501, f"An MLServer model cannot be asked by the protocol {protocol!r}.")
-    if isinstance(body, list):  # parameters that the door knows, and the body among them without a name
-        body = next((value for name, _, value in body if name is None), b"")
+    if isinstance(body, list):
+        body = _only_body(body)
     return (job_id, headers, content_type, body, OPEN_INFERENCE_REST, more_input)
+
+
+def _only_body(parameters: list[Any]) -> Any:
+    """Return the request among the parameters of a row: the one without a name, ``body`` or ``data``."""
+    by_name = {name.decode() if isinstance(name, bytes) else name: value for name, _, value in parameters}
+    for name in _BODY_NAMES:
+        if name in by_name:
+            value = by_name[name]
+            return value if isinstance(value, bytes) else value.encode()
+    return b""
 
 
 def _no_request(body: bytes) -> types.InferenceRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -52,9 +53,11 @@ async def test_the_predictions_path_takes_and_gives_the_same_bodies() -> None:
     frontend = await Frontend(Double).load()
     answer = await frontend.infer([tensor("x", [1])], protocol=None).answer()
     assert answer.outputs == {"out": [2]}
-    parameters = [("explain", None, b"true"), (None, "application/json", b'{"inputs": []}')]
-    answer = await frontend.infer(raw=parameters, protocol=None).answer()
-    assert "IndexError" in answer.error
+    body = json.dumps({"inputs": [tensor("x", [2])]})
+    for name, value in ((None, body.encode()), (b"data", body.encode()), ("body", body)):
+        parameters = [("explain", None, "true"), (name, None, value)]
+        assert (await frontend.infer(raw=parameters, protocol=None).answer()).outputs == {"out": [4]}
+    assert (await frontend.infer(raw=[("explain", None, "true")], protocol=None).answer()).status == 400
 
 
 async def test_a_plain_method_is_as_good_as_a_coroutine() -> None:
@@ -117,7 +120,7 @@ async def test_bad_requests_and_bad_responses_are_told_apart() -> None:
     assert (await frontend.infer(raw=b"{").answer()).status == 400
     answer = await frontend.infer(parameters={"content_type": 5}).answer()
     assert answer.status == 422
-    assert "'content_type' is 5" in answer.error
+    assert "parameters.content_type is 5" in answer.error
     answer = await frontend.infer().answer()
     assert (answer.status, answer.error) == (500, "The model returned a dict; it must be an InferenceResponse.")
     assert (await frontend.infer(protocol=TRUSS).answer()).status == 501
