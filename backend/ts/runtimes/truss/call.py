@@ -277,6 +277,9 @@ class Call:
 
     async def _pass_on(self, response: Response, slot: Slot) -> None:
         """Answer with a response that the model made itself."""
+        if not self._form.passes_responses:
+            told = "The model has answered with an HTTP response of its own, which this protocol has no place for."
+            raise Problem(500, MODEL_ERROR, told)
         try:
             await pass_on(response, self._given_request(), self._client, self._reply, slot)
         except BaseException as error:

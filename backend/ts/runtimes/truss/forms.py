@@ -24,9 +24,11 @@ class Form(Protocol):
 
     Attributes:
         stream_headers: The headers of a streamed answer.
+        passes_responses: Whether a response that the model makes itself can be the answer.
     """
 
     stream_headers: Headers
+    passes_responses: bool
 
     @property
     def name(self) -> str:
@@ -52,6 +54,7 @@ class TrussForm:
     """Truss's own: JSON or the binary form, by the content type of the request."""
 
     stream_headers = BINARY_HEADERS
+    passes_responses = True
 
     def __init__(self, row: InferRow) -> None:
         self._row = row

@@ -11,6 +11,7 @@ from typing import Any
 from ts.connection import Connection
 from ts.event_loop import AsyncRuntime
 from ts.protocol.messages import CUSTOM, TRUSS, InferRow, Load
+from ts.runtimes.truss.answers import Problem
 from ts.runtimes.truss.call import Call
 from ts.runtimes.truss.client import Client
 from ts.runtimes.truss.config import TrussConfig
@@ -76,7 +77,7 @@ class TrussRuntime(AsyncRuntime):
             if endpoint == WEBSOCKET:
                 await self._hold_session(wire_row, client)
             elif endpoint == METRICS:
-                self._reply_to(wire_row).whole(metrics_answer())
+                self._tell_metrics(self._reply_to(wire_row))
             else:
                 await self._call(wire_row, client, endpoint or PREDICT)
         finally:
@@ -104,6 +105,12 @@ class TrussRuntime(AsyncRuntime):
         tracing = self._model.tracing
         with (NO_TRACE if tracing is None else tracing.trace_of(row)).span("websocket"):
             await session.run()
+
+    def _tell_metrics(self, reply: Reply) -> None:
+        try:
+            reply.whole(metrics_answer())
+        except Problem as problem:
+            reply.problem(problem)
 
     def _reply_to(self, row: InferRow) -> Reply:
         return Reply(self._outbox, row[0], TrussForm(row).problem_row)

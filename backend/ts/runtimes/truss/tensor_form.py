@@ -41,6 +41,7 @@ class TensorForm:
     """
 
     stream_headers: Headers = ()
+    passes_responses = False
     name = "tensors"
 
     def __init__(self, row: InferRow, model_name: str, model_version: str) -> None:

@@ -349,6 +349,25 @@ async def test_the_model_s_own_metrics(serve: Serve, monkeypatch: pytest.MonkeyP
     assert "_created" not in text
 
 
+async def test_a_collector_that_fails_is_no_end_of_the_worker(serve: Serve) -> None:
+    import prometheus_client
+
+    class Collector:
+        def describe(self) -> list[Any]:
+            return []
+
+        def collect(self) -> Any:
+            raise ValueError("private")
+
+    collector: Any = Collector()
+    frontend = serve(Steps())
+    prometheus_client.REGISTRY.register(collector)
+    try:
+        assert (await frontend.infer(endpoint="metrics").answer()).problem == FAILED
+    finally:
+        prometheus_client.REGISTRY.unregister(collector)
+
+
 # Other protocols
 
 
@@ -402,6 +421,8 @@ async def test_open_inference_results_that_are_no_dict_and_streams(serve: Serve)
     class Model:
         def predict(self, inputs: Any) -> Any:
             (what,) = inputs["x"]
+            if what == "response":
+                return fastapi.Response(b"")
             return (each for each in ["a", "b"]) if what == "stream" else [[1, 2], [3]] if what == "ragged" else [1, 2]
 
     frontend = serve(Model())
@@ -417,6 +438,9 @@ async def test_open_inference_results_that_are_no_dict_and_streams(serve: Serve)
     parts = (await ask("stream", (":endpoint", "infer_stream"))).chunks
     assert len(parts) == 2
     assert b'"a"' in parts[0]
+    response = await ask("response")
+    assert response.status == 500
+    assert "HTTP response of its own" in response.error
     ragged = await ask("ragged")
     assert ragged.status == 500
     assert "no tensor" in ragged.error
