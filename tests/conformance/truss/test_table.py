@@ -9,10 +9,6 @@ from pathlib import Path
 from tests.conformance.truss.test_answers import CASES
 
 ROWS = set(range(1, 87))
-#: Rows that are not served, and why; `docs/truss.md` says so.
-NOT_SERVED = {
-    84: "there is no hot reload: scaling to no worker and back loads the files as they are now",
-}
 
 
 def rows_of(name: str) -> set[int]:
@@ -31,5 +27,4 @@ def test_every_row_has_a_test() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 rows |= rows_of(node.name)
-    assert rows | set(NOT_SERVED) == ROWS
-    assert not rows & set(NOT_SERVED)
+    assert rows == ROWS

@@ -95,6 +95,8 @@ class Options:
     """Whether a coroutine of the model is cancelled when its client leaves."""
     ends_failed_streams: bool = False
     """Whether a stream that fails midway ends as if it were complete, as Truss does it."""
+    hot_reload: bool = False
+    """Whether a client may have the code taken anew."""
     alias_concurrency: int | None = None
     """How many alias methods (``chat_completions`` …) run at once; None: as many as are asked for."""
 
@@ -150,20 +152,23 @@ def read_options(model_dir: Path) -> Options:
     where = f"{path.name}: truss"
     if not isinstance(chosen, dict):
         raise LoadError(f"{where} is {chosen!r}; it must be a map.")
-    known = {"cancelOnDisconnect", "streamErrors", "aliasConcurrency"}
+    known = {"cancelOnDisconnect", "streamErrors", "aliasConcurrency", "hotReload"}
     for key in chosen:
         if key not in known:
             raise LoadError(f"{where}.{key} is not known; known are {', '.join(sorted(known))}.")
-    cancel = chosen.get("cancelOnDisconnect", False)
-    if not isinstance(cancel, bool):
-        raise LoadError(f"{where}.cancelOnDisconnect is {cancel!r}; it must be true or false.")
+    cancel, reload = (_flag(chosen, key, where) for key in ("cancelOnDisconnect", "hotReload"))
     errors = chosen.get("streamErrors", "abort")
     if errors not in ("abort", "end"):
         raise LoadError(f"{where}.streamErrors is {errors!r}; it must be abort or end.")
     aliases = None
     if "aliasConcurrency" in chosen:
         aliases = _positive(chosen, "aliasConcurrency", where)
-    return Options(cancel_on_disconnect=cancel, ends_failed_streams=errors == "end", alias_concurrency=aliases)
+    return Options(
+        cancel_on_disconnect=cancel,
+        ends_failed_streams=errors == "end",
+        hot_reload=reload,
+        alias_concurrency=aliases,
+    )
 
 
 def _read_mapping(path: Path) -> dict[Any, Any]:
@@ -192,6 +197,13 @@ def _with_defaults(defaults: Mapping[str, Any], given: Mapping[Any, Any], where:
                 raise LoadError(f"{where}: {key} is {value!r}; it must be a map.")
             values[key] = _with_defaults(default, value, f"{where}: {key}")
     return values
+
+
+def _flag(values: Mapping[str, Any], key: str, where: str) -> bool:
+    value = values.get(key, False)
+    if not isinstance(value, bool):
+        raise LoadError(f"{where}.{key} is {value!r}; it must be true or false.")
+    return value
 
 
 def _positive(values: Mapping[str, Any], key: str, where: str) -> int:

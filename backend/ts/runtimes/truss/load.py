@@ -28,6 +28,7 @@ except ModuleNotFoundError as error:
     raise missing_package(error, "Truss models", "truss") from None
 
 from ts.runtimes.truss.description import Description, describe
+from ts.runtimes.truss.hot_reload import HotReload
 from ts.runtimes.truss.logs import tell_request_ids
 from ts.runtimes.truss.model import ServedModel
 from ts.runtimes.truss.runtime import TrussRuntime
@@ -62,7 +63,7 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> TrussRun
     if config.values["runtime"]["enable_debug_logs"]:
         logging.getLogger().setLevel(logging.DEBUG)
     try:
-        description = _load_model(model_dir, config, runner)
+        instance, description = _load_model(model_dir, config, runner)
     except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
         raise LoadError(f"The model ended with {type(error).__name__} while it was loaded: {error}") from error
     model = ServedModel(
@@ -73,11 +74,12 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> TrussRun
         options,
         max_response_size=load["max_response_size"],
         tracing=tracing_of(config, Secrets(config.values["secrets"])),
+        hot_reload=HotReload(instance, model_dir, config) if options.hot_reload else None,
     )
     return TrussRuntime(model, config, load, connection)
 
 
-def _load_model(model_dir: Path, config: TrussConfig, runner: asyncio.Runner) -> Description:
+def _load_model(model_dir: Path, config: TrussConfig, runner: asyncio.Runner) -> tuple[Any, Description]:
     loop = runner.get_loop()
     data_dir = Path(config.values["data_dir"])
     _make_data_dir(model_dir / data_dir)
@@ -103,7 +105,7 @@ def _load_model(model_dir: Path, config: TrussConfig, runner: asyncio.Runner) ->
     if hasattr(model, "load"):
         _load_with_retries(loop, model.load)
     logger.info("The model is loaded; it took %d ms.", (time.perf_counter() - started) * 1000)
-    return description
+    return model, description
 
 
 def _make_data_dir(folder: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ts.runtimes.truss.config import Options, TrussConfig
 from ts.runtimes.truss.description import Description
+from ts.runtimes.truss.hot_reload import HotReload
 from ts.runtimes.truss.slots import Slots
 from ts.runtimes.truss.threads import MOST_THREADS, Threads
 from ts.runtimes.truss.tracing import Tracing
@@ -22,6 +23,7 @@ class ServedModel:
         options: What its owner chose beyond Truss.
         max_response_size: The largest body in bytes that one part of an answer may have.
         tracing: What traces its requests, if anything does.
+        hot_reload: What takes its code anew, if its owner allows that.
 
     Attributes:
         slots: What predict is limited by.
@@ -41,6 +43,7 @@ class ServedModel:
         *,
         max_response_size: int,
         tracing: Tracing | None = None,
+        hot_reload: HotReload | None = None,
     ) -> None:
         self.name = name
         self.description = description
@@ -48,6 +51,7 @@ class ServedModel:
         self.options = options
         self.max_response_size = max_response_size
         self.tracing = tracing
+        self.hot_reload = hot_reload
         self.streaming_read_timeout = config.streaming_read_timeout
         self.slots = Slots(config.predict_concurrency)
         self.alias_slots = Slots(options.alias_concurrency) if options.alias_concurrency else None

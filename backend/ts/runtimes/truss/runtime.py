@@ -11,12 +11,13 @@ from typing import Any
 from ts.connection import Connection
 from ts.event_loop import AsyncRuntime
 from ts.protocol.messages import CUSTOM, TRUSS, InferRow, Load
-from ts.runtimes.truss.answers import Problem
+from ts.runtimes.truss.answers import Answer, Problem
 from ts.runtimes.truss.call import Call
 from ts.runtimes.truss.client import Client
 from ts.runtimes.truss.config import TrussConfig
 from ts.runtimes.truss.description import PREDICT, WEBSOCKET
 from ts.runtimes.truss.forms import TrussForm, form_of
+from ts.runtimes.truss.hot_reload import HotReload
 from ts.runtimes.truss.logs import enter_request
 from ts.runtimes.truss.model import ServedModel
 from ts.runtimes.truss.reply import Outbox, Reply
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 #: The pseudo endpoint by which the server asks for the model's own metrics.
 METRICS = "metrics"
+#: And the one by which a client asks for the code to be taken anew.
+HOT_RELOAD = "hot_reload"
 
 
 class TrussRuntime(AsyncRuntime):
@@ -61,6 +64,7 @@ class TrussRuntime(AsyncRuntime):
             "decoupled": predict is not None and predict.streams,
             "endpoints": description.names,
             "schema": description.schema,
+            "hot_reload": self._model.hot_reload is not None,
             "has_health_check": description.is_healthy is not None,
             "websocket": {key: transport[key] for key in ("ping_interval_seconds", "ping_timeout_seconds")},
         }
@@ -78,6 +82,8 @@ class TrussRuntime(AsyncRuntime):
                 await self._hold_session(wire_row, client)
             elif endpoint == METRICS:
                 self._tell_metrics(self._reply_to(wire_row))
+            elif endpoint == HOT_RELOAD and self._model.hot_reload is not None:
+                self._reply_to(wire_row).whole(self._reload(self._model.hot_reload))
             else:
                 await self._call(wire_row, client, endpoint or PREDICT)
         finally:
@@ -105,6 +111,12 @@ class TrussRuntime(AsyncRuntime):
         tracing = self._model.tracing
         with (NO_TRACE if tracing is None else tracing.trace_of(row)).span("websocket"):
             await session.run()
+
+    def _reload(self, hot_reload: HotReload) -> Answer:
+        answer, description = hot_reload.reload()
+        if description is not None:
+            self._model.description = description
+        return answer
 
     def _tell_metrics(self, reply: Reply) -> None:
         try:

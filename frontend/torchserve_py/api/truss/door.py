@@ -55,7 +55,7 @@ class TrussDoor:
         """First path segment to route."""
         # The doors behind this one that have some of these paths want other keys: which it is depends on the model.
         serve = Route(self.serve, token=None, claims=lambda path: target_of(path) is not None)
-        routes = {"v1": serve, "invocations": serve, "models": serve}
+        routes = {"v1": serve, "invocations": serve, "models": serve, "hot-reload": serve}
         routes["ping"] = Route(self.ping, TokenType.inference, lambda path: len(path) == 1)
         routes[ROOT] = Route(self.root, token=None)
         if self._has_metrics:  # else that path shows the server's own metrics
@@ -133,7 +133,9 @@ class TrussDoor:
 
     def _is_named_in_body(self, target: Target) -> bool:
         """Whether the model may be told by the body: that of OpenAI's interface and its like has it, in a field."""
-        return target.model is None and target.endpoint is not Endpoint.predict and bool(self._trusses.all)
+        if target.model is not None or target.endpoint in (Endpoint.predict, Endpoint.hot_reload):
+            return False
+        return bool(self._trusses.all)
 
     async def _refuse_unnamed(self, request: web.BaseRequest) -> Sent:
         names = ", ".join(model.name for model in self._trusses.all)
@@ -156,6 +158,8 @@ class TrussDoor:
                 return await self._probes.schema(request, model, name)
             case Endpoint.websocket if model.is_loaded:
                 return await self._sockets.serve(request, model)
+            case Endpoint.hot_reload if (refusal := _why_not_reloaded(model)) is not None:
+                return await self._answers.error(request, *refusal, ErrorCode.client)
             case Endpoint.metrics if model.is_loaded:
                 return quietly(await self._calls.run(request, model, Endpoint.metrics, b""))
         body = await self._body(request) if body is None else body
@@ -169,6 +173,15 @@ class TrussDoor:
     def _called(self, model: Model) -> str:
         """The name for a model that the request does not name."""
         return ONLY_NAME if self._trusses.only is model else model.name
+
+
+def _why_not_reloaded(model: Model) -> tuple[int, str] | None:
+    """The status and the text of a refusal to take the code of a model anew, None if it may be."""
+    if model.is_loaded and not model.declared.get("hot_reload"):
+        return 404, "Hot reload is off. It is on with truss: {hotReload: true} in the model's model-config.yaml."
+    if model.max_workers > 1:
+        return 409, f"Only one worker could be reloaded, but the model may have {model.max_workers}."
+    return None
 
 
 def _are_shared(one: Address, other: Address) -> bool:

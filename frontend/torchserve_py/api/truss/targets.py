@@ -2,6 +2,7 @@
 
     POST /v1/models/{model}:predict[_binary]   /invocations   /models/{model}/invoke
     POST /v1/chat/completions   /v1/completions   /v1/embeddings   /v1/messages   /v1/responses
+    POST /hot-reload   /v1/models/{model}/hot-reload
     GET  /v1/websocket
     GET  /v1/models/{model}   /v1/models/{model}/loaded   /v1/models/{model}/schema   /v1/models/{model}/metrics
 
@@ -30,6 +31,7 @@ class Endpoint(Enum):
     responses = "responses"
     websocket = "websocket"
     metrics = "metrics"
+    hot_reload = "hot_reload"
     ready = "ready"
     loaded = "loaded"
     schema = "schema"
@@ -57,6 +59,7 @@ _OF_A_MODEL: Final[Mapping[Path, Endpoint]] = {
     ("loaded",): Endpoint.loaded,
     ("schema",): Endpoint.schema,
     ("metrics",): Endpoint.metrics,
+    ("hot-reload",): Endpoint.hot_reload,
 }
 _PREDICT_SUFFIXES: Final = (":predict", ":predict_binary")
 
@@ -74,6 +77,8 @@ def target_of(path: Path) -> Target | None:
     match path:
         case ("invocations",):
             return Target(None, Endpoint.predict)
+        case ("hot-reload",):
+            return Target(None, Endpoint.hot_reload)
         case ("models", name, "invoke"):
             return Target(name, Endpoint.predict)
         case ("v1", "models", name) if name.endswith(_PREDICT_SUFFIXES):

@@ -212,6 +212,20 @@ async def test_probes_are_not_in_the_access_log(start: Start, caplog: pytest.Log
     assert not any("mine " in line or '"GET / ' in line for line in lines)
 
 
+# Hot reload.
+
+
+async def test_hot_reload_is_off_unless_the_model_declares_it(start: Start) -> None:
+    serving = await start(registry(truss("off"), truss("on", hot_reload=True)))
+    off, on = serving.registry.registered
+    is_error(await serving.request("POST", "/v1/models/off/hot-reload"), 404, "700")
+    assert (await serving.request("POST", "/v1/models/on/hot-reload")).status == 200
+    assert (len(off.calls), on.calls[0].header_dict[":endpoint"]) == (0, "hot_reload")
+    on.max_workers = 2
+    is_error(await serving.request("POST", "/v1/models/on/hot-reload"), 409, "700")
+    assert (await serving.request("POST", "/hot-reload")).status == 404  # of which?
+
+
 # Metrics.
 
 
