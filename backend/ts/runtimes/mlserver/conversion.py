@@ -102,8 +102,9 @@ def flat(data: Any) -> list[Any]:
         data = data.tolist()
     if not isinstance(data, list | tuple):
         return [data]
-    if not any(isinstance(element, list | tuple) for element in data):
-        return list(data)
+    kinds = set(map(type, data))  # far faster than to look at each
+    if not any(issubclass(kind, list | tuple) for kind in kinds):
+        return data if isinstance(data, list) else list(data)
     return [each for element in data for each in flat(element)]
 
 
