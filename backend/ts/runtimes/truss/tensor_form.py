@@ -6,13 +6,14 @@ dict has an output for each key; any other result, and each chunk of a stream, i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel
 
 from ts.open_inference.receive import Received, receive
-from ts.open_inference.tensors import flat_list
+from ts.open_inference.tensors import FLOATS, flat_list
 from ts.open_inference.types import InferenceResponse, Tensor
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow, ResultRow
@@ -92,6 +93,8 @@ def _value_of(tensor: Tensor) -> Any:
     elements: Sequence[Any] = flat_list(tensor)
     if tensor.datatype == "BYTES":
         elements = [each if isinstance(each, str) else _text_or_bytes(each) for each in elements]
+    elif tensor.datatype in FLOATS:  # JSON may have written them as integers, and NaN as null
+        elements = [math.nan if each is None else float(each) for each in elements]
     return _nested(elements, tensor.shape)
 
 

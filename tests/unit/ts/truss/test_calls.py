@@ -407,7 +407,7 @@ async def test_open_inference_tensors_are_the_inputs_and_the_result_is_the_outpu
     told = answer.json
     assert (told["id"], told["model_name"]) == ("7", "mine")
     outputs = {output["name"]: output for output in told["outputs"]}
-    assert outputs["x"]["shape"] == [2, 2]
+    assert (outputs["x"]["shape"], outputs["x"]["datatype"]) == ([2, 2], "FP64")
     assert outputs["x"]["data"] == [1, 2, 3, 4]
     assert (outputs["t"]["datatype"], outputs["t"]["data"]) == ("BYTES", ["text"])
     failed = await frontend.infer(
