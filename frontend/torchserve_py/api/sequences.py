@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiohttp import web
@@ -55,6 +56,17 @@ class SequenceHeaders:
         return self.request_of(
             sent.get(self._id, ""), sent.get(self._start), sent.get(self._end), sent.get(_REQUEST_ID)
         )
+
+    def in_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> SequenceRequest | None:
+        """The sequence that the metadata of a gRPC call name under the headers' names; None if they name none.
+
+        Raises:
+            DoorError: The id is not text.
+        """
+        sent = {istr(name): value for name, value in metadata if isinstance(value, str)}
+        if self._id not in sent:
+            return None
+        return self.request_of(sent[self._id], sent.get(self._start), sent.get(self._end), sent.get(_REQUEST_ID))
 
     def request_of(
         self, sequence_id: str, start: str | None, end: str | None, request_id: str | None = None

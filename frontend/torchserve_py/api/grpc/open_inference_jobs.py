@@ -10,7 +10,7 @@ from torchserve_py.api.grpc.inference import Submitted
 from torchserve_py.api.grpc.open_inference_messages import OpenRequest, values_of
 from torchserve_py.api.grpc.writer import Writer
 from torchserve_py.api.sequence_parameters import ID, sequence_of
-from torchserve_py.api.sequences import SequenceHeaders
+from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
 from ts.protocol.messages import OPEN_INFERENCE_GRPC
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class OpenInferenceJobs:
                 expires_in=expires_in,
             )
             return Submitted(parts, request.head.model_name, version, None)
-        sequence = sequence_of(self._headers, model, _sequence_parameters(request))
+        sequence = self._sequence(model, request, metadata)
         parts = model.submit(
             (*metadata, *sequence.headers),
             request.body,
@@ -78,16 +78,21 @@ class OpenInferenceJobs:
         )
         return Submitted(parts, request.head.model_name, version, sequence)
 
+    def _sequence(self, model: Model, request: OpenRequest, metadata: Any) -> SequenceRequest:
+        """Which sequence a request belongs to: its parameters say so, or else TorchServe's headers in the metadata."""
+        values = values_of(request.head.parameters)
+        sequence_id = values.get(ID)
+        if sequence_id is None:
+            named = self._headers.in_metadata(metadata)
+            if named is not None:
+                return named
+        if type(sequence_id) is int:  # a negative number stands for the unsigned one of the same bits
+            values[ID] = sequence_id % _NUMBERS
+        return sequence_of(self._headers, model, values)
+
     def writer(self, context: Context) -> Writer:
         """What writes the messages of a call."""
         return Writer(context, self._stall_limit)
-
-
-def _sequence_parameters(request: OpenRequest) -> dict[str, Any]:
-    values = values_of(request.head.parameters)
-    if type(values.get(ID)) is int:  # a negative number stands for the unsigned one of the same bits
-        values[ID] %= _NUMBERS
-    return values
 
 
 def not_one_response(model: str, count: str) -> DoorError:

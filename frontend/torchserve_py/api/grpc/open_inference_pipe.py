@@ -244,6 +244,7 @@ class RequestPipe:
 def _sequence_of(pending: _Pending) -> Hashable:
     """What tells the sequence of a request from others; None if it belongs to none."""
     request, model = pending.request, pending.model
-    if request is None or model is None or not model.is_stateful or ID not in request.head.parameters:
+    if request is None or model is None or not model.is_stateful:
         return None
-    return model.name, model.version, repr(value_of(request.head.parameters[ID]))
+    named = ID in request.head.parameters  # or else by the metadata, which all requests of the call share
+    return model.name, model.version, repr(value_of(request.head.parameters[ID])) if named else ""

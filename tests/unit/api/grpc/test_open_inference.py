@@ -343,3 +343,14 @@ async def test_models_are_loaded_only_where_that_is_allowed(start):
     error = await failure(stub(serving).RepositoryModelLoad(messages.RepositoryModelLoadRequest(model_name="noop")))
     assert (error.code(), cause(error)) == (StatusCode.PERMISSION_DENIED, "model_api_disabled")
     assert "enable_model_api" in error.details()
+
+
+async def test_metadata_may_name_a_sequence(start):
+    serving = await start(answering(FakeModel(stateful=True)))
+    metadata = (("ts_request_sequence_id", "a"), ("ts_request_sequence_end", "true"))
+    await stub(serving).ModelInfer(infer_request(), metadata=metadata)
+    (call,) = serving.registry.model.calls
+    assert (call.sequence_id, call.starts_sequence, call.ends_sequence) == ("a", False, True)
+    markers = {"sequence_id": {"string_param": "b"}, "sequence_start": {"bool_param": True}}
+    await stub(serving).ModelInfer(infer_request(parameters=markers), metadata=metadata)
+    assert serving.registry.model.calls[1].sequence_id == "b"

@@ -312,6 +312,20 @@ async def test_three_sequences_interleaved(start):
         ]
 
 
+async def test_the_sequence_of_all_requests_may_be_named_in_the_metadata(start):
+    serving = await start(answering(stateful_model(), later))
+    model = serving.registry.model
+    call = stream(serving, (*TRITON, ("ts_request_sequence_id", "a")))
+    for id_ in ("0", "1", "2"):
+        await call.write(request(id_))
+    for number in range(3):
+        await until(lambda number=number: len(model.calls) > number)
+        assert len(model.calls) == number + 1
+        respond(model.calls[number])
+    assert ids(await rest(call)) == ["0", "1", "2"]
+    assert [each.sequence_id for each in model.calls] == ["a"] * 3
+
+
 async def test_a_sequence_that_is_not_open_is_refused(start):
     serving = await start(answering(stateful_model()))
     call = stream(serving)
