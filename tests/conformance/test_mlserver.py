@@ -285,7 +285,7 @@ def test_mlserver_infer(server: RunningServer, tmp_path: Path) -> None:
     given_path, taken_path = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     lines = [{"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP64", "data": [n, n]}]} for n in range(4)]
     given_path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for options in ([], ["--binary-data"], ["--batch-size", "2"]):
+    for options in ([], ["--binary-data", "--batch-size", "2"]):
         address = server.inference.removeprefix("http://")
         command = [str(real_mlserver.ENVIRONMENT / "bin" / "mlserver"), "infer", "-u", address, "-m", "twice"]
         ended = subprocess.run(

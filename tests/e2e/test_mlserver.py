@@ -119,12 +119,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mlserver_folder(directory, "batched", max_batch_size=4, max_batch_time=30.0)
     folder = mlserver_folder(directory, "several")
     (folder / "settings.json").write_text('{"parallel_workers": 2, "server_name": "here", "http_port": 9}')
+    folder = mlserver_folder(directory, "cached", cache_enabled=True)
+    (folder / "settings.json").write_text('{"cache_enabled": true}')
     return directory
 
 
 @pytest.fixture(scope="module")
 def server(models: Path) -> Iterator[RunningServer]:
-    folders = {name: models / name for name in ("single", "batched", "several")}
+    folders = {name: models / name for name in ("single", "batched", "several", "cached")}
     folders["sentences"] = HANDLERS / "sentences"
     with RunningServer(folders, {"grpc_inference_port": 0}) as running:
         running.wait_ready()
@@ -392,6 +394,14 @@ def test_a_cancelled_request_does_not_harm_its_batch(server: RunningServer, mode
         client.close()
         gate.open()
         assert [outputs(other.result())["rows"] for other in others] == [[4]] * 3
+
+
+def test_cached_responses(server: RunningServer) -> None:
+    for _ in range(3):
+        assert outputs(infer(server, "cached", body(5)))["double"] == [10.0]
+    assert server.metric("row_count_count", model_name="cached") == 1
+    config = requests.get(f"{server.inference}/v2/models/cached/config", timeout=DEADLINE).json()
+    assert config["response_cache"] == {"enable": True}
 
 
 def test_custom_paths(server: RunningServer) -> None:

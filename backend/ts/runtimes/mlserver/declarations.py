@@ -24,6 +24,7 @@ async def declarations(model: MLModel) -> dict[str, Any]:
     settings = model.settings
     if settings.max_batch_size > 1 and settings.max_batch_time > 0 and _have_rows(declared):
         declared["max_batch_size"] = settings.max_batch_size
+        declared["max_batch_time"] = settings.max_batch_time
     return declared
 
 

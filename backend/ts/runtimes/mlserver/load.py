@@ -116,6 +116,7 @@ def _runtime(
     from ts.runtimes.mlserver.api import get_custom_handlers
     from ts.runtimes.mlserver.cloud_events import CloudEvents
     from ts.runtimes.mlserver.declarations import declarations
+    from ts.runtimes.mlserver.response_cache import ResponseCache
     from ts.runtimes.mlserver.runtime import MLServerRuntime
 
     routes = None
@@ -127,7 +128,9 @@ def _runtime(
                 f"Custom handlers need {error.name}, which is not installed: pip install 'torchserve-py[mlserver]'"
             ) from error
         routes = CustomRoutes(model)
+    caches = server_settings.cache_enabled and model.settings.cache_enabled and server_settings.cache_size > 0
     declares = runner.get_loop().run_until_complete(declarations(model))
+    declares["response_cache"] = caches
     if routes is not None:
         declares["routes"] = routes.declared
     return MLServerRuntime(
@@ -136,5 +139,6 @@ def _runtime(
         connection,
         cloud_events=CloudEvents(model.name, server_settings.server_name),
         custom_routes=routes,
+        cache=ResponseCache(server_settings.cache_size) if caches else None,
         max_response_size=load["max_response_size"],
     )

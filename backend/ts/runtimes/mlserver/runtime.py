@@ -28,6 +28,7 @@ from ts.runtimes.mlserver.conversion import lower_case_headers, model_request, w
 from ts.runtimes.mlserver.custom_routes import CustomRoutes
 from ts.runtimes.mlserver.failures import failure_of
 from ts.runtimes.mlserver.inputs import FurtherInputs, Inputs
+from ts.runtimes.mlserver.response_cache import ResponseCache, key_of
 from ts.runtimes.responses import error_row
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class MLServerRuntime(AsyncRuntime):
         connection: Where the answers go.
         cloud_events: Makes the headers that requests and responses get.
         custom_routes: Its own REST paths, if it has any.
+        cache: Keeps responses that are not streams, if they are to be kept.
         max_response_size: The largest body in bytes that one part of a response may have.
     """
 
@@ -58,6 +60,7 @@ class MLServerRuntime(AsyncRuntime):
         *,
         cloud_events: CloudEvents,
         custom_routes: CustomRoutes | None,
+        cache: ResponseCache | None,
         max_response_size: int,
     ) -> None:
         self._model = model
@@ -65,6 +68,7 @@ class MLServerRuntime(AsyncRuntime):
         self._connection = connection
         self._cloud_events = cloud_events
         self._custom_routes = custom_routes
+        self._cache = cache
         self._max_response_size = max_response_size
         self._inputs: dict[str, FurtherInputs] = {}
         self._has_predict = overrides(model, "predict")
@@ -143,13 +147,22 @@ class MLServerRuntime(AsyncRuntime):
     async def _answer(
         self, received: Received, request: types.InferenceRequest
     ) -> tuple[list[tuple[str, str]], Buffer]:
-        if not self._has_predict and self._declares["decoupled"]:
-            response = await self._only_response(request)
-        elif self._batcher is not None:
-            response = await self._batcher.predict(request)
+        if self._cache is None:
+            response = await self._predict(request)
         else:
-            response = await self._call_predict(request)
+            key = key_of(received.request)
+            cached = self._cache.find(key)
+            response = await self._predict(request) if cached is None else cached
+            if cached is None:
+                self._cache.keep(key, response)
         return received.encode(self._as_wire_response(response, request))
+
+    async def _predict(self, request: types.InferenceRequest) -> types.InferenceResponse:
+        if not self._has_predict and self._declares["decoupled"]:
+            return await self._only_response(request)
+        if self._batcher is not None:
+            return await self._batcher.predict(request)
+        return await self._call_predict(request)
 
     async def _call_predict(self, request: types.InferenceRequest) -> types.InferenceResponse:
         answer: Any = self._model.predict(request)

@@ -100,6 +100,8 @@ def model_config(model: Model) -> dict[str, Any]:
     elif max_batch_size:
         delay = declared.get("max_batch_time", config.max_batch_delay_ms / 1000)
         description["dynamic_batching"] = {"max_queue_delay_microseconds": int(delay * 1_000_000)}
+    if declared.get("response_cache"):
+        description["response_cache"] = {"enable": True}
     description["model_transaction_policy"] = {"decoupled": bool(declared.get("decoupled"))}
     description["parameters"] = {
         "contract": {"string_value": model.contract},

@@ -99,6 +99,8 @@ _PARAMETER_RULES: Final[Mapping[str, _Rule]] = {
     "extra": _OBJECT,
 }
 _SERVER_RULES: Final[Mapping[str, _Rule]] = {
+    "cache_enabled": _FLAG,
+    "cache_size": _COUNT,
     "debug": _FLAG,
     "parallel_workers": _COUNT,
     "server_name": _TEXT,
@@ -106,7 +108,6 @@ _SERVER_RULES: Final[Mapping[str, _Rule]] = {
 }
 _WITHOUT_EFFECT: Final[Mapping[str, Mapping[str, str]]] = {
     MLSERVER_SETTINGS: {
-        "cache_enabled": "responses are not cached",
         "parallel_workers": f"{SERVER_SETTINGS} and model-config.yaml (minWorkers) say how many workers there are",
         "warm_workers": "workers are always started before the first request",
     },
@@ -142,8 +143,6 @@ _WITHOUT_EFFECT: Final[Mapping[str, Mapping[str, str]]] = {
             "kafka_topic_input",
             "kafka_topic_output",
             "tracing_server",
-            "cache_enabled",
-            "cache_size",
             "gzip_enabled",
         ],
         "it is about MLServer's own listeners; config.properties configures those here",

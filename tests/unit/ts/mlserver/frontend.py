@@ -15,6 +15,7 @@ from ts.runtimes.mlserver.api import MLModel, ModelSettings
 from ts.runtimes.mlserver.cloud_events import CloudEvents
 from ts.runtimes.mlserver.custom_routes import CustomRoutes
 from ts.runtimes.mlserver.declarations import declarations
+from ts.runtimes.mlserver.response_cache import ResponseCache
 from ts.runtimes.mlserver.runtime import MLServerRuntime
 
 DEADLINE = 20.0
@@ -124,7 +125,7 @@ class Frontend:
         parameters = settings.pop("parameters", {})
         self.model = cls(ModelSettings(implementation=cls, name="mine", parameters=parameters, **settings))
 
-    async def load(self, *, server_name: str = "mlserver") -> Frontend:
+    async def load(self, *, server_name: str = "mlserver", cache: ResponseCache | None = None) -> Frontend:
         """Load the model."""
         self.model.ready = await self.model.load()
         connection: Any = self.connection
@@ -135,6 +136,7 @@ class Frontend:
             connection,
             cloud_events=CloudEvents(self.model.name, server_name),
             custom_routes=routes,
+            cache=cache,
             max_response_size=self._size,
         )
         return self

@@ -14,6 +14,7 @@ from tests.unit.ts.mlserver.frontend import Frontend, tensor, text_message
 from ts.mlserver.metrics import log
 from ts.protocol.messages import TAKEN, TRUSS
 from ts.runtimes.mlserver.api import MLModel, MLServerError, types
+from ts.runtimes.mlserver.response_cache import ResponseCache
 
 InferenceRequest, InferenceResponse, ResponseOutput = (
     types.InferenceRequest,
@@ -393,5 +394,34 @@ async def test_what_the_model_says_about_itself_is_declared() -> None:
         "streams_in": False,
         "has_health_check": True,
         "max_batch_size": 8,
+        "max_batch_time": 0.1,
         "routes": [],
     }
+
+
+async def test_responses_are_given_again_to_requests_that_ask_the_same() -> None:
+    calls: list[Any] = []
+
+    class Counting(Double):
+        async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+            calls.append(payload.id)
+            if payload.inputs[0].data[0] < 0:
+                raise MLServerError("negative")
+            return await super().predict(payload)
+
+    frontend = await Frontend(Counting).load(cache=ResponseCache(2))
+
+    async def ask(value: float, **members: Any) -> Any:
+        return await frontend.infer([tensor("x", [value])], **members).answer()
+
+    assert (await ask(1, id="a", headers=[(b"x-tenant", b"me")])).outputs == {"out": [2]}
+    again = await ask(1, id="b")
+    assert (again.outputs, again.json["id"], again.headers["ce-id"]) == ({"out": [2]}, "b", "b")
+    assert calls == ["a"]
+    await ask(1, id="c", parameters={"top": 1})  # another question
+    assert (await ask(2, id="d")).outputs == {"out": [4]}  # the third: the first is dropped
+    await ask(1, id="e")
+    assert calls == ["a", "c", "d", "e"]
+    for name in ("f", "g"):
+        assert (await ask(-1, id=name)).status == 400  # what failed is tried again
+    assert calls[4:] == ["f", "g"]

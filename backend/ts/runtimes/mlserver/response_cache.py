@@ -1,0 +1,47 @@
+"""Responses that are given again to requests that ask the same.
+
+MLServer's own cache counts the id and the headers of a request in, and so hardly ever finds anything. This one looks at
+what the model is asked: inputs, wanted outputs and parameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from ts.open_inference.types import InferenceRequest, Tensor
+from ts.runtimes.mlserver.api import types
+
+
+class ResponseCache:
+    """The newest responses of one worker.
+
+    Args:
+        size: How many are kept; the oldest is dropped first.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._responses: dict[bytes, types.InferenceResponse] = {}
+
+    def find(self, key: bytes) -> types.InferenceResponse | None:
+        """Return the response to a request with that key, None if there is none."""
+        return self._responses.get(key)
+
+    def keep(self, key: bytes, response: types.InferenceResponse) -> None:
+        """Keep a response."""
+        self._responses[key] = response
+        if len(self._responses) > self._size:
+            del self._responses[next(iter(self._responses))]
+
+
+def key_of(request: InferenceRequest) -> bytes:
+    """Return what is equal for requests that ask the same."""
+    inputs = [_asked(tensor) for tensor in request.inputs]
+    outputs = [(output.name, sorted(output.parameters.items())) for output in request.outputs or ()]
+    asked = repr((inputs, outputs, sorted(request.parameters.items())))
+    return hashlib.blake2b(asked.encode(), digest_size=16).digest()
+
+
+def _asked(tensor: Tensor) -> tuple[object, ...]:
+    data = tensor.data if isinstance(tensor.data, list) else bytes(tensor.data)
+    return tensor.name, tensor.datatype, list(tensor.shape), data, sorted(tensor.parameters.items())
