@@ -20,6 +20,7 @@ from typing import Any
 
 from ts.sequence.stores.store import (
     IDLE,
+    MOST_KEPT,
     REMEMBERED_SECONDS,
     Acquired,
     Commit,
@@ -44,20 +45,22 @@ CREATE TABLE IF NOT EXISTS sequences (
     UNIQUE (model, id)
 );
 CREATE TABLE IF NOT EXISTS answers (
-    key INTEGER PRIMARY KEY,        -- the sequence's number * 1024 + the slot
+    key INTEGER PRIMARY KEY,        -- the slot * 2^40 + the sequence's number: what is written together lies together
     request_id TEXT NOT NULL,
     answer BLOB NOT NULL
 );
 """
 _VERSION = 1
-_SLOTS = 1024
+_SLOT = 2**40
 #: How long to try for the file's lock, and how long to pause between two tries (seconds).
 _LOCK_LIMIT = 60.0
 _PAUSES = (0.0002, 0.005)
 #: How much is swept with the lock in hand.
 _SWEEP_AT_ONCE = 500
 #: After so many pages the write-ahead log goes into the database: seldom, for that waits for the disk, fsync or not.
-_CHECKPOINT_PAGES = 4000
+_CHECKPOINT_PAGES = 16_000
+#: Small pages, since a commit writes a little in many places.
+_PAGE_SIZE = 1024
 
 
 class FileStore:
@@ -75,6 +78,8 @@ class FileStore:
     def __init__(self, settings: StoreSettings, path: str, *, fsync: bool) -> None:
         self._settings = settings
         self._path = path
+        self._marks = ",".join("?" * settings.kept)
+        self._select_answers = f"SELECT key, request_id FROM answers WHERE key IN ({self._marks})"  # noqa: S608
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -87,6 +92,7 @@ class FileStore:
 
     def _prepare(self, fsync: bool) -> None:
         database = self._database
+        database.execute(f"PRAGMA page_size = {_PAGE_SIZE}")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
         database.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
@@ -125,10 +131,9 @@ class FileStore:
             "UPDATE sequences SET token = ?, owner = ?, lease_until = ? WHERE number = ?",
             (token + 1, settings.owner, until, number),
         )
-        first, last = _keys(number)
-        kept = execute("SELECT key, request_id FROM answers WHERE key BETWEEN ? AND ?", (first, last)).fetchall()
+        kept = execute(self._select_answers, self._keys(number)).fetchall()
         # The slot that is written next is the oldest.
-        kept.sort(key=lambda entry: (entry[0] - first - steps) % settings.kept)
+        kept.sort(key=lambda entry: (entry[0] // _SLOT - steps) % settings.kept)
         lease = Lease(sequence_id, number, token + 1, steps, [request_id for _, request_id in kept], settings)
         return Acquired(lease, None if closed else state, closed)
 
@@ -157,7 +162,7 @@ class FileStore:
             self._database.executemany(
                 "INSERT OR REPLACE INTO answers VALUES (?, ?, ?)",
                 [
-                    (commit.lease.key * _SLOTS + slot, request_id, answer)  # type: ignore[operator]
+                    (slot * _SLOT + commit.lease.key, request_id, answer)  # type: ignore[operator]
                     for commit, is_valid in zip(commits, valid, strict=True)
                     if is_valid
                     for slot, request_id, answer in commit.answers
@@ -172,13 +177,14 @@ class FileStore:
 
     def answer(self, lease: Lease, request_id: str) -> bytes | None:
         """Return a kept answer; see `Store`."""
+        query = f"SELECT answer FROM answers WHERE key IN ({self._marks}) AND request_id = ?"  # noqa: S608
         with self._errors():
-            found = self._until_unlocked(
-                self._database.execute,
-                "SELECT answer FROM answers WHERE key BETWEEN ? AND ? AND request_id = ?",
-                (*_keys(lease.key), request_id),
-            ).fetchone()
+            found = self._until_unlocked(self._database.execute, query, (*self._keys(lease.key), request_id)).fetchone()
         return None if found is None else found[0]
+
+    def _keys(self, number: Any) -> list[int]:
+        """The keys that the answers of a sequence have."""
+        return [slot * _SLOT + number for slot in range(self._settings.kept)]
 
     def end(self, ended: Sequence[tuple[Lease, str]]) -> None:
         """Drop states; see `Store`."""
@@ -216,7 +222,8 @@ class FileStore:
                 for number in numbers:
                     gone = "DELETE FROM sequences WHERE number = ? AND closed <> '' AND expires_at < ?"
                     if self._database.execute(gone, (number, now)).rowcount:
-                        self._database.execute("DELETE FROM answers WHERE key BETWEEN ? AND ?", _keys(number))
+                        every_slot = [(slot * _SLOT + number,) for slot in range(MOST_KEPT)]
+                        self._database.executemany("DELETE FROM answers WHERE key = ?", every_slot)
 
     def _overdue(self, condition: str, now: float) -> list[int]:
         query = f"SELECT number FROM sequences WHERE expires_at < ?1 AND {condition}"  # noqa: S608 - one of two constants
@@ -270,11 +277,6 @@ _UPDATE = (
     "UPDATE sequences SET state = ?, closed = ?, steps = ?, lease_until = ?, expires_at = ?"
     " WHERE number = ? AND token = ?"
 )
-
-
-def _keys(number: Any) -> tuple[int, int]:
-    """The first and the last key that a sequence's answers can have."""
-    return number * _SLOTS, number * _SLOTS + _SLOTS - 1
 
 
 def _portions(numbers: list[int]) -> Iterator[list[int]]:

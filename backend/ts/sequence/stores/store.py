@@ -21,6 +21,8 @@ from ts.protocol.server_identity import is_gone
 
 #: How long (seconds) it is remembered that a sequence is over, so that a step which continues it is refused.
 REMEMBERED_SECONDS = 3600.0
+#: The most steps of a sequence whose answers are kept.
+MOST_KEPT = 64
 #: Why a sequence is over, as `Acquired.closed` says it; "" of one that is not.
 ENDED, IDLE, TIMEOUT = "ended", "idle", "timeout"
 
