@@ -1,0 +1,96 @@
+"""``handler: cache:`` of model-config.yaml: strict, and told to the workers whole."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from torchserve_py.models.cache_config import CacheConfig
+from torchserve_py.models.cache_message import cache_message
+from torchserve_py.models.config import InvalidModelConfig, ModelConfig, parse_model_config
+from torchserve_py.models.yaml_mapping import parse_yaml_mapping
+
+STATEFUL = "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\n"
+
+
+def read(cache: str, rest: str = STATEFUL) -> ModelConfig:
+    return parse_model_config(parse_yaml_mapping(f"{rest}handler:\n  anything: 1\n  cache: {cache}\n".encode()))
+
+
+@pytest.mark.parametrize(
+    ("cache", "meant"),
+    [
+        ("{}", CacheConfig()),
+        ("{capacity: 7}", CacheConfig(capacity=7)),
+        ("{store: file, path: a.db, fsync: true}", CacheConfig(store="file", path="a.db", fsync=True)),
+        ("{store: redis, url: 'redis://h', lease: 2.5}", CacheConfig(store="redis", url="redis://h", lease=2.5)),
+    ],
+)
+def test_what_can_be_said(cache: str, meant: CacheConfig) -> None:
+    assert read(cache).cache == meant
+
+
+@pytest.mark.parametrize(
+    ("cache", "problem"),
+    [
+        ("5", "line 3: handler.cache must be a map"),
+        ("{store: disk}", "handler.cache.store is 'disk' (str), it must be one of memory, file, redis"),
+        ("{capacity: 0}", "handler.cache.capacity is 0 (int), it must be an integer from 1"),
+        ("{store: file}", "handler.cache.store is file but handler.cache.path is not set"),
+        ("{store: redis}", "handler.cache.store is redis but handler.cache.url is not set"),
+        ("{store: file, path: a, fsynk: true}", "handler.cache.fsynk is not known; known are store, capacity"),
+        ("{store: redis, url: u, fsync: true}", "handler.cache.fsync has no meaning for store: redis"),
+        ("{lease: 5}", "handler.cache.lease has no meaning for store: memory"),
+        ("{store: file, path: a, lease: 0}", "handler.cache.lease is 0 (int), it must be a number of seconds"),
+    ],
+)
+def test_what_is_refused(cache: str, problem: str) -> None:
+    with pytest.raises(InvalidModelConfig) as refused:
+        read(cache)
+    assert any(problem in each for each in refused.value.problems), refused.value.problems
+
+
+@pytest.mark.parametrize(
+    ("rest", "problem"),
+    [
+        ("batchSize: 2\n", "sequenceBatching is not true"),
+        (f"{STATEFUL}parallelType: tp\nparallelLevel: 2\n", "several processes, each with a part of the state"),
+    ],
+)
+def test_what_contradicts_a_store(rest: str, problem: str) -> None:
+    with pytest.raises(InvalidModelConfig, match=problem):
+        read("{store: file, path: a.db}", rest)
+    assert read("{store: memory}", rest).cache == CacheConfig()
+
+
+def test_a_handler_may_have_keys_of_its_own() -> None:
+    assert parse_model_config(parse_yaml_mapping(b"handler: {cachet: 1}")).cache is None
+    assert parse_model_config(parse_yaml_mapping(b"handler: mine")).cache is None
+
+
+def effective(**changes: Any) -> Any:
+    values = {
+        "stateful": True,
+        "cache": CacheConfig(store="file", path="a.db"),
+        "max_num_sequence": 5,
+        "max_workers": 2,
+        "batch_size": 8,
+        "sequence_max_idle_ms": 1500,
+        "max_sequence_job_queue_size": 4,
+        "restart_expired_sequences": False,
+    }
+    return SimpleNamespace(**{**values, **changes})
+
+
+def test_what_a_worker_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = cache_message(effective())
+    assert message is not None
+    assert (message["path"], message["capacity"], message["lifetime"]) == (str(tmp_path / "a.db"), 16, 1.5)
+    assert message["kept"] == 6
+    assert message["owner"]
+
+
+def test_a_stateless_model_has_no_cache() -> None:
+    assert cache_message(effective(stateful=False)) is None
