@@ -1,7 +1,8 @@
 """A Truss that is asked by the Open Inference Protocol: tensors by name are its inputs, its result is the outputs.
 
-Inputs are a dict from names to what JSON would have: nested lists as the shape says, text for BYTES. A result that is a
-dict has an output for each key; any other result, and each chunk of a stream, is the one output ``output``.
+Inputs are a dict from names to what JSON would have: nested lists as the shape says, text for BYTES; with ``generate``
+also the request's parameters. A result that is a dict has an output for each key; any other result, and each chunk of a
+stream, is the one output ``output``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 #: The name of the output where the model gives it none.
 OUTPUT: Final = "output"
 _STREAMING: Final = ("infer_stream", "generate_stream")
+#: The endpoints whose parameters are meant for the model.
+_GENERATING: Final = ("generate", "generate_stream")
 
 
 class TensorForm:
@@ -53,7 +56,9 @@ class TensorForm:
 
     def decode(self, input_type: type[BaseModel] | None) -> Any:
         """Return the inputs, a dict by the names of the tensors."""
-        inputs = {tensor.name: _value_of(tensor) for tensor in self._request().request.inputs}
+        request = self._request().request
+        inputs = dict(request.parameters) if pseudo_header(self._row, ":endpoint") in _GENERATING else {}
+        inputs |= {tensor.name: _value_of(tensor) for tensor in request.inputs}
         return inputs if input_type is None else validate(inputs, input_type)
 
     def encode(self, result: Any) -> Answer:

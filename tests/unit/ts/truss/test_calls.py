@@ -446,6 +446,17 @@ async def test_open_inference_results_that_are_no_dict_and_streams(serve: Serve)
     assert "no tensor" in ragged.error
 
 
+async def test_a_text_comes_with_its_parameters(serve: Serve) -> None:
+    class Model:
+        def predict(self, inputs: Any) -> str:
+            return json.dumps(inputs)
+
+    body = {"text_input": "hi", "parameters": {"max_tokens": 3}}
+    headers = ((":endpoint", "generate"),)
+    answer = await serve(Model()).infer(body, protocol=OPEN_INFERENCE_REST, headers=headers).answer()
+    assert json.loads(answer.json["text_output"]) == {"max_tokens": 3, "text_input": ["hi"]}
+
+
 async def test_open_inference_over_grpc(serve: Serve) -> None:
     from ts.open_inference.protos import infer_pb2
 
