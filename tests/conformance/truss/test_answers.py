@@ -44,6 +44,7 @@ TRUSSES = {
     "logging": Truss("answers:Logging"),
     "collected": Truss("streams:Collected"),
     "all_three": Truss("requests:AllThree"),
+    "postponed": Truss("postponed:Postponed"),
     "request_only": Truss("requests:RequestOnly"),
     "raw_preprocess": Truss("requests:RawPreprocess"),
     "aliases": Truss("requests:Aliases"),
@@ -121,7 +122,7 @@ CASES = [
     Case(58, "request_only", content=b"not json", result={"body": "not json", "method": "POST", "path": ...}),
     Case(59, "raw_preprocess", content=b"\xff\x00garbage", headers=JSON, result=9),
     Case(60, "request_only", {"a": 1}, endpoint="chat/completions", result={"a": 1}),
-    Case(61, "all_three", {}, result={"length": 2, "postprocessed": True}),
+    Case(61, "postponed", {}, result={"length": 2}),
     Case(63, "typed", {"prompt": "ab"}, result={"text": "abab"}),
     Case(63, "typed", {}, status=400, error="Input Parsing Error:\n  `prompt`: Field required.", code=700),
     Case(

@@ -1,7 +1,5 @@
 """Models that look at the request."""
 
-from __future__ import annotations
-
 from fastapi import Request
 
 
