@@ -345,6 +345,12 @@ class Settings:
         kinds.integer(1), 60, "seconds from one collection of host metrics to the next", env=None
     )
     access_log: bool = _setting(kinds.boolean, False, "whether each request is logged")
+    traces: str | None = _setting(
+        kinds.text,
+        None,
+        "where OpenTelemetry traces go: `otlp`, or a file with a span in JSON per line",
+        default_text="none",
+    )
     log_format: str = _setting(
         kinds.choice("text", "json"),
         "text",

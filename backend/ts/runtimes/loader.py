@@ -21,6 +21,7 @@ from ts.service import EntryPoint, Service
 from ts.utils.util import list_classes_from_module
 
 _BUILT_IN = "ts.torch_handler"
+_TRACES_VARIABLE = "TS_TRACES"
 _ENVELOPES = "ts.torch_handler.request_envelope"
 #: ``inspect.CO_COROUTINE``: the code is that of an ``async def``.
 _COROUTINE_FLAG = 0x80
@@ -70,6 +71,10 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
         if wait_for is None:
             raise LoadError("initialize is a coroutine; that needs asyncCommunication: true in model-config.yaml.")
         wait_for(outcome)
+    if traces := os.environ.get(_TRACES_VARIABLE):
+        from ts.tracing import traced  # OpenTelemetry is heavy, and most servers have no traces
+
+        service.entry_point = traced(service.entry_point, traces)
     if context.sequence_cache is not None or (cache is not None and cache["store"] != "memory"):
         from ts.sequence.opening import open_steps
 

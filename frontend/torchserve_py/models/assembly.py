@@ -144,6 +144,13 @@ class Assembly:
     ) -> None:
         self._settings = settings
         self._confinement = confinement
+        self._traces = None
+        self._tracing = None
+        if settings.traces is not None:
+            from torchserve_py.tracing import Tracing, destination_of  # OpenTelemetry is heavy
+
+            self._traces = destination_of(settings.traces)
+            self._tracing = Tracing(self._traces)
         self._listener = listener
         self._metrics = metrics
         self._usage = usage
@@ -283,7 +290,7 @@ class Assembly:
             stop_limit=settings.unregister_model_timeout,
             renew_to_scale=settings.cpu_launcher_enable,
         )
-        return Model(
+        model = Model(
             plan.name,
             plan.version,
             plan.url,
@@ -296,6 +303,8 @@ class Assembly:
             in_workflow=plan.in_workflow,
             usage=self._usage,
         )
+        model.tracing = self._tracing
+        return model
 
     def _new_worker_id(self, config: EffectiveConfig) -> str:
         if not config.ranks:
@@ -316,6 +325,8 @@ class Assembly:
             "TS_IPEX_ENABLE": str(settings.ipex_enable).lower(),
             "TS_IPEX_GPU_ENABLE": str(settings.ipex_gpu_enable).lower(),
         }
+        if self._traces is not None:
+            environment["TS_TRACES"] = self._traces
         if device.cuda_visible_devices is not None:
             environment["CUDA_VISIBLE_DEVICES"] = device.cuda_visible_devices
         torchrun = None

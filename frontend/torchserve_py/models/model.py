@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.archive.model_files import ModelFiles
@@ -18,6 +18,9 @@ from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.dispatcher import Dispatcher
 from torchserve_py.workers.parts import JobFailed, Parts
 from torchserve_py.workers.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from torchserve_py.tracing import Tracing
 
 _DESCRIBE_HEADERS = (("describe", "True"),)
 _NO_GPU_USAGE = "failed to obtained gpu usage"  # TorchServe's words
@@ -78,6 +81,8 @@ class Model:
         self.is_stateful = config.stateful
         self._expires_in = config.client_timeout_ms / 1000 or None
         self._usage = usage
+        #: What traces its jobs, if anything does.
+        self.tracing: Tracing | None = None
 
     def submit(
         self,
@@ -113,6 +118,9 @@ class Model:
         Returns:
             The response; a refusal is raised by its first `Parts.next`.
         """
+        span = None
+        if self.tracing is not None:
+            span, headers = self.tracing.begin(headers, self.name, self.version, sequence_id)
         return self.dispatcher.submit(
             headers,
             body,
@@ -125,6 +133,7 @@ class Model:
             expires_in=self._expires_in if expires_in is None else min(expires_in, self._expires_in or expires_in),
             protocol=protocol,
             more_input=more_input,
+            span=span,
         )
 
     @property

@@ -22,7 +22,7 @@ from torchserve_py.scheduling.job import STREAMING, Job
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scheduler import Scheduler
 from torchserve_py.workers.inputs import Input, Inputs
-from torchserve_py.workers.parts import Part, Parts
+from torchserve_py.workers.parts import Part, Parts, Span
 from torchserve_py.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -85,6 +85,7 @@ class Dispatcher:
         expires_in: float | None = None,
         protocol: str | None = None,
         more_input: bool = False,
+        span: Span | None = None,
     ) -> Parts:
         """Admit one inference request; a refusal is raised by the first `Parts.next`.
 
@@ -102,6 +103,7 @@ class Dispatcher:
             payload=(job_id, headers, content_type, body, protocol, more_input),
         )
         parts = self._parts[job_id] = Parts(job, self, by_default=by_default)
+        parts.span = span
         if more_input:
             parts.inputs = Inputs(lambda given: self._pass_on(job, given))
         self._metrics.observe_submission(by_default=by_default)
@@ -317,6 +319,8 @@ class Dispatcher:
             self._metrics.outcomes.went_wrong(job.submitted_at, now)
         else:
             self._metrics.outcomes.answered(job.submitted_at, job.sent_at, now)
+        if parts.span is not None:
+            parts.span.ended(job.id, failed=failed)
         self._let_go(parts)
 
     def _refuse_step(self, parts: Parts, part: Part, now: float) -> bool:

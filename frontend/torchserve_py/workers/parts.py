@@ -46,13 +46,31 @@ class ReaderEvents(Protocol):
         """The reader is gone, and the job has not ended."""
 
 
+class Span(Protocol):
+    """What traces a job."""
+
+    def ended(self, job_id: str, *, failed: bool) -> None:
+        """The job has its outcome."""
+
+
 class Parts:
     """The response of one job, read by one door.
 
     Every job ends in one of three ways: a part with ``more`` false, `JobFailed`, or `cancel` by the reader.
     """
 
-    __slots__ = ("_buffer", "_buffered_bytes", "_failure", "_reader", "_waiter", "by_default", "ended", "inputs", "job")
+    __slots__ = (
+        "_buffer",
+        "_buffered_bytes",
+        "_failure",
+        "_reader",
+        "_waiter",
+        "by_default",
+        "ended",
+        "inputs",
+        "job",
+        "span",
+    )
 
     def __init__(self, job: Job, reader: ReaderEvents, *, by_default: bool = False) -> None:
         self.job = job
@@ -62,6 +80,8 @@ class Parts:
         self.ended = False
         #: Where its further inputs go, if the job takes several.
         self.inputs: Inputs | None = None
+        #: What traces it, if anything does.
+        self.span: Span | None = None
         self._reader = reader
         self._buffer: deque[Part] | None = None
         self._buffered_bytes = 0

@@ -1,0 +1,88 @@
+"""OpenTelemetry traces of the frontend: a span for each job, from its admission to its last byte.
+
+It is a child of the client's span, if the request has a ``traceparent`` header (W3C), and the parent of the worker's
+(`ts.tracing`), which gets the header with the span's own id. Without the setting nothing here is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ts.tracing import HEADERS, OTLP, provider_of
+
+Pairs = tuple[tuple[Any, Any], ...]
+
+
+class TracingError(OSError):
+    """Traces cannot be written as the settings say."""
+
+
+def destination_of(traces: str) -> str:
+    """What the setting means for every process: ``otlp``, or the absolute path of a file."""
+    return traces if traces == OTLP else str(Path(traces).absolute())
+
+
+class JobSpan:
+    """The span of one job."""
+
+    def __init__(self, span: Any) -> None:
+        self._span = span
+
+    def ended(self, job_id: str, *, failed: bool) -> None:
+        """The job has its outcome."""
+        from opentelemetry.trace import StatusCode
+
+        self._span.set_attribute("request.id", job_id)
+        if failed:
+            self._span.set_status(StatusCode.ERROR)
+        self._span.end()
+
+
+class Tracing:
+    """Makes spans.
+
+    Args:
+        destination: As `destination_of` gives it.
+
+    Raises:
+        TracingError: OpenTelemetry's packages are not installed, or the file cannot be written.
+    """
+
+    def __init__(self, destination: str) -> None:
+        try:
+            provider = provider_of(destination, "torchserve-py")
+        except (ModuleNotFoundError, OSError) as error:
+            raise TracingError(f"traces = {destination}: {error}") from error
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._tracer = provider.get_tracer("torchserve_py")
+        self._propagator = TraceContextTextMapPropagator()
+
+    def begin(
+        self, headers: Iterable[tuple[Any, Any]], model: str, version: str, sequence_id: str | None
+    ) -> tuple[JobSpan, Pairs]:
+        """Begin the span of a job; return it and the headers that the worker gets."""
+        from opentelemetry.context import Context
+        from opentelemetry.trace import SpanKind, set_span_in_context
+
+        pairs = tuple(headers)
+        context = self._propagator.extract(_carrier(pairs), Context())
+        attributes = {"model.name": model, "model.version": version}
+        if sequence_id is not None:
+            attributes["sequence.id"] = sequence_id
+        span = self._tracer.start_span(f"inference {model}", context, SpanKind.SERVER, attributes)
+        own: dict[str, str] = {}
+        self._propagator.inject(own, set_span_in_context(span, context))
+        return JobSpan(span), (*pairs, *((name.encode(), value.encode()) for name, value in own.items()))
+
+
+def _carrier(pairs: Pairs) -> dict[str, str]:
+    """The headers of a trace among those of a request."""
+    carrier = {}
+    for name, value in pairs:
+        lowered = (name.decode("latin-1") if isinstance(name, bytes) else name).lower()
+        if lowered in HEADERS:
+            carrier[lowered] = value.decode("latin-1") if isinstance(value, bytes) else value
+    return carrier

@@ -1,0 +1,59 @@
+"""A trace leads from the client's span over the server's to the handler's; without the setting nothing is imported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.running_server import RunningServer, eventually, model_folder
+
+HANDLER = """
+import sys
+
+
+def handle(data, context):
+    if data is None:
+        return None
+    if data[0]["body"] == "fail":
+        raise ValueError("wrong")
+    traced = context.get_request_header(0, "traceparent") or ""
+    return [f"{traced} {'opentelemetry' in sys.modules}"] * len(data)
+"""
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+PARENT = "b7ad6b7169203331"
+
+
+def spans_in(path: Path) -> dict[str, dict[str, Any]]:
+    found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return {span["name"]: span for span in found}
+
+
+def test_a_request_is_traced_from_the_door_to_the_handler(tmp_path: Path) -> None:
+    traces = tmp_path / "spans.jsonl"
+    with RunningServer({"m": model_folder(tmp_path, "m", HANDLER)}, {"traces": traces}) as server:
+        server.wait_ready()
+        answer = server.predict("m", "x", headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
+        eventually(lambda: len(spans_in(traces)) == 2, "both spans are written")
+        spans = spans_in(traces)
+        job, handler = spans["inference m"], spans["handler"]
+        assert {each["context"]["trace_id"] for each in (job, handler)} == {f"0x{TRACE}"}
+        assert job["parent_id"] == f"0x{PARENT}"
+        assert handler["parent_id"] == job["context"]["span_id"]
+        assert answer.text == f"00-{TRACE}-{job['context']['span_id'].removeprefix('0x')}-01 True"
+        ids = {each["attributes"]["request.id"] for each in (job, handler)}
+        assert ids == {answer.headers["x-request-id"]}
+        assert handler["attributes"]["batch.size"] == 1
+        traces.write_text("")
+        assert server.predict("m", "fail").status_code == 503
+        eventually(lambda: len(spans_in(traces)) == 2, "the failure is traced")
+        failed = spans_in(traces)
+        assert failed["inference m"]["parent_id"] is None
+        assert [each["status"]["status_code"] for each in failed.values()] == ["ERROR", "ERROR"]
+
+
+def test_without_the_setting_the_clients_header_passes_and_nothing_is_imported(tmp_path: Path) -> None:
+    with RunningServer({"m": model_folder(tmp_path, "m", HANDLER)}) as server:
+        server.wait_ready()
+        answer = server.predict("m", "x", headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
+        assert answer.text == f"00-{TRACE}-{PARENT}-01 False"
