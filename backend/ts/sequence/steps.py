@@ -80,6 +80,7 @@ class Steps:
         self._running: set[tuple[str, str]] = set()  # which these are: sequence and request ids
         self._interrupted: dict[str, list[Step]] = {}  # by sequence: over, and in the state that others of it work on
         self._ending: list[tuple[Lease, str]] = []
+        self._leaving: list[Lease] = []
         self._next_end = self._next_sweep = 0.0
 
     # Before the handler
@@ -328,21 +329,16 @@ class Steps:
 
     def end(self, ended: Iterable[Sequence[str]]) -> None:
         """Sequences are over: pairs of id and reason."""
-        left = []
         for sequence_id, reason in ended:
             lease = self._leases.get(sequence_id)
             self._let_go(sequence_id)
             if lease is not None:
                 if reason in {ENDED, IDLE, TIMEOUT}:
                     self._ending.append((lease, reason))
-                else:  # it goes on elsewhere, or later
-                    left.append(lease)
+                else:  # it goes on elsewhere, or later: this worker is about to stop, and releases all at once then
+                    self._leaving.append(lease)
         store = self._store
-        if store is None:
-            return
-        if left:
-            self._quietly(lambda: store.release(left))
-        if time.monotonic() >= self._next_end:
+        if store is not None and time.monotonic() >= self._next_end:
             self._next_end = time.monotonic() + _END_INTERVAL
             self._quietly(lambda: self._flush_ends(store))
 
@@ -357,8 +353,9 @@ class Steps:
         if store is None:
             return
         self._quietly(lambda: self._flush_ends(store))
-        if self._leases:
-            self._quietly(lambda: store.release(list(self._leases.values())))
+        held = [*self._leases.values(), *self._leaving]
+        if held:
+            self._quietly(lambda: store.release(held))
         self._quietly(store.close)
 
     def _quietly(self, action: Any) -> None:

@@ -1,0 +1,120 @@
+"""Durable sequences in a real server: a worker that dies in a step, a restart, two servers, a full disk."""
+
+from __future__ import annotations
+
+import resource
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+from tests.e2e.running_server import RunningServer
+
+# A number is added; "die" kills the worker, "die once" only the first time, "full" takes the worker's disk away.
+HANDLER = """
+    import os, resource, signal
+    from pathlib import Path
+    from ts.sequence import SequenceCache
+
+    class Handler:
+        def initialize(self, context):
+            self.totals = SequenceCache(context)
+
+        def handle(self, data, context):
+            return [self.step(context.get_sequence_id(index), row["body"]) for index, row in enumerate(data)]
+
+        def step(self, sequence_id, word):
+            if word.startswith("die"):
+                has_died = Path(os.environ["MARKS"], sequence_id)
+                if word == "die" or not has_died.exists():
+                    has_died.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                word = "1"
+            if word == "full":
+                most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1, most))
+                word = "0"
+            self.totals[sequence_id] = self.totals.get(sequence_id, 0) + int(word)
+            return str(self.totals[sequence_id])
+"""
+
+CONFIG = """
+    minWorkers: 1
+    maxWorkers: 1
+    sequenceBatching: true
+    sequenceMaxIdleMSec: 60000
+    maxNumSequence: 100
+    handler:
+      cache: {store: file, path: %s, lease: 600}
+"""
+
+
+def serve(folder: Path) -> RunningServer:
+    model = folder / "tally"
+    if not model.exists():
+        model.mkdir()
+        (model / "handler.py").write_text(textwrap.dedent(HANDLER))
+        (model / "model-config.yaml").write_text(textwrap.dedent(CONFIG % (folder / "sequences.db")))
+    return RunningServer({"tally": model}, environment={"MARKS": str(folder)})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("durable")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[RunningServer]:
+    with serve(folder) as running:
+        running.wait_ready()
+        yield running
+
+
+def step(server: RunningServer, sequence: str, word: str, request_id: str = "") -> requests.Response:
+    headers = {"ts_request_id": request_id} if request_id else {}
+    return server.predict("tally", word, sequence=sequence, headers=headers)
+
+
+def test_a_step_goes_on_with_another_worker(server: RunningServer) -> None:
+    assert step(server, "a", "5").text == "5"
+    assert step(server, "a", "die once").text == "6"
+    assert step(server, "a", "1").text == "7"
+
+
+def test_a_request_that_is_sent_again_counts_once(server: RunningServer) -> None:
+    assert step(server, "b", "5", "first").text == "5"
+    assert step(server, "b", "5", "first").text == "5"
+    assert step(server, "b", "5", "second").text == "10"
+
+
+def test_what_kills_every_worker_ends(server: RunningServer) -> None:
+    assert step(server, "c", "5").text == "5"
+    answer = step(server, "c", "die")
+    assert (answer.status_code, answer.headers["ts-error-cause"]) == (500, "worker_died")
+    assert step(server, "c", "1").text == "6"
+
+
+def test_a_full_disk_is_told_and_nothing_counts(server: RunningServer) -> None:
+    assert step(server, "d", "5").text == "5"
+    for word in ("full", "1"):
+        answer = step(server, "d", word)
+        assert (answer.status_code, answer.headers["ts-error-cause"]) == (503, "sequence_store")
+        assert "Retry-After" in answer.headers
+    for worker in server.workers():
+        most = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)[1]
+        resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (most, most))
+    assert step(server, "d", "1").text == "6"
+
+
+def test_another_server_goes_on_when_the_first_has_ended(server: RunningServer, folder: Path) -> None:
+    assert step(server, "e", "5", "last").text == "5"
+    with serve(folder) as other:
+        other.wait_ready()
+        answer = step(other, "e", "1")
+        assert (answer.status_code, answer.headers["ts-error-cause"]) == (409, "sequence_moved")
+        assert "Retry-After" in answer.headers
+        server.server.kill()  # it cannot say goodbye, and its lease holds for ten minutes
+        server.launcher.wait(30)
+        assert step(other, "e", "5", "last").text == "5"
+        assert step(other, "e", "1").text == "6"
