@@ -72,7 +72,7 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
             raise LoadError("initialize is a coroutine; that needs asyncCommunication: true in model-config.yaml.")
         wait_for(outcome)
     if traces := os.environ.get(_TRACES_VARIABLE):
-        from ts.tracing import traced  # OpenTelemetry is heavy, and most servers have no traces
+        from ts.runtimes.handler_spans import traced  # OpenTelemetry is heavy, and most servers have no traces
 
         service.entry_point = traced(service.entry_point, traces)
     if context.sequence_cache is not None or (cache is not None and cache["store"] != "memory"):
