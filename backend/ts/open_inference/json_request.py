@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import orjson
 
-from ts.open_inference.tensors import DATATYPES, FLOATS, check, element_count
+from ts.open_inference.datatypes import DATATYPES
+from ts.open_inference.tensors import FLOATS, check, element_count
 from ts.open_inference.types import InferenceRequest, RequestedOutput, Tensor
 from ts.runtimes.errors import Failure
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ts.open_inference.datatypes import DATATYPES
 from ts.open_inference.json_request import parse_object, read_request
 from ts.open_inference.json_response import LENGTH_HEADER, write_event, write_response
-from ts.open_inference.tensors import DATATYPES, check, element_count
+from ts.open_inference.tensors import check, element_count
 from ts.open_inference.types import InferenceRequest, InferenceResponse, Tensor
 from ts.protocol.frames import Buffer
 from ts.runtimes.errors import Failure

@@ -10,40 +10,14 @@ import math
 import struct
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from ts.open_inference.datatypes import DATATYPES, Datatype
 from ts.open_inference.types import Tensor
 from ts.runtimes.errors import Failure
 
 if TYPE_CHECKING:
     import numpy as np
-
-
-class Datatype(NamedTuple):
-    """A datatype of the protocol: bytes per element (0: they vary), `struct`'s letter and numpy's name for it."""
-
-    size: int
-    code: str
-    numpy: str
-
-
-#: By the protocol's name. numpy has no BF16; its values are kept as float32.
-DATATYPES: Final[dict[str, Datatype]] = {
-    "BOOL": Datatype(1, "?", "bool"),
-    "UINT8": Datatype(1, "B", "uint8"),
-    "UINT16": Datatype(2, "H", "uint16"),
-    "UINT32": Datatype(4, "I", "uint32"),
-    "UINT64": Datatype(8, "Q", "uint64"),
-    "INT8": Datatype(1, "b", "int8"),
-    "INT16": Datatype(2, "h", "int16"),
-    "INT32": Datatype(4, "i", "int32"),
-    "INT64": Datatype(8, "q", "int64"),
-    "FP16": Datatype(2, "e", "float16"),
-    "BF16": Datatype(2, "H", "float32"),
-    "FP32": Datatype(4, "f", "float32"),
-    "FP64": Datatype(8, "d", "float64"),
-    "BYTES": Datatype(0, "", "object"),
-}
 FLOATS: Final = frozenset(("FP16", "BF16", "FP32", "FP64"))
 _OF_NUMPY: Final = {datatype.numpy: name for name, datatype in DATATYPES.items() if name not in ("BF16", "BYTES")}
 _LENGTH = struct.Struct("<I")

@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from torchserve_py.version import __version__
-from ts.open_inference.tensors import DATATYPES
+from ts.open_inference.datatypes import DATATYPES
 
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ts.open_inference.tensors import DATATYPES, check, flat_list, numpy_of, raw_bytes, tensor_of
+from ts.open_inference.datatypes import DATATYPES
+from ts.open_inference.tensors import check, flat_list, numpy_of, raw_bytes, tensor_of
 from ts.open_inference.types import Tensor
 from ts.runtimes.errors import Failure
 
