@@ -1,0 +1,97 @@
+"""What the server keeps to itself, and what it does not let a worker have."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+from tests.e2e.running_server import DEADLINE, RunningServer, model_folder
+
+HANDLER = """
+def handle(data, context):
+    if data is None:
+        return None
+    if data[0]["body"] == "much":
+        return [str(len(bytearray(1 << 30)))] * len(data)
+    if data[0]["body"] == "fail":
+        raise ValueError("wrong")
+    return [row["body"] for row in data]
+"""
+SECRET_BODY = "the-patient-has-a-cold"
+SECRET_HEADER = "cookie-monster-0815"
+SECRET_PASSWORD = "open-sesame-4711"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    folder = model_folder(tmp_path_factory.mktemp("models"), "m", HANDLER)
+    properties = {
+        "access_log": "true",
+        "log_format": "json",
+        "keystore_pass": SECRET_PASSWORD,
+        "worker_memory_limit": 600,
+        "allowed_urls": "http://.*",
+    }
+    with RunningServer({"m": folder}, properties, flags=("--enable-model-api",)) as running:
+        yield running
+
+
+def keys(server: RunningServer) -> dict[str, str]:
+    content = json.loads((server.directory / "key_file.json").read_text())
+    return {name: entry["key"] for name, entry in content.items()}
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def test_no_log_holds_a_secret(server: RunningServer) -> None:
+    known = keys(server)
+    headers = {**bearer(known["inference"]), "Cookie": SECRET_HEADER}
+    assert server.predict("m", SECRET_BODY, headers=headers).text == SECRET_BODY
+    assert server.predict("m", "fail", headers=headers).status_code == 503
+    assert server.predict("m", SECRET_BODY, headers={**headers, **bearer("guess-" + SECRET_HEADER)}).status_code == 400
+    assert server.predict("ghost", SECRET_BODY, headers=headers).status_code == 404
+    url = f"http://user:{SECRET_PASSWORD}@127.0.0.1:9/x.mar"
+    registered = requests.post(
+        f"{server.management}/models", data={"url": url}, headers=bearer(known["management"]), timeout=DEADLINE
+    )
+    assert registered.status_code == 400
+    rotated = requests.get(
+        f"{server.management}/token", params={"type": "inference"}, headers=bearer(known["API"]), timeout=DEADLINE
+    )
+    assert rotated.status_code == 200
+    secrets = [SECRET_BODY, SECRET_HEADER, SECRET_PASSWORD, *known.values(), *keys(server).values()]
+    logs = [path for path in (server.directory / "logs").rglob("*") if path.is_file()]
+    written = {path: path.read_text(errors="replace") for path in (*logs, server.output)}
+    assert any("ghost" in text for text in written.values()), "the logs are those that were meant"
+    found = [(path.name, secret) for path, text in written.items() for secret in secrets if secret in text]
+    assert found == []
+
+
+def test_the_key_file_and_snapshots_are_for_the_servers_user_alone(server: RunningServer) -> None:
+    private = [server.directory / "key_file.json", *(server.directory / "logs" / "config").glob("*.cfg")]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in private] == [0o600] * len(private)
+
+
+def test_a_handler_that_wants_too_much_memory_fails_alone(server: RunningServer) -> None:
+    headers = bearer(keys(server)["inference"])
+    (worker,) = server.workers()
+    assert server.predict("m", "much", headers=headers).status_code == 507
+    assert server.predict("m", "less", headers=headers).text == "less"
+    assert [each.pid for each in server.workers()] == [worker.pid]
+
+
+def test_a_server_that_cannot_confine_its_workers_does_not_start(tmp_path: Path) -> None:
+    server = RunningServer({}, {"worker_user": "no-such-user"})
+    try:
+        server.launch()
+        assert server.process is not None
+        assert server.process.wait(DEADLINE) == 1
+        assert "worker_user = no-such-user: there is no such user on this machine" in server.log()
+    finally:
+        server.__exit__()
