@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, Final
 
 from ts.mlserver.context import model_name_var, model_version_var
@@ -10,7 +11,8 @@ from ts.mlserver.metrics.errors import InvalidModelContext
 SELDON_MODEL_NAME_LABEL: Final = "model_name"
 SELDON_MODEL_VERSION_LABEL: Final = "model_version"
 
-_records: list[list[Any]] = []
+#: Values that wait for the next answer; of a model that reports without ever answering only the newest are kept.
+_records: deque[list[Any]] = deque(maxlen=10_000)
 
 
 class Histogram:
@@ -54,8 +56,8 @@ def log(**metrics: float) -> None:
 
 def take_records() -> list[list[Any]]:
     """Return what was reported since the last call, as records of `ts.protocol.messages.METRICS`."""
-    global _records
     if not _records:
         return []
-    taken, _records = _records, []
+    taken = list(_records)
+    _records.clear()
     return taken

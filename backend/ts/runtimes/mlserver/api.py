@@ -6,6 +6,7 @@ Everything here uses it through this module, so that the model and its runtime h
 from __future__ import annotations
 
 import importlib
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,7 +46,7 @@ __all__ = [
 ]
 
 
-_records: list[list[Any]] = []
+_records: deque[list[Any]] = deque(maxlen=10_000)
 
 
 def forward_metrics() -> None:
@@ -65,7 +66,7 @@ def forward_metrics() -> None:
 
 
 def _take_forwarded() -> list[list[Any]]:
-    taken = _records[:]
+    taken = list(_records)
     _records.clear()
     return taken
 
