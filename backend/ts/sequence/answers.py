@@ -31,6 +31,7 @@ class Step:
         "_size",
         "_too_large",
         "ends",
+        "identity",
         "request_id",
         "sequence_id",
         "slot",
@@ -43,6 +44,8 @@ class Step:
         self.request_id = request_id
         self.starts = starts
         self.ends = ends
+        #: What two have in common that are one request, sent twice.
+        self.identity = (sequence_id, request_id)
         self.slot: int | None = None
         self.void = False
         self._head: tuple[int, str, Sequence[Sequence[str]]] = (200, "", ())
@@ -50,14 +53,12 @@ class Step:
         self._size = 0
         self._too_large = False
 
-    @property
-    def identity(self) -> tuple[str, str]:
-        """What two have in common that are one request, sent twice."""
-        return self.sequence_id, self.request_id
-
     def add(self, answer: ResultRow, limit: int) -> None:
         """Take in a part of the answer; the first brings status and headers. Beyond ``limit`` bytes none is kept."""
-        _, _, status, reason, headers, body, _ = answer
+        _, more, status, reason, headers, body, _ = answer
+        if not (more or self._size):  # the only part, as a rule: an answer is no larger than the limit
+            self._head, self._parts = (status, reason, headers), [body]
+            return
         if not self._parts and not self._too_large:
             self._head = (status, reason, headers)
         self._size += len(body)
@@ -83,6 +84,9 @@ class Step:
             text = f"The step was applied, but its streamed response of {self._size} bytes was too large to be kept."
             return bytes(_pack((500, "", (), b"", text)))
         status, reason, headers = self._head
+        if not headers and not interrupted and len(self._parts) == 1:
+            only: bytes = _pack((status, reason, (), self._parts[0], None))
+            return only
         if headers:
             headers = [pair for pair in headers if pair[0].lower() != _STREAM_NEXT]
         if interrupted:

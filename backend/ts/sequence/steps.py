@@ -123,8 +123,7 @@ class Steps:
         """Hold the leases of sequences and have their states in memory; return why some of them cannot run."""
         try:
             self._flush_ends(store)
-            self._renew(store, ids)
-            missing = [each for each in ids if each not in self._leases or not self._leases[each].resident]
+            missing = self._missing(store, ids)
             acquired = store.acquire(missing) if missing else []
         except StoreError as error:
             logger.error("Sequences cannot be read: %s", error)
@@ -136,18 +135,25 @@ class Steps:
                 refusals[sequence_id] = refusal
         return refusals
 
-    def _renew(self, store: Store, ids: Sequence[str]) -> None:
-        """Make sure that what is in memory is what is stored: that nobody has taken the sequences meanwhile."""
+    def _missing(self, store: Store, ids: Sequence[str]) -> list[str]:
+        """Which of the sequences are not in memory as they are stored; leases that may be over soon are prolonged."""
         moment = time.monotonic() + self._settings.lease / 2
-        old = [self._leases[each] for each in ids if each in self._leases and self._leases[each].fresh_until < moment]
-        if not old:
-            return
-        fresh_until = time.monotonic() + self._settings.lease
-        for lease, held in zip(old, store.renew(old), strict=True):
-            if held:
-                lease.fresh_until = fresh_until
-            else:
-                self._let_go(lease.sequence_id)
+        missing, old = [], []
+        for sequence_id in ids:
+            lease = self._leases.get(sequence_id)
+            if lease is None or not lease.resident:
+                missing.append(sequence_id)
+            elif lease.fresh_until < moment:
+                old.append(lease)
+        if old:
+            fresh_until = time.monotonic() + self._settings.lease
+            for lease, held in zip(old, store.renew(old), strict=True):
+                if held:
+                    lease.fresh_until = fresh_until
+                else:  # another one has taken it meanwhile
+                    self._let_go(lease.sequence_id)
+                    missing.append(lease.sequence_id)
+        return missing
 
     def _install(self, sequence_id: str, acquired: Acquired, closed: dict[str, str]) -> Refusal | None:
         if acquired.lease is None:
