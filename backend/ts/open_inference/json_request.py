@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Any, Final
 
-import orjson
-
 from ts.open_inference.datatypes import DATATYPES
+from ts.open_inference.json_objects import kind_of, read_id, read_parameters
 from ts.open_inference.tensors import FLOATS, check, element_count
 from ts.open_inference.types import InferenceRequest, RequestedOutput, Tensor
 from ts.runtimes.errors import Failure
@@ -34,21 +33,6 @@ _BOUNDS: Final = {
 _SIZE: Final = "binary_data_size"
 
 
-def parse_object(text: bytes | memoryview) -> dict[str, Any]:
-    """Return the JSON object that a body holds.
-
-    Raises:
-        Failure: It is no JSON (400) or no object (422).
-    """
-    try:
-        document = orjson.loads(text)
-    except ValueError as error:
-        document = _parse_leniently(text, error)
-    if type(document) is not dict:
-        raise Failure(422, f"The request body must be a JSON object, it is {_kind(document)}.")
-    return document
-
-
 def read_request(document: Mapping[str, Any], binary: memoryview, job_id: str) -> InferenceRequest:
     """Return the request that a JSON object describes.
 
@@ -62,7 +46,7 @@ def read_request(document: Mapping[str, Any], binary: memoryview, job_id: str) -
     """
     inputs = document.get("inputs")
     if type(inputs) is not list:
-        missing = "is missing" if inputs is None else f"is {_kind(inputs)}"
+        missing = "is missing" if inputs is None else f"is {kind_of(inputs)}"
         raise Failure(422, f'The request must hold the list "inputs"; it {missing}.')
     reader = _Inputs(binary)
     tensors = [reader.read(each, number) for number, each in enumerate(inputs)]
@@ -78,34 +62,6 @@ def read_request(document: Mapping[str, Any], binary: memoryview, job_id: str) -
     )
 
 
-def read_id(document: Mapping[str, Any]) -> str | None:
-    """Return the id of a request, None if it has none (or an empty one).
-
-    Raises:
-        Failure: It is no text.
-    """
-    given = document.get("id")
-    if given is None or given == "":
-        return None
-    if type(given) is not str:
-        raise Failure(422, f'The request\'s "id" must be a text, it is {_kind(given)}.')
-    return given
-
-
-def read_parameters(holder: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return the member ``parameters`` of a JSON object without what is null.
-
-    Raises:
-        Failure: It is no object.
-    """
-    parameters = holder.get("parameters")
-    if not parameters and (parameters is None or type(parameters) is dict):
-        return {}
-    if type(parameters) is not dict:
-        raise Failure(422, f'{what} has "parameters" that are {_kind(parameters)}; they must be an object.')
-    return {name: value for name, value in parameters.items() if value is not None}
-
-
 class _Inputs:
     """Reads the inputs of one request in order, each with its share of the binary data."""
 
@@ -115,10 +71,10 @@ class _Inputs:
 
     def read(self, item: Any, number: int) -> Tensor:
         if type(item) is not dict:
-            raise Failure(422, f"Input number {number} must be a JSON object, it is {_kind(item)}.")
+            raise Failure(422, f"Input number {number} must be a JSON object, it is {kind_of(item)}.")
         name = item.get("name")
         if type(name) is not str:
-            raise Failure(422, f'Input number {number} must have a text as "name", it has {_kind(name)}.')
+            raise Failure(422, f'Input number {number} must have a text as "name", it has {kind_of(name)}.')
         datatype = item.get("datatype")
         if type(datatype) is not str or datatype not in DATATYPES:
             known = ", ".join(DATATYPES)
@@ -189,7 +145,7 @@ def _elements(name: str, datatype: str, given: Any) -> list[Any]:
         allowed = _BOOL_KINDS if datatype == "BOOL" else _INTEGER_KINDS
     if not kinds <= allowed:
         wrong = next(each for each in data if type(each) not in allowed)
-        raise Failure(400, f"Input {name!r} holds {_kind(wrong)}, which is no {datatype}.")
+        raise Failure(400, f"Input {name!r} holds {kind_of(wrong)}, which is no {datatype}.")
     if datatype in FLOATS:
         return [math.nan if each is None else each for each in data]
     if datatype == "BYTES" or not data:
@@ -209,7 +165,7 @@ def _check_bounds(name: str, datatype: str, data: list[int], low: int, high: int
 
 def _outputs(outputs: Any) -> list[RequestedOutput]:
     if type(outputs) is not list:
-        raise Failure(422, f'The request\'s "outputs" must be a list, they are {_kind(outputs)}.')
+        raise Failure(422, f'The request\'s "outputs" must be a list, they are {kind_of(outputs)}.')
     requested = []
     for number, each in enumerate(outputs):
         name = each.get("name") if type(each) is dict else None
@@ -222,20 +178,3 @@ def _outputs(outputs: Any) -> list[RequestedOutput]:
             raise Failure(501, f"Output {name!r} is wanted as classification, which this server does not support.")
         requested.append(RequestedOutput(name, parameters))
     return requested
-
-
-def _parse_leniently(text: bytes | memoryview, error: ValueError) -> Any:
-    """Parse what Python's own writer of JSON makes of NaN and infinities, which is not quite JSON."""
-    import json
-
-    try:
-        return json.loads(bytes(text))
-    except (ValueError, RecursionError):
-        raise Failure(400, f"The request body is no JSON: {error}.") from None
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    names: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
-    return names.get(type(value), "a number")

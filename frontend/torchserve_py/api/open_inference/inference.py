@@ -147,7 +147,7 @@ class OpenInferenceCalls:
 
 def _parameters(body: bytes, length: str | None) -> dict[str, Any]:
     """The parameters of a request; none of one that the worker will refuse anyway."""
-    from ts.open_inference.json_request import parse_object, read_parameters  # only stateful models need it
+    from ts.open_inference.json_objects import parse_object, read_parameters  # only stateful models need it
     from ts.runtimes.errors import Failure as WorkerFailure
 
     size = len(body) if length is None or not length.isdigit() else int(length)

@@ -1,0 +1,70 @@
+"""What both ends read of a request's JSON: the object itself, its id, its parameters. The server's doors use this too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from ts.runtimes.errors import Failure
+
+
+def parse_object(text: bytes | memoryview) -> dict[str, Any]:
+    """Return the JSON object that a body holds.
+
+    Raises:
+        Failure: It is no JSON (400) or no object (422).
+    """
+    try:
+        document = orjson.loads(text)
+    except ValueError as error:
+        document = _parse_leniently(text, error)
+    if type(document) is not dict:
+        raise Failure(422, f"The request body must be a JSON object, it is {kind_of(document)}.")
+    return document
+
+
+def read_id(document: Mapping[str, Any]) -> str | None:
+    """Return the id of a request, None if it has none (or an empty one).
+
+    Raises:
+        Failure: It is no text.
+    """
+    given = document.get("id")
+    if given is None or given == "":
+        return None
+    if type(given) is not str:
+        raise Failure(422, f'The request\'s "id" must be a text, it is {kind_of(given)}.')
+    return given
+
+
+def read_parameters(holder: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return the member ``parameters`` of a JSON object without what is null.
+
+    Raises:
+        Failure: It is no object.
+    """
+    parameters = holder.get("parameters")
+    if not parameters and (parameters is None or type(parameters) is dict):
+        return {}
+    if type(parameters) is not dict:
+        raise Failure(422, f'{what} has "parameters" that are {kind_of(parameters)}; they must be an object.')
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+def _parse_leniently(text: bytes | memoryview, error: ValueError) -> Any:
+    """Parse what Python's own writer of JSON makes of NaN and infinities, which is not quite JSON."""
+    try:
+        return json.loads(bytes(text))
+    except (ValueError, RecursionError):
+        raise Failure(400, f"The request body is no JSON: {error}.") from None
+
+
+def kind_of(value: Any) -> str:
+    """What a value is called in messages."""
+    if value is None:
+        return "nothing"
+    names: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
+    return names.get(type(value), "a number")
