@@ -1,4 +1,4 @@
-"""What both ends read of a request's JSON: the object itself, its id, its parameters. The server's doors use this too."""
+"""What both ends read of a request's JSON: the object itself, its id, its parameters. Doors use this too."""
 
 from __future__ import annotations
 
