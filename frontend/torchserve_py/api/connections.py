@@ -99,7 +99,7 @@ class Connection(RequestLoop):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Serve a client, or tell it that there are too many."""
         super().connection_made(transport)
-        self._client = _client(transport.get_extra_info("peername"))
+        self._client = client_of(transport.get_extra_info("peername"))
         refusal = self._limits.enter(self._client)
         if refusal is not None and self.transport is not None:
             self._responses.refuse_connection(self.transport, refusal)
@@ -148,7 +148,7 @@ class Connection(RequestLoop):
         return self._responses.send_failure_now(request, _failure_of_message(exc))
 
 
-def _client(peer: object) -> str | int | None:
+def client_of(peer: object) -> str | int | None:
     """What the connections of one client have in common; None for a client on this machine's Unix socket."""
     if not isinstance(peer, tuple):
         return None

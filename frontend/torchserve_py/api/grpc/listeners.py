@@ -167,7 +167,12 @@ class GrpcDoors:
 
     async def _serve(self, services: Sequence[_Service], place: _Place, context: ssl.SSLContext | None) -> None:
         settings = self._settings
-        limits = Limits(settings.max_request_size, settings.grpc_max_concurrent_streams, settings.max_connections)
+        limits = Limits(
+            settings.max_request_size,
+            settings.grpc_max_concurrent_streams,
+            settings.max_connections,
+            settings.max_connections_per_client,
+        )
         server = Server(limits, Age(_seconds(place.max_age), _seconds(place.max_age_grace)))
         for service in services:
             server.add_registered_method_handlers(service.name, self._handlers(service))

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 
 from grpc import StatusCode
 
+from torchserve_py.api.connections import client_of
 from torchserve_py.api.grpc.http2 import frames, header_blocks
 from torchserve_py.api.grpc.http2.call import STREAM_WINDOW, Call
 from torchserve_py.api.grpc.http2.frame_reader import MAX_FRAME_SIZE, FrameHandler, FrameReader
@@ -48,6 +49,8 @@ class Connection(asyncio.Protocol):
         self, methods: Methods, opened: Callable[[Connection], None], closed: Callable[[Connection], None]
     ) -> None:
         self.peer = ""
+        #: What it has in common with its client's other connections.
+        self.client: str | int | None = None
         self._methods = methods
         self._opened = opened
         self._closed = closed
@@ -86,6 +89,7 @@ class Connection(asyncio.Protocol):
         """Say hello."""
         self._transport = cast(asyncio.Transport, transport)
         self.peer = _peer(transport.get_extra_info("peername"))
+        self.client = client_of(transport.get_extra_info("peername"))
         settings = {
             frames.MAX_CONCURRENT_STREAMS: self._methods.limits.streams,
             frames.INITIAL_WINDOW_SIZE: STREAM_WINDOW,

@@ -9,11 +9,14 @@ from grpc import RpcMethodHandler
 
 
 class Limits(NamedTuple):
-    """What clients may make a server hold: bytes of a message, calls of a connection, connections."""
+    """What clients may make a server hold: bytes of a message, calls of a connection, connections in all
+    and of one client (None: no limit).
+    """
 
     message_size: int
     streams: int
     connections: int
+    connections_per_client: int | None = None
 
 
 class Methods(NamedTuple):

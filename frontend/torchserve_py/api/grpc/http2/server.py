@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from grpc import RpcMethodHandler
 
+from torchserve_py.api.connections import ConnectionLimits
 from torchserve_py.api.grpc.http2.connection import Connection
 from torchserve_py.api.grpc.http2.methods import Limits, Methods
 
@@ -44,6 +45,7 @@ class Server:
         self._limits = limits
         self._age = age
         self._connections: set[Connection] = set()
+        self._connection_limits = ConnectionLimits(limits.connections, limits.connections_per_client)
         self._timers: dict[Connection, asyncio.TimerHandle] = {}
         self._listener: asyncio.Server | None = None
         self._all_closed: asyncio.Future[None] | None = None
@@ -100,7 +102,7 @@ class Server:
 
     def _opened(self, connection: Connection) -> None:
         self._connections.add(connection)
-        if len(self._connections) > self._limits.connections:
+        if self._connection_limits.enter(connection.client) is not None:
             connection.abort()
             return
         if self._age.limit is not None:
@@ -115,6 +117,7 @@ class Server:
 
     def _closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._connection_limits.leave(connection.client)
         timer = self._timers.pop(connection, None)
         if timer is not None:
             timer.cancel()

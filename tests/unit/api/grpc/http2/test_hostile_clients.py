@@ -12,6 +12,7 @@ from tests.unit.api.grpc.http2.conftest import LIMITS, Running, start
 
 from torchserve_py.api.grpc.http2 import frames
 from torchserve_py.api.grpc.http2.frames import ErrorCode
+from torchserve_py.api.grpc.http2.methods import Limits
 
 HEADERS = [
     (":method", "POST"),
@@ -242,8 +243,9 @@ async def test_a_client_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     await running.server.stop(0)
 
 
-async def test_more_connections_than_the_limit() -> None:
-    running = await start()
+@pytest.mark.parametrize("limits", [LIMITS, LIMITS._replace(connections=1000, connections_per_client=10)])
+async def test_more_connections_than_the_limit(limits: Limits) -> None:
+    running = await start(limits=limits)
     opened = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(LIMITS.connections)]
     for reader, _ in opened:
         await reader.readexactly(9)
