@@ -42,6 +42,8 @@ from ts.protocol.messages import Load
 
 logger = logging.getLogger(__name__)
 
+#: What is no model's in the paths of the Open Inference Protocol.
+_STATISTICS = "stats"
 #: From launch to connection: importing the worker itself, not the model's libraries (seconds).
 _CONNECT_LIMIT = 120.0
 #: From the stop message to the exit of a worker that has nothing left to do (seconds).
@@ -230,6 +232,8 @@ class Assembly:
             raise InvalidModel(
                 f"The model name {name!r} cannot be part of a URL: it must not hold a slash or a control character."
             )
+        if name == _STATISTICS:
+            raise InvalidModel(f"The model name {name!r} is taken: /v2/models/{name} has the statistics of all models.")
         handler = request.handler or manifest.handler
         if not handler and files.contract == TORCHSERVE:
             handler = self._settings.default_service_handler

@@ -68,9 +68,6 @@ class ModelRegistry:
         self._closing = False
         #: The start-up models that could not be registered and have not been since.
         self.not_loaded: list[ModelSpec] = []
-        #: What was unloaded by name and may be loaded again, and the names that are being loaded or unloaded right now.
-        self.unloaded: dict[str, list[SavedModel]] = {}
-        self.changing: dict[str, str] = {}
         #: Called after each change of what is served, and of how many workers serve it.
         self.on_change: Callable[[], None] = lambda: None
         #: What describe shows of workers and GPUs; who collects the system metrics keeps it fresh.

@@ -240,8 +240,6 @@ class FakeRegistry:
     not_loaded: list[ModelSpec] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
     saved: list[SavedModel] = field(default_factory=list)
-    unloaded: dict[str, list[SavedModel]] = field(default_factory=dict)
-    changing: dict[str, str] = field(default_factory=dict)
     hold: asyncio.Event | None = None
     finished: asyncio.Event = field(default_factory=asyncio.Event)
 

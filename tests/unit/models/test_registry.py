@@ -172,10 +172,14 @@ def urls(registry: ModelRegistry) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.usefixtures("no_workers")
-@pytest.mark.parametrize("name", ["a/b", "a\nb"])
-async def test_a_name_that_no_url_can_hold_is_refused(make_registry: MakeRegistry, store: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "problem"), [("a/b", "part of a URL"), ("a\nb", "part of a URL"), ("stats", "is taken")]
+)
+async def test_a_name_that_no_url_can_hold_is_refused(
+    make_registry: MakeRegistry, store: Path, name: str, problem: str
+) -> None:
     write_model(store / "good")
-    with pytest.raises(InvalidModel, match="cannot be part of a URL"):
+    with pytest.raises(InvalidModel, match=problem):
         await make_registry().register(RegisterRequest(url="good", model_name=name))
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torchserve_py.models.model import Model
     from torchserve_py.models.registry import ModelRegistry
     from torchserve_py.settings import Settings
+    from torchserve_py.snapshot_file import SavedModel
 
 READY: Final = "READY"
 UNAVAILABLE: Final = "UNAVAILABLE"
@@ -30,7 +31,7 @@ _ALL: Final = ModelSpec(None, "all")
 
 
 class Repository:
-    """What was unloaded is kept in the registry, so that every door of a server knows of it.
+    """One for all doors of a server: it remembers what was unloaded.
 
     Args:
         settings: Where the model store is.
@@ -42,8 +43,9 @@ class Repository:
         self._settings = settings
         self._registry = registry
         self._calls = calls
-        self._unloaded = registry.unloaded
-        self._changing = registry.changing
+        self._unloaded: dict[str, list[SavedModel]] = {}
+        #: Names that are being loaded or unloaded right now, and which of the two it is.
+        self._changing: dict[str, str] = {}
 
     async def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
         """Every model there is, by version: ``name``, ``version``, ``state`` and ``reason``."""
