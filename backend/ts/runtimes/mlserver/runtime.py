@@ -29,6 +29,7 @@ from ts.runtimes.mlserver.custom_routes import CustomRoutes
 from ts.runtimes.mlserver.failures import failure_of
 from ts.runtimes.mlserver.inputs import FurtherInputs, Inputs
 from ts.runtimes.mlserver.response_cache import ResponseCache, key_of
+from ts.runtimes.outbox import Outbox
 from ts.runtimes.responses import error_row
 
 logger = logging.getLogger(__name__)
@@ -66,10 +67,10 @@ class MLServerRuntime(AsyncRuntime):
         self._model = model
         self._declares = declares
         self._connection = connection
+        self._outbox = Outbox(connection, max_response_size, take_records)
         self._cloud_events = cloud_events
         self._custom_routes = custom_routes
         self._cache = cache
-        self._max_response_size = max_response_size
         self._inputs: dict[str, FurtherInputs] = {}
         self._has_predict = overrides(model, "predict")
         self._batcher = None
@@ -113,7 +114,7 @@ class MLServerRuntime(AsyncRuntime):
                 else:
                     failure = failure_of(error)
                 row = error_row(job_id, failure.status, wire_text(failure.message))
-                self._connection.send_results([row], time.perf_counter() - started, take_records())
+                self._outbox.put(row, time.perf_counter() - started)
             finally:
                 self._inputs.pop(job_id, None)
 
@@ -133,7 +134,8 @@ class MLServerRuntime(AsyncRuntime):
         return bool(self._model.ready)
 
     async def close(self) -> None:
-        """Let the model unload itself."""
+        """Send what is left and let the model unload itself."""
+        self._outbox.flush()
         with model_context(self._model.settings):
             try:
                 await self._model.unload()
@@ -225,8 +227,7 @@ class MLServerRuntime(AsyncRuntime):
         job_id = wire_row[0]
         async for more, status, headers, body in self._custom_routes.answer(wire_row):
             self._check_size(body)
-            row = (job_id, more, status, "", headers, body, None)
-            self._connection.send_results([row], 0.0, take_records())
+            self._outbox.put((job_id, more, status, "", headers, body, None), 0.0)
 
     def _as_wire_response(self, response: Any, request: types.InferenceRequest) -> InferenceResponse:
         answer = wire_response(response, request)
@@ -236,12 +237,12 @@ class MLServerRuntime(AsyncRuntime):
 
     def _send(self, job_id: str, more: bool, headers: list[tuple[str, str]], body: Buffer, started: float) -> None:
         self._check_size(body)
-        row = (job_id, more, 200, "", headers, body, None)
-        self._connection.send_results([row], time.perf_counter() - started, take_records())
+        self._outbox.put((job_id, more, 200, "", headers, body, None), time.perf_counter() - started)
 
     def _check_size(self, body: Buffer) -> None:
-        if len(body) > self._max_response_size:
-            raise Failure(500, f"The response has {len(body)} bytes; max_response_size is {self._max_response_size}.")
+        limit = self._outbox.max_size
+        if len(body) > limit:
+            raise Failure(500, f"The response has {len(body)} bytes; max_response_size is {limit}.")
 
 
 def overrides(model: MLModel, method: str) -> bool:

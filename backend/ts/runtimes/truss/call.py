@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
 from ts.protocol.messages import InferRow
+from ts.runtimes.outbox import Outbox
 from ts.runtimes.truss.answers import CLIENT_ERROR, MODEL_ERROR, MODEL_FAILED, SERVER_ERROR, Problem
 from ts.runtimes.truss.client import Client
 from ts.runtimes.truss.description import PREDICT, Endpoint
@@ -24,7 +25,7 @@ from ts.runtimes.truss.json_payload import to_json
 from ts.runtimes.truss.logs import without_server_frames
 from ts.runtimes.truss.model import ServedModel
 from ts.runtimes.truss.passing import pass_on
-from ts.runtimes.truss.reply import Outbox, Reply
+from ts.runtimes.truss.reply import Reply
 from ts.runtimes.truss.request import ModelRequest, request_of
 from ts.runtimes.truss.signatures import Arguments, Method
 from ts.runtimes.truss.slots import Slot, Slots

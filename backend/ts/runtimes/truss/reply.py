@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Final
 
-from ts.connection import Connection
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import STATUS_CANCELLED, ResultRow
+from ts.runtimes.outbox import Outbox
 from ts.runtimes.responses import error_row
 from ts.runtimes.truss.answers import SERVER_ERROR, Answer, Headers, Problem
 
@@ -17,40 +16,6 @@ from ts.runtimes.truss.answers import SERVER_ERROR, Answer, Headers, Problem
 ProblemRow = Callable[[str, Problem], ResultRow]
 
 _NO_HEADERS: Final[Headers] = ()
-
-
-class Outbox:
-    """Sends what jobs answer in one turn of the event loop together: one frame costs both ends less than many.
-
-    Args:
-        connection: Where it goes.
-        max_size: The largest body in bytes that a row may have.
-    """
-
-    def __init__(self, connection: Connection, max_size: int) -> None:
-        self.max_size = max_size
-        self._connection = connection
-        self._rows: list[ResultRow] = []
-        self._size = 0
-        self._seconds = 0.0
-
-    def put(self, row: ResultRow, seconds: float) -> None:
-        """Send a row at the end of this turn; ``seconds`` is the time that its job has taken, if it is the last."""
-        size = len(row[5])
-        if self._size + size > self.max_size:
-            self.flush()  # the frontend refuses frames that are much larger than the largest row
-        if not self._rows:
-            asyncio.get_running_loop().call_soon(self.flush)
-        self._rows.append(row)
-        self._size += size
-        self._seconds = max(self._seconds, seconds)
-
-    def flush(self) -> None:
-        """Send what there is now."""
-        if self._rows:
-            rows, seconds = self._rows, self._seconds
-            self._rows, self._size, self._seconds = [], 0, 0.0
-            self._connection.send_results(rows, seconds)
 
 
 class Reply:

@@ -11,6 +11,7 @@ from typing import Any
 from ts.connection import Connection
 from ts.event_loop import AsyncRuntime
 from ts.protocol.messages import CUSTOM, TRUSS, InferRow, Load
+from ts.runtimes.outbox import Outbox
 from ts.runtimes.truss.answers import Answer, Problem
 from ts.runtimes.truss.call import Call
 from ts.runtimes.truss.client import Client
@@ -20,7 +21,7 @@ from ts.runtimes.truss.forms import TrussForm, form_of
 from ts.runtimes.truss.hot_reload import HotReload
 from ts.runtimes.truss.logs import enter_request
 from ts.runtimes.truss.model import ServedModel
-from ts.runtimes.truss.reply import Outbox, Reply
+from ts.runtimes.truss.reply import Reply
 from ts.runtimes.truss.request import pseudo_header
 from ts.runtimes.truss.tracing import NO_TRACE
 from ts.runtimes.truss.user_metrics import metrics_answer

@@ -1,0 +1,55 @@
+"""What asynchronous jobs answer, on its way to the frontend."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ts.connection import Connection
+from ts.protocol.messages import ResultRow
+
+
+def _no_metrics() -> Sequence[list[Any]]:
+    return ()
+
+
+class Outbox:
+    """Sends what jobs answer in one turn of the event loop together: one frame costs both ends less than many.
+
+    Args:
+        connection: Where it goes.
+        max_size: The largest body in bytes that a row may have.
+        take_metrics: Returns what the model has reported since it was last asked.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        max_size: int,
+        take_metrics: Callable[[], Sequence[list[Any]]] = _no_metrics,
+    ) -> None:
+        self.max_size = max_size
+        self._connection = connection
+        self._take_metrics = take_metrics
+        self._rows: list[ResultRow] = []
+        self._size = 0
+        self._seconds = 0.0
+
+    def put(self, row: ResultRow, seconds: float) -> None:
+        """Send a row at the end of this turn; ``seconds`` is the time that its job has taken, if it is the last."""
+        size = len(row[5])
+        if self._size + size > self.max_size:
+            self.flush()  # the frontend refuses frames that are much larger than the largest row
+        if not self._rows:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._rows.append(row)
+        self._size += size
+        self._seconds = max(self._seconds, seconds)
+
+    def flush(self) -> None:
+        """Send what there is now."""
+        if self._rows:
+            rows, seconds = self._rows, self._seconds
+            self._rows, self._size, self._seconds = [], 0, 0.0
+            self._connection.send_results(rows, seconds, self._take_metrics())
