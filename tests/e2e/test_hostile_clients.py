@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -83,6 +84,13 @@ def answer_to(server: RunningServer, data: bytes) -> bytes:
         return client.read(1_000_000)
 
 
+def send_until_refused(client: RawClient, data: bytes) -> None:
+    """Send the same again and again. A server that has answered may go on reading for a second, but no longer."""
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
+        client.send(data)
+
+
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_a_request_that_can_be_read_in_two_ways_is_refused_with_all_that_follows(
     server: RunningServer, shape: bytes
@@ -97,8 +105,7 @@ def test_headers_without_end_are_refused(server: RunningServer) -> None:
     with RawClient(server.inference) as client:
         client.send(HEAD)
         with pytest.raises(OSError):  # the answer has come and the connection is closed
-            for number in range(100_000):
-                client.send(b"X-%d: %s\r\n" % (number, b"a" * 1000))
+            send_until_refused(client, b"X-A: " + b"a" * 1000 + b"\r\n")
 
 
 @pytest.mark.parametrize("path", ["/predictions/echo", "/ping", "/models", "/v2/models/echo/infer", "/nowhere"])
@@ -106,8 +113,7 @@ def test_a_body_without_end_is_cut_off_on_every_path(server: RunningServer, path
     with RawClient(server.inference) as client:
         client.send(f"POST {path} HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         with pytest.raises(OSError):
-            for _ in range(100_000):
-                client.send(b"1000\r\n" + b"x" * 0x1000 + b"\r\n")
+            send_until_refused(client, b"1000\r\n" + b"x" * 0x1000 + b"\r\n")
 
 
 def test_hanging_up_after_any_byte_leaves_nothing_behind(server: RunningServer) -> None:
@@ -156,8 +162,8 @@ def test_garbage_at_the_grpc_port_hurts_nobody(server: RunningServer, data: byte
             client.shutdown(socket.SHUT_WR)
             while client.recv(65536):
                 pass
-        except ConnectionError:
-            pass  # that is an answer, too
+        except OSError as error:  # that it hangs up is an answer, too
+            assert not isinstance(error, TimeoutError)
 
 
 def test_one_client_too_many_is_told_and_the_others_are_served(server: RunningServer) -> None:
