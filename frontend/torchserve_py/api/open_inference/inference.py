@@ -1,7 +1,7 @@
 """Inference over REST: ``infer``, ``infer_stream``, ``generate`` and ``generate_stream``.
 
 A request is passed on as it came; the worker decodes it and encodes the response. Only that of a stateful model is
-looked into here, for the sequence that it belongs to. This is a hot path.
+looked into here, for the sequence that it belongs to, and one with a time limit. This is a hot path.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ _TOLD: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     INFER: (),
     **{name: ((":endpoint", name),) for name in (INFER_STREAM, GENERATE, GENERATE_STREAM)},
 }
+_TIMEOUT: Final = "timeout"
+_TIMEOUT_MEMBER: Final = b'"timeout"'
+_LOOKED_INTO: Final = 64 * 1024
 _LENGTH_HEADER: Final = istr("Inference-Header-Content-Length")
 
 
@@ -78,6 +81,7 @@ class OpenInferenceCalls:
         if encoding is not None:
             body = await decompressed(body, encoding, self._max_body)
         headers: tuple[Any, ...] = request.raw_headers + _TOLD[endpoint]
+        expires_in = _expires_in(body, request.headers.get(_LENGTH_HEADER))
         if model.is_stateful:
             sequence = self._sequence(request, model, body)
             parts = model.submit(
@@ -89,10 +93,16 @@ class OpenInferenceCalls:
                 ends_sequence=sequence.ends,
                 by_default=version is None,
                 protocol=OPEN_INFERENCE_REST,
+                expires_in=expires_in,
             )
         else:
             parts = model.submit(
-                headers, body, content_type=None, by_default=version is None, protocol=OPEN_INFERENCE_REST
+                headers,
+                body,
+                content_type=None,
+                by_default=version is None,
+                protocol=OPEN_INFERENCE_REST,
+                expires_in=expires_in,
             )
         note_ids(request, parts)
         try:
@@ -145,9 +155,26 @@ class OpenInferenceCalls:
         return sequence_of(self._sequences, model, parameters)
 
 
+def _expires_in(body: bytes, length: str | None) -> float | None:
+    """How many seconds a request may wait for a worker, if its parameters say so; only small JSON is looked into.
+
+    Raises:
+        DoorError: What they say is no time.
+    """
+    size = len(body) if length is None or not length.isdigit() else int(length)
+    if size > _LOOKED_INTO or _TIMEOUT_MEMBER not in body[:size]:
+        return None
+    value = _parameters(body, length).get(_TIMEOUT)
+    if value is None:
+        return None
+    if type(value) is not int or value < 0:
+        raise bad_request(f"Parameter {_TIMEOUT}: {value!r} is no number of microseconds.")
+    return value / 1e6 or None
+
+
 def _parameters(body: bytes, length: str | None) -> dict[str, Any]:
     """The parameters of a request; none of one that the worker will refuse anyway."""
-    from ts.open_inference.json_objects import parse_object, read_parameters  # only stateful models need it
+    from ts.open_inference.json_objects import parse_object, read_parameters  # few requests need it
     from ts.runtimes.errors import Failure as WorkerFailure
 
     size = len(body) if length is None or not length.isdigit() else int(length)

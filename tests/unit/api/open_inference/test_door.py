@@ -281,6 +281,19 @@ async def test_any_other_number_is_not_implemented(serving, bodies):
     assert (answer.status, "infer_stream" in answer.json()["error"]) == (501, True)
 
 
+async def test_a_request_may_say_how_long_it_waits(serving):
+    for timeout, seconds in ((2_500_000, 2.5), (0, None), (None, None)):
+        body = json.dumps({"inputs": [], "parameters": {"timeout": timeout}}).encode()
+        assert (await serving.request("POST", INFER, data=body)).status == 200
+        assert serving.registry.model.calls[-1].expires_in == seconds
+    await serving.request("POST", INFER, data=b'{"inputs": [{"name": "timeout"}]}')
+    assert serving.registry.model.calls[-1].expires_in is None
+    for timeout in (-1, 1.5, "1", True):
+        body = json.dumps({"inputs": [], "parameters": {"timeout": timeout}}).encode()
+        answer = await serving.request("POST", INFER, data=body)
+        assert (answer.status, "microseconds" in answer.json()["error"]) == (400, True)
+
+
 # Events.
 
 
