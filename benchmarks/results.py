@@ -108,7 +108,7 @@ def machine_facts() -> dict[str, str]:
         "cores": str(os.cpu_count()),
         "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
-        "Python": platform.python_version(),
+        "Python": f"{platform.python_version()} of {platform.python_build()[1]}, {platform.python_compiler()}",
         "Java": _first_line("java", "-version"),
         "wrk": _first_line("wrk", "--version"),
         "h2load": _first_line("h2load", "--version"),
