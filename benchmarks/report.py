@@ -51,9 +51,9 @@ def _page(results: Results, chart: str | None) -> str:
         "generators (wrk for HTTP, h2load for gRPC, one connection) share the cores with the server. Given are the",
         "median of the rounds and, in brackets, the lowest and highest; the ratio is the median of their ratios.",
         "",
-        "The servers in Python all run on the same interpreter. Which one it is matters: a CPython that was built without",
-        "profile-guided optimization, as version managers often build it, takes about 1.4 times as long as those of",
-        "distributions and container images.",
+        "The servers in Python all run on the same interpreter. Which one it is matters: a CPython that was built",
+        "without profile-guided optimization, as version managers often build it, takes about 1.4 times as long as",
+        "those of distributions and container images.",
         "",
     ]
     for rival in dict.fromkeys(result.rival for result in results.figures):
