@@ -17,7 +17,7 @@ from grpc.aio import EOF, AbortError, ServicerContext
 
 from torchserve_py.api.grpc.http2 import header_blocks
 from torchserve_py.api.grpc.http2.header_blocks import Metadata, RequestHead
-from torchserve_py.api.grpc.http2.messages import PREFIX, BadMessage, MessageReader
+from torchserve_py.api.grpc.http2.messages import PREFIX, BadMessage, Compressed, MessageReader
 from torchserve_py.api.grpc.http2.stream import Stream
 
 logger = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class Call(ServicerContext[Any, Any]):
 
     async def _serve(self) -> None:
         handler = self._handler
-        request = _Requests(self) if handler.request_streaming else self._deserialized(self._messages.popleft())
+        request = _Requests(self) if handler.request_streaming else self._taken()
         behaviour = (
             (handler.stream_stream or handler.stream_unary)
             if handler.request_streaming
@@ -205,12 +205,17 @@ class Call(ServicerContext[Any, Any]):
 
     # Messages.
 
-    def _deserialized(self, message: bytes) -> Any:
+    def _taken(self) -> Any:
+        """The message that has waited longest, as the handler gets it."""
+        message = self._messages.popleft()
         deserialize = self._handler.request_deserializer
-        if deserialize is None:
-            return message
         try:
-            return deserialize(message)
+            if isinstance(message, Compressed):
+                message = self._reader.decompress(message)
+            return message if deserialize is None else deserialize(message)
+        except BadMessage as error:
+            self._fail(error.code, str(error))
+            raise AbortError from error
         except Exception as error:
             self._fail(StatusCode.INTERNAL, f"The request cannot be read: {error}")
             raise AbortError from error
@@ -240,9 +245,9 @@ class Call(ServicerContext[Any, Any]):
                 return EOF
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        message = self._messages.popleft()
+        message = self._taken()
         self._give_window()
-        return self._deserialized(message)
+        return message
 
     def _give_window(self) -> None:
         """Let the client send more if what it has sent was read, or is not a message yet."""

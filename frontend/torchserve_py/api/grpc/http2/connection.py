@@ -8,11 +8,11 @@ fetch.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Final, cast
 
+from aiohttp.tcp_helpers import tcp_keepalive
 from grpc import StatusCode
 
 from torchserve_py.api.connections import client_of
@@ -22,6 +22,7 @@ from torchserve_py.api.grpc.http2.frame_reader import MAX_FRAME_SIZE, FrameHandl
 from torchserve_py.api.grpc.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
 from torchserve_py.api.grpc.http2.header_blocks import HeaderDecoder
 from torchserve_py.api.grpc.http2.methods import Methods
+from torchserve_py.api.grpc.http2.peers import grpc_name
 from torchserve_py.api.grpc.http2.stream import Stream, whole_response
 
 logger = logging.getLogger(__name__)
@@ -88,7 +89,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say hello."""
         self._transport = cast(asyncio.Transport, transport)
-        self.peer = _peer(transport.get_extra_info("peername"))
+        tcp_keepalive(self._transport)  # or clients whose machine is gone would be waited for for ever
+        self.peer = grpc_name(transport.get_extra_info("peername"))
         self.client = client_of(transport.get_extra_info("peername"))
         settings = {
             frames.MAX_CONCURRENT_STREAMS: self._methods.limits.streams,
@@ -204,6 +206,7 @@ class Connection(asyncio.Protocol):
         stream = call.stream
         self._send_window -= stream.emit(out, self._send_window, self._max_frame)
         if stream.has_ended:
+            self._blocked.pop(call, None)
             if self._calls.pop(stream.id, None) is not None and not call.input_has_ended:
                 out.append(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))  # no more is wanted
         elif stream.pending:
@@ -256,6 +259,8 @@ class Connection(asyncio.Protocol):
             call.end_input()
             return
         if stream_id <= self._last_id:
+            if head is None and ends:
+                return  # trailers that were under way when the call ended
             raise ConnectionFailed(ErrorCode.STREAM_CLOSED, f"headers of stream {stream_id}, which is closed")
         if self._refuses:
             return  # told in GOAWAY
@@ -386,15 +391,3 @@ class Connection(asyncio.Protocol):
 def _check_size(payload: bytes, size: int, name: str) -> None:
     if len(payload) != size:
         raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"{name} with {len(payload)} bytes")
-
-
-def _peer(name: Any) -> str:
-    """An address as gRPC writes it: ``ipv4:127.0.0.1:5``, ``ipv6:%5B::1%5D:5``."""
-    if not isinstance(name, tuple):
-        return "unknown"
-    host, port = name[:2]
-    return (
-        f"ipv6:%5B{host}%5D:{port}"
-        if ipaddress.ip_address(host.partition("%")[0]).version == 6
-        else f"ipv4:{host}:{port}"
-    )

@@ -19,7 +19,10 @@ from torchserve_py.api.grpc.http2.frames import ConnectionFailed, ErrorCode
 
 #: How large the headers of a request may be, counted as RFC 9113 (6.5.2) does.
 MAX_HEADER_LIST_SIZE: Final = 65_536
-_MAX_KEPT: Final = 256
+#: How many bytes of blocks that were decoded, and of what they say, are kept for a connection.
+_MAX_KEPT: Final = 65_536
+#: What an entry takes besides its text.
+_ENTRY_SIZE: Final = 32
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -51,6 +54,7 @@ class HeaderDecoder:
     def __init__(self) -> None:
         self._decoder = Decoder(MAX_HEADER_LIST_SIZE)
         self._kept: dict[bytes, RequestHead | None] = {}
+        self._room = _MAX_KEPT
 
     def decode(self, block: bytes) -> RequestHead | None:
         """What a block says; None if that is no request.
@@ -70,10 +74,14 @@ class HeaderDecoder:
         except HPACKError as error:
             raise ConnectionFailed(ErrorCode.COMPRESSION_ERROR, str(error)) from error
         head = _request_head([(name.decode("latin-1"), value.decode("latin-1")) for name, value, *_ in headers])
-        newest, count, size = before
-        if (entries[0] if entries else None) is not newest or len(entries) != count or table.maxsize != size:
+        newest, count, limit = before
+        if (entries[0] if entries else None) is not newest or len(entries) != count or table.maxsize != limit:
             self._kept.clear()
-        elif len(self._kept) < _MAX_KEPT:
+            self._room = _MAX_KEPT
+            return head
+        size = len(block) + sum(len(name) + len(value) + _ENTRY_SIZE for name, value, *_ in headers)
+        if size <= self._room:
+            self._room -= size
             self._kept[block] = head
         return head
 

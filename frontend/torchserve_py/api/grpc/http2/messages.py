@@ -21,6 +21,10 @@ class BadMessage(Exception):
         self.code = code
 
 
+class Compressed(bytes):
+    """A message as it arrived; it is decompressed when it is its turn, so that few are large at a time."""
+
+
 class MessageReader:
     """Cuts what arrives into messages.
 
@@ -44,10 +48,10 @@ class MessageReader:
         return not self._arrived
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The messages that are complete with ``data``.
+        """The messages that are complete with ``data``; those that are `Compressed` are to be decompressed.
 
         Raises:
-            BadMessage: There is one that is too large, or cannot be decompressed.
+            BadMessage: There is one that is too large.
         """
         self._arrived += len(data)
         if self._arrived < self._needed:
@@ -69,14 +73,19 @@ class MessageReader:
                 break
             start += PREFIX.size
             message = data[start : start + length]
-            messages.append(message if not compressed else self._decompress(message))
+            messages.append(Compressed(message) if compressed else message)
             start += length
         self._arrived = end - start
         if self._arrived:
             self._chunks.append(data[start:])
         return messages
 
-    def _decompress(self, message: bytes) -> bytes:
+    def decompress(self, message: Compressed) -> bytes:
+        """What the client has compressed.
+
+        Raises:
+            BadMessage: It cannot be decompressed, or is too large then.
+        """
         bits = _WINDOW_BITS.get(self._encoding)
         if bits is None:
             raise BadMessage(

@@ -81,7 +81,7 @@ class Stream:
             self._head = None
         used = 0
         if self.pending:
-            used = min(self.pending, allowance, self.window)
+            used = max(0, min(self.pending, allowance, self.window))  # a window that was made smaller may be negative
             self.window -= used
             self.pending -= used
             self._emit_data(out, used, max_frame)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
 from collections.abc import AsyncIterator
 
@@ -11,6 +12,7 @@ from hpack import Encoder
 from tests.unit.api.grpc.http2.conftest import LIMITS, Running, start
 
 from torchserve_py.api.grpc.http2 import frames
+from torchserve_py.api.grpc.http2.call import Call
 from torchserve_py.api.grpc.http2.frames import ErrorCode
 from torchserve_py.api.grpc.http2.methods import Limits
 
@@ -265,3 +267,45 @@ async def test_unknown_frames_and_priorities_are_ignored(client: RawClient, runn
     await running.until(running=1)
     client.send(frames.rst_stream(5, ErrorCode.CANCEL))
     await running.until(running=0, cancelled=1)
+
+
+async def test_windows_that_shrink_below_what_was_sent(client: RawClient) -> None:
+    count = [(name, "/test.Service/Count" if name == ":path" else value) for name, value in HEADERS]
+    client.begin(client.request(1, headers=count))
+    client.send(frame(frames.DATA, frames.END_STREAM, 1, struct.pack(">BI", 0, 8) + b"1 100000"))
+    received = 0
+    while received < frames.DEFAULT_WINDOW:
+        received += len((await client.until(frames.DATA))[2])
+    client.send(frames.window_update(0, 1 << 20), frames.settings({frames.INITIAL_WINDOW_SIZE: 10}))
+    await client.answers_pings()  # with a window of 10 - 65,535 bytes
+    client.send(frames.settings({frames.INITIAL_WINDOW_SIZE: 1 << 20}))
+    while received < 100_005:
+        received += len((await client.until(frames.DATA))[2])
+    assert received == 100_005
+
+
+def _calls_in_memory() -> int:
+    gc.collect()
+    return sum(isinstance(each, Call) for each in gc.get_objects())
+
+
+async def test_answers_that_nobody_fetches_are_forgotten_with_their_calls(client: RawClient) -> None:
+    """The client leaves no room for answers, and its deadlines end the calls."""
+    before = _calls_in_memory()
+    headers = [(name, "/test.Service/Count" if name == ":path" else value) for name, value in HEADERS]
+    message = struct.pack(">BI", 0, 8) + b"2 100000"
+    client.begin(frames.settings({frames.INITIAL_WINDOW_SIZE: 0}))
+    for number in range(100):
+        call = client.request(1 + 2 * number, headers=[*headers, ("grpc-timeout", "10m")])
+        client.send(call, frame(frames.DATA, frames.END_STREAM, 1 + 2 * number, message))
+        while not (await client.until(frames.HEADERS))[0] & frames.END_STREAM:
+            pass
+    await client.answers_pings()
+    assert _calls_in_memory() - before < 10
+
+
+async def test_trailers_of_a_call_that_the_server_has_ended(client: RawClient) -> None:
+    client.begin(client.request(1, headers=[*HEADERS, ("grpc-timeout", "1m")]))
+    await client.reset()
+    client.send(client.request(1, frames.END_STREAM, headers=[("late", "x")]))
+    await client.answers_pings()

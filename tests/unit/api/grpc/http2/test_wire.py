@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import zlib
 
 import h2.config
 import h2.connection
@@ -16,7 +17,7 @@ from tests.unit.api.grpc.http2.conftest import Running
 
 from torchserve_py.api.grpc.http2 import header_blocks
 from torchserve_py.api.grpc.http2.header_blocks import HeaderDecoder
-from torchserve_py.api.grpc.http2.messages import MessageReader
+from torchserve_py.api.grpc.http2.messages import Compressed, MessageReader
 
 REQUEST = [
     (":method", "POST"),
@@ -56,6 +57,25 @@ def test_header_blocks_mean_the_same_whether_they_were_seen_before_or_not(
             head = decoder.decode(encoder.encode([*REQUEST, *metadata]))
             assert head is not None
             assert (head.path, list(head.metadata)) == ("/a/b", metadata)
+
+
+def test_of_header_blocks_that_unpack_to_much_few_are_kept() -> None:
+    encoder, decoder = Encoder(), HeaderDecoder()
+    large = ("large", "x" * 2000)
+    decoder.decode(encoder.encode([*REQUEST, large]))
+    blocks = [encoder.encode([*REQUEST, *[large] * number]) for number in range(1, 20)]
+    heads = [decoder.decode(block) for block in blocks]
+    assert 1 < sum(decoder.decode(block) is head for block, head in zip(blocks, heads, strict=True)) < 10
+
+
+def test_messages_are_decompressed_one_at_a_time() -> None:
+    reader = MessageReader(1 << 20, "deflate")
+    bomb = zlib.compress(bytes(1 << 20))
+    messages = reader.feed((struct.pack(">BI", 1, len(bomb)) + bomb) * 100)
+    assert sum(map(len, messages)) == 100 * len(bomb)
+    for message in messages:
+        assert isinstance(message, Compressed)
+        assert reader.decompress(message) == bytes(1 << 20)
 
 
 @given(st.text(max_size=20), st.lists(st.tuples(NAMES, VALUES)), st.binary(max_size=300))
