@@ -172,9 +172,10 @@ class _InferStream:
             while body is not EOF:
                 await parts.send_input(body, more=True)
                 body = await self._context.read()
-        finally:
-            if not parts.ended and not answering.done():
-                self._tasks.create_task(parts.send_input(b"", more=False))
+        except asyncio.CancelledError:
+            if not self._closed:  # the call is over, and its job with it
+                raise
+        await parts.send_input(b"", more=False)
 
     async def _relay(self, job: Submitted) -> None:
         more = True

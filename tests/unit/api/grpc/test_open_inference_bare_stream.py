@@ -165,7 +165,7 @@ async def test_a_job_that_ends_ends_the_call(start):
     assert await call.code() is StatusCode.OK
 
 
-async def test_a_client_that_leaves_cancels_the_one_job(start):
+async def test_a_client_that_leaves_cancels_the_one_job(start, caplog):
     serving = await start(answering(FakeModel(), later))
     model = serving.registry.model
     model.declared = {"streams_in": True}
@@ -174,6 +174,23 @@ async def test_a_client_that_leaves_cancels_the_one_job(start):
     await until(lambda: model.calls)
     call.cancel()
     await model.cancelled.wait()
+    await serving.doors.close()
+    assert not [record.message for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_server_that_stops_ends_the_requests_of_the_one_job(start):
+    serving = await start(answering(FakeModel(), later))
+    model = serving.registry.model
+    model.declared = {"streams_in": True}
+    call = stream(serving, bare=True)
+    await call.write(request("a"))
+    await until(lambda: model.calls)
+    closing = asyncio.create_task(serving.doors.close())
+    await until(lambda: model.inputs == [(False, b"")])
+    respond(model.calls[0])
+    assert (await call.read()).id == "a"
+    assert await call.code() is StatusCode.UNAVAILABLE
+    await closing
 
 
 async def test_tritons_clients_have_a_job_for_each_request_of_such_a_model(start):
