@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from ts.runtimes.errors import Failure
+
+#: Half of a character beyond the first 65,536, as JSON may write it; alone it is no text that UTF-8 has.
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def parse_object(text: bytes | memoryview) -> dict[str, Any]:
@@ -56,10 +60,14 @@ def read_parameters(holder: Mapping[str, Any], what: str) -> dict[str, Any]:
 
 def _parse_leniently(text: bytes | memoryview, error: ValueError) -> Any:
     """Parse what Python's own writer of JSON makes of NaN and infinities, which is not quite JSON."""
+    whole = bytes(text)
     try:
-        return json.loads(bytes(text))
+        document = json.loads(whole)
+        if _SURROGATE.search(whole):
+            json.dumps(document, ensure_ascii=False).encode()  # fails where the other half is missing
     except (ValueError, RecursionError):
         raise Failure(400, f"The request body is no JSON: {error}.") from None
+    return document
 
 
 def kind_of(value: Any) -> str:

@@ -100,6 +100,12 @@ def test_what_pythons_json_writes_for_nan_is_understood():
     assert data[1] == -math.inf
 
 
+def test_nan_does_not_keep_a_text_from_having_any_character():
+    tensor = rb'{"name": "x", "shape": [1], "datatype": "BYTES", "data": ["\ud83d\ude00"]}'
+    body = b'{"parameters": {"x": NaN}, "inputs": [%b]}' % tensor
+    assert received(body).request.inputs[0].data == ["\N{GRINNING FACE}"]
+
+
 def test_an_empty_id_is_no_id():
     assert received(fp32([1], [1], id="")).request.id == _JOB
 
@@ -108,6 +114,7 @@ def test_an_empty_id_is_no_id():
     ("document", "status", "says"),
     [
         (b"{", 400, "no JSON"),
+        (rb'{"inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "data": ["\ud800"]}]}', 400, "no JSON"),
         (b"[1]", 422, "JSON object"),
         ({}, 422, '"inputs"'),
         ({"inputs": {}}, 422, "an object"),
