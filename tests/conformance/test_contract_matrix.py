@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc as grpclib
 import httpx
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ import tritonclient.grpc as triton
 from httpx_sse import connect_sse
 from tests.conformance.grpc_client import target
 from tests.conformance.triton_tensors import tensor
-from tests.e2e.running_server import DEADLINE, ROOT, RunningServer, model_folder
+from tests.e2e.running_server import DEADLINE, RunningServer, model_folder
+
+from ts.open_inference.protos.infer_pb2 import InferTensorContents, ModelInferRequest, ModelInferResponse
 
 SHOUT = """
 def handle(data, context):
@@ -41,9 +44,22 @@ def handle(data, context):
         send_intermediate_predict_response([word], context.request_ids, "ok", 200, context)
     return [last]
 """
+SUM = """
+class Sum:
+    def initialize(self, context):
+        self.sums = {}
+
+    def handle(self, data, context):
+        return [self.add(context.get_sequence_id(index), row["x"]) for index, row in enumerate(data)]
+
+    def add(self, sequence, value):
+        self.sums[sequence] = self.sums.get(sequence, 0) + value
+        return self.sums[sequence]
+"""
 MLSERVER = """
 from mlserver import MLModel
 from mlserver.codecs import StringCodec
+from mlserver.handlers import custom_handler
 from mlserver.types import InferenceResponse
 
 
@@ -51,7 +67,13 @@ class Shout(MLModel):
     async def load(self):
         return True
 
+    @custom_handler(rest_path="/shout/{text}", rest_method="GET")
+    async def shout(self, text: str) -> str:
+        return text.upper()
+
     async def predict(self, payload):
+        if getattr(payload.parameters, "sequence_id", None) is not None:
+            return self._said(f"{payload.parameters.sequence_id} {payload.parameters.sequence_start}")
         (text,) = StringCodec.decode_input(payload.inputs[0])
         return self._said(text.upper())
 
@@ -68,6 +90,11 @@ TRUSS_SHOUT = """
 class Model:
     def predict(self, inputs):
         return {"said": (inputs.get("text") or inputs["text_input"])[0].upper()}
+"""
+TRUSS_INPUTS = """
+class Model:
+    def predict(self, inputs):
+        return {"said": f"{inputs['sequence_id']} {inputs['sequence_start']}"}
 """
 TRUSS_WORDS = """
 class Model:
@@ -97,9 +124,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     models = {
         "shout": model_folder(folder, "shout", SHOUT),
         "words": model_folder(folder, "words", WORDS),
+        "sum": model_folder(folder, "sum", SUM, "sequenceBatching: true\nsequenceMaxIdleMSec: 600000\n"),
         "ml": ml,
         "truss-shout": truss(folder, "truss-shout", TRUSS_SHOUT),
         "truss-words": truss(folder, "truss-words", TRUSS_WORDS),
+        "truss-inputs": truss(folder, "truss-inputs", TRUSS_INPUTS),
     }
     with RunningServer(models, {"drain_timeout": 1}) as running:
         running.wait_ready()
@@ -205,6 +234,53 @@ def test_model_stream_infer(server, contract):
     assert words == WORD_BY_WORD
 
 
+def test_a_stream_of_requests_is_one_call_of_an_mlserver_model(server):
+    def requests() -> Iterator[ModelInferRequest]:
+        for text in ("one two", "three"):
+            contents = InferTensorContents(bytes_contents=[text.encode()])
+            tensor = ModelInferRequest.InferInputTensor(name="text", datatype="BYTES", shape=[1], contents=contents)
+            yield ModelInferRequest(model_name="ml", id=text, inputs=[tensor])
+
+    with grpclib.insecure_channel(target(server)) as channel:
+        call = channel.stream_stream(
+            "/inference.GRPCInferenceService/ModelStreamInfer",
+            request_serializer=ModelInferRequest.SerializeToString,
+            response_deserializer=ModelInferResponse.FromString,
+        )(requests(), timeout=DEADLINE)
+        answers = [(answer.id, answer.outputs[0].contents.bytes_contents[0].decode()) for answer in call]
+    assert answers == [("one two", word) for word in WORD_BY_WORD]  # ids of one call are that of its first request
+
+
+def test_an_mlserver_model_with_both_methods_predicts_when_infer_asks(http):
+    assert said(http.post("/v2/models/ml/infer", json=body()).json()) == LOUD
+
+
+def test_sequences_of_a_torchserve_handler(http, grpc):
+    """Both protocols lead to the same sequence."""
+    first = {"inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [5]}]}
+    first["parameters"] = {"sequence_id": 7, "sequence_start": True}
+    answer = http.post("/v2/models/sum/infer", json=first)
+    assert answer.json()["outputs"][0]["data"] == [5], answer.text
+    number = tensor("x", np.array([6]))
+    result = grpc.infer("sum", [number], sequence_id=7, sequence_end=True)
+    assert result.as_numpy(result.get_response().outputs[0].name).tolist() == [11]
+    refused = http.post("/v2/models/sum/infer", json={**first, "parameters": {"sequence_id": 7}})
+    assert (refused.status_code, "sequence_start" in refused.json()["error"]) == (400, True), refused.text
+
+
+@pytest.mark.parametrize(("model", "endpoint"), [("ml", "infer"), ("ml", "generate"), ("truss-inputs", "generate")])
+def test_other_contracts_see_what_is_said_of_sequences(http, model, endpoint):
+    request = {**body(), "parameters": {"sequence_id": "a", "sequence_start": True}}
+    assert said(http.post(f"/v2/models/{model}/{endpoint}", json=request).json()) == "a True"
+
+
+def test_routes_of_their_own(http):
+    assert http.get("/shout/one").json() == "ONE"
+    answer = http.post("/v1/models/truss-shout:predict", json={"text": [TEXT]})
+    assert answer.json() == {"said": LOUD}
+    assert http.get("/shout/one/more").status_code == 404
+
+
 @contracts
 def test_metadata_over_both_protocols(http, grpc, contract):
     for model in CONTRACTS[contract]:
@@ -217,9 +293,3 @@ def test_metadata_over_both_protocols(http, grpc, contract):
             same["platform"],
         )
         assert http.get(f"/v2/models/{model}/config").json()["backend"] == contract
-
-
-def test_the_table_names_these_tests():
-    table = (ROOT / "docs" / "open-inference.md").read_text().split("## Contracts and protocols")[1].split("\n## ")[0]
-    for protocol in ("/predictions/{model}", "infer", "infer_stream", "generate", "ModelInfer", "ModelStreamInfer"):
-        assert protocol in table
