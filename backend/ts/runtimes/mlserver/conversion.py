@@ -110,8 +110,11 @@ def flat(data: Any) -> list[Any]:
 
 def lower_case_headers(headers: Sequence[tuple[Any, Any]]) -> dict[str, str]:
     """Return the request's headers by their names in lower case, without those that the server itself has added."""
-    named = [(_name(name), value) for name, value in headers]
-    return {name: value.decode("latin-1") if isinstance(value, bytes) else str(value) for name, value in named if name}
+    return {
+        name: value.decode("latin-1") if type(value) is bytes else str(value)
+        for raw, value in headers
+        if (name := _name(raw))
+    }
 
 
 @functools.lru_cache(maxsize=1024)
