@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
+from aiohttp.web_protocol import RequestPayloadError, _ErrInfo
 
 from torchserve_py.api.access_log import LOGGER_NAME, AccessLog
 from torchserve_py.api.errors import Failure, invalid_message, request_timeout, too_many_connections
@@ -108,11 +109,18 @@ class Connection(RequestLoop):
     def data_received(self, data: bytes) -> None:
         """Take bytes; those that leave aiohttp waiting are the beginning of a head."""
         super().data_received(data)
+        if self._messages and self._current_request is not None:
+            self._end_malformed_body(self._current_request)
         waiter = self._waiter
         if waiter is not None and waiter is not self._awaited_head and not waiter.done():
             self._stop_head_timer()
             self._awaited_head = waiter
             self._head_timer = asyncio.get_running_loop().call_later(self._head_seconds, self._refuse_slow_head)
+
+    def _end_malformed_body(self, request: web.BaseRequest) -> None:
+        """Tell whoever reads a body that its rest is no HTTP; aiohttp would let it wait."""
+        if isinstance(self._messages[-1][0], _ErrInfo) and not request.content.is_eof():
+            request.content.set_exception(RequestPayloadError("The body is malformed."))
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The client is gone."""

@@ -279,6 +279,17 @@ async def test_a_malformed_chunk_is_a_bad_request(serving):
     await connection.close()
 
 
+async def test_a_malformed_chunk_that_comes_late_is_a_bad_request_at_once(serving):
+    connection = await serving.raw(
+        b"PUT /predictions/noop HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    assert (await connection.head()).startswith("http/1.1 100 ")  # the body is being read
+    connection.writer.write(b"4\r\nbody\r\nnonsense\r\n")
+    assert (await connection.head()).startswith("http/1.1 400 ")
+    assert serving.registry.model.calls == []
+    await connection.close()
+
+
 async def test_compressed_bodies_are_not_touched(serving):
     headers = {"Content-Encoding": "gzip"}
     answer = await serving.request("POST", "/predictions/noop", data=b"not gzip at all", headers=headers)
