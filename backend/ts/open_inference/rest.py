@@ -27,6 +27,8 @@ GENERATE: Final = "generate"
 GENERATE_STREAM: Final = "generate_stream"
 
 _LENGTH_NAME: Final = LENGTH_HEADER.lower().encode()
+#: More than any length has; Python refuses to make an integer of very many.
+_MAX_DIGITS: Final = 20
 _NO_BINARY: Final = memoryview(b"")
 
 
@@ -118,8 +120,8 @@ def receive(
 
 
 def _length(value: bytes, size: int) -> int:
-    if not value.isdigit() or int(value) > size:
-        shown = value.decode("latin-1")
+    if not value.isdigit() or len(value) > _MAX_DIGITS or int(value) > size:
+        shown = value[: _MAX_DIGITS + 1].decode("latin-1")
         raise Failure(400, f"{LENGTH_HEADER} is {shown!r}; it must be an integer from 0 to the body's {size} bytes.")
     return int(value)
 

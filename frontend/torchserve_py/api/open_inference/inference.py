@@ -45,6 +45,7 @@ _TIMEOUT: Final = "timeout"
 _TIMEOUT_MEMBER: Final = b'"timeout"'
 _LOOKED_INTO: Final = 64 * 1024
 _LENGTH_HEADER: Final = istr("Inference-Header-Content-Length")
+_MAX_DIGITS: Final = 20
 
 
 class OpenInferenceCalls:
@@ -161,7 +162,7 @@ def _expires_in(body: bytes, length: str | None) -> float | None:
     Raises:
         DoorError: What they say is no time.
     """
-    size = len(body) if length is None or not length.isdigit() else int(length)
+    size = _json_size(body, length)
     if size > _LOOKED_INTO or _TIMEOUT_MEMBER not in body[:size]:
         return None
     value = _parameters(body, length).get(_TIMEOUT)
@@ -177,13 +178,21 @@ def _parameters(body: bytes, length: str | None) -> dict[str, Any]:
     from ts.open_inference.json_objects import parse_object, read_parameters  # few requests need it
     from ts.runtimes.errors import Failure as WorkerFailure
 
-    size = len(body) if length is None or not length.isdigit() else int(length)
+    size = _json_size(body, length)
     if size == 0:
         return {}
     try:
         return read_parameters(parse_object(memoryview(body)[:size]), "The request")
     except WorkerFailure as failure:
         raise bad_request(failure.message) from failure
+
+
+def _json_size(body: bytes, length: str | None) -> int:
+    """How long the JSON of a request is, as its header says; a header that the worker will refuse says nothing."""
+    whole = len(body)
+    if length is None or len(length) > _MAX_DIGITS or not (length.isascii() and length.isdigit()):
+        return whole
+    return min(int(length), whole)
 
 
 async def _only_response(parts: Parts, part: Part, model: Model, endpoint: str) -> Part:

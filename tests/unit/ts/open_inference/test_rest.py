@@ -206,9 +206,11 @@ def test_binary_data_that_do_not_fit_are_refused(document: Any, binary: bytes, l
     assert says in failure.message
 
 
-def test_a_broken_length_header_is_refused():
-    with pytest.raises(Failure, match="must be an integer"):
-        receive((_JOB, [(_LENGTH, b"-1")], "", b"{}", OPEN_INFERENCE_REST, False))
+@pytest.mark.parametrize("length", [b"-1", b"3", b"two", "²".encode(), b"9" * 5000])
+def test_a_broken_length_header_is_refused(length: bytes):
+    with pytest.raises(Failure, match="must be an integer") as refused:
+        receive((_JOB, [(_LENGTH, length)], "", b"{}", OPEN_INFERENCE_REST, False))
+    assert refused.value.status == 400
 
 
 def test_the_form_of_each_output_wins_over_the_requests():
