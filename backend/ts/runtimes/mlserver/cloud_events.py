@@ -39,7 +39,7 @@ class CloudEvents:
 
     def _headers(self, kind: str, request_id: str | None) -> dict[str, str]:
         headers = {**self._common, "Ce-Type": f"io.seldon.serving.inference.{kind}"}
-        if request_id:
+        if request_id and request_id.isprintable():  # no header can hold what is not
             headers["Ce-Id"] = headers["Ce-Requestid"] = request_id
         return headers
 

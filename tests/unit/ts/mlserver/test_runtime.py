@@ -91,6 +91,8 @@ async def test_headers_reach_the_model_and_come_back_from_it() -> None:
     assert answer.headers["ce-source"] == "io.seldon.serving.deployment.here"
     assert answer.headers["ce-id"] == "7"
     assert answer.headers["ce-type"] == "io.seldon.serving.inference.response"
+    answer = await frontend.infer(id="7\n8", parameters={"tag": "a"}).answer()
+    assert (answer.json["id"], "ce-id" in answer.headers) == ("7\n8", False)
 
 
 @pytest.mark.parametrize(
