@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -63,6 +64,9 @@ class RedisServer:
 
 
 def need_redis_server() -> None:
-    """Skip the test where there is no redis-server."""
+    """Skip the test where there is no redis-server; fail it where ``TS_TEST_REDIS`` is ``required``."""
     if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is not installed (Debian: apt-get install redis-server)")
+        missing = "redis-server is not installed (Debian: apt-get install redis-server)"
+        if os.environ.get("TS_TEST_REDIS") == "required":
+            pytest.fail(missing)
+        pytest.skip(missing)

@@ -1,0 +1,22 @@
+"""docs/operations.md explains every cause that an answer can name, and none that there is not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from torchserve_py.api.errors import HANDLER_ERROR, too_many_connections
+from torchserve_py.api.management_calls import ModelApiDisabledError
+from torchserve_py.scheduling.effects import Cause
+
+ROOT = Path(__file__).parents[2]
+#: A client that has gone away gets no answer that could name it.
+UNSEEN = {Cause.cancelled}
+
+
+def test_every_cause_is_explained() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    section = text.partition("## What a cause means and what to do")[2].partition("\n## ")[0]
+    documented = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    causes_of_doors = [HANDLER_ERROR, too_many_connections("").cause, ModelApiDisabledError().failure.cause]
+    assert sorted(documented) == sorted([*map(str, set(Cause) - UNSEEN), *map(str, causes_of_doors)])
