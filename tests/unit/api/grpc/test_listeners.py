@@ -156,6 +156,7 @@ async def test_the_largest_message(start):
         assert len(answer.prediction) == 6_000_000
         error = await failure(stub.Predictions(request(data=bytes(5_000_001))))
         assert error.code() is StatusCode.RESOURCE_EXHAUSTED
+        assert "vs. 5000000), which max_request_size sets" in error.details()
 
 
 async def test_the_access_log(start, caplog):

@@ -104,4 +104,5 @@ class MessageReader:
 
 
 def _too_large(size: int, limit: int) -> BadMessage:
-    return BadMessage(StatusCode.RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {limit})")
+    message = f"Received message larger than max ({size} vs. {limit}), which max_request_size sets"
+    return BadMessage(StatusCode.RESOURCE_EXHAUSTED, message)
