@@ -85,6 +85,14 @@ def test_a_job_that_waits_to_be_sent_again_can_be_cancelled():
     assert play.worker_up("w1") == []
 
 
+def test_what_waits_to_be_sent_again_ends_when_no_worker_is_to_come():
+    play = Play(durable())
+    play.submit("a", "s")
+    play.submit("b", "s")
+    play.worker_lost("w1")
+    assert play.set_workers(0) == ["a: no_worker", "b: no_worker", "- end s: ended"]
+
+
 def test_a_job_that_was_sent_does_not_expire():
     play = Play(durable())
     play.submit("a", "s", expires_at=1.0)
