@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
+import pytest
 from hypothesis import settings
 
 # A test must not fail because the machine is busy: hypothesis' limit on the time of one example is lifted.
 settings.register_profile("torchserve-py", deadline=None)
 settings.load_profile("torchserve-py")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Processes that share the tests tell each other what was printed, as UTF-8; some tests print what is no text."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
+    return report
