@@ -61,7 +61,7 @@ OF_A_MODEL = [
     "ts_worker_restarts_total",
 ]
 
-REASONS = {"ended", "idle", "timeout", "evicted", "worker_lost", "unregistered", "drained"}
+REASONS = {"ended", "idle", "timeout", "evicted", "worker_lost", "suspended", "unregistered", "drained"}
 
 
 @pytest.fixture(scope="module")

@@ -90,10 +90,17 @@ def _column(tensor: InputOrOutput) -> pd.Series[Any]:
         return pd.Series(decode_json_input_or_output(tensor))
     payload = get_decoded(tensor) if has_decoded(tensor) else tensor.data.root
     if Datatype(tensor.datatype) is Datatype.BYTES:
-        return pd.Series(payload, dtype=object)
+        return _as_in_pandas_2(pd.Series(payload))
     if isinstance(payload, np.ndarray):
         payload = payload.reshape(tensor.shape[0])
     return pd.Series(payload, dtype=to_dtype(tensor))
+
+
+def _as_in_pandas_2(series: pd.Series[Any]) -> pd.Series[Any]:
+    """What MLServer's models get: it needs pandas 2, where texts are objects and moments have nanoseconds."""
+    if isinstance(series.dtype, pd.StringDtype):
+        return series.astype(object)
+    return series.dt.as_unit("ns") if series.dtype.kind == "M" else series
 
 
 def _encoded(name: str, series: pd.Series[Any], *, use_bytes: bool) -> ResponseOutput:
