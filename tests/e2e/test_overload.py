@@ -1,4 +1,5 @@
-"""More work than the workers can do: what is refused at once, what expires, and that refused work is never run."""
+"""More work than the workers can do: what is refused at once, what expires, what goes first, and that refused work is
+never run."""
 
 from __future__ import annotations
 
@@ -45,15 +46,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         "impatient": model_folder(folder, "impatient", SEEN, "clientTimeoutInMills: 100\n"),
         "ticket": model_folder(folder, "ticket", SEEN, "useJobTicket: true\n"),
         "scaled": model_folder(folder, "scaled", SEEN),
+        "urgent": model_folder(folder, "urgent", SEEN),
     }
     with RunningServer(models, {"drain_timeout": 1}) as running:
         running.wait_ready()
         yield running
 
 
-def ask(server: RunningServer, model: str, name: str, **order: str) -> requests.Response:
+def ask(server: RunningServer, model: str, name: str, priority: int = 0, **order: str) -> requests.Response:
     body = {"name": name, **order}
-    return requests.post(f"{server.inference}/predictions/{model}", json=body, timeout=60)
+    headers = {"ts_request_priority": str(priority)} if priority else {}
+    return requests.post(f"{server.inference}/predictions/{model}", json=body, headers=headers, timeout=60)
 
 
 def is_pending(server: RunningServer, model: str, count: int) -> bool:
@@ -106,6 +109,17 @@ def test_a_request_that_waits_too_long_is_answered_and_never_run(server: Running
         assert (response.status_code, response.json()["type"]) == (408, "RequestTimeoutException")
         assert response.headers["ts-error-cause"] == "client_timeout"
     assert ask(server, "impatient", "last").json() == ["running", "last"]
+
+
+def test_urgent_requests_overtake_others_that_wait(server: RunningServer, tmp_path: Path) -> None:
+    with busy(server, "urgent", tmp_path) as (pool, gate):
+        waiting: list[Future[requests.Response]] = []
+        for priority in (0, 2, 1, 0, 2):
+            waiting.append(pool.submit(ask, server, "urgent", f"{len(waiting)}: {priority}", priority))
+            eventually(partial(is_pending, server, "urgent", len(waiting)), "the request waits")
+        gate.open()
+        assert [each.result().status_code for each in waiting] == [200] * 5
+    assert ask(server, "urgent", "last").json() == ["running", "2: 1", "1: 2", "4: 2", "0: 0", "3: 0", "last"]
 
 
 def test_with_job_tickets_nothing_waits(server: RunningServer, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import hdrs, web
 
+from torchserve_py.api import priorities
 from torchserve_py.api.access_log import note_ids
 from torchserve_py.api.errors import DoorError, bad_request, failure_of_job, handler_failure, not_found
 from torchserve_py.api.openapi_documents import predict_document
@@ -93,8 +94,9 @@ class InferenceDoor:
             row = [*((key, None, value) for key, value in parameters), (None, content_type, row)]
             content_type = None
         headers = request.raw_headers + server_headers
+        priority = priorities.of_request(request)
         if sequence is None:
-            parts = model.submit(headers, row, content_type=content_type, by_default=version is None)
+            parts = model.submit(headers, row, content_type=content_type, by_default=version is None, priority=priority)
         else:
             parts = model.submit(
                 headers + sequence.headers,
@@ -104,6 +106,7 @@ class InferenceDoor:
                 starts_sequence=sequence.starts,
                 ends_sequence=sequence.ends,
                 by_default=version is None,
+                priority=priority,
             )
         note_ids(request, parts)
         try:

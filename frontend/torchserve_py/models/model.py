@@ -98,6 +98,7 @@ class Model:
         protocol: str | None = None,
         more_input: bool = False,
         expires_in: float | None = None,
+        priority: int = 0,
     ) -> Parts:
         """Admit one inference request.
 
@@ -114,6 +115,7 @@ class Model:
                 `ts.protocol.messages` names; None for TorchServe's own forms.
             more_input: Whether further inputs follow, by `Parts.send_input`.
             expires_in: How many seconds it may wait for a worker, if its client has said so; no more than others may.
+            priority: Of those that wait, which go first: 1, then 2 and so on, and those with 0 last.
 
         Returns:
             The response; a refusal is raised by its first `Parts.next`.
@@ -133,6 +135,7 @@ class Model:
             expires_in=self._expires_in if expires_in is None else min(expires_in, self._expires_in or expires_in),
             protocol=protocol,
             more_input=more_input,
+            priority=priority,
             span=span,
         )
 

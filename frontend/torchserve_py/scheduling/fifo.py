@@ -1,20 +1,35 @@
-"""The source of stateless models: one queue of jobs, first in, first out, for all workers."""
+"""The source of stateless models: one queue of jobs for all workers, first in, first out within a priority."""
 
 from torchserve_py.scheduling.effects import Cause, EndReason
 from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.lane import Lane, Worker
 from torchserve_py.scheduling.ledger import Ledger
+from torchserve_py.scheduling.ranking import Ranking
 
 
 class JobLane(Lane[Job]):
     """Waiting jobs; its members are as many as the queue may hold."""
 
-    __slots__ = ()
+    __slots__ = ("ranking",)
+
+    def __init__(self, members: int, delay: float) -> None:
+        super().__init__(members, delay)
+        self.ranking = Ranking[Job]()
 
     def take(self, room: int) -> list[Job]:
-        """The oldest jobs."""
+        """The oldest jobs of those with the highest priority."""
         items = self.items
+        if self.ranking:
+            return self._take_ranked(min(room, len(items)))
         return [items.popitem(last=False)[0] for _ in range(min(room, len(items)))]
+
+    def _take_ranked(self, number: int) -> list[Job]:
+        jobs = []
+        for _ in range(number):
+            job = self.ranking.pop(self.items)
+            del self.items[job]
+            jobs.append(job)
+        return jobs
 
 
 class Fifo:
@@ -33,6 +48,8 @@ class Fifo:
         """Queue the job unless the queue is full."""
         if len(self.lane.items) >= self.lane.members or (self._tickets and not self.lane.free):
             return Cause.queue_full
+        if job.priority or self.lane.ranking:
+            self.lane.ranking.add(job, job.priority, self.lane.items)
         self.lane.items[job] = now
         self._ledger.stirred.append(self.lane)
         return None
@@ -40,6 +57,7 @@ class Fifo:
     def withdraw(self, job: Job, now: float) -> None:
         """The job leaves the queue."""
         del self.lane.items[job]
+        self.lane.ranking.left(self.lane.items)
 
     def streams(self, job: Job, now: float) -> None:
         """Of no consequence to other jobs."""
@@ -66,6 +84,7 @@ class Fifo:
     def close(self, reason: EndReason, now: float) -> None:
         """Nothing waits any more."""
         self.lane.items.clear()
+        self.lane.ranking.left(self.lane.items)
 
     @property
     def remaining_capacity(self) -> int:

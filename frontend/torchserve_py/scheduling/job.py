@@ -69,9 +69,10 @@ JOB_TRANSITIONS = Transitions[JobState, JobEvent](
 class Job:
     """One request. Its owner sets the first group of fields, the scheduler keeps the second.
 
-    `alone` (a describe) travels in a batch of one and belongs to no sequence. `expires_at` (monotonic seconds) is when
-    its client stops waiting: a job that has not been sent by then never is. `payload` is never looked at. Until the job
-    is sent, `worker_id` is empty and `sent_at` 0; `sends` counts how often it was.
+    `alone` (a describe) travels in a batch of one and belongs to no sequence. Jobs of `priority` 1 go first, then those
+    of 2 and so on, and those of 0 last. `expires_at` (monotonic seconds) is when its client stops waiting: a job that
+    has not been sent by then never is. `payload` is never looked at. Until the job is sent, `worker_id` is empty and
+    `sent_at` 0; `sends` counts how often it was.
     """
 
     id: str
@@ -79,6 +80,7 @@ class Job:
     starts_sequence: bool = False
     ends_sequence: bool = False
     alone: bool = False
+    priority: int = 0
     expires_at: float | None = None
     payload: Any = None
 

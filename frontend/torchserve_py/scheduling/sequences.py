@@ -12,6 +12,7 @@ from torchserve_py.scheduling.job import STREAMING, WAITING, Job
 from torchserve_py.scheduling.lane import Worker
 from torchserve_py.scheduling.ledger import Ledger
 from torchserve_py.scheduling.policy import SequencePolicy
+from torchserve_py.scheduling.ranking import Ranking
 from torchserve_py.scheduling.sequence import (
     BIND,
     CALL,
@@ -44,6 +45,7 @@ class Sequences:
         self._joins = joins
         self._lanes: dict[str, SequenceLane] = {}
         self._pending = SequenceLane(None, batch_size, delay)
+        self._ranking = Ranking[Sequence]()  # of those pending, by the jobs that open them
         self._closed = ClosedIds()
         self._capacity = self._slots = policy.max_sequences
         self._without_worker = EndReason.suspended if policy.durable else EndReason.worker_lost
@@ -160,19 +162,22 @@ class Sequences:
         sequence = Sequence(job.sequence_id, job, self._pending, self._policy, now)
         self.open[sequence.id] = sequence
         self._pending.members += 1
+        if job.priority or self._ranking:
+            self._ranking.add(sequence, job.priority, self._pending.items)
         self._pending.items[sequence] = now
         self._closed.forget(sequence.id)
         self._ledger.deadlines.watch(sequence, now)
         self._bind_pending(now)
 
     def _bind_pending(self, now: float) -> None:
-        """Bind pending sequences, the oldest first, each to the worker with the most free slots."""
+        """Bind pending sequences, the most urgent and oldest first, each to the worker with the most free slots."""
         pending = self._pending
         while pending.items and self._lanes:
             lane = min(self._lanes.values(), key=lambda lane: lane.members)
             if lane.members >= self._slots:
                 return
-            sequence, _ = pending.items.popitem(last=False)
+            sequence = self._ranking.pop(pending.items) if self._ranking else next(iter(pending.items))
+            del pending.items[sequence]
             pending.members -= 1
             lane.members += 1
             sequence.lane = lane
@@ -239,6 +244,8 @@ class Sequences:
         lane = sequence.lane
         lane.members -= 1
         lane.items.pop(sequence, None)
+        if self._ranking:
+            self._ranking.left(self._pending.items)
         self._ledger.stirred.append(lane)  # those left may all be ready now
         if sequence.has_state:
             self._closed.remember(sequence.id, reason, now)

@@ -85,6 +85,7 @@ class Dispatcher:
         expires_in: float | None = None,
         protocol: str | None = None,
         more_input: bool = False,
+        priority: int = 0,
         span: Span | None = None,
     ) -> Parts:
         """Admit one inference request; a refusal is raised by the first `Parts.next`.
@@ -99,6 +100,7 @@ class Dispatcher:
             starts_sequence=starts_sequence,
             ends_sequence=ends_sequence,
             alone=alone,
+            priority=priority,
             expires_at=None if expires_in is None else now + expires_in,
             payload=(job_id, headers, content_type, body, protocol, more_input),
         )

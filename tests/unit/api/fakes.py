@@ -94,6 +94,7 @@ class Call:
     protocol: str | None = None
     more_input: bool = False
     expires_in: float | None = None
+    priority: int = 0
 
     def part(
         self,
@@ -185,6 +186,7 @@ class FakeModel:
         protocol: str | None = None,
         more_input: bool = False,
         expires_in: float | None = None,
+        priority: int = 0,
     ) -> Parts:
         assert not alone
         job = Job(f"job-{len(self.calls)}", sequence_id=sequence_id)
@@ -203,6 +205,7 @@ class FakeModel:
             protocol,
             more_input,
             expires_in,
+            priority,
         )
         self.calls.append(call)
         if sequence_id is not None:

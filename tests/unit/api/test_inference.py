@@ -299,3 +299,18 @@ async def test_a_reader_that_stalls_is_dropped(start, caplog):
             await asyncio.sleep(0.01)
     with pytest.raises(ConnectionError):
         await connection.rest()
+
+
+@pytest.mark.parametrize(("sent", "priority"), [("1", 1), (" 12 ", 12), ("0", 0), (str(2**64 - 1), 2**64 - 1)])
+async def test_a_header_says_how_urgent_a_request_is(serving, sent, priority):
+    answer = await serving.request("POST", "/predictions/noop", data=b"x", headers={"Ts_request_priority": sent})
+    assert answer.status == 200
+    assert serving.registry.model.calls[0].priority == priority
+
+
+@pytest.mark.parametrize("sent", ["", "-1", "1.5", "high", "²", str(2**64), "9" * 5000])
+async def test_a_priority_that_is_none_is_refused(serving, sent):
+    answer = await serving.request("POST", "/predictions/noop", data=b"x", headers={"ts_request_priority": sent})
+    assert answer.status == 400
+    assert "Header ts_request_priority: " in answer.json()["message"]
+    assert not serving.registry.model.calls

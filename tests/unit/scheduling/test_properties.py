@@ -16,7 +16,7 @@ from tests.unit.scheduling.invariants import validate
 
 from torchserve_py.scheduling import sequences
 from torchserve_py.scheduling.effects import Cancel, Cause, Effects, EndReason, EndSequence, Finish, Released, Send
-from torchserve_py.scheduling.job import Job
+from torchserve_py.scheduling.job import WAITING, Job
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.scheduling.scheduler import MOST_SENDS, Scheduler
 from torchserve_py.scheduling.sequence import Sequence
@@ -88,14 +88,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         ends=st.sampled_from([False, False, False, True]),
         alone=st.sampled_from([False] * 9 + [True]),
         patience=st.sampled_from([None, None, None, 0.0, 0.5, 3.0]),
+        priority=st.sampled_from([0, 0, 0, 1, 2, 2**64 - 1]),
     )
-    def submit(self, sequence_id, starts, ends, alone, patience):
+    def submit(self, sequence_id, starts, ends, alone, patience, priority):
         job = Job(
             f"job{len(self.jobs)}",
             sequence_id if self.policy.sequences else None,
             starts_sequence=starts,
             ends_sequence=ends,
             alone=alone,
+            priority=0 if alone else priority,
             expires_at=None if patience is None else self.now + patience,
         )
         self.number[job.id] = len(self.jobs)
@@ -106,7 +108,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(ids=st.lists(sequence_ids, min_size=2, max_size=5))
     def submit_several(self, ids):
         for sequence_id in ids:
-            self.submit(sequence_id, starts=False, ends=False, alone=False, patience=None)
+            self.submit(sequence_id, starts=False, ends=False, alone=False, patience=None, priority=0)
 
     @rule()
     def answer_all(self):
@@ -264,9 +266,21 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert set(own) <= self.streaming, "a job joined one that had not begun to stream"
         assert len({job.sequence_id for job in [*before, *batch.jobs]}) <= self.policy.batch_size
 
+    def turn(self, job: Job) -> tuple[bool, int, int]:
+        return job.priority == 0, job.priority, self.number[job.id]
+
+    def see_turns(self, batch: Send) -> None:
+        """Nobody who waits was before them."""
+        turns = [self.turn(job) for job in batch.jobs]
+        waiting = [job for job in self.scheduler._ledger.jobs.values() if job.state is WAITING and not job.alone]
+        assert turns == sorted(turns)
+        assert all(turns[-1] < self.turn(job) for job in waiting), f"{batch.jobs[-1]} has overtaken others"
+
     def see_order(self, batch: Send) -> None:
+        if not self.policy.sequences and not batch.jobs[0].alone:
+            self.see_turns(batch)
         for job in batch.jobs:
-            queue = "alone" if job.alone else job.sequence_id
+            queue = "alone" if job.alone else job.sequence_id or f"priority {job.priority}"
             assert self.last_sent.get(queue, -1) < self.number[job.id], f"{job} was overtaken"
             self.last_sent[queue] = self.number[job.id]
             assert job.expires_at is None or job.expires_at > self.now or job.sends > 1, f"{job} was sent too late"

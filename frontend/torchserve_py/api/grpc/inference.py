@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from torchserve_py.api import priorities
 from torchserve_py.api.errors import DoorError, bad_request, failure_of, failure_of_job, handler_failure
 from torchserve_py.api.grpc.calls import Behaviour, Context
 from torchserve_py.api.grpc.protos import inference_pb2 as messages
@@ -120,14 +121,22 @@ class Submission:
         return value is not None and value.strip().lower() == "true"
 
     def submit(self, model: Model, request: messages.PredictionsRequest, sequence: SequenceRequest | None) -> Submitted:
-        """Make a job of a request; a refusal is raised by the first `Submitted.next`."""
+        """Make a job of a request; a refusal by the scheduler is raised by the first `Submitted.next`.
+
+        An entry of ``input`` with the name of the header for the priority means what that means.
+
+        Raises:
+            DoorError: Its priority is none.
+        """
         version = request.model_version or None
         row = [(name, "", value) for name, value in request.input.items()]
         by_default = version is None
+        urgency = _text(request.input.get(priorities.HEADER))
+        priority = 0 if urgency is None else priorities.of_text(urgency, "Input")
         if sequence is None:
-            parts = model.submit((), row, content_type=None, by_default=by_default)
+            parts = model.submit((), row, content_type=None, by_default=by_default, priority=priority)
         elif not model.is_stateful:
-            parts = model.submit(sequence.headers, row, content_type=None, by_default=by_default)
+            parts = model.submit(sequence.headers, row, content_type=None, by_default=by_default, priority=priority)
         else:
             parts = model.submit(
                 sequence.headers,
@@ -137,6 +146,7 @@ class Submission:
                 starts_sequence=sequence.starts,
                 ends_sequence=sequence.ends,
                 by_default=by_default,
+                priority=priority,
             )
         return Submitted(parts, request.model_name, version, sequence)
 

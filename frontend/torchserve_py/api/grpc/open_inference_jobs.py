@@ -48,10 +48,11 @@ class OpenInferenceJobs:
             more_input: Whether further inputs follow.
 
         Raises:
-            DoorError: The model is stateful, and the request does not say well which sequence it belongs to.
+            DoorError: The model is stateful, and the request does not say well which sequence it belongs to; or its
+                time limit or its priority is none.
         """
         version = request.version
-        expires_in = request.expires_in
+        expires_in, priority = request.expires_in, request.priority
         if not model.is_stateful:
             parts = model.submit(
                 metadata,
@@ -61,6 +62,7 @@ class OpenInferenceJobs:
                 protocol=OPEN_INFERENCE_GRPC,
                 more_input=more_input,
                 expires_in=expires_in,
+                priority=priority,
             )
             return Submitted(parts, request.head.model_name, version, None)
         sequence = self._sequence(model, request, metadata)
@@ -75,6 +77,7 @@ class OpenInferenceJobs:
             protocol=OPEN_INFERENCE_GRPC,
             more_input=more_input,
             expires_in=expires_in,
+            priority=priority,
         )
         return Submitted(parts, request.head.model_name, version, sequence)
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from torchserve_py.api import priorities
 from torchserve_py.api.errors import bad_request
 from torchserve_py.api.grpc.protos.open_inference_head_pb2 import RequestHead
 from torchserve_py.api.grpc.protos.open_inference_pb2 import ModelStreamInferResponse
@@ -26,7 +27,7 @@ EMPTY_FINAL_RESPONSE: Final = "triton_enable_empty_final_response"
 _TIMEOUT: Final = "timeout"
 
 #: Fields that only Triton's clients send.
-_TRITON_KEYS: Final = frozenset(("sequence_id", "sequence_start", "sequence_end", "priority", _TIMEOUT))
+_TRITON_KEYS: Final = frozenset(("sequence_id", "sequence_start", "sequence_end", priorities.PARAMETER, _TIMEOUT))
 _TRITON_PREFIX: Final = "triton_"
 _SHARED_MEMORY: Final = "shared_memory_region"
 
@@ -63,6 +64,18 @@ class OpenRequest(NamedTuple):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise bad_request(f"Parameter {_TIMEOUT}: {value!r} is no number of microseconds.")
         return value / 1e6 or None
+
+    @property
+    def priority(self) -> int:
+        """How urgent it is.
+
+        Raises:
+            DoorError: What it says is no priority.
+        """
+        parameters = self.head.parameters
+        if not parameters or priorities.PARAMETER not in parameters:
+            return 0
+        return priorities.of_parameter(value_of(parameters[priorities.PARAMETER]))
 
     @property
     def wants_empty_final(self) -> bool:

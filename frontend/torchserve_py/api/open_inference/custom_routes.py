@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiohttp import hdrs, web
 
+from torchserve_py.api import priorities
 from torchserve_py.api.errors import handler_failure
 from torchserve_py.api.open_inference.answers import Answers, failure_of_parts
 from torchserve_py.api.request_line import request_line
@@ -75,6 +76,7 @@ class CustomRoutes:
             by_default=True,
             alone=route.model.is_stateful,
             protocol=CUSTOM,
+            priority=priorities.of_request(request),
         )
         try:
             part = await parts.next()

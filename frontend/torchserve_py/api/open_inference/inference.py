@@ -1,7 +1,7 @@
 """Inference over REST: ``infer``, ``infer_stream``, ``generate`` and ``generate_stream``.
 
 A request is passed on as it came; the worker decodes it and encodes the response. Only that of a stateful model is
-looked into here, for the sequence that it belongs to, and one with a time limit. This is a hot path.
+looked into here, for the sequence that it belongs to, and one with a time limit or a priority. This is a hot path.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import hdrs, web
 from multidict import istr
 
+from torchserve_py.api import priorities
 from torchserve_py.api.access_log import note_ids
 from torchserve_py.api.errors import DoorError, Failure, bad_request, handler_failure
 from torchserve_py.api.open_inference.answers import Answers, failure_of_parts
@@ -43,6 +44,7 @@ _TOLD: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 }
 _TIMEOUT: Final = "timeout"
 _TIMEOUT_MEMBER: Final = b'"timeout"'
+_PRIORITY_MEMBER: Final = f'"{priorities.PARAMETER}"'.encode()
 _LOOKED_INTO: Final = 64 * 1024
 _LENGTH_HEADER: Final = istr("Inference-Header-Content-Length")
 _MAX_DIGITS: Final = 20
@@ -82,7 +84,8 @@ class OpenInferenceCalls:
         if encoding is not None:
             body = await decompressed(body, encoding, self._max_body)
         headers: tuple[Any, ...] = request.raw_headers + _TOLD[endpoint]
-        expires_in = _expires_in(body, request.headers.get(_LENGTH_HEADER))
+        expires_in, priority = _urgency(body, request.headers.get(_LENGTH_HEADER))
+        priority = priority or priorities.of_request(request)
         if model.is_stateful:
             sequence = self._sequence(request, model, body)
             parts = model.submit(
@@ -95,6 +98,7 @@ class OpenInferenceCalls:
                 by_default=version is None,
                 protocol=OPEN_INFERENCE_REST,
                 expires_in=expires_in,
+                priority=priority,
             )
         else:
             parts = model.submit(
@@ -104,6 +108,7 @@ class OpenInferenceCalls:
                 by_default=version is None,
                 protocol=OPEN_INFERENCE_REST,
                 expires_in=expires_in,
+                priority=priority,
             )
         note_ids(request, parts)
         try:
@@ -156,16 +161,24 @@ class OpenInferenceCalls:
         return sequence_of(self._sequences, model, parameters)
 
 
-def _expires_in(body: bytes, length: str | None) -> float | None:
-    """How many seconds a request may wait for a worker, if its parameters say so; only small JSON is looked into.
+def _urgency(body: bytes, length: str | None) -> tuple[float | None, int]:
+    """How many seconds a request may wait for a worker, and its priority, if its parameters say so; only small JSON is
+    looked into.
 
     Raises:
-        DoorError: What they say is no time.
+        DoorError: What they say is no time, or no priority.
     """
     size = _json_size(body, length)
-    if size > _LOOKED_INTO or _TIMEOUT_MEMBER not in body[:size]:
-        return None
-    value = _parameters(body, length).get(_TIMEOUT)
+    if size > _LOOKED_INTO:
+        return None, 0
+    head = body[:size]
+    if _TIMEOUT_MEMBER not in head and _PRIORITY_MEMBER not in head:
+        return None, 0
+    parameters = _parameters(body, length)
+    return _seconds(parameters.get(_TIMEOUT)), priorities.of_parameter(parameters.get(priorities.PARAMETER))
+
+
+def _seconds(value: Any) -> float | None:
     if value is None:
         return None
     if type(value) is not int or value < 0:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import hdrs, web
 
+from torchserve_py.api import priorities
 from torchserve_py.api.access_log import note_ids
 from torchserve_py.api.request_line import request_line
 from torchserve_py.api.responses import Responses, Sent
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 def submit(
     request: web.BaseRequest, model: Model, endpoint: Endpoint, body: bytes, *, more_input: bool = False
 ) -> Parts:
-    """Admit a request; its line goes to the worker in pseudo headers."""
+    """Admit a request; its line goes to the worker in pseudo headers.
+
+    Raises:
+        DoorError: Its header names a priority that is none.
+    """
     scheme = "ws" if endpoint is Endpoint.websocket else "http"
     parts = model.submit(
         request.raw_headers + request_line(request, endpoint.value, scheme),
@@ -31,6 +36,7 @@ def submit(
         by_default=True,
         protocol=TRUSS,
         more_input=more_input,
+        priority=priorities.of_request(request),
     )
     note_ids(request, parts)
     return parts

@@ -259,3 +259,11 @@ async def test_a_client_that_stops_reading_is_given_up(start):
             model.calls[0].part(bytes(100_000), more=True)
         await model.cancelled.wait()
     call.cancel()
+
+
+async def test_an_input_says_how_urgent_a_request_is(serving):
+    serving.registry.model.behave = echo
+    await serving.inference.Predictions(request(data=b"x", ts_request_priority=b"3"))
+    assert serving.registry.model.calls[0].priority == 3
+    error = await failure(serving.inference.Predictions(request(data=b"x", ts_request_priority=b"-3")))
+    assert "Input ts_request_priority: '-3' is no priority" in error.details()

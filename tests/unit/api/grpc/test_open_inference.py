@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -22,13 +21,6 @@ from torchserve_py.api.grpc.protos.open_inference_torchserve_pb2_grpc import (
 from torchserve_py.api.token_authorization import TokenAuthorization
 from torchserve_py.scheduling.effects import Cause
 from ts.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
-
-
-@pytest.fixture(autouse=True)
-async def deadline():
-    """No test waits for ever."""
-    async with asyncio.timeout(30):
-        yield
 
 
 def infer_request(model: str = "noop", **more) -> ModelInferRequest:
@@ -105,6 +97,8 @@ async def test_headers_become_trailing_metadata(start):
         (infer_request(""), StatusCode.INVALID_ARGUMENT, "no model_name"),
         (infer_request(parameters={"timeout": {"string_param": "1"}}), StatusCode.INVALID_ARGUMENT, "timeout"),
         (infer_request(parameters={"timeout": {"int64_param": -1}}), StatusCode.INVALID_ARGUMENT, "timeout"),
+        (infer_request(parameters={"priority": {"int64_param": -1}}), StatusCode.INVALID_ARGUMENT, "priority: -1"),
+        (infer_request(parameters={"priority": {"bool_param": True}}), StatusCode.INVALID_ARGUMENT, "priority: True"),
     ],
 )
 async def test_what_is_refused(serving, request_, code, says):
@@ -165,6 +159,13 @@ async def test_a_timeout_is_how_long_a_request_may_wait(start):
     await stub(serving).ModelInfer(infer_request(parameters={"timeout": {"int64_param": 2_500_000}}))
     await stub(serving).ModelInfer(infer_request(parameters={"timeout": {"int64_param": 0}}))
     assert [call.expires_in for call in serving.registry.model.calls] == [2.5, None]
+
+
+async def test_a_priority_is_how_urgent_a_request_is(start):
+    serving = await start(answering(FakeModel()))
+    for value in ({"uint64_param": 2**64 - 1}, {"int64_param": 1}, {"int64_param": 0}, {}):
+        await stub(serving).ModelInfer(infer_request(parameters={"priority": value}))
+    assert [call.priority for call in serving.registry.model.calls] == [2**64 - 1, 1, 0, 0]
 
 
 @pytest.mark.parametrize("bodies", [[b""], [b"a", b"b"], [b"a", b"b", b""]])

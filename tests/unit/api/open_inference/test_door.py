@@ -294,6 +294,26 @@ async def test_a_request_may_say_how_long_it_waits(serving):
         assert (answer.status, "microseconds" in answer.json()["error"]) == (400, True)
 
 
+async def test_a_request_may_say_how_urgent_it_is(serving):
+    for priority, submitted in ((1, 1), (2**64 - 1, 2**64 - 1), (0, 0), (None, 0)):
+        body = json.dumps({"inputs": [], "parameters": {"priority": priority}}).encode()
+        assert (await serving.request("POST", INFER, data=body)).status == 200
+        assert serving.registry.model.calls[-1].priority == submitted
+    for priority in (-1, 1.5, "1", True, 2**64):
+        body = json.dumps({"inputs": [], "parameters": {"priority": priority}}).encode()
+        answer = await serving.request("POST", INFER, data=body)
+        assert (answer.status, "Parameter priority" in answer.json()["error"]) == (400, True)
+
+
+async def test_a_header_says_it_for_requests_without_the_parameter(serving):
+    headers = {"ts_request_priority": "7"}
+    await serving.request("POST", INFER, data=b'{"inputs": []}', headers=headers)
+    await serving.request("POST", INFER, data=b'{"inputs": [], "parameters": {"priority": 2}}', headers=headers)
+    assert [call.priority for call in serving.registry.model.calls] == [7, 2]
+    answer = await serving.request("POST", INFER, data=b"{}", headers={"ts_request_priority": "high"})
+    assert (answer.status, "ts_request_priority: 'high'" in answer.json()["error"]) == (400, True)
+
+
 @pytest.mark.parametrize("length", ["-1", "1e3", "²", "9" * 5000])
 @pytest.mark.parametrize("stateful", [False, True])
 async def test_a_broken_length_header_is_left_to_the_worker(serving, length, stateful):

@@ -1,0 +1,113 @@
+"""Jobs whose clients have given them a priority: 1 goes first, then 2 …, and those without one last."""
+
+from tests.unit.scheduling.play import CONTINUOUS, Play, sequences
+
+from torchserve_py.scheduling.policy import Policy
+
+ONE_AT_A_TIME = Policy(batch_size=1, queue_size=10)
+
+
+def busy(policy: Policy = ONE_AT_A_TIME) -> Play:
+    play = Play(policy)
+    for number in range(policy.batch_size):
+        play.submit(f"running{number}")
+    return play
+
+
+def test_a_lower_number_goes_first():
+    play = busy()
+    for job_id, priority in [("c", 3), ("a", 1), ("b", 2)]:
+        play.submit(job_id, priority=priority)
+    assert play.answer("running0", "a", "b") == ["w1 <- a", "w1 <- b", "w1 <- c"]
+
+
+def test_those_of_one_priority_are_served_in_the_order_in_which_they_came():
+    play = busy()
+    for job_id in "abc":
+        play.submit(job_id, priority=7)
+    assert play.answer("running0", "a", "b") == ["w1 <- a", "w1 <- b", "w1 <- c"]
+
+
+def test_those_without_a_priority_come_last_whether_they_came_before_or_after():
+    play = busy()
+    play.submit("before")
+    play.submit("urgent", priority=2**64 - 1)
+    play.submit("after")
+    assert play.answer("running0", "urgent", "before") == ["w1 <- urgent", "w1 <- before", "w1 <- after"]
+
+
+def test_a_batch_holds_the_most_urgent():
+    play = busy(Policy(batch_size=2, max_batch_delay=1.0))
+    for job_id, priority in [("a", 0), ("b", 0), ("c", 2), ("d", 1)]:
+        play.submit(job_id, priority=priority)
+    assert play.answer_together("running0", "running1") == ["w1 <- d c"]
+    assert play.answer_together("d", "c") == ["w1 <- a b"]
+
+
+def test_a_batch_is_due_when_its_oldest_job_has_waited_long_enough_whatever_its_priority():
+    play = Play(Policy(batch_size=3, max_batch_delay=1.0))
+    play.submit("old")
+    assert play.at(0.5).submit("urgent", priority=1) == []
+    assert play.at(1.0).tick() == ["w1 <- urgent old"]
+
+
+def test_joining_jobs_too():
+    play = busy(CONTINUOUS)
+    play.submit("late")
+    play.submit("urgent", priority=1)
+    assert play.answer("running0") == ["w1 <- urgent"]
+
+
+def test_one_that_is_cancelled_or_expires_is_never_sent():
+    play = busy()
+    play.submit("cancelled", priority=1)
+    play.submit("expired", priority=2, expires_at=5.0)
+    play.submit("served", priority=3)
+    assert play.cancel("cancelled") == ["cancelled: cancelled"]
+    assert play.at(5.0).tick() == ["expired: client_timeout"]
+    assert play.answer("running0") == ["w1 <- served"]
+
+
+def test_a_full_queue_is_full_for_urgent_jobs_as_well():
+    play = busy(Policy(batch_size=1, queue_size=1))
+    play.submit("a")
+    assert play.submit("b", priority=1) == ["b: queue_full"]
+
+
+def test_once_nothing_waits_it_is_as_if_there_had_been_no_priority():
+    play = busy()
+    play.submit("urgent", priority=1)
+    play.answer("running0", "urgent")
+    for job_id in "abc":
+        play.submit(job_id)
+    assert not play.scheduler._source.lane.ranking
+    assert play.answer("a", "b") == ["w1 <- b", "w1 <- c"]
+
+
+def test_what_has_left_is_not_held():
+    """Jobs hold the bodies of requests."""
+    play = busy(Policy(queue_size=1000))
+    play.submit("first", priority=9)
+    for number in range(500):
+        play.submit(f"gone{number}", priority=1)
+        play.cancel(f"gone{number}")
+        assert len(play.scheduler._source.lane.ranking._heap) <= 2
+    play.cancel("first")
+    assert not play.scheduler._source.lane.ranking
+
+
+def test_new_sequences_that_wait_for_a_worker_are_bound_by_the_priority_of_their_first_jobs():
+    play = Play(sequences(batch_size=1, max_sequences=3), workers=0)
+    play.set_workers(1)
+    for job_id, priority in [("a", 0), ("b", 2), ("c", 1)]:
+        play.submit(job_id, f"sequence {job_id}", priority=priority)
+    assert play.worker_up("w1") == ["w1 <- c"]
+    assert play.answer("c", "b") == ["w1 <- b", "w1 <- a"]
+
+
+def test_jobs_of_a_sequence_keep_their_order():
+    play = Play(sequences(batch_size=1))
+    play.submit("first", "s")
+    play.submit("second", "s")
+    play.submit("third", "s", priority=1)
+    assert play.answer("first", "second") == ["w1 <- second", "w1 <- third"]
