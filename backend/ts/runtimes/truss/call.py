@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Coroutine
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -28,7 +29,7 @@ from ts.runtimes.truss.passing import pass_on
 from ts.runtimes.truss.reply import Reply
 from ts.runtimes.truss.request import ModelRequest, request_of
 from ts.runtimes.truss.signatures import Arguments, Method
-from ts.runtimes.truss.slots import Slot, Slots
+from ts.runtimes.truss.slots import Slot, Slots, SlotWork
 from ts.runtimes.truss.streams import Chunks, GapTooLong, chunks_of, close, is_stream, pull
 from ts.runtimes.truss.threads import Threads
 from ts.runtimes.truss.tracing import NO_TRACE, Trace
@@ -96,12 +97,17 @@ class Call:
 
     async def _run_main(self, endpoint: Endpoint, inputs: Any, slots: Slots | None, threads: Threads) -> None:
         """Run predict or an alias method, in a slot if there are any, and what comes after it."""
-        if slots is not None and not await slots.acquire(self._client):
+        main = endpoint.main
+        work = self._work(main, inputs) if main.is_function else None
+        if slots is not None and not await slots.acquire(self._client, work):
             raise ClientLeft
-        slot = Slot(slots)
+        slot = Slot(slots, work)
         try:
-            self._check_client(endpoint.main.name)
-            result = await self._step(endpoint.main, inputs, threads)
+            if work is None:
+                self._check_client(main.name)
+                result = await self._step(main, inputs, threads)
+            else:
+                result = await self._traced(main, self._run_work(work, slots, threads))
             if endpoint.postprocess is not None:
                 _refuse_before_postprocess(result)
             elif is_stream(result):
@@ -139,9 +145,13 @@ class Call:
             Problem: It failed.
             ClientLeft: It was cancelled because its client left.
         """
+        return await self._traced(method, self._call(method, self._arguments(method, inputs), threads))
+
+    async def _traced(self, method: Method, step: Coroutine[Any, Any, Any]) -> Any:
+        """Wait for a step, in a span of its own; raises as `_step` does."""
         with self._trace.span(_SPAN_NAMES.get(method.name) or f"call-{method.name}", method.name):
             try:
-                return await self._call(method, self._arguments(method, inputs), threads)
+                return await step
             except ClientLeft:
                 raise
             except BaseException as error:
@@ -153,6 +163,25 @@ class Call:
             return await self._waited_for(result) if inspect.iscoroutine(result) else result
         result = method.function(*arguments)
         return await self._waited_for(result) if method.is_coroutine else result
+
+    def _work(self, method: Method, inputs: Any) -> SlotWork:
+        """Return the call of a plain function, for a thread that looks for its client first."""
+        arguments = self._arguments(method, inputs)
+
+        def call() -> Any:
+            self._check_client(method.name)
+            return method.function(*arguments)
+
+        return SlotWork(call, _goes_on)
+
+    async def _run_work(self, work: SlotWork, slots: Slots | None, threads: Threads) -> Any:
+        """Wait for the call of a plain function; begin it, unless the thread that had the slot before has."""
+        if slots is None:
+            threads.start(work)
+        elif not work.begun:
+            slots.begin(work, threads)
+        result = await work.result()
+        return await self._waited_for(result) if inspect.iscoroutine(result) else result
 
     def _arguments(self, method: Method, inputs: Any) -> tuple[Any, ...]:
         match method.arguments:
@@ -287,6 +316,11 @@ class Call:
             self._stream_failed(self._problem_of(error))
         if self._client.left:
             raise ClientLeft
+
+
+def _goes_on(result: Any) -> bool:
+    """Tell whether what a function has returned is still to be run. Called in its thread: nothing of the model's is."""
+    return issubclass(type(result), GeneratorType | AsyncGeneratorType | CoroutineType | StreamingResponse)
 
 
 def _refuse_before_postprocess(result: Any) -> None:

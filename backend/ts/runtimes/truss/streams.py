@@ -13,7 +13,7 @@ from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, Protocol
 
 from ts.runtimes.truss.client import Client
-from ts.runtimes.truss.threads import Threads
+from ts.runtimes.truss.threads import Threads, Work
 
 logger = logging.getLogger(__name__)
 
@@ -64,19 +64,19 @@ class ThreadChunks:
     def __init__(self, generator: Generator[Any, None, None], threads: Threads) -> None:
         self._generator = generator
         self._threads = threads
-        self._running: asyncio.Future[Any] | None = None
+        self._running: Work[Any] | None = None
 
     async def next(self) -> Any:
         """Return the next chunk, `END` behind the last. If this is cancelled, the thread goes on."""
-        self._running = self._threads.start(next, self._generator, END)
-        await asyncio.wait((self._running,))
-        return self._running.result()
+        self._running = Work(next, self._generator, END)
+        self._threads.start(self._running)
+        await self._running.ended()
+        return self._running.outcome()
 
     async def close(self) -> None:
         """Have the generator clean up once its thread has come back, unless it has ended."""
         if self._running is not None:
-            await asyncio.wait((self._running,))
-            self._running.exception()  # what it raised is the model's last word to a client that has left
+            await self._running.ended()  # what it raised is the model's last word to a client that has left
         await self._threads.run(self._generator.close)
 
 

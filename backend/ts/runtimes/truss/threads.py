@@ -7,16 +7,89 @@ be requests: nothing waits for a thread that another kind of step has taken. Thr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 #: As many as a worker has requests at once, unless its concurrency target is higher than the default.
 MOST_THREADS: Final = 1024
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Work(Generic[T]):
+    """One call of a plain function that may block, with the context variables of whoever makes this.
+
+    A thread runs it and then has the event loop told; in between, nobody but the thread knows what came of it.
+    """
+
+    def __init__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._call = partial(contextvars.copy_context().run, function, *args, **kwargs)
+        self._value: T
+        self._error: BaseException | None = asyncio.CancelledError("its threads were closed before it ran")
+        self._ended = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    def run(self) -> None:
+        """Call the function, in a thread; whatever it raises is its outcome."""
+        try:
+            self._value = self._call()
+            self._error = None
+        except BaseException as error:
+            self._error = error
+
+    def tell(self, *others: Callable[[], None]) -> None:
+        """Have the event loop take the outcome and then call ``others``; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: this process ends
+            self._loop.call_soon_threadsafe(self._end, others)
+
+    def run_and_tell(self) -> None:
+        """Call the function, in a thread, and have the event loop take the outcome."""
+        self.run()
+        self.tell()
+
+    def outcome(self) -> T:
+        """Return what the function returned, or raise what it raised; it must have ended."""
+        if self._error is None:
+            return self._value
+        try:
+            raise self._error
+        finally:
+            self._error = None  # it refers to this frame, which refers to it
+
+    async def ended(self) -> None:
+        """Wait until the function has ended. If this is cancelled, the function goes on."""
+        while not self._ended:
+            self._waiting = self._loop.create_future()
+            await self._waiting
+
+    async def result(self) -> T:
+        """Wait until the function has ended and return what it returned.
+
+        If the caller is cancelled, that takes effect when the function has ended: a thread cannot be stopped, and what
+        it holds must not be given to others before.
+        """
+        cancelled = False
+        while not self._ended:
+            try:
+                await self.ended()
+            except asyncio.CancelledError:
+                cancelled = True
+        if cancelled:
+            raise asyncio.CancelledError
+        return self.outcome()
+
+    def _end(self, others: tuple[Callable[[], None], ...]) -> None:
+        self._ended = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+        for call in others:
+            call()
 
 
 class Threads:
@@ -30,29 +103,16 @@ class Threads:
     def __init__(self, name: str, count: int) -> None:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
 
-    def start(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """Call ``function`` in a thread, with the context variables of the caller."""
-        context = contextvars.copy_context()
-        return asyncio.get_running_loop().run_in_executor(self._pool, lambda: context.run(function, *args, **kwargs))
+    def start(self, work: Work[Any], run: Callable[[], None] | None = None) -> None:
+        """Have a thread run some work, or call ``run``, which runs and tells it among other things."""
+        running = self._pool.submit(run or work.run_and_tell)
+        running.add_done_callback(lambda running: work.tell() if running.cancelled() else None)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call ``function`` in a thread and return what it returns.
-
-        If the caller is cancelled, that takes effect when the function has ended: a thread cannot be stopped, and what
-        it holds must not be given to others before.
-        """
-        running = self.start(function, *args, **kwargs)
-        cancelled = False
-        while not running.done():
-            try:
-                await asyncio.wait((running,))
-            except asyncio.CancelledError:
-                cancelled = True
-        if cancelled:
-            if not running.cancelled():
-                running.exception()  # nobody is to be told of it
-            raise asyncio.CancelledError
-        return running.result()
+        """Call ``function`` in a thread and return what it returns; see `Work.result` for what cancelling does."""
+        work = Work(function, *args, **kwargs)
+        self.start(work)
+        return await work.result()
 
     def close(self) -> None:
         """Start nothing more; what runs goes on to its end."""
