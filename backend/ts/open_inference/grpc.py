@@ -40,6 +40,10 @@ _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 #: What only Triton's clients send, who read the raw form and no other; and what begins with `triton_`.
 _TRITON_KEYS: Final = frozenset(("sequence_id", "sequence_start", "sequence_end", "priority", "timeout"))
 _TRITON_PREFIX: Final = "triton_"
+#: Where the typed form has, behind this tag, what the raw form has: numbers of these types are packed alike.
+_PACKED: Final = {"BOOL": b"\x0a", "FP32": b"\x32", "FP64": b"\x3a"}
+#: From so many elements on they are not looked at one by one.
+_MANY: Final = 1000
 #: The tag of ModelInferResponse.raw_output_contents.
 _RAW_OUTPUT: Final = b"\x32"
 #: The number of ModelInferRequest.raw_input_contents.
@@ -85,7 +89,7 @@ class GrpcRequest:
                 sent = message.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
                 _set_parameters(sent.parameters, output.parameters)
                 if not raw:
-                    getattr(sent.contents, _CONTENTS[output.datatype]).extend(_elements(output))
+                    _set_contents(sent.contents, output)
         except (TypeError, ValueError) as error:
             raise Failure(500, f"The response cannot be sent over gRPC: {error}") from error
         body = message.SerializeToString()
@@ -158,17 +162,22 @@ def _input(sent: infer_pb2.ModelInferRequest.InferInputTensor, raw: bytes | memo
     return tensor
 
 
-def _typed_data(sent: infer_pb2.ModelInferRequest.InferInputTensor) -> list[Any]:
+def _typed_data(sent: infer_pb2.ModelInferRequest.InferInputTensor) -> list[Any] | memoryview:
     name = _CONTENTS.get(sent.datatype)
     if name is None:
         if sent.datatype not in DATATYPES:
             return []  # `check` says so
         raise Failure(400, f"Input {sent.name!r}: {sent.datatype} has no typed contents; use raw_input_contents.")
-    elements = list(getattr(sent.contents, name))
+    elements = getattr(sent.contents, name)
+    if len(elements) >= _MANY and sent.datatype in _PACKED:
+        packed = sent.contents.SerializeToString()
+        fields = fields_of(packed)
+        if len(fields) == 1:
+            return memoryview(packed)[fields[0].value :]
     if not elements:
         for field, _ in sent.contents.ListFields():
             raise Failure(400, f"Input {sent.name!r} has {field.name}; {sent.datatype} belongs in {name}.")
-    return elements
+    return list(elements)
 
 
 def _refuse_unsupported(where: str, parameters: Parameters) -> None:
@@ -212,6 +221,15 @@ def _headers(headers: Any) -> Headers:
     if not isinstance(headers, Mapping):
         return []
     return [(str(name).lower(), str(value)) for name, value in headers.items()]
+
+
+def _set_contents(target: infer_pb2.InferTensorContents, output: Tensor) -> None:
+    """Set the typed contents of an output."""
+    if isinstance(output.data, list) or output.datatype not in _PACKED:
+        getattr(target, _CONTENTS[output.datatype]).extend(_elements(output))
+        return
+    data = raw_bytes(output)
+    target.MergeFromString(b"".join((_PACKED[output.datatype], _varint(len(data)), data)))
 
 
 def _elements(output: Tensor) -> Iterable[Any]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from ts.open_inference.tensors import flat_list, raw_bytes
+from ts.open_inference.tensors import flat_list, json_numbers, raw_bytes
 from ts.open_inference.types import InferenceRequest, InferenceResponse, Tensor
 from ts.protocol.frames import Buffer
 from ts.runtimes.errors import Failure
@@ -96,17 +96,16 @@ def write_event(request: InferenceRequest, response: InferenceResponse) -> bytes
     return to_json(members)
 
 
-def json_elements(tensor: Tensor) -> list[Any]:
-    """Return a tensor's elements as JSON has them.
+def json_elements(tensor: Tensor) -> Any:
+    """Return a tensor's elements as `to_json` takes them: a list, or a flat array of numbers.
 
     Raises:
         Failure: An element of BYTES is no text.
     """
-    elements = flat_list(tensor)
     if tensor.datatype != "BYTES":
-        return elements
+        return json_numbers(tensor)
     try:
-        return [each if type(each) is str else bytes(each).decode() for each in elements]
+        return [each if type(each) is str else bytes(each).decode() for each in flat_list(tensor)]
     except UnicodeDecodeError as error:
         raise Failure(
             400,

@@ -6,7 +6,10 @@ Plain values only: a worker whose model needs no numpy does not import it for th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
 
 #: A parameter's value: what JSON can say. Over gRPC only str, int, float and bool exist.
 Parameters = dict[str, Any]
@@ -21,20 +24,21 @@ class Tensor:
         datatype: One of `ts.open_inference.tensors.DATATYPES`.
         shape: Its dimensions, none negative; [] is a scalar of one element.
         data: A flat list of elements in row-major order, or the raw form: little endian and row-major, every element of
-            BYTES after its length (32 bits). In a list, elements of BYTES are ``str`` (from JSON) or ``bytes``.
+            BYTES after its length (32 bits). In a list, elements of BYTES are ``str`` (from JSON) or ``bytes``. Numbers
+            of large JSON come as a flat array, whose type may be wider than the datatype (JSON knows no FP32).
         parameters: What else is said about it, such as ``content_type``.
     """
 
     name: str
     datatype: str
     shape: list[int]
-    data: list[Any] | bytes | bytearray | memoryview
+    data: list[Any] | bytes | bytearray | memoryview | np.ndarray[Any, Any]
     parameters: Parameters = field(default_factory=dict)
 
     @property
     def is_raw(self) -> bool:
         """Whether the data are in the raw form."""
-        return not isinstance(self.data, list)
+        return isinstance(self.data, bytes | bytearray | memoryview)
 
 
 @dataclass(slots=True)

@@ -75,7 +75,7 @@ def _decode(tensor: InputOrOutput) -> _Array:
     array = tensor.data.array
     try:
         if array is not None and array.dtype == to_dtype(tensor):
-            return array.reshape(tensor.shape).copy()
+            return array.reshape(tensor.shape).copy()  # models write to what they get
         data, dtype = tensor.data.root, to_dtype(tensor)
         if Datatype(tensor.datatype) is Datatype.BYTES and data and is_list_of(data, bytes):
             # Every element may hold several values, each as long as the last dimension says.

@@ -21,7 +21,14 @@ from ts.mlserver.codecs.utils import (
     inject_batch_dimension,
     new_output,
 )
-from ts.mlserver.types import Datatype, InferenceRequest, InferenceResponse, Parameters, ResponseOutput
+from ts.mlserver.types import (
+    Datatype,
+    InferenceRequest,
+    InferenceResponse,
+    Parameters,
+    ResponseOutput,
+    TensorData,
+)
 
 
 @register_request_codec
@@ -88,8 +95,12 @@ def _frame(tensors: Any) -> pd.DataFrame:
 def _column(tensor: InputOrOutput) -> pd.Series[Any]:
     if tensor.parameters and tensor.parameters.content_type == PandasCodec.JsonContentType:
         return pd.Series(decode_json_input_or_output(tensor))
-    payload = get_decoded(tensor) if has_decoded(tensor) else tensor.data.root
-    if Datatype(tensor.datatype) is Datatype.BYTES:
+    is_bytes = Datatype(tensor.datatype) is Datatype.BYTES
+    if has_decoded(tensor):
+        payload = get_decoded(tensor)
+    else:
+        payload = tensor.data.root if is_bytes or tensor.data.array is None else tensor.data.array.copy()
+    if is_bytes:
         return _as_in_pandas_2(pd.Series(payload))
     if isinstance(payload, np.ndarray):
         payload = payload.reshape(tensor.shape[0])
@@ -105,13 +116,14 @@ def _as_in_pandas_2(series: pd.Series[Any]) -> pd.Series[Any]:
 
 def _encoded(name: str, series: pd.Series[Any], *, use_bytes: bool) -> ResponseOutput:
     datatype = to_datatype(series.dtype)
+    shape = inject_batch_dimension(list(series.shape))
+    if datatype is not Datatype.BYTES:
+        return new_output(name, shape, datatype.value, TensorData.of_array(series.to_numpy(copy=True)), None)
     data: list[Any] = [convert_nan(each) for each in series.tolist()]
-    content_type = None
-    if datatype is Datatype.BYTES:
-        if all(isinstance(each, str | bytes) for each in data):
-            content_type = StringCodec.ContentType
-            data = [encode_str(each) if isinstance(each, str) and use_bytes else each for each in data]
-        else:
-            content_type = PandasCodec.JsonContentType
-            data = [encode_to_json(each, use_bytes) for each in data]
-    return new_output(name, inject_batch_dimension(list(series.shape)), datatype.value, data, content_type)
+    if all(isinstance(each, str | bytes) for each in data):
+        content_type = StringCodec.ContentType
+        data = [encode_str(each) if isinstance(each, str) and use_bytes else each for each in data]
+    else:
+        content_type = PandasCodec.JsonContentType
+        data = [encode_to_json(each, use_bytes) for each in data]
+    return new_output(name, shape, datatype.value, data, content_type)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from ts.open_inference.tensors import flat_list, numpy_of, tensor_of
+from ts.open_inference.tensors import flat_list
 from ts.open_inference.types import InferenceRequest, InferenceResponse, Tensor
 from ts.runtimes.errors import Failure
 from ts.runtimes.mlserver.api import IS_OURS, types
@@ -76,9 +75,8 @@ def _model_input(tensor: Tensor) -> dict[str, Any]:
 
 
 def _model_data(tensor: Tensor) -> types.TensorData | list[Any]:
-    # A model that wants arrays has imported numpy; for any other it is not imported.
-    if IS_OURS and tensor.is_raw and tensor.datatype != "BYTES" and "numpy" in sys.modules:
-        return types.TensorData.of_array(numpy_of(tensor))
+    if IS_OURS and not isinstance(tensor.data, list):
+        return types.TensorData.of_tensor(tensor)
     elements = flat_list(tensor)
     # Validation copies a list; not validating takes longer for a short one.
     return elements if len(elements) < _LONG else types.TensorData.model_construct(elements)
@@ -86,14 +84,17 @@ def _model_data(tensor: Tensor) -> types.TensorData | list[Any]:
 
 def _wire_output(output: types.ResponseOutput) -> Tensor:
     datatype = str(getattr(output.datatype, "value", output.datatype))
-    array = output.data.array if IS_OURS and isinstance(output.data, types.TensorData) else None
-    if array is None:
-        data = flat(getattr(output.data, "root", output.data))
-        return Tensor(output.name, datatype, list(output.shape), data, parameters_of(output))
-    tensor = tensor_of(output.name, array, datatype)
-    tensor.shape = list(output.shape)
-    tensor.parameters = parameters_of(output)
-    return tensor
+    unread = unread_tensor(output.data)
+    if unread is None:
+        data: Any = flat(getattr(output.data, "root", output.data))
+    else:
+        data = unread.data if unread.datatype == datatype else flat_list(unread)
+    return Tensor(output.name, datatype, list(output.shape), data, parameters_of(output))
+
+
+def unread_tensor(data: Any) -> Tensor | None:
+    """Return the tensor that a model's data are, None if they are a list."""
+    return data.tensor if IS_OURS and isinstance(data, types.TensorData) else None
 
 
 def flat(data: Any) -> list[Any]:

@@ -10,13 +10,16 @@ Only requests that fit together are joined (`fingerprint`); MLServer joins all t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
+from ts.open_inference.datatypes import DATATYPES
+from ts.open_inference.tensors import raw_bytes
+from ts.open_inference.types import Tensor
 from ts.runtimes.errors import Failure
-from ts.runtimes.mlserver.api import IS_OURS, types
-from ts.runtimes.mlserver.conversion import flat, parameters_of
+from ts.runtimes.mlserver.api import types
+from ts.runtimes.mlserver.conversion import flat, parameters_of, unread_tensor
 
 _OWN_FOR_EVERY_REQUEST = ("content_type", "headers")
 
@@ -91,13 +94,13 @@ def _last_wins(parametrised: Iterable[Any]) -> types.Parameters | None:
 
 def _merge_inputs(inputs: Sequence[types.RequestInput]) -> types.RequestInput:
     first = inputs[0]
-    rows = sum(each.shape[0] for each in inputs)
+    shape = [sum(each.shape[0] for each in inputs), *first.shape[1:]]
     return types.RequestInput.model_construct(
         name=first.name,
-        shape=[rows, *first.shape[1:]],
+        shape=shape,
         datatype=first.datatype,
         parameters=_merge_input_parameters([parameters_of(each) for each in inputs]),
-        data=_merge_data([each.data for each in inputs]),
+        data=_merge_data([each.data for each in inputs], shape),
     )
 
 
@@ -114,13 +117,12 @@ def _merge_input_parameters(all_parameters: Sequence[Mapping[str, Any]]) -> type
     return types.Parameters.model_validate(merged) if merged else None
 
 
-def _merge_data(all_data: Sequence[types.TensorData]) -> types.TensorData:
-    arrays = [data.array for data in all_data] if IS_OURS else [None]
-    if any(array is None for array in arrays):
+def _merge_data(all_data: Sequence[types.TensorData], shape: list[int]) -> types.TensorData:
+    unread = [tensor for data in all_data if (tensor := unread_tensor(data)) is not None]
+    if len(unread) < len(all_data) or len({tensor.datatype for tensor in unread}) > 1:
         return types.TensorData.model_construct([element for data in all_data for element in data.root])
-    import numpy as np
-
-    return types.TensorData.of_array(np.concatenate([array.reshape(-1) for array in arrays if array is not None]))
+    joined = b"".join(map(raw_bytes, unread))
+    return types.TensorData.of_tensor(Tensor("", unread[0].datatype, shape, joined))
 
 
 def _split_output(output: types.ResponseOutput, counts: Sequence[int]) -> list[types.ResponseOutput]:
@@ -131,24 +133,38 @@ def _split_output(output: types.ResponseOutput, counts: Sequence[int]) -> list[t
             f"The model got a batch of {sum(counts)} rows but its output {output.name!r} has the shape "
             f"{list(output.shape)}; with max_batch_size the first dimension must be that of the inputs.",
         )
-    size = prod(output.shape[1:])
-    array = output.data.array if IS_OURS and isinstance(output.data, types.TensorData) else None
-    data: Any = flat(getattr(output.data, "root", output.data)) if array is None else array.reshape(-1)
     parameters = parameters_of(output)
     pieces, row = [], 0
-    for place, count in enumerate(counts):
-        piece = data[row * size : (row + count) * size]
+    for place, (count, data) in enumerate(zip(counts, _split_data(output, counts), strict=True)):
         pieces.append(
             types.ResponseOutput.model_construct(
                 name=output.name,
                 shape=[count, *output.shape[1:]],
                 datatype=output.datatype,
                 parameters=_parameters_of_piece(parameters, place, row, counts) if output.parameters else None,
-                data=types.TensorData.model_construct(piece) if array is None else types.TensorData.of_array(piece),
+                data=data,
             )
         )
         row += count
     return pieces
+
+
+def _split_data(output: types.ResponseOutput, counts: Sequence[int]) -> Iterator[types.TensorData]:
+    """Yield the data of so many rows each."""
+    size, row = prod(output.shape[1:]), 0
+    unread = unread_tensor(output.data)
+    item = 0 if unread is None else DATATYPES[unread.datatype].size
+    if unread is not None and item:
+        view = memoryview(raw_bytes(unread)).cast("B")
+        for count in counts:
+            piece = view[row * size * item : (row + count) * size * item]
+            yield types.TensorData.of_tensor(Tensor("", unread.datatype, [count, *output.shape[1:]], piece))
+            row += count
+        return
+    data = flat(getattr(output.data, "root", output.data))
+    for count in counts:
+        yield types.TensorData.model_construct(data[row * size : (row + count) * size])
+        row += count
 
 
 def _parameters_of_piece(

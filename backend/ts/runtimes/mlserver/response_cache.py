@@ -7,9 +7,12 @@ what the model is asked: inputs, wanted outputs and parameters.
 from __future__ import annotations
 
 import hashlib
+from typing import Any, Final
 
 from ts.open_inference.types import InferenceRequest, Tensor
 from ts.runtimes.mlserver.api import types
+
+_DIGEST_SIZE: Final = 16  # bytes
 
 
 class ResponseCache:
@@ -39,9 +42,13 @@ def key_of(request: InferenceRequest) -> bytes:
     inputs = [_asked(tensor) for tensor in request.inputs]
     outputs = [(output.name, sorted(output.parameters.items())) for output in request.outputs or ()]
     asked = repr((inputs, outputs, sorted(request.parameters.items())))
-    return hashlib.blake2b(asked.encode(), digest_size=16).digest()
+    return hashlib.blake2b(asked.encode(), digest_size=_DIGEST_SIZE).digest()
 
 
 def _asked(tensor: Tensor) -> tuple[object, ...]:
-    data = tensor.data if isinstance(tensor.data, list) else bytes(tensor.data)
+    data = tensor.data if isinstance(tensor.data, list) else _digest(tensor.data)
     return tensor.name, tensor.datatype, list(tensor.shape), data, sorted(tensor.parameters.items())
+
+
+def _digest(block: Any) -> bytes:
+    return hashlib.blake2b(memoryview(block), digest_size=_DIGEST_SIZE).digest()
