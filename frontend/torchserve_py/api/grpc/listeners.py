@@ -172,6 +172,7 @@ class GrpcDoors:
             settings.grpc_max_concurrent_streams,
             settings.max_connections,
             settings.max_connections_per_client,
+            float(settings.default_response_timeout),
         )
         server = Server(limits, Age(_seconds(place.max_age), _seconds(place.max_age_grace)))
         for service in services:

@@ -1,6 +1,5 @@
 """What the servers do besides their services: addresses, tokens, TLS, health, reflection, limits, the access log."""
 
-import asyncio
 import json
 import logging
 import re
@@ -24,13 +23,6 @@ INFERENCE = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
 MANAGEMENT = "org.pytorch.serve.grpc.management.ManagementAPIsService"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-@pytest.fixture(autouse=True)
-async def deadline():
-    """No test waits for ever."""
-    async with asyncio.timeout(30):
-        yield
 
 
 async def failure(call):

@@ -26,14 +26,6 @@ from tests.unit.api.grpc.models import later, registry_of
 
 from ts.open_inference.protos.infer_pb2 import ModelInferRequest
 
-
-@pytest.fixture(autouse=True)
-async def deadline():
-    """No test waits for ever."""
-    async with asyncio.timeout(30):
-        yield
-
-
 # Who has called.
 
 

@@ -33,13 +33,6 @@ from torchserve_py.scheduling.effects import Cause
 from ts.open_inference.protos.infer_pb2 import ModelInferRequest
 
 
-@pytest.fixture(autouse=True)
-async def deadline():
-    """No test waits for ever."""
-    async with asyncio.timeout(30):
-        yield
-
-
 async def test_each_request_is_answered_in_an_envelope(start):
     serving = await start(answering(FakeModel()))
     call = stream(serving)

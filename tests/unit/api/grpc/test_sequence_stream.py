@@ -19,13 +19,6 @@ from torchserve_py.api.grpc.sequence_stream import SequenceStreams
 from torchserve_py.scheduling.effects import Cause
 
 
-@pytest.fixture(autouse=True)
-async def deadline():
-    """No test waits for ever."""
-    async with asyncio.timeout(30):
-        yield
-
-
 async def until(condition):
     """Let the loop run until the condition holds."""
     async with asyncio.timeout(20):

@@ -70,6 +70,8 @@ class Call(ServicerContext[Any, Any]):
         self.receive_window = STREAM_WINDOW
         #: Whether the client has sent everything.
         self.input_has_ended = False
+        #: Whether its handler has begun to run.
+        self.is_served = False
         self._carrier = carrier
         self._head = head
         self._handler: Any = handler
@@ -120,6 +122,21 @@ class Call(ServicerContext[Any, Any]):
         else:
             self._start()
 
+    def finished(self) -> None:
+        """The answer has left to its end."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether nothing happens until the client sends the rest of the request, or fetches that of the answer."""
+        return self._over or not (self.input_has_ended or self._handler.request_streaming)
+
+    @property
+    def progress(self) -> tuple[int, ...]:
+        """What changes when the client does anything about the call."""
+        return self._reader.arrived, self.stream.pending, self.stream.window
+
     def abandon(self) -> None:
         """The client is gone, or wants no answer."""
         self._over = True
@@ -151,6 +168,7 @@ class Call(ServicerContext[Any, Any]):
             self._fail(self._code or StatusCode.UNKNOWN, self._details or f"Unexpected {type(error)}: {error}")
 
     async def _serve(self) -> None:
+        self.is_served = True
         handler = self._handler
         request = _Requests(self) if handler.request_streaming else self._taken()
         behaviour = (
@@ -169,7 +187,12 @@ class Call(ServicerContext[Any, Any]):
         self._conclude(self._code or StatusCode.OK, self._details)
 
     def _expire(self) -> None:
-        self._fail(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        if not self._over:
+            self._fail(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        elif self.stream.pending:  # the handler has ended, but the client has not fetched its answer
+            self.stream.discard()
+            self.stream.end(header_blocks.trailers(StatusCode.DEADLINE_EXCEEDED.value[0], "Deadline Exceeded", ()))
+            self._carrier.ready(self)
 
     def _fail(self, code: StatusCode, details: str) -> None:
         """End the call now, whatever its handler does."""
@@ -191,8 +214,6 @@ class Call(ServicerContext[Any, Any]):
         if self._over:
             return
         self._over = True
-        if self._timer is not None:
-            self._timer.cancel()
         if code is StatusCode.OK and not details and not self._trailing:
             block = header_blocks.OK_TRAILERS
         else:

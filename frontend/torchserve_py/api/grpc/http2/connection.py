@@ -18,12 +18,15 @@ from grpc import StatusCode
 from torchserve_py.api.connections import client_of
 from torchserve_py.api.grpc.http2 import frames, header_blocks
 from torchserve_py.api.grpc.http2.call import STREAM_WINDOW, Call
+from torchserve_py.api.grpc.http2.farewell import Farewell
 from torchserve_py.api.grpc.http2.frame_reader import MAX_FRAME_SIZE, FrameHandler, FrameReader
 from torchserve_py.api.grpc.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
 from torchserve_py.api.grpc.http2.header_blocks import HeaderDecoder
 from torchserve_py.api.grpc.http2.methods import Methods
+from torchserve_py.api.grpc.http2.patience import Patience
 from torchserve_py.api.grpc.http2.peers import grpc_name
-from torchserve_py.api.grpc.http2.stream import Stream, whole_response
+from torchserve_py.api.grpc.http2.stalls import Stalls
+from torchserve_py.api.grpc.http2.stream import Stream, whole_response, write
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +36,6 @@ _WINDOW: Final = 8 << 20
 _GREETING_LIMIT: Final = 20.0
 #: How many frames a client may leave unread of those that answer its own.
 _MAX_UNREAD_FRAMES: Final = 10_000
-#: How much is joined into one piece before it is written (bytes).
-_JOIN_LIMIT: Final = 65_536
 
 
 class Connection(asyncio.Protocol):
@@ -58,6 +59,9 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._greeting: asyncio.TimerHandle | None = None
+        self._farewell: Farewell | None = None
+        self._stalls: Stalls | None = None
+        self._patience = Patience()
         self._decoder = HeaderDecoder()
         self._calls: dict[int, Call] = {}
         self._running = 0
@@ -75,14 +79,14 @@ class Connection(asyncio.Protocol):
         handlers = {
             frames.DATA: self._on_data,
             frames.HEADERS: self._on_headers,
-            frames.PRIORITY: self._on_priority,
+            frames.PRIORITY: frames.check_priority,
             frames.RST_STREAM: self._on_rst_stream,
             frames.SETTINGS: self._on_settings,
             frames.PING: self._on_ping,
-            frames.GOAWAY: self._on_goaway,
             frames.WINDOW_UPDATE: self._on_window_update,
         }
-        self._reader = FrameReader({kind: self._within_stream(handler) for kind, handler in handlers.items()})
+        within = {kind: self._within_stream(handler) for kind, handler in handlers.items()}
+        self._reader = FrameReader(within, self._patience)
 
     # What the transport tells.
 
@@ -100,6 +104,7 @@ class Connection(asyncio.Protocol):
         }
         self._out = [frames.settings(settings), frames.window_update(0, _WINDOW - frames.DEFAULT_WINDOW)]
         self._greeting = self._loop.call_later(_GREETING_LIMIT, self._transport.abort)
+        self._stalls = Stalls(self._transport, self._calls, self._reset, self._methods.limits.stall)
         self._opened(self)
         self.flush()
 
@@ -121,12 +126,13 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Nobody is there any more."""
         self._transport = None
-        if self._greeting is not None:
-            self._greeting.cancel()
+        for timer in (self._greeting, self._farewell, self._stalls):
+            if timer is not None:
+                timer.cancel()
         self._refuses = True
-        calls, self._calls = self._calls, {}
-        for call in calls.values():
+        for call in self._calls.values():
             call.abandon()
+        self._calls.clear()
         self._ready.clear()
         self._blocked.clear()
         if not self._running:
@@ -135,21 +141,30 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client reads more slowly than it is written to."""
         self._writable = False
+        cast(Stalls, self._stalls).pause()
 
     def resume_writing(self) -> None:
         """It has caught up."""
         self._writable = True
+        cast(Stalls, self._stalls).resume()
         self.flush()
 
     # What the server tells.
 
     def finish(self) -> None:
-        """Take no more calls, and close when those that are open have ended."""
-        if self._refuses or self._transport is None:
+        """Take no more calls than those under way, and close when they have ended."""
+        if self._refuses or self._farewell is not None:
             return
+        if self._reader.is_greeted:
+            self._farewell = Farewell(self._out, self._refuse)
+        else:
+            self._refuse()
+        self.flush()
+
+    def _refuse(self) -> None:
         self._refuses = True
         self._out.append(frames.goaway(self._last_id, ErrorCode.NO_ERROR))
-        self.flush()
+        self._flush_soon()
 
     def abort(self) -> None:
         """End every call and close now."""
@@ -197,7 +212,7 @@ class Connection(asyncio.Protocol):
             self._emit(call, out)
         self._ready.clear()
         if out:
-            self._write(out)
+            write(self._transport, out)
             self._out = []
         if self._refuses and not self._calls:
             self._transport.close()
@@ -209,15 +224,9 @@ class Connection(asyncio.Protocol):
             self._blocked.pop(call, None)
             if self._calls.pop(stream.id, None) is not None and not call.input_has_ended:
                 out.append(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))  # no more is wanted
+            call.finished()
         elif stream.pending:
             self._blocked[call] = None
-
-    def _write(self, out: list[bytes]) -> None:
-        transport = cast(asyncio.Transport, self._transport)
-        if len(out) < 64 and sum(map(len, out)) > _JOIN_LIMIT:
-            transport.writelines(out)
-        else:
-            transport.write(b"".join(out))
 
     def _fail(self, error: ConnectionFailed) -> None:
         """The client has broken the rules: say so and hang up."""
@@ -237,10 +246,14 @@ class Connection(asyncio.Protocol):
             try:
                 handler(flags, stream_id, payload)
             except StreamFailed as error:
-                self._out.append(frames.rst_stream(error.stream_id, error.code))
-                self._drop(error.stream_id)
+                self._reset(error.stream_id, error.code)
 
         return handle
+
+    def _reset(self, stream_id: int, code: ErrorCode = ErrorCode.CANCEL) -> None:
+        self._out.append(frames.rst_stream(stream_id, code))
+        self._drop(stream_id)
+        self._flush_soon()
 
     def _drop(self, stream_id: int) -> None:
         call = self._calls.pop(stream_id, None)
@@ -267,6 +280,7 @@ class Connection(asyncio.Protocol):
         self._last_id = stream_id
         streams = self._methods.limits.streams
         if len(self._calls) >= streams or self._running >= 2 * streams:  # a handler may outlive its call
+            self._patience.spend()
             raise StreamFailed(stream_id, ErrorCode.REFUSED_STREAM)
         if head is None:
             raise StreamFailed(stream_id, ErrorCode.PROTOCOL_ERROR)
@@ -317,24 +331,21 @@ class Connection(asyncio.Protocol):
         if not stream_id % 2 or (stream_id > self._last_id and not self._refuses):
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, f"{what} for stream {stream_id}")
 
-    def _on_priority(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if not stream_id:
-            raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "a priority of no stream")
-        if len(payload) != frames.PRIORITY_SIZE:
-            raise StreamFailed(stream_id, ErrorCode.FRAME_SIZE_ERROR)
-
     def _on_rst_stream(self, flags: int, stream_id: int, payload: bytes) -> None:
-        _check_size(payload, 4, "RST_STREAM")
+        frames.check_size(payload, 4, "RST_STREAM")
         self._check_not_idle(stream_id, "RST_STREAM")
+        call = self._calls.get(stream_id)
+        if call is not None and not call.is_served:
+            self._patience.spend()
         self._drop(stream_id)
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "settings of a stream")
         if flags & frames.ACK:
-            _check_size(payload, 0, "SETTINGS")
+            frames.check_size(payload, 0, "SETTINGS")
             return
-        for name, value in frames.parse_settings(payload):
+        for name, value in dict(frames.parse_settings(payload)).items():  # the last of each counts
             if name == frames.INITIAL_WINDOW_SIZE:
                 self._resize_windows(value)
             elif name == frames.MAX_FRAME_SIZE:
@@ -357,18 +368,14 @@ class Connection(asyncio.Protocol):
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "a ping in a stream")
-        _check_size(payload, 8, "PING")
+        frames.check_size(payload, 8, "PING")
         if not flags & frames.ACK:
             self._out.append(frames.header(8, frames.PING, frames.ACK, 0) + payload)
-
-    def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if stream_id:
-            raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "a GOAWAY of a stream")
-        if len(payload) < 8:
-            raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"GOAWAY with {len(payload)} bytes")
+        elif self._farewell is not None:
+            self._farewell.take_pong(payload)
 
     def _on_window_update(self, flags: int, stream_id: int, payload: bytes) -> None:
-        _check_size(payload, 4, "WINDOW_UPDATE")
+        frames.check_size(payload, 4, "WINDOW_UPDATE")
         increment = frames.NUMBER.unpack(payload)[0] & frames.MAX_WINDOW
         if not stream_id:
             self._send_window += increment
@@ -386,8 +393,3 @@ class Connection(asyncio.Protocol):
             raise StreamFailed(stream_id, ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR)
         if self._blocked.pop(call, True) is None:
             self._ready[call] = None
-
-
-def _check_size(payload: bytes, size: int, name: str) -> None:
-    if len(payload) != size:
-        raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"{name} with {len(payload)} bytes")

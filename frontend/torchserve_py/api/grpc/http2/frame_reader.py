@@ -7,8 +7,14 @@ from typing import Final
 
 from torchserve_py.api.grpc.http2 import frames, header_blocks
 from torchserve_py.api.grpc.http2.frames import ConnectionFailed, ErrorCode
+from torchserve_py.api.grpc.http2.patience import Patience
 
 MAX_FRAME_SIZE: Final = 65_536
+
+#: The frames that calls are made of.
+_OF_CALLS: Final = frozenset(
+    {frames.DATA, frames.HEADERS, frames.CONTINUATION, frames.RST_STREAM, frames.WINDOW_UPDATE}
+)
 
 #: Gets a frame's flags, stream and payload.
 FrameHandler = Callable[[int, int, bytes], None]
@@ -19,9 +25,10 @@ class FrameReader:
 
     Args:
         handlers: What takes frames, by kind; HEADERS come with all their CONTINUATION frames, and without padding.
+        patience: With frames that ask for nothing.
     """
 
-    def __init__(self, handlers: Mapping[int, FrameHandler]) -> None:
+    def __init__(self, handlers: Mapping[int, FrameHandler], patience: Patience) -> None:
         #: Whether the client has said that it speaks HTTP/2.
         self.is_greeted = False
         self._handlers = {
@@ -29,8 +36,10 @@ class FrameReader:
             frames.HEADERS: self._on_headers,
             frames.CONTINUATION: self._on_continuation,
             frames.PUSH_PROMISE: _on_push_promise,
+            frames.GOAWAY: _on_goaway,
         }
         self._take_headers = handlers[frames.HEADERS]
+        self._patience = patience
         self._rest = b""
         self._has_preface = False
         self._block: bytearray | None = None  # of headers that go on in CONTINUATION frames …
@@ -71,6 +80,8 @@ class FrameReader:
             self.is_greeted = True
         if self._block is not None and kind != frames.CONTINUATION:
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "headers that are not continued")
+        if kind not in _OF_CALLS or (not payload and not (kind == frames.DATA and flags & frames.END_STREAM)):
+            self._patience.spend()
         handler = self._handlers.get(kind)
         if handler is not None:  # others are ignored, as RFC 9113 (5.5) wants it
             handler(flags, stream_id, payload)
@@ -101,3 +112,11 @@ class FrameReader:
 
 def _on_push_promise(flags: int, stream_id: int, payload: bytes) -> None:
     raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "clients promise nothing")
+
+
+def _on_goaway(flags: int, stream_id: int, payload: bytes) -> None:
+    """A client may say that it takes no more streams from the server, which opens none."""
+    if stream_id:
+        raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "a GOAWAY of a stream")
+    if len(payload) < 8:
+        raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"GOAWAY with {len(payload)} bytes")

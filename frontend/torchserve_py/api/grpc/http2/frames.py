@@ -139,3 +139,25 @@ def unpadded(payload: bytes, flags: int) -> bytes:
     if not payload or payload[0] >= len(payload):
         raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "more padding than payload")
     return payload[1 : len(payload) - payload[0]]
+
+
+def check_size(payload: bytes, size: int, name: str) -> None:
+    """Frames of some kinds have one size.
+
+    Raises:
+        ConnectionFailed: This one has another.
+    """
+    if len(payload) != size:
+        raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"{name} with {len(payload)} bytes")
+
+
+def check_priority(flags: int, stream_id: int, payload: bytes) -> None:
+    """A priority has no effect.
+
+    Raises:
+        ConnectionFailed, StreamFailed: It is not even one.
+    """
+    if not stream_id:
+        raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "a priority of no stream")
+    if len(payload) != PRIORITY_SIZE:
+        raise StreamFailed(stream_id, ErrorCode.FRAME_SIZE_ERROR)

@@ -9,6 +9,8 @@ from typing import Final
 from grpc import StatusCode
 
 PREFIX: Final = struct.Struct(">BI")
+#: Pieces of a message that are smaller than this are joined as they come: each would take more memory than it holds.
+_SMALL_PIECE: Final = 1024
 #: What zlib takes for the windows of the encodings that gRPC has.
 _WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
 
@@ -33,19 +35,20 @@ class MessageReader:
         encoding: How compressed ones are compressed.
     """
 
-    __slots__ = ("_arrived", "_chunks", "_encoding", "_limit", "_needed")
+    __slots__ = ("_chunks", "_encoding", "_limit", "_needed", "arrived")
 
     def __init__(self, limit: int, encoding: str) -> None:
         self._limit = limit
         self._encoding = encoding
-        self._chunks: list[bytes] = []
-        self._arrived = 0
+        self._chunks: list[bytes | bytearray] = []
+        #: How many bytes are here of a message that is not complete.
+        self.arrived = 0
         self._needed = PREFIX.size
 
     @property
     def is_between_messages(self) -> bool:
         """Whether no message has begun that has not ended."""
-        return not self._arrived
+        return not self.arrived
 
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that are complete with ``data``; those that are `Compressed` are to be decompressed.
@@ -53,9 +56,9 @@ class MessageReader:
         Raises:
             BadMessage: There is one that is too large.
         """
-        self._arrived += len(data)
-        if self._arrived < self._needed:
-            self._chunks.append(data)
+        self.arrived += len(data)
+        if self.arrived < self._needed:
+            self._keep(data)
             return []
         if self._chunks:
             self._chunks.append(data)
@@ -75,10 +78,19 @@ class MessageReader:
             message = data[start : start + length]
             messages.append(Compressed(message) if compressed else message)
             start += length
-        self._arrived = end - start
-        if self._arrived:
+        self.arrived = end - start
+        if self.arrived:
             self._chunks.append(data[start:])
         return messages
+
+    def _keep(self, piece: bytes) -> None:
+        last = self._chunks[-1] if self._chunks else None
+        if len(piece) >= _SMALL_PIECE:
+            self._chunks.append(piece)
+        elif isinstance(last, bytearray):
+            last += piece
+        else:
+            self._chunks.append(bytearray(piece))
 
     def decompress(self, message: Compressed) -> bytes:
         """What the client has compressed.

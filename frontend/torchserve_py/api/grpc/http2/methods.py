@@ -10,13 +10,14 @@ from grpc import RpcMethodHandler
 
 class Limits(NamedTuple):
     """What clients may make a server hold: bytes of a message, calls of a connection, connections in all
-    and of one client (None: no limit).
+    and of one client (None: no limit); and for how many seconds it holds what waits for a client that does nothing.
     """
 
     message_size: int
     streams: int
     connections: int
     connections_per_client: int | None = None
+    stall: float = 120.0
 
 
 class Methods(NamedTuple):

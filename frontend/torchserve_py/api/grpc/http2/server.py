@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import socket
 import ssl
@@ -15,8 +16,12 @@ from torchserve_py.api.connections import ConnectionLimits
 from torchserve_py.api.grpc.http2.connection import Connection
 from torchserve_py.api.grpc.http2.methods import Limits, Methods
 
+logger = logging.getLogger(__name__)
+
 _BACKLOG: Final = 1024
 _TLS_HANDSHAKE_LIMIT: Final = 20.0  # seconds
+#: How long handlers that were cancelled may take to end (seconds).
+_CANCEL_LIMIT: Final = 5.0
 #: By how much the age of a connection varies, so that not all clients come back at once.
 _AGE_JITTER: Final = 0.1
 
@@ -87,7 +92,10 @@ class Server:
         return number
 
     async def stop(self, grace: float) -> None:
-        """Accept nothing more; end the calls that are left after ``grace`` seconds."""
+        """Accept nothing more; end the calls that are left after ``grace`` seconds.
+
+        A handler that goes on although it was cancelled is left behind after some more seconds.
+        """
         if self._listener is not None:
             self._listener.close()
         if not self._connections:
@@ -98,7 +106,9 @@ class Server:
         await asyncio.wait([self._all_closed], timeout=grace)
         for connection in tuple(self._connections):
             connection.abort()
-        await self._all_closed
+        await asyncio.wait([self._all_closed], timeout=_CANCEL_LIMIT)
+        if self._connections:
+            logger.warning("gRPC calls of %d connections do not end although cancelled.", len(self._connections))
 
     def _opened(self, connection: Connection) -> None:
         self._connections.add(connection)

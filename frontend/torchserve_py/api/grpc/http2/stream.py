@@ -19,6 +19,8 @@ from torchserve_py.api.grpc.http2.frames import (
 _HIGH_WATER: Final = 65_536
 #: … until no more than this is left (bytes).
 _LOW_WATER: Final = 16_384
+#: How much is joined into one piece before it is written (bytes).
+_JOIN_LIMIT: Final = 65_536
 
 
 class Stream:
@@ -132,3 +134,11 @@ def _emit_headers(out: list[bytes], stream_id: int, block: bytes, flags: int, ma
 def whole_response(stream_id: int, block: bytes) -> bytes:
     """A response that is nothing but a (small) header block."""
     return header(len(block), HEADERS, END_HEADERS | END_STREAM, stream_id) + block
+
+
+def write(transport: asyncio.Transport, pieces: list[bytes]) -> None:
+    """Write all at once; large ones are not copied into one piece before."""
+    if len(pieces) < 64 and sum(map(len, pieces)) > _JOIN_LIMIT:
+        transport.writelines(pieces)
+    else:
+        transport.write(b"".join(pieces))

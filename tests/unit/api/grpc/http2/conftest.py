@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Any
 
 import grpc
 import pytest
 from grpc import aio
+from tests.unit.api.grpc.http2.raw_client import RawClient
 
 from torchserve_py.api.grpc.http2.methods import Limits
 from torchserve_py.api.grpc.http2.server import Age, Server
@@ -116,13 +116,6 @@ class Running:
                 await asyncio.sleep(0.001)
 
 
-@pytest.fixture(autouse=True)
-async def deadline() -> AsyncIterator[None]:
-    """No test waits for ever."""
-    async with asyncio.timeout(30):
-        yield
-
-
 async def start(age: Age = Age(None, None), limits: Limits = LIMITS) -> Running:  # noqa: B008 (immutable)
     """A server."""
     methods = Methods()
@@ -136,5 +129,14 @@ async def running() -> AsyncIterator[Running]:
     """A server that ends with the test."""
     each = await start()
     yield each
-    with suppress(asyncio.CancelledError):
-        await each.server.stop(0)
+    await each.server.stop(0)
+
+
+@pytest.fixture
+async def client(running: Running) -> AsyncIterator[RawClient]:
+    """One that may do what it likes; others must notice nothing."""
+    each = RawClient(*await asyncio.open_connection("127.0.0.1", running.port))
+    yield each
+    each.writer.close()
+    async with running.channel() as channel:
+        assert await channel.unary_unary("/test.Service/Echo")(b"x") == b"x"

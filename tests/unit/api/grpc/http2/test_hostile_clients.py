@@ -5,86 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import struct
-from collections.abc import AsyncIterator
 
 import pytest
-from hpack import Encoder
 from tests.unit.api.grpc.http2.conftest import LIMITS, Running, start
+from tests.unit.api.grpc.http2.raw_client import HEADERS, MESSAGE, RawClient, frame, headers_for
 
 from torchserve_py.api.grpc.http2 import frames
 from torchserve_py.api.grpc.http2.call import Call
 from torchserve_py.api.grpc.http2.frames import ErrorCode
 from torchserve_py.api.grpc.http2.methods import Limits
-
-HEADERS = [
-    (":method", "POST"),
-    (":scheme", "http"),
-    (":path", "/test.Service/Wait"),
-    (":authority", "localhost"),
-    ("content-type", "application/grpc"),
-    ("te", "trailers"),
-]
-MESSAGE = b"\0\0\0\0\1x"
-
-
-def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    return frames.header(len(payload), kind, flags, stream_id) + payload
-
-
-class RawClient:
-    """Sends bytes, and takes frames apart."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.encoder = Encoder()
-
-    def send(self, *data: bytes) -> None:
-        self.writer.write(b"".join(data))
-
-    def begin(self, *data: bytes) -> None:
-        """The client's hello, and more."""
-        self.send(frames.PREFACE, frames.settings({}), *data)
-
-    def request(self, stream_id: int, flags: int = 0, headers: list[tuple[str, str]] = HEADERS) -> bytes:
-        return frame(frames.HEADERS, frames.END_HEADERS | flags, stream_id, self.encoder.encode(headers))
-
-    async def frame(self) -> tuple[int, int, int, bytes]:
-        length, kind, flags, stream_id = frames.parse_header(await self.reader.readexactly(9), 0)
-        return kind, flags, stream_id, await self.reader.readexactly(length)
-
-    async def until(self, kind: int) -> tuple[int, int, bytes]:
-        """The next frame of a kind, without its kind."""
-        while True:
-            found, *rest = await self.frame()
-            if found == kind:
-                return rest[0], rest[1], rest[2]  # type: ignore[return-value]
-
-    async def goaway(self) -> ErrorCode:
-        """Why the server hangs up; it must do so."""
-        _, _, payload = await self.until(frames.GOAWAY)
-        while await self.reader.read(4096):
-            pass
-        return ErrorCode(struct.unpack_from(">I", payload, 4)[0])
-
-    async def reset(self) -> tuple[int, ErrorCode]:
-        """The next stream that the server resets, and why."""
-        _, stream_id, payload = await self.until(frames.RST_STREAM)
-        return stream_id, ErrorCode(struct.unpack(">I", payload)[0])
-
-    async def answers_pings(self) -> None:
-        self.send(frame(frames.PING, 0, 0, b"12345678"))
-        flags, _, payload = await self.until(frames.PING)
-        assert (flags, payload) == (frames.ACK, b"12345678")
-
-
-@pytest.fixture
-async def client(running: Running) -> AsyncIterator[RawClient]:
-    each = RawClient(*await asyncio.open_connection("127.0.0.1", running.port))
-    yield each
-    each.writer.close()
-    async with running.channel() as channel:  # others notice nothing
-        assert await channel.unary_unary("/test.Service/Echo")(b"x") == b"x"
 
 
 async def test_what_is_no_http_2(client: RawClient) -> None:
@@ -172,8 +101,7 @@ async def test_what_is_no_grpc_call(client: RawClient) -> None:
 
 
 async def test_more_data_than_the_window_of_a_stream(client: RawClient, running: Running) -> None:
-    talk = [*HEADERS[:2], (":path", "/test.Service/Wait"), *HEADERS[3:]]
-    client.begin(client.request(1, headers=talk), frame(frames.DATA, 0, 1, MESSAGE))
+    client.begin(client.request(1), frame(frames.DATA, 0, 1, MESSAGE))
     for _ in range(17):  # messages that a unary method does not take
         client.send(frame(frames.DATA, 0, 1, (b"\0\0\0\0\0" * 13_107)))
     assert await client.reset() == (1, ErrorCode.FLOW_CONTROL_ERROR)
@@ -270,8 +198,7 @@ async def test_unknown_frames_and_priorities_are_ignored(client: RawClient, runn
 
 
 async def test_windows_that_shrink_below_what_was_sent(client: RawClient) -> None:
-    count = [(name, "/test.Service/Count" if name == ":path" else value) for name, value in HEADERS]
-    client.begin(client.request(1, headers=count))
+    client.begin(client.request(1, headers=headers_for("Count")))
     client.send(frame(frames.DATA, frames.END_STREAM, 1, struct.pack(">BI", 0, 8) + b"1 100000"))
     received = 0
     while received < frames.DEFAULT_WINDOW:
@@ -292,11 +219,11 @@ def _calls_in_memory() -> int:
 async def test_answers_that_nobody_fetches_are_forgotten_with_their_calls(client: RawClient) -> None:
     """The client leaves no room for answers, and its deadlines end the calls."""
     before = _calls_in_memory()
-    headers = [(name, "/test.Service/Count" if name == ":path" else value) for name, value in HEADERS]
+    headers = headers_for("Count", ("grpc-timeout", "10m"))
     message = struct.pack(">BI", 0, 8) + b"2 100000"
     client.begin(frames.settings({frames.INITIAL_WINDOW_SIZE: 0}))
     for number in range(100):
-        call = client.request(1 + 2 * number, headers=[*headers, ("grpc-timeout", "10m")])
+        call = client.request(1 + 2 * number, headers=headers)
         client.send(call, frame(frames.DATA, frames.END_STREAM, 1 + 2 * number, message))
         while not (await client.until(frames.HEADERS))[0] & frames.END_STREAM:
             pass
