@@ -30,3 +30,11 @@ DATATYPES: Final[dict[str, Datatype]] = {
     "FP64": Datatype(8, "d", "float64"),
     "BYTES": Datatype(0, "", "object"),
 }
+
+FLOATS: Final = frozenset(("FP16", "BF16", "FP32", "FP64"))
+#: The least and the greatest value of each datatype of integers.
+BOUNDS: Final = {
+    name: (0, 2**bits - 1) if name[0] == "U" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    for bits in (8, 16, 32, 64)
+    for name in (f"INT{bits}", f"UINT{bits}")
+}

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from ts.open_inference.datatypes import DATATYPES
+from ts.open_inference.datatypes import DATATYPES, FLOATS
 from ts.open_inference.json_response import selected_outputs
 from ts.open_inference.protos import infer_pb2
 from ts.open_inference.receive import Headers
-from ts.open_inference.tensors import FLOATS, check, flat_list, raw_bytes
+from ts.open_inference.tensors import check, flat_list, raw_bytes
 from ts.open_inference.types import InferenceRequest, InferenceResponse, Parameters, RequestedOutput, Tensor
 from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 from ts.protocol.frames import Buffer

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Any, Final
 
-from ts.open_inference.datatypes import DATATYPES
+from ts.open_inference.datatypes import BOUNDS, DATATYPES, FLOATS
 from ts.open_inference.json_objects import kind_of, read_id, read_parameters
-from ts.open_inference.tensors import FLOATS, check, element_count
+from ts.open_inference.tensors import check, element_count
 from ts.open_inference.types import InferenceRequest, RequestedOutput, Tensor
 from ts.runtimes.errors import Failure
 
@@ -25,11 +25,7 @@ _FLOAT_KINDS: Final[_Kinds] = frozenset((int, float, type(None)))
 _TEXT_KINDS: Final[_Kinds] = frozenset((str,))
 _INTEGER_KINDS: Final[_Kinds] = frozenset((int,))
 _BOOL_KINDS: Final[_Kinds] = frozenset((bool, int))
-_BITS: Final = {f"{sign}INT{bits}": bits for sign in ("", "U") for bits in (8, 16, 32, 64)}
-_BOUNDS: Final = {
-    name: (0, 2**bits - 1) if name[0] == "U" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    for name, bits in _BITS.items()
-}
+_JSON_KINDS: Final[_Kinds] = frozenset((list, dict, str, bool, int, float))
 _SIZE: Final = "binary_data_size"
 
 
@@ -86,7 +82,8 @@ class _Inputs:
             tensor = Tensor(name, datatype, shape, self._take(name, data, parameters), parameters)
             check(tensor)
             return tensor
-        elements = _elements(name, datatype, data)
+        is_array = type(data) not in _JSON_KINDS  # of `json_arrays`, where it was made sure of
+        elements = data if is_array else _elements(name, datatype, data)
         if len(elements) != element_count(shape):
             wanted = element_count(shape)
             raise Failure(400, f"Input {name!r} has {len(elements)} elements; the shape {shape} needs {wanted}.")
@@ -153,7 +150,7 @@ def _elements(name: str, datatype: str, given: Any) -> list[Any]:
     if datatype == "BOOL":
         _check_bounds(name, datatype, data, 0, 1)
         return [bool(each) for each in data] if int in kinds else data
-    _check_bounds(name, datatype, data, *_BOUNDS[datatype])
+    _check_bounds(name, datatype, data, *BOUNDS[datatype])
     return data
 
 

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ts.open_inference.datatypes import DATATYPES
+from ts.open_inference.json_arrays import parse_with_arrays
 from ts.open_inference.json_objects import parse_object
 from ts.open_inference.json_request import read_request
 from ts.open_inference.json_response import LENGTH_HEADER, write_event, write_response
-from ts.open_inference.tensors import check, element_count
+from ts.open_inference.tensors import LARGE_TENSOR, check, element_count
 from ts.open_inference.types import InferenceRequest, InferenceResponse, Tensor
 from ts.protocol.frames import Buffer
 from ts.runtimes.errors import Failure
@@ -110,7 +111,8 @@ def receive(
     if length == 0:
         return _receive_raw(memoryview(body), declared, endpoint, job_id)
     if length is None or length == len(body):
-        document, binary = parse_object(body), _NO_BINARY
+        large = parse_with_arrays(body) if len(body) >= LARGE_TENSOR else None
+        document, binary = parse_object(body) if large is None else large, _NO_BINARY
     else:
         whole = memoryview(body)
         document, binary = parse_object(whole[:length]), whole[length:]

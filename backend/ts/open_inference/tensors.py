@@ -14,13 +14,12 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from ts.open_inference.datatypes import DATATYPES, Datatype
+from ts.open_inference.datatypes import DATATYPES, FLOATS, Datatype
 from ts.open_inference.types import Tensor
 from ts.runtimes.errors import Failure
 
 if TYPE_CHECKING:
     import numpy as np
-FLOATS: Final = frozenset(("FP16", "BF16", "FP32", "FP64"))
 _OF_NUMPY: Final = {datatype.numpy: name for name, datatype in DATATYPES.items() if name not in ("BF16", "BYTES")}
 _LENGTH = struct.Struct("<I")
 _NAN = math.nan

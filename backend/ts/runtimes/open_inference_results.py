@@ -14,8 +14,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ts.open_inference.datatypes import DATATYPES
-from ts.open_inference.tensors import FLOATS, tensor_of
+from ts.open_inference.datatypes import DATATYPES, FLOATS
+from ts.open_inference.tensors import tensor_of
 from ts.open_inference.types import InferenceRequest, Tensor
 from ts.runtimes.errors import Failure, HandlerFailed
 from ts.torch_handler.request_envelope.tensors import write_tensor

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, RootModel
 
-from ts.open_inference.tensors import FLOATS, element_count, flat_list, numpy_of, tensor_of
+from ts.open_inference.datatypes import FLOATS
+from ts.open_inference.tensors import element_count, flat_list, numpy_of, tensor_of
 from ts.open_inference.types import Tensor
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel
 
+from ts.open_inference.datatypes import FLOATS
 from ts.open_inference.receive import Received, receive
-from ts.open_inference.tensors import FLOATS, flat_list
+from ts.open_inference.tensors import flat_list
 from ts.open_inference.types import InferenceResponse, Tensor
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow, ResultRow
