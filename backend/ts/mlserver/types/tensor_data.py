@@ -84,9 +84,12 @@ class TensorData(RootModel[list[Any] | Any]):  # noqa: PLW1641 - no message can 
         return isinstance(other, TensorData) and bool(self.root == other.root)
 
     def __getstate__(self) -> dict[Any, Any]:
-        """Copies and pickles have the list: the memory of a message can be in neither."""
-        self.root  # noqa: B018 - reading it is what makes the list
+        self.root  # noqa: B018 - reading it makes the list: the memory of a message can be in no copy, and no pickle
         return super().__getstate__()
+
+    def __copy__(self) -> TensorData:
+        self.root  # noqa: B018
+        return super().__copy__()
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> TensorData:
         self.root  # noqa: B018
