@@ -13,11 +13,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from ts.connection import Connection, FrontendGone
-from ts.protocol.messages import END_SEQUENCE, HEALTH, HEALTHY, INFER, INPUT, STATUS_CANCELLED, STOP, InferRow
+from ts.protocol.messages import (
+    END_SEQUENCE,
+    EXPOSE,
+    EXPOSED,
+    HEALTH,
+    HEALTHY,
+    INFER,
+    INPUT,
+    STATUS_CANCELLED,
+    STOP,
+    InferRow,
+)
 from ts.runtimes.responses import error_row
 
 logger = logging.getLogger(__name__)
@@ -57,6 +68,10 @@ class AsyncRuntime(ABC):
     async def is_healthy(self) -> bool:
         """Whether the model says that it can serve."""
         return True
+
+    async def expose_metrics(self) -> bytes:
+        """What the model's code has counted itself, in Prometheus' text format."""
+        return b""
 
     def end_sequences(self, ended: Iterable[Sequence[str]]) -> None:  # noqa: B027 - few models have use for it
         """Tell the model that sequences are over: pairs of id and reason."""
@@ -112,7 +127,9 @@ class _Jobs:
                     if message[1] in self._tasks:  # or the job has ended meanwhile
                         self._runtime.take_input(message[1], message[3], more=message[2])
                 elif message[0] == HEALTH:
-                    self._probe(message[1])
+                    self._probe(self._answer_probe(message[1]))
+                elif message[0] == EXPOSE:
+                    self._probe(self._expose(message[1]))
                 elif message[0] == END_SEQUENCE:
                     self._runtime.end_sequences(message[1])
                 elif message[0] == STOP:
@@ -155,8 +172,8 @@ class _Jobs:
         self._connection.cancelled.discard(job_id)
         self._end_if_stopping()
 
-    def _probe(self, number: int) -> None:
-        probe = self._loop.create_task(self._answer_probe(number))
+    def _probe(self, answering: Coroutine[Any, Any, None]) -> None:
+        probe = self._loop.create_task(answering)
         self._probes.add(probe)
         probe.add_done_callback(self._probes.discard)
 
@@ -167,6 +184,14 @@ class _Jobs:
             logger.exception("The model's health check failed")
             healthy = False
         self._connection.send([HEALTHY, number, healthy])
+
+    async def _expose(self, number: int) -> None:
+        text = None
+        try:
+            text = await self._runtime.expose_metrics()
+        except Exception:  # it is the model's code
+            logger.exception("The model's metrics cannot be collected")
+        self._connection.send([EXPOSED, number, text])
 
     def _end_if_stopping(self) -> None:
         if self._stopping and not self._tasks:

@@ -25,6 +25,7 @@ CANCEL: Final = "cancel"  # [CANCEL, [job id, …]]
 END_SEQUENCE: Final = "end_sequence"  # [END_SEQUENCE, [[sequence id, reason], …]]
 INPUT: Final = "input"  # [INPUT, job id, more, body]: a further input of a job that takes several
 HEALTH: Final = "health"  # [HEALTH, number]: is the model healthy? Never queued behind jobs
+EXPOSE: Final = "expose"  # [EXPOSE, number]: what has the model counted itself? Never queued behind jobs
 PING: Final = "ping"  # [PING, number]
 STOP: Final = "stop"  # [STOP]; what came before it is still answered
 
@@ -35,6 +36,8 @@ RESULTS: Final = "results"  # [RESULTS, [ResultRow, …], seconds spent in the h
 METRICS: Final = "metrics"  # [METRICS, [[name, unit, type, value, [[dimension, value], …], request ids], …]]
 TAKEN: Final = "taken"  # [TAKEN, job id, count]: the model has taken so many further inputs of the job
 HEALTHY: Final = "healthy"  # [HEALTHY, number, whether it is]
+EXPOSED: Final = "exposed"  # [EXPOSED, number, Prometheus' text format; None if that has failed]
+DECLARES: Final = "declares"  # [DECLARES, what the model tells about itself now]; see `Loaded`
 PONG: Final = "pong"  # [PONG, number]
 
 JOBS_CHANNEL: Final = "jobs"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.archive.model_files import ModelFiles
+from torchserve_py.metrics.exposition import merged
 from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.models.effective import EffectiveConfig
 from torchserve_py.models.errors import NoDescribeWorker
@@ -172,14 +173,33 @@ class Model:
         answers = await asyncio.gather(*(worker.check_health(limit) for worker in workers if worker is not None))
         return bool(answers) and all(answers)
 
+    async def expose_metrics(self, limit: float) -> str | None:
+        """What the model's code counts itself, in Prometheus' text format; None if a worker does not say in time.
+
+        Where there may be several workers, each series tells by a label which it is from.
+        """
+        workers = [each.worker for each in self.pool.supervisors if each.ready and each.worker is not None]
+        texts = await asyncio.gather(*(worker.expose_metrics(limit) for worker in workers))
+        told = {}
+        for worker, text in zip(workers, texts, strict=True):
+            if text is not None:
+                told[worker.id] = text.decode()
+            elif worker.ready:  # else it has gone meanwhile
+                return None
+        return merged(told) if self.max_workers > 1 else "".join(told.values())
+
     async def describe_custom(self) -> Any:
         """Ask the handler to describe the model; return what it answers, decoded from JSON.
+
+        Models of other contracts have no handler: what they declare is what there is.
 
         Raises:
             NoDescribeWorker: No worker answered.
         """
         if not self.pool.ready_count:
             raise NoDescribeWorker(self.name)
+        if self.contract != TORCHSERVE:
+            return dict(self.declared)
         parts = self.submit(_DESCRIBE_HEADERS, [], content_type=None, alone=True)
         try:
             async with asyncio.timeout(self.config.response_timeout):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -20,11 +19,15 @@ from torchserve_py.workers.job_clocks import JobClocks
 from torchserve_py.workers.lifecycle import WorkerEvent, WorkerState, next_state
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import Launch, WorkerProcess
+from torchserve_py.workers.questions import Questions
 from torchserve_py.workers.ranks import Ranks
 from ts.protocol.frames import encode
 from ts.protocol.messages import (
     CANCEL,
+    DECLARES,
     END_SEQUENCE,
+    EXPOSE,
+    EXPOSED,
     HEALTH,
     HEALTHY,
     HEARTBEAT_CHANNEL,
@@ -132,8 +135,7 @@ class Worker:
         self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loaded: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
         self._paused = False
-        self._probe_numbers = itertools.count()
-        self._probes: dict[int, asyncio.Future[bool]] = {}
+        self._questions = Questions(self._ranks.send_request, self.ended)
         self._clocks = JobClocks() if load["asynchronous"] else None
         self._last_heard = 0.0
         self._kill_reason = ""
@@ -234,16 +236,11 @@ class Worker:
 
     async def check_health(self, limit: float) -> bool:
         """Ask the model whether it is healthy; one that does not answer within ``limit`` seconds is not."""
-        if not self.ready:
-            return False
-        number = next(self._probe_numbers)
-        answer = self._probes[number] = asyncio.get_running_loop().create_future()
-        try:
-            self._ranks.send_request(encode([HEALTH, number]))
-            await asyncio.wait([answer, self.ended], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-            return answer.done() and answer.result()
-        finally:
-            del self._probes[number]
+        return self.ready and bool(await self._questions.ask(HEALTH, limit))
+
+    async def expose_metrics(self, limit: float) -> bytes | None:
+        """What the model's code has counted itself, in Prometheus' text format; None if it does not say in time."""
+        return await self._questions.ask(EXPOSE, limit) if self.ready else None
 
     def end_sequence(self, sequence_id: str, reason: str) -> None:
         """Tell the handler that a sequence is over."""
@@ -301,10 +298,10 @@ class Worker:
             self._owner.results(self, message[1], message[2])
         elif kind == TAKEN:
             self._owner.taken(message[1], message[2])
-        elif kind == HEALTHY:
-            probe = self._probes.get(message[1])
-            if probe is not None and not probe.done():
-                probe.set_result(bool(message[2]))
+        elif kind in (HEALTHY, EXPOSED):
+            self._questions.answered(message[1], message[2])
+        elif kind == DECLARES:
+            self.declares = message[1]
         elif kind == METRICS:
             self._owner.model_metrics(message[1])
         elif kind == LOADED and not self._loaded.done():

@@ -45,6 +45,7 @@ TRUSSES = {
     "fails_once": Truss("loading:FailsOnce"),
     "reloaded": Truss("loading:FailsOnce", options={"truss": {"hotReload": True}}),
     "async_load": Truss("loading:AsyncLoad"),
+    "counting": Truss("answers:Counting", options={"minWorkers": 2, "maxWorkers": 2}),
     "falsy": Truss("loading:Falsy"),
     "health": Truss("loading:Health", {"environment_variables": {"GATE": "{here}/gate"}}),
 }
@@ -268,3 +269,26 @@ def test_row_84_code_is_taken_anew_where_that_is_allowed(serving: Serving) -> No
     response = serving.call("reloaded", "hot-reload")
     assert response.json()["error"].startswith("ModelDefinitionError: ")
     assert serving.predict("reloaded").json() == [2]
+    assert is_error(serving.get("reloaded", "/schema"), 404, 600) == "No schema found"
+    typed = "import pydantic\n\nclass In(pydantic.BaseModel):\n    a: int\n\nclass FailsOnce:\n"
+    file.write_text(typed + "    def predict(self, inputs: In):\n        return inputs.a\n")
+    assert serving.call("reloaded", "hot-reload").status_code == 200
+    assert serving.get("reloaded", "/schema").json()["input_schema"]["title"] == "In"
+
+
+def test_row_81_metrics_are_those_of_all_workers(serving: Serving) -> None:
+    def series() -> dict[str, float]:
+        lines = serving.get("counting", "/metrics").text.splitlines()
+        return {line.split(" ")[0]: float(line.split(" ")[1]) for line in lines if not line.startswith("#")}
+
+    eventually(lambda: len(series()) == 2, "both workers tell what they count")
+    for _ in range(5):
+        assert serving.predict("counting").json() == "hello"
+    told = series()
+    assert sum(told.values()) == 5
+    assert all(name.startswith('greetings_total{ts_worker="') for name in told)
+
+
+def test_the_management_api_shows_what_a_truss_declares(serving: Serving) -> None:
+    declared = serving.running.describe("hook", "?customized=true")[0]["customizedMetadata"]
+    assert (declared["platform"], declared["endpoints"]) == ("truss", ["predict"])

@@ -168,6 +168,7 @@ class FakeModel:
         self.is_loaded = True
         self.is_ready = True
         self.is_well = True
+        self.exposed: str | None = ""
         self.declared: dict[str, Any] = {}
         self.inputs: list[Input] = []
         self.known_sequences: set[str] = set()
@@ -225,6 +226,9 @@ class FakeModel:
 
     async def check_health(self, limit: float) -> bool:
         return self.is_well
+
+    async def expose_metrics(self, limit: float) -> str | None:
+        return self.exposed
 
     async def describe_custom(self) -> Any:
         return self.metadata

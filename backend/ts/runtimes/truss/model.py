@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from ts.runtimes.truss.config import Options, TrussConfig
 from ts.runtimes.truss.description import Description
@@ -10,6 +11,9 @@ from ts.runtimes.truss.hot_reload import HotReload
 from ts.runtimes.truss.slots import Slots
 from ts.runtimes.truss.threads import MOST_THREADS, Threads
 from ts.runtimes.truss.tracing import Tracing
+
+#: One that does not come back, be it the health check or a collector of metrics, is not to hold up the other.
+_PROBES_AT_ONCE: Final = 4
 
 
 class ServedModel:
@@ -30,7 +34,7 @@ class ServedModel:
         alias_slots: What the alias methods are limited by, if they are.
         predict_threads: Where a predict that is a plain function runs.
         threads: Where all other plain functions of calls run.
-        probe_threads: Where its health check runs.
+        probe_threads: Where its health check runs, and its metrics are collected.
     """
 
     def __init__(
@@ -57,7 +61,7 @@ class ServedModel:
         self.alias_slots = Slots(options.alias_concurrency) if options.alias_concurrency else None
         self.predict_threads = Threads("predict", config.predict_concurrency)
         self.threads = Threads("step", MOST_THREADS)
-        self.probe_threads = Threads("probe", 1)
+        self.probe_threads = Threads("probe", _PROBES_AT_ONCE)
 
     def close(self) -> None:
         """Start nothing more in threads, and have the last spans sent."""

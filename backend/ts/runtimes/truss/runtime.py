@@ -10,9 +10,9 @@ from typing import Any
 
 from ts.connection import Connection
 from ts.event_loop import AsyncRuntime
-from ts.protocol.messages import CUSTOM, TRUSS, InferRow, Load
+from ts.protocol.messages import CUSTOM, DECLARES, TRUSS, InferRow, Load
 from ts.runtimes.outbox import Outbox
-from ts.runtimes.truss.answers import Answer, Problem
+from ts.runtimes.truss.answers import Answer
 from ts.runtimes.truss.call import Call
 from ts.runtimes.truss.client import Client
 from ts.runtimes.truss.config import TrussConfig
@@ -24,14 +24,12 @@ from ts.runtimes.truss.model import ServedModel
 from ts.runtimes.truss.reply import Reply
 from ts.runtimes.truss.request import pseudo_header
 from ts.runtimes.truss.tracing import NO_TRACE
-from ts.runtimes.truss.user_metrics import metrics_answer
+from ts.runtimes.truss.user_metrics import own_metrics
 from ts.runtimes.truss.websocket import Inputs, Session
 
 logger = logging.getLogger(__name__)
 
-#: The pseudo endpoint by which the server asks for the model's own metrics.
-METRICS = "metrics"
-#: And the one by which a client asks for the code to be taken anew.
+#: The pseudo endpoint by which a client asks for the code to be taken anew.
 HOT_RELOAD = "hot_reload"
 
 
@@ -81,8 +79,6 @@ class TrussRuntime(AsyncRuntime):
             endpoint = pseudo_header(wire_row, ":endpoint") if wire_row[4] == TRUSS else PREDICT
             if endpoint == WEBSOCKET:
                 await self._hold_session(wire_row, client)
-            elif endpoint == METRICS:
-                self._tell_metrics(self._reply_to(wire_row))
             elif endpoint == HOT_RELOAD and self._model.hot_reload is not None:
                 self._reply_to(wire_row).whole(self._reload(self._model.hot_reload))
             else:
@@ -117,13 +113,8 @@ class TrussRuntime(AsyncRuntime):
         answer, description = hot_reload.reload()
         if description is not None:
             self._model.description = description
+            self._connection.send([DECLARES, self.declares])
         return answer
-
-    def _tell_metrics(self, reply: Reply) -> None:
-        try:
-            reply.whole(metrics_answer())
-        except Problem as problem:
-            reply.problem(problem)
 
     def _reply_to(self, row: InferRow) -> Reply:
         return Reply(self._outbox, row[0], TrussForm(row).problem_row)
@@ -160,6 +151,10 @@ class TrussRuntime(AsyncRuntime):
             return True
         logger.warning("The model's health check says that it is not healthy: is_healthy returned %r.", answer)
         return False
+
+    async def expose_metrics(self) -> bytes:
+        """Collect them in a thread: collectors are the model's code."""
+        return await self._model.probe_threads.run(own_metrics)
 
     async def close(self) -> None:
         """Every job is answered, and the process ends."""

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ts.runtimes.truss.answers import MODEL_ERROR, MODEL_FAILED, Answer, Problem
-
-logger = logging.getLogger(__name__)
-
-_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 #: What the package itself puts into the registry.
 _READY_MADE: Final = ("PROCESS_COLLECTOR", "PLATFORM_COLLECTOR", "GC_COLLECTOR")
 
 
-def metrics_answer() -> Answer:
+def own_metrics() -> bytes:
     """Return the metrics of the model's own: nothing of the process, the platform and the garbage collector.
 
     Raises:
-        Problem: A collector of the model has failed.
+        Exception: A collector of the model has failed.
     """
     # The model has metrics only if it has imported the package.
     prometheus: Any = sys.modules.get("prometheus_client")
-    try:
-        body: bytes = b"" if prometheus is None else prometheus.generate_latest(_OwnMetrics(prometheus))
-    except Exception as error:  # collectors are the model's code
-        logger.exception("The model's metrics cannot be collected")
-        raise Problem(500, MODEL_ERROR, MODEL_FAILED) from error
-    return Answer(200, (("content-type", _TYPE),), body)
+    text: bytes = b"" if prometheus is None else prometheus.generate_latest(_OwnMetrics(prometheus))
+    return text
 
 
 class _OwnMetrics:

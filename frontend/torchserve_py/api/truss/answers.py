@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from torchserve_py.models.model import Model
 
+#: What a client is told of what went wrong in the model's code.
+MODEL_FAILED: Final = "Internal Server Error (in model/chainlet)."
+
 _SOURCE: Final = ("X-BASETEN-ERROR-SOURCE", "04")
 _CODE_HEADER: Final = "X-BASETEN-ERROR-CODE"
 _NOT_FOUND: Final = b'{"detail":"Not Found"}'

@@ -14,7 +14,7 @@ from torchserve_py.api.requests import read_body
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import ROOT, Path, Route, Routes
 from torchserve_py.api.token_authorization import TokenType
-from torchserve_py.api.truss.answers import Answers, ErrorCode, quietly
+from torchserve_py.api.truss.answers import Answers, ErrorCode
 from torchserve_py.api.truss.calls import Calls
 from torchserve_py.api.truss.probes import Probes
 from torchserve_py.api.truss.targets import Endpoint, Target, target_of
@@ -76,7 +76,7 @@ class TrussDoor:
                 if model is None:
                     return await self._refuse_unnamed(request)
             if model is None:
-                return None
+                return await self._refuse_unknown(request, target)
             self._check_token(request)
             if request.method != target.endpoint.method:
                 return await self._answers.method_not_allowed(request, target.endpoint.method)
@@ -137,6 +137,15 @@ class TrussDoor:
             return False
         return bool(self._trusses.all)
 
+    async def _refuse_unknown(self, request: web.BaseRequest, target: Target) -> Sent | None:
+        """A name that no model has, where a Truss must be meant; what else it may be, the doors behind this one say."""
+        if target.model is None or self._trusses.is_other(target.model) or not self._trusses.all:
+            return None
+        if target.is_shared and not self._trusses.serve_alone:
+            return None
+        self._check_token(request)
+        return await self._answers.error(request, 404, f"There is no model {target.model!r}.", ErrorCode.client)
+
     async def _refuse_unnamed(self, request: web.BaseRequest) -> Sent:
         names = ", ".join(model.name for model in self._trusses.all)
         message = (
@@ -161,7 +170,7 @@ class TrussDoor:
             case Endpoint.hot_reload if (refusal := _why_not_reloaded(model)) is not None:
                 return await self._answers.error(request, *refusal, ErrorCode.client)
             case Endpoint.metrics if model.is_loaded:
-                return quietly(await self._calls.run(request, model, Endpoint.metrics, b""))
+                return await self._probes.metrics(request, model)
         body = await self._body(request) if body is None else body
         if not model.is_loaded:
             return await self._answers.not_ready(request, name)

@@ -1,4 +1,4 @@
-"""Probes of Trusses: alive, loaded, ready. None of them waits for requests that a model is working on."""
+"""Probes of Trusses: alive, loaded, ready, metrics. None of them waits for requests that a model is working on."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from torchserve_py.api.responses import JSON_TYPE, Responses, Sent
-from torchserve_py.api.truss.answers import Answers, ErrorCode, quietly
+from torchserve_py.api.truss.answers import MODEL_FAILED, Answers, ErrorCode, quietly
 
 if TYPE_CHECKING:
     from torchserve_py.models.model import Model
 
 #: How long a model may take to say whether it is healthy (seconds); Truss waits for ever, and a prober gives up.
 _HEALTH_LIMIT: Final = 30.0
+#: How long its metrics may take to be collected; Prometheus waits for 10 seconds.
+_METRICS_LIMIT: Final = 10.0
+_TEXT_FORMAT: Final = ("content-type", "text/plain; version=0.0.4; charset=utf-8")
 
 
 class Probes:
@@ -38,6 +41,13 @@ class Probes:
         if model.is_loaded and await model.check_health(_HEALTH_LIMIT):
             return quietly(await self._answers.json(request, {}))
         return quietly(await self._answers.not_ready(request, name))
+
+    async def metrics(self, request: web.BaseRequest, model: Model) -> Sent:
+        """What the model's code counts itself, in all workers."""
+        text = await model.expose_metrics(_METRICS_LIMIT)
+        if text is None:
+            return quietly(await self._answers.error(request, 500, MODEL_FAILED, ErrorCode.model))
+        return quietly(await self._responses.send(request, 200, text.encode(), (_TEXT_FORMAT,)))
 
     async def schema(self, request: web.BaseRequest, model: Model, name: str) -> Sent:
         """What the model takes and gives, as far as its annotations say."""

@@ -70,6 +70,11 @@ class Target(NamedTuple):
     model: str | None
     endpoint: Endpoint
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether models of other contracts have such a path, too."""
+        return self.endpoint is Endpoint.predict
+
 
 @lru_cache(maxsize=1024)
 def target_of(path: Path) -> Target | None:

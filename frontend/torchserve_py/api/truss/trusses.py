@@ -48,6 +48,10 @@ class Trusses:
             return self.only if name == ONLY_NAME else None
         return model if model.contract == TRUSS else None
 
+    def is_other(self, name: str) -> bool:
+        """Whether a model of that name is served that is no Truss."""
+        return any(known == name and model.contract != TRUSS for known, model in self._registry.models())
+
     def named_in(self, body: bytes) -> Model | None:
         """The Truss that a JSON object names as its ``model``, as clients of OpenAI's interface do; None if none is."""
         try:

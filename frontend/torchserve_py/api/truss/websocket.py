@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 
-from torchserve_py.api.truss.answers import Answers
+from torchserve_py.api.truss.answers import MODEL_FAILED, Answers
 from torchserve_py.api.truss.calls import Calls, submit
 from torchserve_py.api.truss.targets import Endpoint
 from torchserve_py.scheduling.effects import Cause
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SWITCHING_PROTOCOLS: Final = 101
-_FAILED: Final = b"Internal Server Error (in model/chainlet)."
 _PING_TIMEOUT: Final = b"keepalive ping timeout"
 _NO_STATUS: Final = 1005
 #: Codes that stand for what happened and are never sent.
@@ -103,7 +102,7 @@ class _Session:
                 return
             more = part.more
             if part.error is not None:
-                await self._close(WSCloseCode.INTERNAL_ERROR, _FAILED)
+                await self._close(WSCloseCode.INTERNAL_ERROR, MODEL_FAILED.encode())
             elif part.body and not self._socket.closed:
                 await self._send_frame(part)
         await self._close(WSCloseCode.OK, b"")
@@ -172,4 +171,4 @@ def _farewell(cause: Cause) -> tuple[int, bytes]:
     """What the client of a job that was ended is told."""
     if cause in (Cause.draining, Cause.unregistered):
         return WSCloseCode.SERVICE_RESTART, b"The server is shutting down, or the model was unregistered."
-    return WSCloseCode.INTERNAL_ERROR, _FAILED
+    return WSCloseCode.INTERNAL_ERROR, MODEL_FAILED.encode()

@@ -123,6 +123,22 @@ async def test_where_nothing_names_one_the_client_is_told_how(body: bytes, start
     assert "/v1/models/{model}/" in message
 
 
+async def test_a_name_that_no_model_has_is_answered_in_truss_s_shape(start: Start) -> None:
+    alone, among_others = await start(registry(truss())), await start(registry(truss(), FakeModel("noop")))
+    for path in ("/v1/models/none/loaded", "/v1/models/none/v1/chat/completions", "/v1/models/none"):
+        for serving in (alone, among_others):
+            assert "'none'" in is_error(await serving.request("POST", path), 404, "700")
+    for path in ("/v1/models/none:predict", "/models/none/invoke"):
+        assert "'none'" in is_error(await alone.request("POST", path), 404, "700")
+        assert (await among_others.request("POST", path)).json()["type"] == "ModelNotFoundException"
+    assert (await among_others.request("GET", "/v1/models/noop/loaded")).json()["type"] == "ResourceNotFoundException"
+
+
+async def test_who_may_not_ask_is_not_told_which_models_there_are(start: Start) -> None:
+    serving = await start(registry(truss()), disable_token_authorization=False)
+    assert (await serving.request("POST", "/v1/models/none:predict")).status == 400
+
+
 async def test_without_a_truss_its_paths_do_not_exist(serving: Serving) -> None:
     for path in ("/v1/chat/completions", "/v1/models/noop/loaded", "/metrics"):
         assert (await serving.request("POST", path)).status == 404
@@ -230,15 +246,19 @@ async def test_hot_reload_is_off_unless_the_model_declares_it(start: Start) -> N
 
 
 async def test_metrics_are_the_models_own(mine: Serving) -> None:
-    mine.registry.model.behave = lambda call: call.part(
-        b"counted_total 1.0\n", headers=[["content-type", "text/plain"]]
-    )
+    mine.registry.model.exposed = "counted_total 1.0\n"
     for path in ("/metrics/", "/v1/models/mine/metrics"):
         answer = await mine.request("GET", path)
         assert (answer.status, answer.body) == (200, b"counted_total 1.0\n")
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     redirect = await mine.request("GET", "/metrics", allow_redirects=False)
     assert (redirect.status, redirect.headers["location"]) == (307, "/metrics/")
-    assert {call.header_dict[":endpoint"] for call in mine.registry.model.calls} == {"metrics"}
+    assert mine.registry.model.calls == []  # nothing that waits behind requests
+
+
+async def test_metrics_that_cannot_be_collected(mine: Serving) -> None:
+    mine.registry.model.exposed = None
+    is_error(await mine.request("GET", "/metrics/"), 500, "600")
 
 
 # Failures.

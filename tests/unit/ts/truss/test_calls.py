@@ -334,38 +334,19 @@ async def test_a_health_check_that_fails(serve: Serve, caplog: pytest.LogCapture
 async def test_the_model_s_own_metrics(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     frontend = serve(Steps())
     monkeypatch.delitem(sys.modules, "prometheus_client", raising=False)
-    assert (await frontend.infer(endpoint="metrics").answer()).body == b""
+    assert await frontend.runtime.expose_metrics() == b""
     import prometheus_client
 
     counter = prometheus_client.Counter("truss_test_orders", "How many")
     try:
         counter.inc(3)
-        text = (await frontend.infer(endpoint="metrics").answer()).body.decode()
+        text = (await frontend.runtime.expose_metrics()).decode()
     finally:
         prometheus_client.REGISTRY.unregister(counter)
     assert "truss_test_orders_total 3.0" in text
     assert "python_" not in text
     assert "process_" not in text
     assert "_created" not in text
-
-
-async def test_a_collector_that_fails_is_no_end_of_the_worker(serve: Serve) -> None:
-    import prometheus_client
-
-    class Collector:
-        def describe(self) -> list[Any]:
-            return []
-
-        def collect(self) -> Any:
-            raise ValueError("private")
-
-    collector: Any = Collector()
-    frontend = serve(Steps())
-    prometheus_client.REGISTRY.register(collector)
-    try:
-        assert (await frontend.infer(endpoint="metrics").answer()).problem == FAILED
-    finally:
-        prometheus_client.REGISTRY.unregister(collector)
 
 
 # Other protocols

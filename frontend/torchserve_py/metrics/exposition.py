@@ -1,0 +1,50 @@
+"""Metrics that several processes tell in Prometheus' text format, as one text.
+
+Nothing is added up: each series says which process it is from. So one that is started anew, and counts from zero again,
+is to Prometheus what it is, and gauges need no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+#: The label that tells processes apart; no other is likely to have that name.
+LABEL: Final = "ts_worker"
+
+_COMMENTS: Final = ("# HELP ", "# TYPE ")
+
+
+def merged(texts: Mapping[str, str]) -> str:
+    """Return the metrics of all, by the name of each process, with the label `LABEL` in every series.
+
+    A family that several have stands there once, as the format demands; what the first says of it counts.
+    """
+    families: dict[str, tuple[dict[str, None], list[str]]] = {}
+    for worker, text in texts.items():
+        comments: dict[str, None] = {}
+        series: list[str] = []
+        own: set[str] = set()
+        for line in text.splitlines():
+            if line.startswith(_COMMENTS):
+                name = line.split(" ", 3)[2]
+                if name not in own:
+                    own.add(name)
+                    is_new = name not in families
+                    comments, series = families.setdefault(name, ({}, []))
+                if is_new:
+                    comments[line] = None
+            elif line and not line.startswith("#"):
+                series.append(_labelled(line, worker))
+    lines = [line for comments, series in families.values() for line in (*comments, *series)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _labelled(series: str, worker: str) -> str:
+    """Return the line of a series with one label more."""
+    label = f'{LABEL}="{worker}"'
+    name, brace, rest = series.partition("{")
+    if brace and " " not in name:
+        return f"{name}{{{label}{'' if rest.startswith('}') else ','}{rest}"
+    name, _, rest = series.partition(" ")
+    return f"{name}{{{label}}} {rest}"
