@@ -10,13 +10,14 @@ request as JSON would have it. The request itself is there as `ts.context.Contex
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from ts.context import Context, RequestProcessor
 from ts.open_inference.receive import Received, receive
-from ts.open_inference.tensors import flat_list, numpy_of
+from ts.open_inference.tensors import flat_list, numpy_of, tensor_of
 from ts.open_inference.types import InferenceResponse, Tensor
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow
@@ -92,7 +93,7 @@ class OpenInferenceRows:
         request = received.request
         if self._as_json:
             inputs = [
-                {"name": each.name, "datatype": each.datatype, "shape": each.shape, "data": flat_list(each)}
+                {"name": each.name, "datatype": each.datatype, "shape": each.shape, "data": _envelope_data(each)}
                 for each in request.inputs
             ]
             body = {"id": request.id, "model_name": self._model_name, "parameters": request.parameters}
@@ -101,6 +102,13 @@ class OpenInferenceRows:
         if len(request.inputs) == 1:
             values.setdefault("body", values[request.inputs[0].name])
         return values
+
+
+def _envelope_data(tensor: Tensor) -> Any:
+    """Return what the envelope makes an array of: an array at once, where that saves a list of many numbers."""
+    if isinstance(tensor.data, list) or tensor.datatype in {"BYTES", "BF16"}:
+        return flat_list(tensor)
+    return numpy_of(tensor).reshape(-1)
 
 
 def _value(tensor: Tensor) -> Any:
@@ -117,15 +125,22 @@ def _is_output(value: Any) -> bool:
 
 
 def _output(value: Mapping[str, Any]) -> Tensor:
-    data: Any = value["data"]
-    if not isinstance(data, bytes | bytearray | memoryview):
+    name, datatype, data = str(value["name"]), str(value["datatype"]), value["data"]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(data, numpy.ndarray) and data.dtype.kind in "biuf":
+        data = tensor_of(name, data, datatype).data
+    elif not isinstance(data, bytes | bytearray | memoryview):
         data = _flattened(data.tolist() if hasattr(data, "tolist") else data)
     shape = [int(size) for size in value["shape"]]
-    return Tensor(str(value["name"]), str(value["datatype"]), shape, data, dict(value.get("parameters") or {}))
+    return Tensor(name, datatype, shape, data, dict(value.get("parameters") or {}))
 
 
-def _flattened(data: Sequence[Any]) -> list[Any]:
-    return [scalar for each in data for scalar in (_flattened(each) if isinstance(each, list | tuple) else (each,))]
+def _flattened(data: Any) -> list[Any]:
+    if not isinstance(data, list | tuple):
+        return [data]
+    if not {list, tuple}.intersection(map(type, data)):  # far faster than to look at each
+        return list(data)
+    return [scalar for each in data for scalar in _flattened(each)]
 
 
 def _message(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,23 @@ def test_several_inputs_stand_under_their_names(make_worker: Callable[..., Worke
 def test_a_result_becomes_a_tensor(make_worker: Callable[..., Worker], result: str, expected: tuple[Any, ...]) -> None:
     worker = make_worker(RETURNING.replace("{result}", result))
     assert outputs(worker.infer(request("a", TEXT))) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "expected"),
+    [
+        ("FP32", "np.full((100, 200), 0.5)", [0.5] * 20_000),
+        ("FP32", "[[1, 2], (3, 4)]", [1, 2, 3, 4]),
+        ("INT8", "np.ones(3, dtype=np.int64)", [1, 1, 1]),
+        ("BYTES", 'np.array(["a", "b"])', ["a", "b"]),
+    ],
+)
+def test_an_output_that_the_handler_has_written_itself(
+    make_worker: Callable[..., Worker], datatype: str, data: str, expected: list[Any]
+) -> None:
+    output = f'{{"name": "y", "datatype": "{datatype}", "shape": [{len(expected)}], "data": {data}}}'
+    worker = make_worker(RETURNING.replace("{result}", f'{{"outputs": [{output}]}}'))
+    assert outputs(worker.infer(request("a", TEXT))) == [("y", datatype, [len(expected)], expected)]
 
 
 @pytest.mark.torch
@@ -293,3 +311,7 @@ def test_the_envelope_gets_the_request_as_json(make_worker: Callable[..., Worker
         envelope="kservev2",
     )
     assert outputs(worker.infer(request("a", NUMBERS, id="7"))) == [("x", "FP32", [2, 2], [2.0, 4.0, 6.0, 8.0])]
+    text = json.dumps({"inputs": [{**NUMBERS, "data": None, "parameters": {"binary_data_size": 16}}]}).encode()
+    length = [b"inference-header-content-length", str(len(text)).encode()]
+    row = ["b", [length], None, text + struct.pack("<4f", 1, 2, 3, 4), OPEN_INFERENCE_REST, False]
+    assert outputs(worker.infer(row)) == [("x", "FP32", [2, 2], [2.0, 4.0, 6.0, 8.0])]

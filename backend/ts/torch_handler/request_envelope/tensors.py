@@ -44,7 +44,8 @@ def read_tensor(tensor: Any) -> Any:
         raise ValueError(f"An input must be a JSON object, it is of type {type(tensor).__name__}.")
     name = tensor.get("name", "")
     datatype, data, shape = tensor.get("datatype"), tensor.get("data"), tensor.get("shape")
-    if not isinstance(data, list):
+    numpy = sys.modules.get("numpy")
+    if not isinstance(data, list) and (numpy is None or not isinstance(data, numpy.ndarray)):
         raise ValueError(f'Input {name!r} must hold the list "data".')
     if datatype == "BYTES":
         return data[0] if len(data) == 1 else data
