@@ -7,6 +7,7 @@ same address share a listener, as in SageMaker's layout.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
@@ -48,6 +49,8 @@ logger = logging.getLogger(__name__)
 _BACKLOG: Final = 1024
 #: How long answers that are being written may take when the doors close.
 _CLOSE_SECONDS: Final = 5.0
+#: How long connections that are closed may then take to go away.
+_WAIT_SECONDS: Final = 2.0
 
 
 class ListenError(OSError):
@@ -143,7 +146,8 @@ class Doors:
             listener.pre_shutdown()
         await asyncio.gather(*(listener.shutdown(_CLOSE_SECONDS) for listener in listeners))
         for bound in self._bound:
-            await bound.server.wait_closed()
+            with contextlib.suppress(TimeoutError):  # a client that reads nothing keeps its connection from closing
+                await asyncio.wait_for(bound.server.wait_closed(), _WAIT_SECONDS)
             if bound.address.is_unix:
                 Path(bound.address.path).unlink(missing_ok=True)
         self._bound.clear()

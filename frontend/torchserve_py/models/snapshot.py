@@ -1,7 +1,8 @@
 """Snapshots of a running server: when one is written, what is in it, and how many are kept.
 
 A snapshot is written after the start, after each change of the models, and before the server ends. Changes that come
-while one is being written share the next. The event loop only collects the values; a thread writes the file.
+while one is being written share the next. The event loop only collects the values; a thread writes the file. A disk
+that hangs keeps neither the server's end nor the process waiting.
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ from torchserve_py.archive.fetch import file_name
 from torchserve_py.archive.locate import locate
 from torchserve_py.archive.model_spec import ModelSpec, is_url
 from torchserve_py.config_report import show
+from torchserve_py.models.daemon_thread import run_in_daemon_thread
 from torchserve_py.settings import Settings, default_of
 from torchserve_py.settings_table import SOURCES
 from torchserve_py.snapshot_file import FOLDER, SavedModel, Snapshot, oldest_first, properties_text
 from torchserve_py.version import __version__
 
 logger = logging.getLogger(__name__)
+
+#: How long a server that stops waits for its last snapshot (seconds).
+_LAST_LIMIT = 10.0
 
 Occasion: TypeAlias = Literal["startup", "snapshot", "shutdown"]
 
@@ -77,9 +82,13 @@ class SnapshotWriter:
         if not self._started:
             return
         self._started = False
-        if self._following is not None:
-            await self._following
-        await self._write("shutdown")
+        try:
+            async with asyncio.timeout(_LAST_LIMIT):
+                if self._following is not None:
+                    await self._following
+                await self._write("shutdown")
+        except TimeoutError:
+            logger.warning("The last snapshot of the configuration was not written within %g seconds", _LAST_LIMIT)
 
     async def _follow(self) -> None:
         while self._changed:
@@ -89,7 +98,9 @@ class SnapshotWriter:
     async def _write(self, occasion: Occasion) -> None:
         models, not_loaded = self._registry.saved_models(), tuple(self._registry.not_loaded)
         try:
-            path = await asyncio.to_thread(self._write_file, occasion, models, not_loaded)
+            path = await run_in_daemon_thread(
+                lambda _: self._write_file(occasion, models, not_loaded), discard=lambda _: None
+            )
         except (OSError, ValueError) as error:
             logger.warning("The snapshot of the configuration could not be written: %s", error)
         else:

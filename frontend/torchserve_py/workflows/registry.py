@@ -30,6 +30,9 @@ from torchserve_py.workflows.spec import Node
 
 logger = logging.getLogger(__name__)
 
+#: How long changes that were called off may take to clean up after themselves when the server stops (seconds).
+_CLOSE_LIMIT = 5.0
+
 T = TypeVar("T")
 
 
@@ -138,7 +141,7 @@ class WorkflowRegistry:
         for change in self._changes:
             change.cancel()
         if self._changes:
-            await asyncio.wait(self._changes)
+            await asyncio.wait(self._changes, timeout=_CLOSE_LIMIT)
         for workflow in self._workflows.values():
             workflow.files.remove()
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import uvloop
 from tests.unit.api.conftest import open_doors
-from tests.unit.api.fakes import ANY_PORT, FakeModel, FakeRegistry, make_settings
+from tests.unit.api.fakes import ANY_PORT, FakeMetrics, FakeModel, FakeRegistry, make_settings
 
 from torchserve_py.addresses import Address
-from torchserve_py.api import requests
+from torchserve_py.api import listener, requests
 from torchserve_py.api.listener import ListenError
 
 
@@ -350,3 +351,24 @@ async def test_a_record_of_the_access_log_names_the_job_and_its_sequence(start, 
     (record,) = [each for each in caplog.records if each.name == "ACCESS_LOG"]
     assert record.request_id == answer.headers["x-request-id"]
     assert (record.sequence_id, record.status) == ("seq_0", 200)
+
+
+def test_closing_does_not_wait_for_a_client_that_reads_nothing(tmp_path, monkeypatch):
+    """The event loop of a server waits for connections that still have something to send."""
+    monkeypatch.setattr(listener, "_CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(listener, "_WAIT_SECONDS", 0.05)
+
+    async def close_while_it_reads_nothing() -> None:
+        registry = FakeRegistry()
+        registry.model.behave = lambda call: call.part(b"x" * 50_000_000)
+        doors = await open_doors(make_settings(tmp_path), registry, FakeMetrics(), tmp_path / "key_file.json")
+        address = doors.addresses["inference_address"]
+        reader, writer = await asyncio.open_connection(address.host, address.port, limit=1000)
+        writer.write(b"GET /predictions/noop HTTP/1.1\r\nHost: h\r\n\r\n")
+        await reader.readuntil(b"\r\n")
+        async with asyncio.timeout(20):
+            await doors.close()
+        writer.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(close_while_it_reads_nothing())

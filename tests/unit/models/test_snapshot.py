@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,21 @@ async def test_a_snapshot_is_written_at_the_start_after_changes_and_at_the_end(h
     writer.changed()
     await writer.stopping()
     assert occasions(home)[-1] == "shutdown"
+
+
+async def test_a_disk_that_hangs_does_not_keep_the_server_from_ending(
+    home: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = make(home, registry)
+    await writer.started()
+    back = threading.Event()
+    monkeypatch.setattr("torchserve_py.models.snapshot._LAST_LIMIT", 0.05)
+    monkeypatch.setattr("torchserve_py.models.daemon_thread._CLEAN_UP_LIMIT", 0.05)
+    monkeypatch.setattr("torchserve_py.models.snapshot._write_atomically", lambda path, text: back.wait())
+    writer.changed()
+    await writer.stopping()
+    back.set()
+    assert "not written within 0.05 seconds" in caplog.text
 
 
 async def test_a_server_that_did_not_start_writes_none(home: Path, registry: Registry) -> None:
