@@ -45,6 +45,8 @@ class ContinuousHandler:
 
     def admit(self, wire_rows: Sequence[InferRow]) -> None:
         """Let rows join with the next step."""
+        # What has left is gone before another request of its sequence joins: that must not work on what it left behind.
+        self._live = self._handler.drop_cancelled(self._live)
         for row in self._handler.read_rows(wire_rows):
             is_describe = row.processor.get_request_property("describe") == "True"
             (self._describe if is_describe else self._live).append(row)
@@ -62,16 +64,25 @@ class ContinuousHandler:
         if self._describe:
             self._handler.run_batch([self._describe.pop(0)])
             return
-        live = self._handler.drop_cancelled(self._live)
+        live = self._without_withdrawn(self._handler.drop_cancelled(self._live))
+        self._handler.forget_cancelled()
         self._live = []
         if live:
-            self._run(live)
-            self._live = [row for row in live if not row.done]
+            self._live = self._without_withdrawn(self._run(live))
             for row in self._live:
                 row.data = {}
                 row.processor.reset_response()
 
-    def _run(self, live: list[Row]) -> None:
+    def _without_withdrawn(self, rows: list[Row]) -> list[Row]:
+        """Return the rows without those that had to end because their sequence went back to an earlier state."""
+        withdrawn = [row.job_id for row in rows if row.done]
+        if not withdrawn:
+            return rows
+        self._handler.tell_cancelled(withdrawn)
+        return [row for row in rows if not row.done]
+
+    def _run(self, live: list[Row]) -> list[Row]:
+        """Run one step; return the rows that go on."""
         batch = self._handler.new_batch(live)
         results = batch.run()
         if results is not None:
@@ -84,7 +95,9 @@ class ContinuousHandler:
                     batch.fail(row, HandlerFailed("Prediction failed"))
                 else:
                     batch.answer(row, value, stream_next)
+        unfinished = [row for row in live if not row.done]
         batch.flush()
+        return unfinished
 
 
 def _criterion(criteria: Any, index: int, job_id: str) -> Callable[[Any], bool | None] | None:

@@ -151,13 +151,17 @@ class TorchServeHandler:
             if self._service.steps is not None:
                 answers = self._service.steps.settle(answers)
             self._connection.send_results(answers, 0.0)
-            self._tell_cancelled(dropped)
+            self.tell_cancelled(dropped)
         remaining = [row for row in rows if row.job_id not in cancelled]
-        # Nothing else waits to be read or run: what was cancelled is answered now, or was before.
-        cancelled.clear()
+        cancelled.difference_update(dropped)
         return remaining
 
-    def _tell_cancelled(self, job_ids: list[str]) -> None:
+    def forget_cancelled(self) -> None:
+        """Nothing waits to be read or run but what somebody waits for: all that was cancelled has been answered."""
+        self._connection.cancelled.clear()
+
+    def tell_cancelled(self, job_ids: list[str]) -> None:
+        """Tell the handler, if it wants to know, that rows which it had begun are over."""
         hook = self._service.on_cancel
         if hook is not None:
             try:

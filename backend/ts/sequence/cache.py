@@ -20,7 +20,7 @@ sequence's next step. Without one it is lost; the sequence's next step is refuse
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from ts.sequence.encoding import Decoder, Encoder, StateEncoding
@@ -54,7 +54,7 @@ class SequenceCache(MutableMapping[str, Any]):
         #: Whether a store holds what makes room here.
         self._stored = settings.get("store", "memory") != "memory"
         self._states: OrderedDict[str, Any] = OrderedDict()  # the least recently used first
-        self._running: frozenset[str] | None = None
+        self._running: Collection[str] = ()
         self._lost: OrderedDict[str, None] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class SequenceCache(MutableMapping[str, Any]):
         return state
 
     def __setitem__(self, sequence_id: str, state: Any) -> None:
-        if self._stored and sequence_id not in (self._running or ()):
+        if self._stored and sequence_id not in self._running:
             raise ValueError(
                 f"the state of {sequence_id!r} cannot be set now: with a store beneath the cache a state belongs to a"
                 " sequence, by the id that context.get_sequence_id returns, and changes in the steps of that sequence"
@@ -144,8 +144,8 @@ class SequenceCache(MutableMapping[str, Any]):
 
     # What the worker does, see `ts.sequence.steps`. Handlers have no use for it.
 
-    def run(self, sequence_ids: frozenset[str] | None) -> None:
-        """From now on the handler runs steps of these sequences; None: it does not run."""
+    def run(self, sequence_ids: Collection[str]) -> None:
+        """The handler runs steps of the sequences that are in there at the moment."""
         self._running = sequence_ids
 
     def put(self, sequence_id: str, state: Any) -> None:
@@ -165,7 +165,7 @@ class SequenceCache(MutableMapping[str, Any]):
         """Whether the sequence's state was dropped to make room, and nothing holds it."""
         return sequence_id in self._lost
 
-    def shrink(self, keep: frozenset[str]) -> list[str]:
+    def shrink(self, keep: Collection[str]) -> list[str]:
         """Drop the least recently used states that are too many, but none of ``keep``; return whose they were."""
         excess = len(self._states) - self._capacity
         if excess <= 0:

@@ -9,11 +9,12 @@ the server's own id of the job otherwise (which stays the same when the server s
 
 So an answer that has left was committed, and a step whose answer was lost is not applied again. A step counts as
 applied if its handler answered it, with whatever status. One that was answered with an error (the handler raised, the
-client left) was not: its sequence goes back to the state before it.
+client left) was not: its sequence goes back to what is stored. Another step of the sequence that runs at that moment
+works on a state that is no more, so it ends with an error as well, and does not count.
 
 A streamed answer is committed with its last part: until then nothing has happened. If another step of the same sequence
 is answered meanwhile, that commits what the stream has done so far, and the stream counts as applied; should it break
-off, then whoever sends it again gets the parts that there were, with the header ``ts_stream_interrupted``.
+off after that, then whoever sends it again gets the parts that there were, with the header ``ts_stream_interrupted``.
 """
 
 from __future__ import annotations
@@ -26,25 +27,26 @@ from typing import Any, Final
 from ts.context import Context
 from ts.protocol.messages import REQUEST_ID, ResultRow
 from ts.runtimes.rows import Row
-from ts.sequence.answers import Step, error_answer, kept_answer
+from ts.sequence.answers import Step, kept_answer
 from ts.sequence.cache import SequenceCache
+from ts.sequence.departures import Departures, quietly
+from ts.sequence.refusals import (
+    EXPIRED,
+    LOST,
+    MOVED,
+    NOT_STORED,
+    ROLLED_BACK,
+    RUNNING,
+    UNREADABLE,
+    Refusal,
+    error_answer,
+)
 from ts.sequence.stores.store import ENDED, IDLE, TIMEOUT, Acquired, Commit, Lease, Store, StoreError, StoreSettings
 
 logger = logging.getLogger(__name__)
 
-#: What a client is told: the status and ``ts-error-cause``, and the message.
-Refusal = tuple[tuple[int, str], str]
-EXPIRED = (410, "sequence_expired")
-LOST = (410, "sequence_lost")
-MOVED = (409, "sequence_moved")
-RUNNING = (409, "request_running")
-NOT_STORED = (503, "sequence_store")
-UNREADABLE = (500, "sequence_store")
-
 _NOTHING: Final = object()
 _SWEEP_INTERVAL = 60.0
-#: Between two writes for nothing but ends of sequences (seconds): many end at the same moment.
-_END_INTERVAL = 0.1
 
 
 class Steps:
@@ -73,56 +75,76 @@ class Steps:
         self._cache = cache
         self._store = store
         self._settings = settings
+        self._kept = settings.kept
+        self._end_header = context.header_key_sequence_end.lower()
         self._restart_expired = restart_expired
         self._max_answer = max_answer
         self._leases: dict[str, Lease] = {}
         self._live: dict[str, Step] = {}  # by job id: begun and not answered to the end
-        self._running: set[tuple[str, str]] = set()  # which these are: sequence and request ids
-        self._interrupted: dict[str, list[Step]] = {}  # by sequence: over, and in the state that others of it work on
-        self._ending: list[tuple[Lease, str]] = []
-        self._leaving: list[Lease] = []
-        self._next_end = self._next_sweep = 0.0
+        self._live_of: dict[str, list[Step]] = {}  # the same by sequence
+        self._void: list[ResultRow] = []  # what steps are to be told that had to end
+        self._ended: set[str] = set()  # sequences that are over as soon as nothing of them runs
+        self._departures = None if store is None else Departures(store)
+        self._next_sweep = 0.0
+        cache.run(self._live_of)
 
     # Before the handler
 
     def begin(self, rows: list[Row]) -> tuple[list[Row], list[ResultRow]]:
         """Return the rows that are to run, and the answers to the others."""
-        steps = [(row, self._step_of(row)) for row in rows]
-        ids = list(dict.fromkeys(step.sequence_id for _, step in steps if step is not None))
-        closed: dict[str, str] = {}
-        refusals = self._lost(ids) if self._store is None else self._take(self._store, ids, closed)
-        running: list[Row] = []
-        answers: list[ResultRow] = []
-        for row, step in steps:
-            answer = None if step is None else self._admit(row.job_id, step, refusals, closed)
-            if answer is None:
+        steps, running = [], []
+        for row in rows:
+            step = self._step_of(row)
+            if step is None:  # a request to describe the model
                 running.append(row)
             else:
+                steps.append(step)
+        refusals, closed = self._ready(steps)
+        answers: list[ResultRow] = []
+        for step in steps:
+            answer = self._admit(step, refusals, closed)
+            if answer is None:
+                running.append(step.row)
+            else:
                 answers.append(answer)
-        self._cache.run(frozenset(step.sequence_id for step in self._live.values()))
-        return running, answers
+        return running, self._with_void(answers)
 
     def _step_of(self, row: Row) -> Step | None:
         sent, context = row.processor.get_headers_by_name(), self._context
         sequence_id = sent.get(context.header_key_sequence_id)
         if not sequence_id:
-            return None  # a request to describe the model
+            return None
         starts, ends = sent.get(context.header_key_sequence_start), sent.get(context.header_key_sequence_end)
         return Step(
+            row,
             sequence_id,
             sent.get(REQUEST_ID) or row.job_id,
-            starts=starts is not None and _is_true(starts),
-            ends=ends is not None and _is_true(ends),
+            starts is not None and _is_true(starts),
+            ends is not None and _is_true(ends),
         )
 
-    def _lost(self, ids: Sequence[str]) -> dict[str, Refusal]:
-        text = "The state of sequence {!r} had to make room for others. Please start a new sequence."
-        return {each: (LOST, text.format(each)) for each in ids if self._cache.has_lost(each)}
+    def _ready(self, steps: list[Step]) -> tuple[dict[str, Refusal], dict[str, str]]:
+        """Have states and leases; return which sequences are refused, and which are over, and why."""
+        store = self._store
+        if store is None:
+            text = "The state of sequence {!r} had to make room for others. Please start a new sequence."
+            ids = [step.sequence_id for step in steps]
+            return {each: (LOST, text.format(each)) for each in ids if self._cache.has_lost(each)}, {}
+        # What others may have taken over soon is looked after as well as what is not here.
+        moment, leases = time.monotonic() + self._settings.lease / 2, self._leases
+        wanted = []
+        for step in steps:
+            lease = leases.get(step.sequence_id)
+            if lease is None or lease.fresh_until < moment or not lease.resident:
+                wanted.append(step.sequence_id)
+        closed: dict[str, str] = {}
+        return self._take(store, list(dict.fromkeys(wanted)), closed) if wanted else {}, closed
 
     def _take(self, store: Store, ids: Sequence[str], closed: dict[str, str]) -> dict[str, Refusal]:
         """Hold the leases of sequences and have their states in memory; return why some of them cannot run."""
         try:
-            self._flush_ends(store)
+            if self._departures is not None:
+                self._departures.tell()
             missing = self._missing(store, ids)
             acquired = store.acquire(missing) if missing else []
         except StoreError as error:
@@ -136,14 +158,13 @@ class Steps:
         return refusals
 
     def _missing(self, store: Store, ids: Sequence[str]) -> list[str]:
-        """Which of the sequences are not in memory as they are stored; leases that may be over soon are prolonged."""
-        moment = time.monotonic() + self._settings.lease / 2
+        """Which of the sequences are not in memory as they are stored; the leases of the others are prolonged."""
         missing, old = [], []
         for sequence_id in ids:
             lease = self._leases.get(sequence_id)
             if lease is None or not lease.resident:
                 missing.append(sequence_id)
-            elif lease.fresh_until < moment:
+            else:
                 old.append(lease)
         if old:
             fresh_until = time.monotonic() + self._settings.lease
@@ -159,7 +180,8 @@ class Steps:
         if acquired.lease is None:
             return MOVED, f"Sequence {sequence_id!r} is run by another server now. Try again a little later."
         self._leases[sequence_id] = acquired.lease
-        closed[sequence_id] = acquired.closed
+        if acquired.closed:
+            closed[sequence_id] = acquired.closed
         self._cache.drop(sequence_id)
         if acquired.state is not None:
             try:
@@ -167,96 +189,99 @@ class Steps:
             except Exception as error:  # a decoder is the handler's code
                 logger.exception("The stored state of sequence %r cannot be read", sequence_id)
                 self._let_go(sequence_id)
+                self._release(acquired.lease)
                 return UNREADABLE, f"The stored state of sequence {sequence_id!r} cannot be read: {error}"
         return None
 
-    def _admit(
-        self,
-        job_id: str,
-        step: Step,
-        refusals: dict[str, Refusal],
-        closed: dict[str, str],
-    ) -> ResultRow | None:
+    def _admit(self, step: Step, refusals: dict[str, Refusal], closed: dict[str, str]) -> ResultRow | None:
         """Let a step run, or return its answer."""
-        sequence_id = step.sequence_id
-        refused = refusals.get(sequence_id)
-        if refused is not None and not (step.starts and refused[0] is LOST):
-            return error_answer(job_id, *refused[0], refused[1])
+        sequence_id, job_id = step.sequence_id, step.row.job_id
+        if refusals:
+            refused = refusals.get(sequence_id)
+            if refused is not None and not (step.starts and refused[0] is LOST):
+                return error_answer(job_id, *refused[0], refused[1])
         if self._store is not None:
             try:
-                answer = self._earlier_answer(self._store, job_id, step)
+                answer = self._earlier_answer(self._store, step)
             except StoreError as error:
                 return error_answer(job_id, *NOT_STORED, f"The sequence store cannot be read: {error}")
             if answer is not None:
                 return answer
-            if closed.get(sequence_id) in {IDLE, TIMEOUT} and not (step.starts or self._restart_expired):
-                self._leases.pop(sequence_id)
+            if closed and closed.get(sequence_id) in {IDLE, TIMEOUT} and not (step.starts or self._restart_expired):
+                self._release(self._leases.pop(sequence_id))
                 text = f"Sequence {sequence_id!r} has expired. Please start a new sequence."
                 return error_answer(job_id, *EXPIRED, text)
         if step.starts:
             self._cache.drop(sequence_id)
         self._live[job_id] = step
-        self._running.add(step.identity)
+        others = self._live_of.get(sequence_id)
+        if others is None:
+            self._live_of[sequence_id] = [step]
+        else:
+            others.append(step)
         return None
 
-    def _earlier_answer(self, store: Store, job_id: str, step: Step) -> ResultRow | None:
+    def _earlier_answer(self, store: Store, step: Step) -> ResultRow | None:
         """Return what a step has been answered with, if it was sent before."""
-        if step.identity in self._running:
-            return error_answer(job_id, *RUNNING, f"Request {step.request_id!r} is still running. Try again later.")
+        request_id, job_id = step.request_id, step.row.job_id
+        for other in self._live_of.get(step.sequence_id, ()):
+            if other.request_id == request_id:
+                return error_answer(job_id, *RUNNING, f"Request {request_id!r} is still running. Try again later.")
         lease = self._leases[step.sequence_id]
-        if step.request_id not in lease.request_ids:
+        if request_id not in lease.request_ids:
             return None
-        answer = store.answer(lease, step.request_id)
+        answer = store.answer(lease, request_id)
         return None if answer is None else kept_answer(job_id, answer)
 
     # After the handler
 
     def settle(self, answers: list[ResultRow]) -> list[ResultRow]:
         """Commit what the steps have done that these answers end; return the answers that may leave."""
-        answered: dict[str, list[tuple[int, Step]]] = {}
+        live = self._live
+        answered: dict[str, list[Step]] = {}
         failed: list[Step] = []
         for index, answer in enumerate(answers):
-            step = self._live.get(answer[0])
+            step = live.get(answer[0])
             if step is None:
                 continue
-            if step.void and not answer[1]:
-                text = "Its sequence went back to an earlier state while the step ran, so the step does not count."
-                answers[index] = error_answer(answer[0], *MOVED, text)
-            elif answer[6] is not None:
-                failed.append(step)
-            else:
+            if answer[6] is None:
                 step.add(answer, self._max_answer)
                 if answer[1]:
                     continue
-                answered.setdefault(step.sequence_id, []).append((index, step))
-            del self._live[answer[0]]
-            self._running.discard(step.identity)
-        if self._store is None:
+                step.index = index
+                answered.setdefault(step.sequence_id, []).append(step)
+            else:
+                failed.append(step)
+            self._leave(step)
+        store = self._store
+        if store is None:
             return answers
         for step in failed:
-            self._undo(step, answered)
-        return self._commit(self._store, answers, answered) if answered else answers
+            self._refuse(answers, answered.pop(step.sequence_id, ()), *MOVED, ROLLED_BACK)
+            self._go_back(step.sequence_id)
+        if answered:
+            self._commit(store, answers, answered)
+        return self._with_void(answers)
 
-    def _undo(self, step: Step, answered: dict[str, Any]) -> None:
-        """A step has failed: forget what it did to the state, unless another one works on that already."""
-        sequence_id = step.sequence_id
-        if sequence_id in answered or any(other.sequence_id == sequence_id for other in self._live.values()):
-            self._interrupted.setdefault(sequence_id, []).append(step)
+    def _leave(self, step: Step) -> None:
+        """A step has been answered to its end."""
+        del self._live[step.row.job_id]
+        of_its_sequence = self._live_of[step.sequence_id]
+        if len(of_its_sequence) == 1:
+            del self._live_of[step.sequence_id]
         else:
-            self._let_go(sequence_id)
+            of_its_sequence.remove(step)
 
-    def _commit(
-        self, store: Store, answers: list[ResultRow], answered: dict[str, list[tuple[int, Step]]]
-    ) -> list[ResultRow]:
+    def _commit(self, store: Store, answers: list[ResultRow], answered: dict[str, list[Step]]) -> None:
         commits: list[Commit] = []
         for sequence_id, steps in list(answered.items()):
             try:
-                commits.append(self._commit_of(sequence_id, [step for _, step in steps]))
+                commits.append(self._commit_of(sequence_id, steps))
             except Exception as error:  # an encoder is the handler's code
                 logger.exception("The state of sequence %r cannot be stored", sequence_id)
                 self._refuse(answers, answered.pop(sequence_id), *UNREADABLE, f"The state cannot be stored: {error}")
         if not commits:
-            return answers
+            return
         try:
             fresh_until = time.monotonic() + self._settings.lease
             valid = store.commit(commits)
@@ -264,7 +289,7 @@ class Steps:
             logger.error("Steps cannot be committed: %s", error)
             for steps in answered.values():
                 self._refuse(answers, steps, *NOT_STORED, f"The step was not stored, so it does not count: {error}")
-            return answers
+            return
         for commit, is_valid in zip(commits, valid, strict=True):
             lease = commit.lease
             if not is_valid:
@@ -274,102 +299,101 @@ class Steps:
                 self._let_go(lease.sequence_id)
             else:
                 lease.fresh_until = fresh_until
-                self._interrupted.pop(lease.sequence_id, None)
-        return answers
 
     def _commit_of(self, sequence_id: str, steps: list[Step]) -> Commit:
         lease = self._leases[sequence_id]
         state = self._cache.peek(sequence_id, _NOTHING)
         encoded = None if state is _NOTHING else self._cache.encoding.encode(state)
-        end_header = self._context.header_key_sequence_end
-        ends = False
         kept = []
         for step in steps:
-            ends = ends or step.ends or step.response_ends(end_header)
+            if step.ends or step.response_ends(self._end_header):
+                self._ended.add(sequence_id)
             kept.append((self._slot(lease, step), step.request_id, step.encoded()))
-        if self._live or self._interrupted:  # what others of the sequence have done so far is in its state as well
-            partly = [*self._interrupted.get(sequence_id, ())]
-            partly += [each for each in self._live.values() if each.sequence_id == sequence_id]
-            kept += [(self._slot(lease, step), step.request_id, step.encoded(interrupted=True)) for step in partly]
-        return Commit(lease, None if ends else encoded, ENDED if ends else "", kept)
+        if sequence_id in self._live_of:  # what others of the sequence have done so far is in its state as well
+            others = self._live_of[sequence_id]
+            kept += [(self._slot(lease, step), step.request_id, step.encoded(interrupted=True)) for step in others]
+        elif sequence_id in self._ended:
+            return Commit(lease, None, ENDED, kept)
+        return Commit(lease, encoded, "", kept)
 
     def _slot(self, lease: Lease, step: Step) -> int:
-        if step.slot is None:
-            step.slot = lease.steps % self._settings.kept
+        slot = step.slot
+        if slot is None:
+            slot = step.slot = lease.steps % self._kept
             lease.steps += 1
             lease.request_ids.append(step.request_id)
-        return step.slot
+        return slot
 
-    def _refuse(
-        self, answers: list[ResultRow], steps: list[tuple[int, Step]], status: int, cause: str, message: str
-    ) -> None:
+    def _refuse(self, answers: list[ResultRow], steps: Iterable[Step], status: int, cause: str, message: str) -> None:
         """Answer steps with an error after all; their sequence goes back to what is stored."""
-        for index, step in steps:
-            answers[index] = error_answer(answers[index][0], status, cause, message)
+        for step in steps:
+            answers[step.index] = error_answer(step.row.job_id, status, cause, message)
             self._let_go(step.sequence_id)
 
+    def _go_back(self, sequence_id: str) -> None:
+        """A step has failed: forget what it did to the state; but what another one has ended is over all the same."""
+        if sequence_id in self._ended and self._departures is not None:
+            self._departures.ended(self._leases[sequence_id], ENDED)
+        self._let_go(sequence_id)
+
     def _let_go(self, sequence_id: str) -> None:
-        """Have nothing of a sequence in memory: its next step reads what is stored, and those that run do not count."""
-        for step in self._live.values():
-            if step.sequence_id == sequence_id:
-                step.void = True
+        """Have nothing of a sequence in memory: its next step reads what is stored, and those that run have to end."""
+        for step in self._live_of.pop(sequence_id, ()):
+            del self._live[step.row.job_id]
+            if not step.row.done:
+                step.row.done = True
+                self._void.append(error_answer(step.row.job_id, *MOVED, ROLLED_BACK))
         self._cache.drop(sequence_id)
         self._leases.pop(sequence_id, None)
-        self._interrupted.pop(sequence_id, None)
+        self._ended.discard(sequence_id)
+
+    def _with_void(self, answers: list[ResultRow]) -> list[ResultRow]:
+        if self._void:
+            answers = [*answers, *self._void]
+            self._void = []
+        return answers
 
     # In between
 
     def rest(self) -> None:
         """The answers have left: make room in memory, and now and then in the store."""
-        keep = frozenset(step.sequence_id for step in self._live.values())
-        self._cache.run(keep)
         store = self._store
         if store is None:
             return
-        for sequence_id in self._cache.shrink(keep):
+        for sequence_id in self._cache.shrink(self._live_of):
             if sequence_id in self._leases:
                 self._leases[sequence_id].resident = False
+        quietly(store.tidy)
         if time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + _SWEEP_INTERVAL
-            self._quietly(store.sweep)
+            quietly(store.sweep)
 
     def end(self, ended: Iterable[Sequence[str]]) -> None:
         """Sequences are over: pairs of id and reason."""
         for sequence_id, reason in ended:
             lease = self._leases.get(sequence_id)
             self._let_go(sequence_id)
-            if lease is not None:
-                if reason in {ENDED, IDLE, TIMEOUT}:
-                    self._ending.append((lease, reason))
-                else:  # it goes on elsewhere, or later: this worker is about to stop, and releases all at once then
-                    self._leaving.append(lease)
-        store = self._store
-        if store is not None and time.monotonic() >= self._next_end:
-            self._next_end = time.monotonic() + _END_INTERVAL
-            self._quietly(lambda: self._flush_ends(store))
+            if lease is None or self._departures is None:
+                continue
+            if reason in {ENDED, IDLE, TIMEOUT}:
+                self._departures.ended(lease, reason)
+            else:  # it goes on elsewhere, or later
+                self._departures.released([lease])
+        if self._departures is not None:
+            self._departures.tell_soon()
 
-    def _flush_ends(self, store: Store) -> None:
-        if self._ending:
-            store.end(self._ending)
-            self._ending = []
+    def _release(self, lease: Lease) -> None:
+        """Let anybody have a sequence that was taken for nothing."""
+        if self._departures is not None:
+            self._departures.released([lease])
+            self._departures.tell_soon()
 
     def close(self) -> None:
         """Let other workers and servers go on at once with what this one had."""
-        store = self._store
-        if store is None:
-            return
-        self._quietly(lambda: self._flush_ends(store))
-        held = [*self._leases.values(), *self._leaving]
-        if held:
-            self._quietly(lambda: store.release(held))
-        self._quietly(store.close)
-
-    def _quietly(self, action: Any) -> None:
-        """Do what nobody waits for, and what the store's own deadlines do otherwise."""
-        try:
-            action()
-        except StoreError as error:
-            logger.error("The sequence store: %s", error)
+        if self._store is not None and self._departures is not None:
+            self._departures.released(self._leases.values())
+            quietly(self._departures.tell)
+            quietly(self._store.close)
 
 
 def _is_true(value: Any) -> bool:

@@ -2,22 +2,25 @@
 
 What was committed survives the death of any process; with ``fsync`` also that of the machine. SQLite because it comes
 with Python, so that a model's own environment needs nothing installed, and is the best tested of embedded databases.
-LMDB commits a batch in half the time, which is hardly visible beside the handler's own work.
 
-Nobody waits in line for a file's lock: a process that finds it taken tries again soon. Waiting ends with `_LOCK_LIMIT`:
-longer than it takes a server to notice that a worker which holds the lock has been stopped, and to kill it.
+Answers wait for a commit, so a commit does little: it appends one row, all that the batch has changed, to a
+**journal**, in one statement. What the journal says goes into the tables later, many commits at once, when the answers
+have left. To whoever reads it makes no difference: every transaction but that statement begins with it (`_fold`).
+
+The same statement checks that nobody has taken over a lease. To look at each of them would cost as much as to write, so
+the file counts takeovers, which are rare, and a lease remembers at which count it was found to be the latest.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
+import msgpack
+
+from ts.sequence.stores.sqlite_file import SqliteFile
 from ts.sequence.stores.store import (
     IDLE,
     MOST_KEPT,
@@ -25,7 +28,6 @@ from ts.sequence.stores.store import (
     Acquired,
     Commit,
     Lease,
-    StoreError,
     StoreSettings,
     may_take,
 )
@@ -49,20 +51,34 @@ CREATE TABLE IF NOT EXISTS answers (
     request_id TEXT NOT NULL,
     answer BLOB NOT NULL
 );
+CREATE TABLE IF NOT EXISTS journal (
+    number INTEGER PRIMARY KEY,     -- later commits have higher ones
+    entry BLOB NOT NULL             -- in msgpack: rows for _UPDATE, rows for _KEEP
+);
+CREATE TABLE IF NOT EXISTS takeovers (count INTEGER NOT NULL);
+INSERT INTO takeovers SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM takeovers);
 """
-_VERSION = 1
+_VERSION = 2
 _SLOT = 2**40
-#: How long to try for the file's lock, and how long to pause between two tries (seconds).
-_LOCK_LIMIT = 60.0
-_PAUSES = (0.0002, 0.005)
-#: How many answers one statement writes, within SQLite's limit on values.
-_ROWS_AT_ONCE = 1000
+
+_UPDATE = (
+    "UPDATE sequences SET state = ?, closed = ?, steps = ?, lease_until = ?, expires_at = ?"
+    " WHERE number = ? AND token = ?"
+)
+_KEEP = "INSERT OR REPLACE INTO answers (key, request_id, answer) VALUES (?, ?, ?)"
+_APPEND = "INSERT INTO journal (entry) SELECT ?1 WHERE (SELECT count FROM takeovers) = ?2"
+_COUNT_TAKEOVER = "UPDATE takeovers SET count = count + 1"
+
+#: Where a row for _UPDATE has the sequence's number.
+_NUMBER = 5
 #: How much is swept with the lock in hand.
 _SWEEP_AT_ONCE = 500
-#: After so many pages the write-ahead log goes into the database: seldom, for that waits for the disk, fsync or not.
-_CHECKPOINT_PAGES = 16_000
-#: Small pages, since a commit writes a little in many places.
-_PAGE_SIZE = 1024
+#: After so many commits what they say goes from the journal into the tables.
+_MOST_JOURNALED = 64
+#: Commits of more bytes do not go through the journal: to write them twice would cost more than it spares.
+_JOURNALED_SIZE = 2**15
+#: How much is swept with the lock in hand.
+_SWEEP_AT_ONCE = 500
 
 
 class FileStore:
@@ -79,38 +95,27 @@ class FileStore:
 
     def __init__(self, settings: StoreSettings, path: str, *, fsync: bool) -> None:
         self._settings = settings
-        self._path = path
         self._marks = ",".join("?" * settings.kept)
         self._select_answers = f"SELECT key, request_id FROM answers WHERE key IN ({self._marks})"  # noqa: S608
-        try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        except OSError as error:
-            raise StoreError(f"the file {path} of the sequence store cannot be used: {error.strerror}") from error
-        # The worker's main thread alone uses it; a timeout of 0 since waiting is done here.
-        self._database = sqlite3.connect(path, timeout=0, isolation_level=None)
-        with self._errors():
-            self._until_unlocked(self._prepare, fsync)
-
-    def _prepare(self, fsync: bool) -> None:
-        database = self._database
-        database.execute(f"PRAGMA page_size = {_PAGE_SIZE}")
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
-        database.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        if version not in {0, _VERSION}:
-            raise StoreError(f"{self._path} is a sequence store of version {version}; this server reads {_VERSION}")
-        if not version:
-            database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        self._file = SqliteFile(path, _SCHEMA, _VERSION, fsync=fsync)
+        self._execute, self._executemany = self._file.execute, self._file.executemany
+        self._journaled = 0
+        self._pack = msgpack.Packer().pack
 
     def acquire(self, sequence_ids: Sequence[str]) -> list[Acquired]:
         """Take leases and read; see `Store`."""
         with self._transaction():
-            return [self._acquire(sequence_id, time.time()) for sequence_id in sequence_ids]
+            acquired = [self._acquire(sequence_id, time.time()) for sequence_id in sequence_ids]
+            leases = [each.lease for each in acquired if each.lease is not None]
+            if any(lease.token > 1 for lease in leases):
+                self._execute(_COUNT_TAKEOVER)
+            count = self._takeovers()
+        for lease in leases:
+            lease.mark = count
+        return acquired
 
     def _acquire(self, sequence_id: str, now: float) -> Acquired:
-        settings, execute = self._settings, self._database.execute
+        settings, execute = self._settings, self._execute
         found = execute(
             "SELECT number, token, owner, lease_until, expires_at, steps, closed, state FROM sequences"
             " WHERE model = ? AND id = ?",
@@ -144,7 +149,7 @@ class FileStore:
         until = time.time() + self._settings.lease
         with self._transaction():
             return [
-                self._database.execute(
+                self._execute(
                     "UPDATE sequences SET lease_until = ? WHERE number = ? AND token = ?",
                     (until, lease.key, lease.token),
                 ).rowcount
@@ -154,38 +159,45 @@ class FileStore:
 
     def commit(self, commits: Sequence[Commit]) -> list[bool]:
         """Write what sequences have become; see `Store`."""
-        now = time.time()
+        now, settings = time.time(), self._settings
+        until, abandoned_at, forgotten_at = now + settings.lease, now + settings.lifetime, now + REMEMBERED_SECONDS
+        rows = []
+        answers = []
+        marks = set()
+        for lease, state, closed, kept in commits:
+            number: Any = lease.key
+            expires_at = forgotten_at if closed else abandoned_at
+            rows.append((state, closed, lease.steps, until, expires_at, number, lease.token))
+            for slot, request_id, answer in kept:
+                answers.append((slot * _SLOT + number, request_id, answer))
+            marks.add(lease.mark)
+        entry = self._pack((rows, answers))
+        if len(marks) == 1 and len(entry) <= _JOURNALED_SIZE and self._file.write(_APPEND, (entry, *marks)):
+            self._journaled += 1
+            return [True] * len(commits)
+        return self._commit_checked(commits, rows, answers)
+
+    def _commit_checked(self, commits: Sequence[Commit], rows: list[Any], answers: list[Any]) -> list[bool]:
+        """Write to the tables, and look at each lease: some may have been taken over."""
         with self._transaction():
-            rows = [self._row(commit, now) for commit in commits]
-            valid = [True] * len(commits)
-            if self._database.executemany(_UPDATE, rows).rowcount != len(rows):
-                # Seldom: another has taken some of them. What was written to the others is written again.
-                valid = [self._database.execute(_UPDATE, row).rowcount == 1 for row in rows]
-            answers = [
-                (slot * _SLOT + commit.lease.key, request_id, answer)  # type: ignore[operator]
-                for commit, is_valid in zip(commits, valid, strict=True)
-                if is_valid
-                for slot, request_id, answer in commit.answers
-            ]
-            for first in range(0, len(answers), _ROWS_AT_ONCE):  # one statement costs half of what one per row does
-                rows_at_once = answers[first : first + _ROWS_AT_ONCE]
-                values = ",".join(["(?,?,?)"] * len(rows_at_once))
-                self._database.execute(
-                    f"INSERT OR REPLACE INTO answers VALUES {values}",  # noqa: S608 - question marks alone
-                    [value for row in rows_at_once for value in row],
-                )
+            valid = [self._execute(_UPDATE, row).rowcount == 1 for row in rows]
+            refused = {commit.lease.key for commit, is_valid in zip(commits, valid, strict=True) if not is_valid}
+            self._executemany(_KEEP, [answer for answer in answers if answer[0] % _SLOT not in refused])
+            count = self._takeovers()
+        for commit in commits:
+            if commit.lease.key not in refused:
+                commit.lease.mark = count
         return valid
 
-    def _row(self, commit: Commit, now: float) -> tuple[Any, ...]:
-        lease, settings = commit.lease, self._settings
-        expires_at = now + (REMEMBERED_SECONDS if commit.closed else settings.lifetime)
-        return (commit.state, commit.closed, lease.steps, now + settings.lease, expires_at, lease.key, lease.token)
+    def _takeovers(self) -> int:
+        count: int = self._execute("SELECT count FROM takeovers").fetchone()[0]
+        return count
 
     def answer(self, lease: Lease, request_id: str) -> bytes | None:
         """Return a kept answer; see `Store`."""
         query = f"SELECT answer FROM answers WHERE key IN ({self._marks}) AND request_id = ?"  # noqa: S608
-        with self._errors():
-            found = self._until_unlocked(self._database.execute, query, (*self._keys(lease.key), request_id)).fetchone()
+        with self._transaction():
+            found = self._execute(query, (*self._keys(lease.key), request_id)).fetchone()
         return None if found is None else found[0]
 
     def _keys(self, number: Any) -> list[int]:
@@ -196,7 +208,7 @@ class FileStore:
         """Drop states; see `Store`."""
         forgotten_at = time.time() + REMEMBERED_SECONDS
         with self._transaction():
-            self._database.executemany(
+            self._executemany(
                 "UPDATE sequences SET state = NULL, closed = ?, lease_until = 0, expires_at = ?"
                 " WHERE number = ? AND token = ?",
                 [(reason, forgotten_at, lease.key, lease.token) for lease, reason in ended],
@@ -205,7 +217,7 @@ class FileStore:
     def release(self, leases: Sequence[Lease]) -> None:
         """Let leases go; see `Store`."""
         with self._transaction():
-            self._database.executemany(
+            self._executemany(
                 "UPDATE sequences SET lease_until = 0 WHERE number = ? AND token = ?",
                 [(lease.key, lease.token) for lease in leases],
             )
@@ -213,12 +225,12 @@ class FileStore:
     def sweep(self) -> None:
         """Drop what nobody will ask for, of every model in the file; see `Store`."""
         now = time.time()
-        with self._errors():
-            abandoned = self._until_unlocked(self._overdue, "closed = '' AND lease_until < ?2", now)
-            forgotten = self._until_unlocked(self._overdue, "closed <> ''", now)
+        with self._transaction():
+            abandoned = self._overdue("closed = '' AND lease_until < ?2", now)
+            forgotten = self._overdue("closed <> ''", now)
         for numbers in _portions(abandoned):
             with self._transaction():
-                self._database.executemany(
+                self._executemany(
                     "UPDATE sequences SET state = NULL, closed = ?1, expires_at = ?2"
                     " WHERE number = ?3 AND closed = '' AND expires_at < ?4 AND lease_until < ?4",
                     [(IDLE, now + REMEMBERED_SECONDS, number, now) for number in numbers],
@@ -227,77 +239,50 @@ class FileStore:
             with self._transaction():
                 for number in numbers:
                     gone = "DELETE FROM sequences WHERE number = ? AND closed <> '' AND expires_at < ?"
-                    if self._database.execute(gone, (number, now)).rowcount:
+                    if self._execute(gone, (number, now)).rowcount:
                         every_slot = [(slot * _SLOT + number,) for slot in range(MOST_KEPT)]
-                        self._database.executemany("DELETE FROM answers WHERE key = ?", every_slot)
+                        self._executemany("DELETE FROM answers WHERE key = ?", every_slot)
+                self._execute(_COUNT_TAKEOVER)  # who still holds one of them cannot write to it any more
 
     def _overdue(self, condition: str, now: float) -> list[int]:
         query = f"SELECT number FROM sequences WHERE expires_at < ?1 AND {condition}"  # noqa: S608 - one of two constants
         arguments = (now, now) if "?2" in condition else (now,)
-        return [number for (number,) in self._database.execute(query, arguments)]
+        return [number for (number,) in self._execute(query, arguments)]
+
+    def tidy(self) -> None:
+        """Bring the tables up to date, if there is enough to do; see `Store`."""
+        if self._journaled >= _MOST_JOURNALED:
+            with self._transaction():
+                pass  # every transaction begins with that
 
     def close(self) -> None:
         """Close the file."""
-        with self._errors():
-            self._database.close()
+        self._file.close()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All or nothing of what is done inside; others wait meanwhile.
-
-        Raises:
-            StoreError: It could not be done, and nothing was.
-        """
-        with self._errors():
-            self._until_unlocked(self._database.execute, "BEGIN IMMEDIATE")
-            try:
-                yield
-                self._database.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):  # some errors have rolled back already
-                    self._database.execute("ROLLBACK")
-                raise
-
-    def _until_unlocked(self, action: Any, *arguments: Any) -> Any:
-        """Do it, again and again while another process has the file's lock."""
-        pause, longest = _PAUSES
-        end = time.monotonic() + _LOCK_LIMIT
-        while True:
-            try:
-                return action(*arguments)
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
-                    raise
-            time.sleep(pause)
-            pause = min(2 * pause, longest)
-
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
+        """All or nothing of what is done inside, on tables that are up to date; see `SqliteFile.transaction`."""
+        with self._file.transaction():
+            self._fold()
             yield
-        except sqlite3.Error as error:
-            raise StoreError(f"the sequence store {self._path} {_reason(error)}") from error
 
-
-_UPDATE = (
-    "UPDATE sequences SET state = ?, closed = ?, steps = ?, lease_until = ?, expires_at = ?"
-    " WHERE number = ? AND token = ?"
-)
+    def _fold(self) -> None:
+        """Bring the tables up to date with the journal, whoever has written it."""
+        self._journaled = 0
+        entries = self._execute("SELECT entry FROM journal ORDER BY number").fetchall()
+        if not entries:
+            return
+        rows: dict[int, Any] = {}
+        answers: dict[int, Any] = {}
+        for (entry,) in entries:  # a takeover folds first: what is here was written by those who may still write
+            changed, kept = msgpack.unpackb(entry)
+            rows.update((row[_NUMBER], row) for row in changed)
+            answers.update((answer[0], answer) for answer in kept)
+        self._executemany(_UPDATE, rows.values())
+        self._executemany(_KEEP, answers.values())
+        self._execute("DELETE FROM journal")
 
 
 def _portions(numbers: list[int]) -> Iterator[list[int]]:
     for first in range(0, len(numbers), _SWEEP_AT_ONCE):
         yield numbers[first : first + _SWEEP_AT_ONCE]
-
-
-def _reason(error: sqlite3.Error) -> str:
-    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
-        case sqlite3.SQLITE_FULL:
-            return "is full: the disk has no room left"
-        case sqlite3.SQLITE_IOERR:
-            return f"cannot be written or read ({error}); the disk may be full or a limit on file sizes reached"
-        case sqlite3.SQLITE_BUSY:
-            return f"was locked by another process for {_LOCK_LIMIT:g} seconds"
-        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
-            return f"is damaged or no sequence store: {error}"
-    return f"cannot be used: {error}"

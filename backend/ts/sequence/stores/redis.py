@@ -211,6 +211,9 @@ class RedisStore:
         """Let leases go; see `Store`."""
         self._renewed(leases, 0)
 
+    def tidy(self) -> None:
+        """Nothing to do: a commit puts nothing off."""
+
     def sweep(self) -> None:
         """Nothing to do: what is abandoned expires in Redis."""
 

@@ -58,9 +58,10 @@ class Lease:
     request_ids  those of the steps whose answers are kept, the oldest first
     resident     whether the state (or that there is none) is known in memory
     fresh_until  the moment (monotonic seconds) until which nobody else can have taken the lease over
+    mark         what a store notes about it for itself
     """
 
-    __slots__ = ("fresh_until", "key", "request_ids", "resident", "sequence_id", "steps", "token")
+    __slots__ = ("fresh_until", "key", "mark", "request_ids", "resident", "sequence_id", "steps", "token")
 
     def __init__(
         self, sequence_id: str, key: object, token: int, steps: int, request_ids: Sequence[str], settings: StoreSettings
@@ -72,6 +73,7 @@ class Lease:
         self.request_ids = deque(request_ids, settings.kept)
         self.resident = True
         self.fresh_until = time.monotonic() + settings.lease
+        self.mark = 0
 
 
 class Acquired(NamedTuple):
@@ -120,6 +122,9 @@ class Store(Protocol):
 
     def release(self, leases: Sequence[Lease]) -> None:
         """Let anybody take these sequences over at once."""
+
+    def tidy(self) -> None:
+        """The answers have left: do what a commit has put off."""
 
     def sweep(self) -> None:
         """Drop the states of abandoned sequences, and what needs to be remembered no longer."""

@@ -61,12 +61,13 @@ def test_a_handler_has_one() -> None:
 
 def test_with_a_store_states_belong_to_the_steps_that_run() -> None:
     cache = SequenceCache(context(store="file", capacity=1))
-    cache.run(frozenset({"a", "b"}))
+    running = {"a", "b"}
+    cache.run(running)
     cache["a"], cache["b"] = 1, 2
     assert len(cache) == 2  # no state of a running step makes room
     with pytest.raises(ValueError, match="the state of 'c' cannot be set now"):
         cache["c"] = 3
-    cache.run(None)
+    running.clear()
     with pytest.raises(ValueError, match="cannot be set now"):
         cache["a"] = 3
 

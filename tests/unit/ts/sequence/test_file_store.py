@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ts.sequence.stores import file
+from ts.sequence.stores import file, sqlite_file
 from ts.sequence.stores.file import FileStore
 from ts.sequence.stores.store import Commit, StoreError, StoreSettings
 
@@ -41,11 +41,11 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
 def test_a_full_disk_is_told_and_nothing_is_committed(tmp_path: Path, fsync: bool) -> None:
     store = FileStore(settings(), str(tmp_path / "s.db"), fsync=fsync)
     commit(store, "s", b"before")
-    pages = store._database.execute("PRAGMA page_count").fetchone()[0]
-    store._database.execute(f"PRAGMA max_page_count = {pages}")
+    pages = store._execute("PRAGMA page_count").fetchone()[0]
+    store._execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(StoreError, match="is full: the disk has no room left"):
         commit(store, "s", b"x" * 1_000_000)
-    store._database.execute("PRAGMA max_page_count = 1000000")
+    store._execute("PRAGMA max_page_count = 1000000")
     assert store.acquire(["s"])[0].state == b"before"
     assert commit(store, "s", b"after") == [True]
 
@@ -64,7 +64,7 @@ def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
     FileStore(settings(), str(path), fsync=False).close()
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version = 99")
-    with pytest.raises(StoreError, match="of version 99; this server reads 1"):
+    with pytest.raises(StoreError, match="of version 99; this server reads 2"):
         FileStore(settings(), str(path), fsync=False)
 
 
@@ -76,7 +76,7 @@ def test_it_waits_for_a_lock_but_not_for_ever(tmp_path: Path, monkeypatch: pytes
     threading.Timer(0.1, other.execute, ["COMMIT"]).start()
     assert commit(store, "s", b"state") == [True]
     other.execute("BEGIN IMMEDIATE")
-    monkeypatch.setattr(file, "_LOCK_LIMIT", 0.05)
+    monkeypatch.setattr(sqlite_file, "_LOCK_LIMIT", 0.05)
     with pytest.raises(StoreError, match="was locked by another process"):
         commit(store, "s", b"state")
 
@@ -93,3 +93,73 @@ def test_what_is_abandoned_is_swept_and_then_forgotten(tmp_path: Path, monkeypat
     assert store.acquire(["live"])[0].state == b"state"
     store.sweep()
     assert (count(path, "sequences"), count(path, "answers")) == (1, 1)
+
+
+def entries(path: Path) -> int:
+    return count(path, "journal")
+
+
+def test_commits_go_to_a_journal_and_many_at_once_to_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file, "_MOST_JOURNALED", 3)
+    path = tmp_path / "s.db"
+    store = FileStore(settings(lease=60.0), str(path), fsync=False)
+    (lease,) = (each.lease for each in store.acquire(["s"]))
+    assert lease is not None
+    for number in range(3):
+        store.tidy()
+        assert entries(path) == number
+        lease.steps += 1
+        assert store.commit([Commit(lease, b"%d" % number, "", [(number % 2, f"r{number}", b"answer")])]) == [True]
+    store.tidy()
+    assert entries(path) == 0
+    assert store.answer(lease, "r0") is None
+    assert store.answer(lease, "r2") == b"answer"
+
+
+def test_whoever_goes_on_reads_what_a_dead_process_left_in_the_journal(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    dead = FileStore(settings(), str(path), fsync=False)
+    commit(dead, "s", b"state")
+    assert entries(path) == 1
+    store = FileStore(settings(owner="b/1/1"), str(path), fsync=False)
+    ((lease, state, _),) = store.acquire(["s"])
+    assert (state, entries(path)) == (b"state", 0)
+    assert lease is not None and list(lease.request_ids) == ["r"]
+    assert store.answer(lease, "r") == b"answer"
+
+
+def test_a_commit_of_what_was_taken_over_is_refused_whatever_the_others_of_its_batch_are(tmp_path: Path) -> None:
+    path = str(tmp_path / "s.db")
+    stale = FileStore(settings(), path, fsync=False)
+    leases = [each.lease for each in stale.acquire(["kept", "taken"])]
+    assert None not in leases
+    other = FileStore(settings(owner="b/1/1"), path, fsync=False)
+    other.acquire(["taken"])
+    batch = [Commit(lease, b"mine", "", [(0, "r", b"answer")]) for lease in leases if lease is not None]
+    assert stale.commit(batch) == [True, False]
+    assert stale.commit(batch[1:]) == [False]
+    assert stale.commit(batch[:1]) == [True]
+    assert [each.state for each in other.acquire(["kept", "taken"])] == [b"mine", None]
+
+
+def test_a_sequence_that_was_forgotten_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "s.db")
+    monkeypatch.setattr(file, "REMEMBERED_SECONDS", 0.0)
+    store = FileStore(settings(lifetime=0.0), path, fsync=False)
+    (lease,) = (each.lease for each in store.acquire(["s"]))
+    assert lease is not None
+    for _ in range(2):  # it was abandoned, and then nothing has to be known of it any longer
+        FileStore(settings(), path, fsync=False).sweep()
+    assert store.commit([Commit(lease, b"state", "", [(0, "r", b"answer")])]) == [False]
+    assert store.acquire(["s"])[0].state is None
+
+
+def test_what_is_large_is_written_once(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    store = FileStore(settings(), str(path), fsync=False)
+    commit(store, "s", b"small")
+    commit(store, "s", large := b"x" * 100_000)
+    assert entries(path) == 0
+    assert store.acquire(["s"])[0].state == large

@@ -262,6 +262,10 @@ STREAM = """
             self.cache = SequenceCache(context)
             self.left = {}
 
+        def on_cancel(self, jobs):
+            for job in jobs:
+                del self.left[job]
+
         def handle(self, data, context):
             results = []
             for index, row in enumerate(data):
@@ -336,3 +340,52 @@ def test_a_request_that_still_runs_is_not_run_twice(durable_worker: Make) -> Non
     (refused,) = worker.peer.result_rows()
     assert (refused[2], dict(refused[4])["ts-error-cause"]) == (409, "request_running")
     assert [result[5] for result in run_out(worker)] == [b"2 "]
+
+
+def told(results: list[list[Any]]) -> list[tuple[str, int, str]]:
+    """Of each last part its job, status and cause."""
+    return [(each[0], each[2], dict(each[4]).get("ts-error-cause", "")) for each in results if not each[1]]
+
+
+def test_what_runs_beside_a_step_that_fails_does_not_count(durable_worker: Make) -> None:
+    worker = durable_worker(STREAM, continuous=True)
+    assert answered(worker, step("j0", "s", "1")) == ["1 "]
+    worker.runtime.admit([step("j1", "s", "9")])
+    worker.runtime.step()
+    worker.runtime.admit([step("j2", "s", "9")])
+    worker.runtime.step()
+    worker.connection.cancelled.add("j2")
+    worker.runtime.step()
+    assert told(worker.peer.result_rows()) == [("j2", 499, ""), ("j1", 409, "sequence_moved")]
+    assert not worker.runtime.is_busy
+    worker.runtime.admit([step("j1", "s", "2")])  # as its client was told to do
+    assert [result[5] for result in run_out(worker)] == [b"2 ", b"3 "]
+
+
+def test_what_is_answered_beside_a_step_that_fails_does_not_count(durable_worker: Make) -> None:
+    worker = durable_worker(TOTAL, continuous=True)
+    worker.runtime.admit([step("j1", "s", "1"), step("j2", "s", "unsendable"), step("j3", "other", "5")])
+    results = told(run_out(worker))
+    assert results == [("j1", 409, "sequence_moved"), ("j2", 503, ""), ("j3", 200, "")]
+    worker.runtime.admit([step("j1", "s", "2")])
+    assert [result[5] for result in run_out(worker)] == [b"2"]
+
+
+def test_a_request_that_joins_after_a_client_left_knows_nothing_of_what_that_did(durable_worker: Make) -> None:
+    worker = durable_worker(STREAM, continuous=True)
+    worker.runtime.admit([step("j1", "s", "9")])
+    worker.runtime.step()
+    worker.connection.cancelled.add("j1")
+    worker.runtime.admit([step("j2", "s", "1")])
+    worker.runtime.step()
+    results = [(each[0], each[2], each[5]) for each in worker.peer.result_rows()]
+    assert results == [("j1", 200, b"1 "), ("j1", 499, b""), ("j2", 200, b"1 ")]
+
+
+def test_a_sequence_that_ends_beside_a_stream_ends_with_that(durable_worker: Make) -> None:
+    worker = durable_worker(STREAM, continuous=True)
+    worker.runtime.admit([step("j1", "s", "3")])
+    worker.runtime.step()
+    worker.runtime.admit([step("j2", "s", "1", end=True)])
+    assert told(run_out(worker)) == [("j2", 200, ""), ("j1", 200, "")]
+    assert answered(worker, step("j3", "s", "1")) == ["1 "]

@@ -1,0 +1,29 @@
+"""Why a step of a sequence is not applied, and how its client is told."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ts.protocol.messages import ResultRow
+
+#: The header of an error that says why it happened.
+CAUSE_HEADER: Final = "ts-error-cause"
+
+#: What a client is told: the status and the cause, and the message.
+Refusal = tuple[tuple[int, str], str]
+EXPIRED: Final = (410, "sequence_expired")
+LOST: Final = (410, "sequence_lost")
+MOVED: Final = (409, "sequence_moved")
+RUNNING: Final = (409, "request_running")
+NOT_STORED: Final = (503, "sequence_store")
+UNREADABLE: Final = (500, "sequence_store")
+
+ROLLED_BACK: Final = (
+    "Another request of its sequence failed meanwhile, so the sequence went back to an earlier state and the step does"
+    " not count. Send it again."
+)
+
+
+def error_answer(job_id: str, status: int, cause: str, message: str) -> ResultRow:
+    """Return the row of a step that was not applied, and why."""
+    return job_id, False, status, "", ((CAUSE_HEADER, cause),), b"", message

@@ -1,0 +1,146 @@
+"""The SQLite database beneath the file store: how it is opened, locked, and what its errors are called.
+
+Nobody waits in line for a file's lock: a process that finds it taken tries again soon. Waiting ends with `_LOCK_LIMIT`:
+longer than it takes a server to notice that a worker which holds the lock has been stopped, and to kill it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ts.sequence.stores.store import StoreError
+
+#: How long to try for the file's lock, and how long to pause between two tries (seconds).
+_LOCK_LIMIT = 60.0
+_PAUSES = (0.0002, 0.005)
+#: After so many pages the write-ahead log goes into the database: seldom, for that waits for the disk, fsync or not.
+_CHECKPOINT_PAGES = 16_000
+#: Small pages, since a commit writes a little in many places.
+_PAGE_SIZE = 1024
+
+
+class SqliteFile:
+    """A database in write-ahead mode, for one thread; it is made if it is not there.
+
+    Args:
+        path: The file; beside it SQLite keeps two more, ``-wal`` and ``-shm``.
+        schema: Statements that make its tables.
+        version: What the file must say that it is, and is made to say.
+        fsync: Whether a commit waits until the disk has it.
+
+    Raises:
+        StoreError: The file cannot be used.
+
+    Attributes:
+        execute, executemany: SQLite's own, to be used within `transaction`.
+    """
+
+    def __init__(self, path: str, schema: str, version: int, *, fsync: bool) -> None:
+        self._path = path
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise StoreError(f"the file {path} of the sequence store cannot be used: {error.strerror}") from error
+        # A timeout of 0 since waiting is done here.
+        self._database = sqlite3.connect(path, timeout=0, isolation_level=None)
+        self.execute, self.executemany = self._database.execute, self._database.executemany
+        with self._errors():
+            self._until_unlocked(self._prepare, schema, version, fsync)
+
+    def _prepare(self, schema: str, version: int, fsync: bool) -> None:
+        execute = self.execute
+        execute(f"PRAGMA page_size = {_PAGE_SIZE}")
+        execute("PRAGMA journal_mode = WAL")
+        execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
+        execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+        (found,) = execute("PRAGMA user_version").fetchone()
+        if found not in {0, version}:
+            raise StoreError(f"{self._path} is a sequence store of version {found}; this server reads {version}")
+        if not found:
+            self._database.executescript(f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {version}; COMMIT;")
+
+    def write(self, statement: str, arguments: Sequence[Any]) -> int:
+        """Do one statement as a transaction of its own; return how many rows it has changed.
+
+        Raises:
+            StoreError: It could not be done.
+        """
+        try:
+            changed: int = self._until_unlocked(self.execute, statement, arguments).rowcount
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+        return changed
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing of what is done inside; others wait meanwhile.
+
+        Raises:
+            StoreError: It could not be done, and nothing was.
+        """
+        with self._errors():
+            self._until_unlocked(self.execute, "BEGIN IMMEDIATE")
+            try:
+                yield
+                self.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):  # some errors have rolled back already
+                    self.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._errors():
+            self._database.close()
+
+    def _until_unlocked(self, action: Any, *arguments: Any) -> Any:
+        """Do it, again and again while another process has the file's lock."""
+        try:
+            return action(*arguments)
+        except sqlite3.OperationalError as error:
+            if not _is_locked(error):
+                raise
+        pause, longest = _PAUSES
+        end = time.monotonic() + _LOCK_LIMIT
+        while True:
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
+            try:
+                return action(*arguments)
+            except sqlite3.OperationalError as error:
+                if not _is_locked(error) or time.monotonic() > end:
+                    raise
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: sqlite3.Error) -> StoreError:
+        return StoreError(f"the sequence store {self._path} {_reason(error)}")
+
+
+def _is_locked(error: sqlite3.Error) -> bool:
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _reason(error: sqlite3.Error) -> str:
+    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_FULL:
+            return "is full: the disk has no room left"
+        case sqlite3.SQLITE_IOERR:
+            return f"cannot be written or read ({error}); the disk may be full or a limit on file sizes reached"
+        case sqlite3.SQLITE_BUSY:
+            return f"was locked by another process for {_LOCK_LIMIT:g} seconds"
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            return f"is damaged or no sequence store: {error}"
+    return f"cannot be used: {error}"
