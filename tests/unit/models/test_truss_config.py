@@ -76,6 +76,26 @@ def test_a_target_below_the_slots_is_told(tmp_path: Path) -> None:
     assert "concurrencyTarget is 3" in result.config.warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "external_data: [{url: 'https://a/b', local_data_path: b}]",
+            "external_data has no effect: nothing is fetched",
+        ),
+        ("model_cache: [{repo_id: a/b}]", "model_cache has no effect"),
+        ("system_packages: [ffmpeg]", "system_packages has no effect: they are not installed"),
+        ("build_commands: [make]", "build_commands has no effect"),
+        ("weights: []", None),
+        ("trt_llm: null", None),
+    ],
+)
+def test_what_truss_would_have_built_is_told_to_be_missing(text: str, told: str | None, tmp_path: Path) -> None:
+    warnings = configured(tmp_path, f"{text}\n").config.warnings
+    assert [warning for warning in warnings if warning.startswith(told or "")] == list(warnings)
+    assert len(warnings) == (told is not None)
+
+
 def test_keys_of_the_platform_are_left_alone(tmp_path: Path) -> None:
     configured(
         tmp_path,

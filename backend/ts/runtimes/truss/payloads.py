@@ -81,7 +81,10 @@ def encode(result: Any, *, binary: bool) -> Answer:
     # The values are the model's objects, which may fail in any way.
     except Exception as error:
         form = "MessagePack" if binary else "JSON"
-        logger.exception("The model's result cannot be encoded as %s", form)
+        if isinstance(error, RecursionError):  # its traceback is as long as the stack was deep
+            logger.error("The model's result cannot be encoded as %s: it holds itself, or is nested too deeply", form)
+        else:
+            logger.exception("The model's result cannot be encoded as %s", form)
         raise Problem(
             500, SERVER_ERROR, f"The model's result cannot be encoded as {form}; the server's log says why."
         ) from error

@@ -106,6 +106,16 @@ _RULES: Final[Mapping[str, _Rule]] = {
     ),
 }
 
+#: What Truss's build does for a model and this server does not, and what its owner can do about it.
+_NOT_DONE: Final[Mapping[str, str]] = {
+    "external_data": "nothing is fetched: put the files into the Truss's data folder",
+    "weights": "nothing is fetched: load() must find them or fetch them itself",
+    "model_cache": "nothing is fetched: load() must find the weights or fetch them itself",
+    "trt_llm": "no engine is built, and the class gets no argument trt_llm",
+    "system_packages": "they are not installed: the server's host must have them",
+    "build_commands": "they are not run: the server's host must be as they would leave it",
+}
+
 
 def configure(model_dir: Path, yaml: ModelConfig) -> Configured:
     """Complete a model's configuration by what its `config.yaml` says.
@@ -193,6 +203,7 @@ def _completed(yaml: ModelConfig, values: Mapping[Any, Any], repeated: tuple[str
             f"concurrencyTarget is {yaml.concurrency_target}, so that no more than that many of the {slots} slots of"
             " runtime.predict_concurrency are ever in use"
         )
+    warnings += [f"{key} has no effect: {advice}" for key, advice in _NOT_DONE.items() if _value(values, key)]
     return replace(yaml, **given, warnings=tuple(warnings))
 
 

@@ -114,7 +114,7 @@ def test_results_that_cannot_be_told(value: Any, binary: bool) -> None:
     assert "object" not in problem.value.error
 
 
-def test_a_result_that_holds_itself_or_is_too_deep() -> None:
+def test_a_result_that_holds_itself_or_is_too_deep(caplog: pytest.LogCaptureFixture) -> None:
     endless: list[Any] = []
     endless.append(endless)
     deep: Any = None
@@ -123,6 +123,8 @@ def test_a_result_that_holds_itself_or_is_too_deep() -> None:
     for value in (endless, deep):
         with pytest.raises(Problem):
             encode(value, binary=False)
+    assert "it holds itself, or is nested too deeply" in caplog.text
+    assert len(caplog.text.splitlines()) == 2  # and no traceback of thousands of lines
 
 
 VALUES = [
