@@ -190,7 +190,11 @@ class Settings:
     number_of_gpu: int | None = _setting(kinds.integer(0), None, "upper bound on the GPUs used", default_text="all")
     default_startup_timeout: int = _setting(kinds.integer(1), 120, "seconds that a model may take to load")
     default_response_timeout: int = _setting(kinds.integer(1), 120, "seconds that an inference may take")
-    unregister_model_timeout: int = _setting(kinds.integer(1), 120, "seconds that stopping a worker may take")
+    unregister_model_timeout: int = _setting(
+        kinds.integer(1),
+        120,
+        "seconds that stopping a worker may take, and that accepted requests have when the repository unloads their model",
+    )
     worker_heartbeat_timeout: int = _setting(
         kinds.integer(1), 30, "seconds without a sign of life after which a loaded worker is killed and replaced"
     )

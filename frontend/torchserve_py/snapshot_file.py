@@ -38,7 +38,8 @@ class SavedModel:
     """One model version of a snapshot; what is None is settled by the model's own configuration.
 
     `location` is the archive or folder in the model store, or a folder by its absolute path. `max_batch_delay` is in
-    milliseconds, timeouts are in seconds. `handler` is that of the registration, if it named one.
+    milliseconds, timeouts are in seconds. `handler` is that of the registration, if it named one. `chosen`: it is the
+    default version because somebody has said so.
     """
 
     name: str
@@ -54,6 +55,7 @@ class SavedModel:
     runtime: str | None = None
     parallel_level: int = 0
     handler: str | None = None
+    chosen: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """The model as it stands in `model_snapshot`."""
@@ -64,6 +66,8 @@ class SavedModel:
             values["parallelLevel"] = self.parallel_level
         if self.handler:
             values["handler"] = self.handler
+        if self.chosen:
+            values["defaultVersionChosen"] = True
         return {key: value for key, value in values.items() if value is not None}
 
 
@@ -180,5 +184,6 @@ def _saved_model(name: str, version: str, values: Mapping[str, Any]) -> SavedMod
         default=values.get("defaultVersion") is True,
         runtime=values.get("runtimeType") or None,
         handler=values.get("handler") or None,
+        chosen=values.get("defaultVersionChosen") is True,
         **numbers,
     )

@@ -60,6 +60,7 @@ models = st.builds(
     startup_timeout=numbers,
     runtime=st.none() | st.sampled_from(["python", "python3"]),
     handler=st.none() | texts,
+    chosen=st.booleans(),
 )
 snapshots = st.builds(
     Snapshot,

@@ -89,14 +89,23 @@ class ManagementCalls:
             return Done(206, _PARTIAL)
         return Done(200, f"{registered} {result.workers_wanted} initial workers")
 
-    async def load(self, request: RegisterRequest, *, is_default: bool) -> Model:
-        """Serve a model, or serve it anew; return when it has its workers.
+    async def load(self, request: RegisterRequest, *, is_default: bool, is_chosen: bool = False) -> Model:
+        """Serve a model, or serve it anew; return when it has its workers. See `ModelRegistry.load`.
 
         Raises:
             ModelApiDisabledError: The model API is off.
         """
         self.check_model_api()
-        return await self._complete(self._registry.load(request, is_default=is_default))
+        return await self._complete(self._registry.load(request, is_default=is_default, is_chosen=is_chosen))
+
+    async def unload(self, name: str, version: str | None = None) -> None:
+        """Stop serving a version of a model (all of them when None) once it has answered what it has accepted.
+
+        Raises:
+            ModelApiDisabledError: The model API is off.
+        """
+        self.check_model_api()
+        await self._complete(self._registry.unload(name, version))
 
     async def scale(
         self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool

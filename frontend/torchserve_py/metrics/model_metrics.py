@@ -161,7 +161,7 @@ class ModelMetrics:
     def observe_handler(self, seconds: float, round_trip: float, rows: Sequence[Sequence[Any]] = ()) -> None:
         """A call of the handler took that long, and its batch that long from the frontend's view, and gave `rows`."""
         self.handler_seconds.observe(seconds)
-        self.outcomes.executed(len(rows), seconds)
+        self.outcomes.executed(rows, seconds)
         self._record_prediction(seconds * 1e3, rows)
         self.worker_thread_time.value = (round_trip - seconds) * 1e3
 

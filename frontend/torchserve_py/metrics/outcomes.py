@@ -5,6 +5,13 @@ Plain numbers, added to on the hot path: one event loop is their only writer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Final
+
+#: Where these are in a result row, see `ts.protocol.messages.ResultRow`.
+_MORE: Final = 1
+_ERROR: Final = 6
+
 
 class Outcomes:
     """Sums since the model was registered; times are seconds.
@@ -16,7 +23,7 @@ class Outcomes:
         failed: Jobs that were refused, failed, or were given up by their client.
         failed_seconds: What they took.
         last_at: When the last one ended (monotonic), 0 if none has.
-        executions: By how many rows the handler gave answers for at once: how often, and what it took.
+        executions: By how many jobs the handler answered at once without an error: how often, and what it took.
     """
 
     __slots__ = (
@@ -51,7 +58,9 @@ class Outcomes:
         self.failed_seconds += now - submitted_at
         self.last_at = now
 
-    def executed(self, rows: int, seconds: float) -> None:
-        """The handler has run for that long and given answers for so many rows."""
-        count, total = self.executions.get(rows, (0, 0.0))
-        self.executions[rows] = count + 1, total + seconds
+    def executed(self, rows: Sequence[Sequence[Any]], seconds: float) -> None:
+        """The handler has run for that long and given these rows; errors, and parts but the last, do not count."""
+        answered = [row[_MORE] or row[_ERROR] is not None for row in rows].count(False)
+        if answered:
+            count, total = self.executions.get(answered, (0, 0.0))
+            self.executions[answered] = count + 1, total + seconds

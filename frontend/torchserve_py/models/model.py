@@ -259,6 +259,11 @@ class Model:
         """Whether it has its minimum of workers."""
         return self.pool.ready_count >= self.pool.min_workers
 
+    async def finish(self, limit: float) -> None:
+        """Refuse what is new, and wait for what was accepted, at most ``limit`` seconds; open sequences are not waited
+        for, since nobody can go on with them."""
+        await self.dispatcher.finish(Cause.unregistered, limit)
+
     async def end(self, cause: Cause, limit: float) -> bool:
         """Answer every job with ``cause``, end every sequence, and stop the workers within ``limit`` seconds.
 

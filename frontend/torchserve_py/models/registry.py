@@ -17,7 +17,6 @@ from torchserve_py.models.errors import (
     DefaultVersionNotFound,
     ModelError,
     ModelNotFound,
-    ModelVersionNotFound,
     ShuttingDown,
     UnregisterTimeout,
     VersionConflict,
@@ -26,7 +25,9 @@ from torchserve_py.models.errors import (
 from torchserve_py.models.model import Model, Usage
 from torchserve_py.models.results import RegisterResult, ScaleResult
 from torchserve_py.models.saved import saved_model
+from torchserve_py.models.served import ServedModels
 from torchserve_py.models.startup import StartupModel, startup_models
+from torchserve_py.models.versions import Versions
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.settings import Settings
 from torchserve_py.snapshot_file import SavedModel
@@ -42,16 +43,8 @@ T = TypeVar("T")
 _CLOSE_LIMIT = 5.0
 
 
-class _Versions:
-    """The versions of one model name, and which of them serves requests that name none."""
-
-    def __init__(self, first: Model) -> None:
-        self.models = {first.version: first}
-        self.default = first
-
-
-class ModelRegistry:
-    """All registered models."""
+class ModelRegistry(ServedModels):
+    """All registered models, and how they come and go."""
 
     def __init__(
         self,
@@ -60,66 +53,17 @@ class ModelRegistry:
         metrics: ServerMetrics,
         confinement: Confinement = Confinement(),  # noqa: B008 - it is frozen
     ) -> None:
+        super().__init__()
         self._settings = settings
         self._metrics = metrics
-        self._names: dict[str, _Versions] = {}
         self._changes: set[asyncio.Task[Any]] = set()
         self._preparations: set[asyncio.Task[Plan]] = set()
         self._closing = False
-        #: The start-up models that could not be registered and have not been since.
-        self.not_loaded: list[ModelSpec] = []
         #: Called after each change of what is served, and of how many workers serve it.
         self.on_change: Callable[[], None] = lambda: None
         #: What describe shows of workers and GPUs; who collects the system metrics keeps it fresh.
         self.usage = Usage()
         self._assembly = Assembly(settings, listener, metrics, self.usage, confinement)
-
-    # Looking up.
-
-    def get(self, name: str, version: str | None = None) -> Model:
-        """Return a version of a model, the default one when ``version`` is None.
-
-        Raises:
-            ModelNotFound: No such name.
-            ModelVersionNotFound: No such version of it.
-        """
-        versions = self._names.get(name)
-        if versions is None:
-            raise ModelNotFound(name)
-        if version is None:
-            return versions.default
-        model = versions.models.get(version)
-        if model is None:
-            raise ModelVersionNotFound(name, version)
-        return model
-
-    def models(self) -> list[tuple[str, Model]]:
-        """Return every name with its default version, sorted by name."""
-        return [(name, versions.default) for name, versions in sorted(self._names.items())]
-
-    def versions(self, name: str) -> list[Model]:
-        """Return all versions of a model, in the order of registration.
-
-        Raises:
-            ModelNotFound: No such name.
-        """
-        if name not in self._names:
-            raise ModelNotFound(name)
-        return list(self._names[name].models.values())
-
-    # Health.
-
-    def healthy(self) -> bool:
-        """Whether the default version of every model has enough workers that are up or on their way (TorchServe)."""
-        return all(model.pool.healthy for _, model in self.models())
-
-    def startup_ready(self) -> bool:
-        """Whether every start-up model is registered and has its minimum of workers."""
-        return not self.not_loaded and all(model.is_ready for model in self._all() if model.loaded_at_startup)
-
-    def worker_pids(self) -> list[int]:
-        """Return the process ids of all workers."""
-        return [worker.pid for model in self._all() for worker in model.pool.supervisors if worker.pid > 0]
 
     # Changing.
 
@@ -142,11 +86,7 @@ class ModelRegistry:
 
         Nodes of workflows are left out, as in TorchServe: without their workflow nobody would use them.
         """
-        return [
-            saved_model(model, is_default=model is self._names[model.name].default)
-            for model in self._all()
-            if not model.in_workflow
-        ]
+        return [saved_model(model, self._names[model.name]) for model in self._all() if not model.in_workflow]
 
     async def register(self, request: RegisterRequest) -> RegisterResult:
         """Register a model and start its workers; wait for them when the request is synchronous.
@@ -176,10 +116,15 @@ class ModelRegistry:
         self.on_change()
         return RegisterResult(model.name, model.version, model.pool.ready_count, wanted, pending=False)
 
-    async def load(self, request: RegisterRequest, *, is_default: bool) -> Model:
+    async def load(self, request: RegisterRequest, *, is_default: bool, is_chosen: bool = False) -> Model:
         """Serve a model with at least one worker, and return it once all of its workers are ready.
 
         Where its name and version are served already, the old one goes on until then, and finishes what it has.
+
+        Args:
+            request: What to serve.
+            is_default: Whether it is the default version of its name.
+            is_chosen: Whether somebody has said that it is to be that.
 
         Raises:
             ArchiveError: The archive could not be fetched or read.
@@ -187,7 +132,7 @@ class ModelRegistry:
                 shutting down.
         """
         model = self._assembly.build(await self._prepare(request, at_startup=False))
-        await asyncio.shield(self._start(self._take_over(model, is_default=is_default)))
+        await asyncio.shield(self._start(self._take_over(model, is_default=is_default, is_chosen=is_chosen)))
         return model
 
     async def scale(
@@ -226,7 +171,7 @@ class ModelRegistry:
             raise ModelNotFound(name)
         if version not in versions.models:
             raise DefaultVersionNotFound(name, version)
-        versions.default = versions.models[version]
+        versions.choose(versions.models[version])
         self.on_change()
 
     async def unregister(self, name: str, version: str | None = None) -> None:
@@ -242,6 +187,25 @@ class ModelRegistry:
         if self._names[name].default is model and len(self._names[name].models) > 1:
             raise DefaultVersionInUse(name)
         if not await asyncio.shield(self._start(self._remove(model))):
+            raise UnregisterTimeout(name)
+
+    async def unload(self, name: str, version: str | None = None) -> None:
+        """Stop serving a version of a model (all of them when None), and remove its files.
+
+        It is gone at once for all that comes. What was accepted is finished first, in ``unregister_model_timeout``
+        seconds at most.
+
+        Raises:
+            ModelNotFound: No such name.
+            ModelVersionNotFound: No such version of it.
+            UnregisterTimeout: A worker could not be stopped in time; the model is unloaded all the same.
+        """
+        models = self.versions(name) if version is None else [self.get(name, version)]
+        limit = self._settings.unregister_model_timeout
+        gone = await asyncio.gather(
+            *(asyncio.shield(self._start(self._remove(model, finishes_in=limit))) for model in models)
+        )
+        if not all(gone):
             raise UnregisterTimeout(name)
 
     async def drain(self, limit: float) -> bool:
@@ -267,9 +231,6 @@ class ModelRegistry:
             model.files.remove()
 
     # How.
-
-    def _all(self) -> Sequence[Model]:
-        return [model for versions in self._names.values() for model in versions.models.values()]
 
     async def _prepare(self, request: RegisterRequest, *, at_startup: bool) -> Plan:
         """Prepare a registration, unless the server closes meanwhile."""
@@ -300,13 +261,13 @@ class ModelRegistry:
             raise VersionConflict(plan.name, plan.version)
         model = self._assembly.build(plan)
         if versions is None:
-            self._names[model.name] = _Versions(model)
+            self._names[model.name] = Versions(model)
         else:
             versions.models[model.version] = model
         logger.info("Model %s version %s is registered", model.name, model.version)
         return model
 
-    async def _take_over(self, model: Model, *, is_default: bool) -> None:
+    async def _take_over(self, model: Model, *, is_default: bool, is_chosen: bool) -> None:
         """Start the workers of a model that is not served yet, and serve it in place of what has its version."""
         limit = self._settings.unregister_model_timeout
         try:
@@ -315,26 +276,31 @@ class ModelRegistry:
             await model.end(Cause.unregistered, limit)
             await asyncio.to_thread(model.files.remove)
             raise WorkersFailed(model.name, model.version, failure.status) from failure
-        versions = self._names.setdefault(model.name, _Versions(model))
+        versions = self._names.setdefault(model.name, Versions(model))
         old = versions.models.get(model.version)
         versions.models[model.version] = model
         if is_default or versions.default is old:
             versions.default = model
+        versions.is_chosen |= is_chosen
         self.on_change()
         if old is not None and old is not model:
-            await old.dispatcher.drain(limit)
+            await old.finish(limit)
             await old.end(Cause.unregistered, limit)
             await asyncio.to_thread(old.files.remove)
 
-    async def _remove(self, model: Model) -> bool:
-        """Take a model out of service for good; return whether its workers are gone."""
+    async def _remove(self, model: Model, *, finishes_in: float = 0.0) -> bool:
+        """Take a model out of service for good; return whether its workers are gone.
+
+        ``finishes_in`` are the seconds that what was accepted has to be answered.
+        """
         versions = self._names[model.name]
-        del versions.models[model.version]
-        if not versions.models:
+        if len(versions.models) == 1:
             del self._names[model.name]
-        elif versions.default is model:  # its workers did not start, and there is a second version by now
-            versions.default = next(iter(versions.models.values()))
+        else:
+            versions.remove(model)
         self.on_change()
+        if finishes_in:
+            await model.finish(finishes_in)
         gone = await model.end(Cause.unregistered, self._settings.unregister_model_timeout)
         await asyncio.to_thread(model.files.remove, downloaded=True)  # they may be many and large
         again = self._names.get(model.name)
@@ -361,8 +327,9 @@ class ModelRegistry:
         except VersionConflict as error:
             logger.warning("Model %s is not loaded: %s", wanted.spec, error)
             return
-        if wanted.default:
-            self._names[model.name].default = model
+        versions = self._names[model.name]
+        if wanted.default and (wanted.chosen or versions.default is not model):
+            versions.choose(model)
         self._start(_unattended(model.pool.scale(model.config.min_workers, model.config.max_workers)))
 
     def _start(self, change: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from torchserve_py.models.model import Model
+from torchserve_py.models.versions import Versions
 from torchserve_py.snapshot_file import SavedModel
 
 
-def saved_model(model: Model, *, is_default: bool) -> SavedModel:
-    """What a snapshot has of a model; its location is what it was registered with."""
+def saved_model(model: Model, versions: Versions) -> SavedModel:
+    """What a snapshot has of a model, one of these versions; its location is what it was registered with."""
     config = model.config
+    is_default = model is versions.default
     return SavedModel(
         name=model.name,
         version=model.version,
         location=model.url,
         default=is_default,
+        chosen=is_default and versions.is_chosen,
         min_workers=model.min_workers,
         max_workers=model.max_workers,
         batch_size=config.batch_size,

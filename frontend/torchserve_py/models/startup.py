@@ -13,11 +13,15 @@ from torchserve_py.snapshot_file import SavedModel
 
 @dataclass(frozen=True)
 class StartupModel:
-    """One of them; `spec` is how it would stand in a list of models. `default`: it serves requests without version."""
+    """One of them; `spec` is how it would stand in a list of models.
+
+    `default`: it serves requests without version. `chosen`: somebody has said so.
+    """
 
     spec: ModelSpec
     request: RegisterRequest
     default: bool = False
+    chosen: bool = False
 
 
 def startup_models(settings: Settings) -> list[StartupModel]:
@@ -48,4 +52,4 @@ def restored(saved: SavedModel) -> StartupModel:
         response_timeout=saved.response_timeout,
         startup_timeout=saved.startup_timeout,
     )
-    return StartupModel(ModelSpec(saved.name, saved.location), request, saved.default)
+    return StartupModel(ModelSpec(saved.name, saved.location), request, saved.default, saved.chosen)

@@ -46,7 +46,7 @@ class Scheduler:
         self._ledger = Ledger()
         self._workers: dict[str, Worker] = {}
         self._wanted_workers = 0
-        self._draining = False
+        self._draining: Cause | None = None
         self._closed: Cause | None = None
         self._durable = policy.sequences is not None and policy.sequences.durable
         self._alone = Fifo(self._ledger, policy.queue_size)
@@ -167,14 +167,17 @@ class Scheduler:
         self._source.end_sequence(sequence_id, reason, now)
         return self._conclude(now)
 
-    def drain(self, now: float) -> Effects:
-        """Refuse new jobs as draining, but for those of open sequences that nobody else can continue."""
+    def drain(self, now: float, cause: Cause = Cause.draining) -> Effects:
+        """Refuse new jobs with `cause`, but for those of open sequences that nobody else can continue."""
         self._catch_up(now)
-        self._draining = True
+        self._draining = cause
         return self._conclude(now)
 
-    def close(self, cause: Cause, now: float) -> Effects:
-        """Finish every job and end every sequence now; refuse every later job with the same cause."""
+    def close(self, cause: Cause, now: float, most: int | None = None) -> Effects:
+        """Finish every job and end every sequence now; refuse every later job with the same cause.
+
+        With `most`, no more of the sequences that have no job are ended at a time; call again until none is open.
+        """
         self._catch_up(now)
         if self._closed is None:
             self._closed = cause
@@ -182,10 +185,11 @@ class Scheduler:
             for job in list(self._ledger.jobs.values()):
                 self._ledger.leave(job, cause)
             self._alone.close(EndReason.drained, now)
-            self._source.close(EndReason.unregistered if cause is Cause.unregistered else EndReason.drained, now)
+            self._source.close(self._end_reason, now)
             for worker in list(self._workers.values()):
                 worker.in_flight.clear()
                 self._place_freed(worker)
+        self._source.end_idle(self._end_reason, now, most)
         return self._conclude(now)
 
     # What can be read
@@ -208,6 +212,11 @@ class Scheduler:
     def knows_sequence(self, sequence_id: str, now: float) -> bool:
         """Whether the sequence is open, or remembered as one whose next job must hear that its state is gone."""
         return isinstance(self._source, Sequences) and self._source.knows(sequence_id, now)
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether there is a job that waits or is in flight."""
+        return bool(self._ledger.jobs)
 
     @property
     def is_idle(self) -> bool:
@@ -307,7 +316,7 @@ class Scheduler:
         if job.expires_at is not None and job.expires_at <= now:
             return Cause.client_timeout
         if self._draining and (self._durable or not self._source_of(job).continues(job)):
-            return Cause.draining
+            return self._draining
         if not self._wanted_workers and not self._any_worker():
             return Cause.no_worker
         return self._source_of(job).admit(job, now)
@@ -324,6 +333,11 @@ class Scheduler:
         was silent about for too long would be so with the next one."""
         unseen = job.state is RUNNING and not job.alone
         return self._durable and unseen and job.sends < MOST_SENDS and cause is not Cause.response_timeout
+
+    @property
+    def _end_reason(self) -> EndReason:
+        """Why sequences end once everything is closed."""
+        return EndReason.unregistered if self._closed is Cause.unregistered else EndReason.drained
 
     def _any_worker(self) -> bool:
         return any(not worker.retiring for worker in self._workers.values())

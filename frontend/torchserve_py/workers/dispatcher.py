@@ -63,6 +63,7 @@ class Dispatcher:
         self._workers: dict[str, Worker] = {}
         self._released: dict[str, asyncio.Future[None]] = {}
         self._idle: asyncio.Future[None] | None = None
+        self._is_idle: Callable[[], bool] = lambda: self._scheduler.is_idle
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         metrics.observe_state(
@@ -221,10 +222,20 @@ class Dispatcher:
         """Refuse what is new and wait for the rest, at most ``limit`` seconds; return whether nothing is left."""
         now = time.monotonic()
         self._perform(self._scheduler.drain(now), now)
-        if not self._scheduler.is_idle:
+        return await self._wait_until_idle(limit)
+
+    async def finish(self, cause: Cause, limit: float) -> None:
+        """Refuse what is new with ``cause`` and wait until every job has ended, at most ``limit`` seconds."""
+        now = time.monotonic()
+        self._perform(self._scheduler.drain(now, cause), now)
+        self._is_idle = lambda: not self._scheduler.has_jobs
+        await self._wait_until_idle(limit)
+
+    async def _wait_until_idle(self, limit: float) -> bool:
+        if not self._is_idle():
             self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._idle], timeout=limit)
-        return self._scheduler.is_idle
+        return self._is_idle()
 
     def close(self, cause: Cause) -> None:
         """End every job with ``cause`` and every sequence; refuse what comes after."""
@@ -393,7 +404,7 @@ class Dispatcher:
         self._perform(self._scheduler.tick(now), now)
 
     def _settle_idle(self) -> None:
-        if self._idle is not None and not self._idle.done() and self._scheduler.is_idle:
+        if self._idle is not None and not self._idle.done() and self._is_idle():
             self._idle.set_result(None)
 
 

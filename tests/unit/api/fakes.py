@@ -236,7 +236,10 @@ class FakeModel:
 
 @dataclass
 class FakeRegistry:
-    """Models by name and version; the first version of a name is its default. Changes are recorded, not made."""
+    """Models by name and version; the first version of a name is its default, the last one its latest.
+
+    Changes are recorded, not made.
+    """
 
     registered: list[FakeModel] = field(default_factory=lambda: [FakeModel()])
     register_result: RegisterResult = field(default_factory=lambda: RegisterResult("noop", "1.0", 1, 1, pending=False))
@@ -262,6 +265,9 @@ class FakeRegistry:
                 return model
         raise ModelVersionNotFound(name, version or "")
 
+    def get_latest(self, name: str, version: str | None = None) -> FakeModel:
+        return self.versions(name)[-1] if version is None else self.get(name, version)
+
     def versions(self, name: str) -> list[FakeModel]:
         found = [model for model in self.registered if model.name == name]
         if not found:
@@ -282,8 +288,8 @@ class FakeRegistry:
         await self._change(request)
         return self.register_result
 
-    async def load(self, request: RegisterRequest, *, is_default: bool) -> FakeModel:
-        await self._change((request.url, request.model_name, is_default))
+    async def load(self, request: RegisterRequest, *, is_default: bool, is_chosen: bool) -> FakeModel:
+        await self._change((request.url, request.model_name, is_default, is_chosen))
         return FakeModel(request.model_name or "loaded")
 
     def saved_models(self) -> list[SavedModel]:
@@ -301,6 +307,11 @@ class FakeRegistry:
         if version is None and len(self.versions(name)) > 1:
             raise DefaultVersionInUse(name)
         await self._change((name, version))
+
+    async def unload(self, name: str, version: str | None = None) -> None:
+        models = self.versions(name) if version is None else [self.get(name, version)]
+        await self._change(("unload", name, version))
+        self.registered = [model for model in self.registered if model not in models]
 
     def set_default(self, name: str, version: str) -> None:
         if version not in [model.version for model in self.versions(name)]:

@@ -208,7 +208,7 @@ def test_a_model_that_comes_back_starts_from_nothing(logged: Logged) -> None:
 def test_every_value_of_a_handler_is_a_line(logged: Logged) -> None:
     metrics = ServerMetrics(HOST, MetricsPlan(mode="log"))
     model = metrics.model("noop", "1.0")
-    model.observe_handler(0.0025, 1, [["a", False], ["b", False]])
+    model.observe_handler(0.0025, 1, [[job_id, False, 200, "", [], b"", None] for job_id in "ab"])
     metrics.record_model_metrics(
         "noop", [tokens(2, ids="a"), tokens(2, ids="b"), tokens(-1), ["Wait", "Seconds", "histogram", 0.5, [], ""]]
     )
@@ -250,7 +250,7 @@ def test_legacy_shows_three_counters_and_logs_the_rest(logged: Logged) -> None:
 def test_the_mode_prometheus_logs_nothing(logged: Logged) -> None:
     metrics = ServerMetrics(HOST, MetricsPlan(mode="prometheus"))
     metrics.requests_2xx.inc()
-    metrics.model("noop", "1.0").observe_handler(1, 1, [["a"]])
+    metrics.model("noop", "1.0").observe_handler(1, 1, [["a", False, 200, "", [], b"", None]])
     assert logged(metrics, "TS_METRICS") == logged(metrics, "MODEL_METRICS") == []
 
 

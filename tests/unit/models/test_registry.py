@@ -337,7 +337,7 @@ async def test_a_snapshot_says_which_models_are_registered_and_how(make_registry
         runtime="python",
         handler="handler.py",
     )
-    second = replace(first, version="2.0", location="2.0", default=True, min_workers=1)
+    second = replace(first, version="2.0", location="2.0", default=True, chosen=True, min_workers=1)
     snapshot = Snapshot("", 0, (first, second), (ModelSpec("again", "again"),))
     write_model(store / "again")
     registry = make_registry(model_snapshot=snapshot, load_models=tuple(parse_model_specs("other")))

@@ -357,6 +357,28 @@ async def test_draining_has_a_limit() -> None:
     assert await shell.dispatcher.drain(0.01) is False
 
 
+async def test_finishing_waits_for_what_was_accepted_and_not_for_open_sequences() -> None:
+    shell = Shell(stateful())
+    running, waiting = (shell.submit(each, sequence_id="a") for each in "12")
+    finished = asyncio.create_task(shell.dispatcher.finish(Cause.unregistered, 60))
+    await asyncio.sleep(0)
+    assert await cause_of(shell.submit("3", sequence_id="b")) is Cause.unregistered
+    shell.answer(shell.workers[0], running)
+    assert (await running.next()).body == b"ok"
+    assert not finished.done()
+    shell.answer(shell.workers[0], waiting)
+    await asyncio.wait_for(finished, 60)
+    assert (await waiting.next()).body == b"ok"
+
+
+async def test_finishing_has_a_limit() -> None:
+    shell = Shell(stateless())
+    parts = shell.submit("1")
+    await shell.dispatcher.finish(Cause.unregistered, 0.01)
+    shell.dispatcher.close(Cause.unregistered)
+    assert await cause_of(parts) is Cause.unregistered
+
+
 async def test_draining_an_idle_dispatcher_takes_no_time() -> None:
     assert await Shell(stateless()).dispatcher.drain(60) is True
 

@@ -36,6 +36,5 @@ def _tensor(tensor: types.MetadataTensor) -> dict[str, Any]:
 
 
 def _have_rows(declared: dict[str, Any]) -> bool:
-    """Return whether every tensor has a first dimension of any size: that is what the protocol calls a batch."""
-    tensors = [*declared["inputs"], *declared["outputs"]]
-    return bool(tensors) and all(tensor["shape"][:1] == [-1] for tensor in tensors)
+    """Return whether all declared tensors have a first dimension of any size, which the protocol calls a batch."""
+    return all(tensor["shape"][:1] == [-1] for tensor in (*declared["inputs"], *declared["outputs"]))

@@ -91,7 +91,7 @@ class OpenInferenceService:
 
     async def model_ready(self, request: messages.ModelReadyRequest, context: Context) -> messages.ModelReadyResponse:
         """Whether a model answers, with its minimum of workers, and says that it is well."""
-        model = self._registry.get(request.name, request.version or None)
+        model = self._registry.get_latest(request.name, request.version or None)
         return messages.ModelReadyResponse(ready=await descriptions.model_ready(model))
 
     async def server_metadata(self, request: Any, context: Context) -> messages.ServerMetadataResponse:
@@ -109,7 +109,7 @@ class OpenInferenceService:
         self, request: messages.ModelConfigRequest, context: Context
     ) -> messages.ModelConfigResponse:
         """How a model is served."""
-        model = self._registry.get(request.name, request.version or None)
+        model = self._registry.get_latest(request.name, request.version or None)
         return answers.model_config(descriptions.model_config(model))
 
     async def model_statistics(

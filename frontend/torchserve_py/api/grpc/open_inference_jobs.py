@@ -36,7 +36,7 @@ class OpenInferenceJobs:
             ModelNotFound: No such model.
             ModelVersionNotFound: No such version of it.
         """
-        return self._registry.get(request.head.model_name, request.version)
+        return self._registry.get_latest(request.head.model_name, request.version)
 
     def submit(self, model: Model, request: OpenRequest, metadata: Any, *, more_input: bool = False) -> Submitted:
         """Make a job of a request; a refusal by the scheduler is raised by the first `Submitted.next`.

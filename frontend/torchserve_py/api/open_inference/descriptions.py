@@ -52,7 +52,7 @@ def model_metadata(registry: ModelRegistry, name: str, version: str | None) -> d
         ModelNotFound: No such model.
         ModelVersionNotFound: No such version of it.
     """
-    model = registry.get(name, version)
+    model = registry.get_latest(name, version)
     versions = [version] if version is not None else [each.version for each in registry.versions(name)]
     declared = model.declared
     metadata: dict[str, Any] = {
@@ -97,7 +97,7 @@ def model_config(model: Model) -> dict[str, Any]:
                 "max_queue_delay_microseconds": config.max_batch_delay_ms * 1000,
             },
         }
-    elif max_batch_size:
+    elif max_batch_size or (config.batch_size > 1 and not config.continuous):
         delay = declared.get("max_batch_time", config.max_batch_delay_ms / 1000)
         description["dynamic_batching"] = {"max_queue_delay_microseconds": int(delay * 1_000_000)}
     if declared.get("response_cache"):
@@ -118,13 +118,13 @@ def platform_of(model: Model) -> str:
 def max_batch_size_of(declared: Mapping[str, Any]) -> int:
     """How many rows a request may have as far as clients are concerned, 0 where the first dimension is no batch.
 
-    The protocol wants that dimension to be open in all of the model's shapes; where it is not, there is no batch size
-    that clients could use, however many requests the server itself puts together.
+    The protocol wants that dimension to be open in all of the model's shapes; where one is declared in which it is not,
+    there is no batch size that clients could use, however many requests the server itself puts together.
     """
     size = int(declared.get("max_batch_size") or 0)
     tensors: Sequence[Mapping[str, Any]] = [*(declared.get("inputs") or ()), *(declared.get("outputs") or ())]
     batched = all(each["shape"] and each["shape"][0] == _BATCH for each in tensors)
-    return size if size > 1 and tensors and batched else 0
+    return size if size > 1 and batched else 0
 
 
 def _tensor_metadata(tensor: Mapping[str, Any]) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class OpenInferenceDoor:
 
     async def _infer(self, request: web.BaseRequest, target: _Model, endpoint: str) -> web.StreamResponse:
         self._check_token(request, TokenType.inference)
-        model = self._registry.get(target.name, target.version)
+        model = self._registry.get_latest(target.name, target.version)
         if request.method != "POST":
             if request.method == "OPTIONS":  # as on TorchServe's own paths
                 return await self._answers.json(request, predict_document(target.name))
@@ -271,12 +271,12 @@ class OpenInferenceDoor:
         return await self._answers.json(request, metadata)
 
     async def _model_ready(self, request: web.BaseRequest, target: _Model) -> web.StreamResponse:
-        model = self._registry.get(target.name, target.version)
+        model = self._registry.get_latest(target.name, target.version)
         ready = await descriptions.model_ready(model)
         return await self._answers.json(request, {"name": target.name, "ready": ready}, 200 if ready else 400)
 
     async def _model_config(self, request: web.BaseRequest, target: _Model) -> web.StreamResponse:
-        model = self._registry.get(target.name, target.version)
+        model = self._registry.get_latest(target.name, target.version)
         return await self._answers.json(request, descriptions.model_config(model))
 
     async def _statistics(self, request: web.BaseRequest, target: _Model | None) -> web.StreamResponse:

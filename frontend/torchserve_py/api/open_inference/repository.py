@@ -77,9 +77,11 @@ class Repository:
         with _Change(self._changing, name, LOADING):
             served = [saved for saved in self._registry.saved_models() if saved.name == name]
             for saved in served or self._unloaded.get(name, []):
-                model = await self._calls.load(restored(saved).request, is_default=saved.default)
+                model = await self._calls.load(
+                    restored(saved).request, is_default=saved.default, is_chosen=saved.chosen
+                )
                 if served and model.version != saved.version:  # the files are of another version by now
-                    await self._calls.unregister(name, saved.version)
+                    await self._calls.unload(name, saved.version)
             if not served and name not in self._unloaded:
                 location = (await self._stored()).get(name)
                 if location is None:
@@ -88,7 +90,7 @@ class Repository:
             self._unloaded.pop(name, None)
 
     async def unload(self, name: str) -> None:
-        """Unload every version of a model; its files stay.
+        """Unload every version of a model, once it has answered what it has accepted; its files stay.
 
         Raises:
             DoorError: Models may not be unregistered.
@@ -96,15 +98,12 @@ class Repository:
             UnregisterTimeout: A worker could not be stopped in time.
         """
         self._calls.check_model_api()
-        default = self._registry.get(name)
+        self._registry.get(name)
         saved = [each for each in self._registry.saved_models() if each.name == name]
         with _Change(self._changing, name, UNLOADING):
-            for model in self._registry.versions(name):
-                if model is not default:
-                    await self._calls.unregister(name, model.version)
-            await self._calls.unregister(name, None)
-        if saved:
-            self._unloaded[name] = saved
+            if saved:
+                self._unloaded[name] = saved
+            await self._calls.unload(name)
 
     def _served(self, model: Model) -> dict[str, str]:
         state, reason = self._changing.get(model.name, ""), ""

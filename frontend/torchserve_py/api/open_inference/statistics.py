@@ -3,12 +3,13 @@
 Clients that measure take the difference of two answers. Some, like perf_analyzer, rely on more than the protocol says:
 every duration has both numbers, a version is a whole number, the queue counts every request, and the three compute
 counts are always equal. Decoding and encoding are part of what a worker does, and are not measured on their own.
+Inferences and executions are those that succeeded; a request is one inference, however many rows its tensors have.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def of_models(registry: ModelRegistry, name: str | None, version: str | None) ->
 def of(model: Model, version: str) -> dict[str, Any]:
     """The statistics of one model, under that version."""
     outcomes, queue = model.metrics.outcomes, model.metrics.queue_seconds
-    executions = sum(count for count, _ in outcomes.executions.values())
+    executions = _executions(model)
     untimed = _duration(outcomes.succeeded, 0.0)
     memory = sum(worker.memory for worker in model.workers)
     last = time.time() - (time.monotonic() - outcomes.last_at) if outcomes.last_at else 0.0
@@ -52,7 +53,7 @@ def of(model: Model, version: str) -> dict[str, Any]:
         "version": version,
         "last_inference": int(last * 1000),
         "inference_count": outcomes.succeeded,
-        "execution_count": executions or outcomes.succeeded,  # not every contract tells of its calls
+        "execution_count": sum(count for count, _ in executions.values()),
         "inference_stats": {
             "success": _duration(outcomes.succeeded, outcomes.succeeded_seconds),
             "fail": _duration(outcomes.failed, outcomes.failed_seconds),
@@ -71,10 +72,22 @@ def of(model: Model, version: str) -> dict[str, Any]:
                 "compute_infer": _duration(count, seconds),
                 "compute_output": _duration(count, 0.0),
             }
-            for size, (count, seconds) in sorted(outcomes.executions.items())
+            for size, (count, seconds) in sorted(executions.items())
         ],
         "memory_usage": [{"type": "CPU", "id": 0, "byte_size": memory}] if memory else [],
     }
+
+
+def _executions(model: Model) -> Mapping[int, tuple[int, float]]:
+    """By how many jobs a call of the model answered: how often, and what it took.
+
+    Where each request is a call of its own what several have answered may have come together.
+    """
+    outcomes = model.metrics.outcomes
+    is_alone = model.config.async_communication and not model.declared.get("max_batch_size")
+    if not outcomes.succeeded or (outcomes.executions and not is_alone):
+        return outcomes.executions
+    return {1: (outcomes.succeeded, outcomes.running_seconds)}
 
 
 def version_numbers(versions: Sequence[str]) -> dict[str, str]:

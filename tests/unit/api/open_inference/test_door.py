@@ -1,5 +1,6 @@
 """The paths under /v2: what each answers, and that every refusal has the protocol's shape."""
 
+import asyncio
 import gzip
 import json
 import zlib
@@ -53,9 +54,9 @@ async def test_a_server_that_drains_is_not_ready(serving):
 
 
 async def test_metadata_show_what_the_model_has_declared(start):
-    model = FakeModel()
+    model = FakeModel(version="2.0")
     model.declared = {"inputs": INPUTS, "outputs": INPUTS, "platform": "mine"}
-    serving = await start(FakeRegistry([model, FakeModel("noop", "2.0")]))
+    serving = await start(FakeRegistry([FakeModel(version="1.0"), model]))
     assert (await serving.request("GET", "/v2/models/noop")).json() == {
         "name": "noop",
         "versions": ["1.0", "2.0"],
@@ -63,8 +64,8 @@ async def test_metadata_show_what_the_model_has_declared(start):
         "inputs": INPUTS,
         "outputs": INPUTS,
     }
-    answer = await serving.request("GET", "/v2/models/noop/versions/2.0")
-    assert (answer.json()["versions"], answer.json()["inputs"]) == (["2.0"], [])
+    answer = await serving.request("GET", "/v2/models/noop/versions/1.0")
+    assert (answer.json()["versions"], answer.json()["inputs"]) == (["1.0"], [])
 
 
 async def test_the_configuration_of_a_model(start):
@@ -80,6 +81,25 @@ async def test_the_configuration_of_a_model(start):
     config = (await serving.request("GET", "/v2/models/stateful/config")).json()
     assert config["sequence_batching"]["max_sequence_idle_microseconds"] == 60_000_000
     assert (config["max_batch_size"], "dynamic_batching" in config) == (0, False)
+
+
+async def test_a_batch_size_is_told_unless_a_declared_shape_contradicts_it(start):
+    model = FakeModel()
+    model.declared = {"max_batch_size": 8}
+    serving = await start(FakeRegistry([model]))
+    for inputs, size in (([], 8), (INPUTS, 8), ([{"name": "x", "datatype": "FP32", "shape": [2]}], 0)):
+        model.declared = {"inputs": inputs, "max_batch_size": 8}
+        config = (await serving.request("GET", "/v2/models/noop/config")).json()
+        assert (config["max_batch_size"], "dynamic_batching" in config) == (size, size > 0)
+
+
+async def test_the_servers_own_batches_are_told_without_a_batch_size_for_clients(start):
+    model = FakeModel()
+    model.config = replace(model.config, batch_size=4, max_batch_delay_ms=50)
+    serving = await start(FakeRegistry([model]))
+    config = (await serving.request("GET", "/v2/models/noop/config")).json()
+    assert config["max_batch_size"] == 0
+    assert config["dynamic_batching"] == {"max_queue_delay_microseconds": 50_000}
 
 
 async def test_statistics(serving):
@@ -460,7 +480,7 @@ async def test_a_stored_model_is_loaded_by_its_name(start, tmp_path):
     serving = await start()
     answer = await serving.request("POST", "/v2/repository/models/other/load", data=b"{}")
     assert (answer.status, answer.body) == (200, b"")
-    assert serving.registry.requests == [("other.mar", "other", False)]
+    assert serving.registry.requests == [("other.mar", "other", False, False)]
     answer = await serving.request("POST", "/v2/repository/models/ghost/load")
     assert (answer.status, answer.json()) == (404, {"error": "Model ghost not found"})
     body = b'{"parameters": {"config": "{}"}}'
@@ -468,17 +488,16 @@ async def test_a_stored_model_is_loaded_by_its_name(start, tmp_path):
 
 
 async def test_a_model_that_is_served_is_loaded_again(start):
-    saved = SavedModel(name="noop", version="1.0", location="/models/noop", default=True)
+    saved = SavedModel(name="noop", version="1.0", location="/models/noop", default=True, chosen=True)
     serving = await start(FakeRegistry(saved=[saved]))
     assert (await serving.request("POST", "/v2/repository/models/noop/load")).status == 200
-    assert serving.registry.requests == [("/models/noop", "noop", True)]
+    assert serving.registry.requests == [("/models/noop", "noop", True, True)]
 
 
 async def test_all_versions_are_unloaded_and_come_back_from_where_they_were(start):
     saved = SavedModel(name="noop", version="1.0", location="/models/noop", default=True)
     registry = FakeRegistry([FakeModel(), FakeModel("noop", "2.0")], saved=[saved])
     serving = await start(registry)
-    registry.unregister = unregister_of(registry)
     body = b'{"parameters": {"unload_dependents": false}}'
     assert (await serving.request("POST", "/v2/repository/models/noop/unload", data=body)).status == 200
     assert registry.registered == []
@@ -489,16 +508,38 @@ async def test_all_versions_are_unloaded_and_come_back_from_where_they_were(star
     answer = await serving.request("POST", "/v2/repository/models/noop/unload")
     assert (answer.status, answer.json()) == (404, {"error": "Model noop not found"})
     await serving.request("POST", "/v2/repository/models/noop/load")
-    assert registry.requests == [("/models/noop", "noop", True)]
+    assert registry.requests == [("unload", "noop", None), ("/models/noop", "noop", True, False)]
 
 
-def unregister_of(registry: FakeRegistry):
-    async def unregister(name: str, version: str | None = None) -> None:
-        model = registry.get(name, version)
-        assert version is not None or len(registry.versions(name)) == 1
-        registry.registered.remove(model)
+async def test_while_a_model_is_unloaded_the_index_says_so(start):
+    saved = SavedModel(name="noop", version="1.0", location="/models/noop", default=True)
+    registry = FakeRegistry(saved=[saved], hold=asyncio.Event())
+    serving = await start(registry)
+    unloading = asyncio.create_task(serving.request("POST", "/v2/repository/models/noop/unload"))
+    while not registry.requests:
+        await asyncio.sleep(0)
+    registry.registered, registry.saved = [], []  # it is gone for all that comes, and finishes what it has
+    assert (await serving.request("POST", "/v2/repository/index")).json() == [
+        {"name": "noop", "version": "1.0", "state": "UNLOADING", "reason": ""}
+    ]
+    assert (await serving.request("POST", INFER, data=b"x")).status == 404
+    assert (await serving.request("POST", "/v2/repository/models/noop/load")).status == 409
+    registry.registered = [FakeModel()]
+    registry.hold.set()
+    assert (await unloading).status == 200
 
-    return unregister
+
+async def test_requests_that_name_no_version_are_for_the_latest(start):
+    registry = FakeRegistry([FakeModel(version="1.0"), FakeModel(version="2.0")])
+    serving = await start(registry)
+    await serving.request("POST", INFER, data=b"x")
+    assert [len(model.calls) for model in registry.registered] == [0, 1]
+    assert registry.registered[1].calls[0].by_default
+    registry.registered[1].is_ready = False
+    assert (await serving.request("GET", "/v2/models/noop/ready")).status == 400
+    registry.registered[1].declared = {"platform": "that of 2.0"}
+    for path in ("", "/config"):
+        assert (await serving.request("GET", f"/v2/models/noop{path}")).json()["platform"] == "that of 2.0"
 
 
 async def test_a_model_that_cannot_be_loaded_says_why(start, tmp_path):

@@ -1,6 +1,7 @@
 """Statistics as Triton has them, and as its clients rely on them."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -22,15 +23,20 @@ DURATIONS = {
 }
 
 
+def row(*, more=False, error=None):
+    return ["job", more, 200, "", [], b"", error]
+
+
 def serve(model, *, queued=0.25, ran=0.5, fails=False):
     """What the dispatcher tells of one job."""
     now = time.monotonic()
     metrics = model.metrics
     metrics.observe_queue(queued)
     if fails:
+        metrics.observe_handler(ran, ran, [row(error="it failed")])
         metrics.outcomes.went_wrong(now - queued - ran, now)
     else:
-        metrics.observe_handler(ran, ran, [("job",)])
+        metrics.observe_handler(ran, ran, [row()])
         metrics.outcomes.answered(now - queued - ran, now - ran, now)
 
 
@@ -76,7 +82,7 @@ def test_what_perf_analyzer_relies_on_holds_at_every_moment(outcomes):
 def test_batches_by_size():
     registry = FakeRegistry()
     for rows, seconds in ((3, 0.5), (1, 0.25), (3, 1.0)):
-        registry.model.metrics.observe_handler(seconds, seconds, [("job",)] * rows)
+        registry.model.metrics.observe_handler(seconds, seconds, [row()] * rows)
     (entry,) = statistics.of_models(registry, "noop", None)
     assert [(each["batch_size"], each["compute_infer"]) for each in entry["batch_stats"]] == [
         (1, duration(1, 0.25)),
@@ -107,3 +113,27 @@ def test_versions_are_different_whole_numbers(versions):
     assert len(set(numbers.values())) == len(versions)
     assert all(str(int(number)) == number for number in numbers.values())
     assert all(numbers[version] == version for version in versions if version.isdecimal() and version[0] != "0")
+
+
+def test_failures_and_parts_of_streams_are_no_executions():
+    registry = FakeRegistry()
+    model = registry.model
+    model.metrics.observe_handler(0.5, 0.5, [row(), row(error="it failed"), row(more=True)])
+    model.metrics.observe_handler(0.5, 0.5, [row(error="it failed")])
+    model.metrics.observe_handler(0.5, 0.5, [row(more=True)])
+    model.metrics.outcomes.answered(0.0, 0.0, 0.5)
+    (entry,) = statistics.of_models(registry, "noop", None)
+    assert (entry["inference_count"], entry["execution_count"]) == (1, 1)
+    assert [(each["batch_size"], each["compute_infer"]["count"]) for each in entry["batch_stats"]] == [(1, 1)]
+
+
+def test_where_each_request_is_a_call_of_its_own_answers_that_come_together_are_several_executions():
+    registry = FakeRegistry()
+    model = registry.model
+    model.config = replace(model.config, async_communication=True)
+    model.metrics.observe_handler(0.5, 0.5, [row()] * 3)
+    for _ in range(3):
+        model.metrics.outcomes.answered(0.0, 0.0, 0.5)
+    assert statistics.of_models(registry, "noop", None)[0]["execution_count"] == 3
+    model.declared = {"max_batch_size": 8}
+    assert statistics.of_models(registry, "noop", None)[0]["execution_count"] == 1
