@@ -299,3 +299,9 @@ def test_mlserver_infer(server: RunningServer, tmp_path: Path) -> None:
         answers = [json.loads(line) for line in taken_path.read_text().splitlines()]
         by_index = {answer["parameters"]["batch_index"]: answer["outputs"][0]["data"] for answer in answers}
         assert by_index == {number: [2.0 * number, 2.0 * number] for number in range(4)}, ended.stderr
+
+
+def test_the_real_codecs_take_and_give_data_that_nobody_has_read() -> None:
+    assert real_mlserver.run("unread_data.py").split() == [
+        "FP16", "FP32", "FP64", "INT8", "INT64", "UINT16", "UINT64", "BOOL", "BYTES",
+    ]  # fmt: skip

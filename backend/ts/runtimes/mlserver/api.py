@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ts.mlserver import stand_in
+from ts.runtimes.mlserver.real_codecs import take_blocks, unread_data_of
 
-#: Whether it is `ts.mlserver`, which has arrays as data; the real one has lists only.
+#: Whether it is `ts.mlserver`.
 IS_OURS: Final = stand_in.provide()
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ts.mlserver.handlers import get_custom_handlers
     from ts.mlserver.logging import configure_logger
     from ts.mlserver.settings import ModelParameters
+    from ts.mlserver.types import TensorData as UnreadData
 else:
     from mlserver import MLModel, ModelSettings, Settings, types
     from mlserver.context import model_context
@@ -30,6 +32,9 @@ else:
     from mlserver.logging import configure_logger
     from mlserver.settings import ModelParameters
 
+    #: The class of data that need not be read: the API's own, or a subclass of it.
+    UnreadData = types.TensorData if IS_OURS else unread_data_of(types.TensorData)
+
 __all__ = [
     "IS_OURS",
     "MLModel",
@@ -37,8 +42,9 @@ __all__ = [
     "ModelParameters",
     "ModelSettings",
     "Settings",
+    "UnreadData",
+    "adapt",
     "configure_logger",
-    "forward_metrics",
     "get_custom_handlers",
     "model_context",
     "take_records",
@@ -49,11 +55,12 @@ __all__ = [
 _records: deque[list[Any]] = deque(maxlen=10_000)
 
 
-def forward_metrics() -> None:
-    """Let what the model reports with the real ``mlserver.log`` be taken by `take_records`; to be called before the
-    model's code is imported."""
+def adapt() -> None:
+    """Let `take_records` have what the model reports with the real ``mlserver.log``, and the real codec take data that
+    are not read; to be called before the model's code is imported."""
     if IS_OURS:
         return
+    take_blocks(UnreadData)
     mlserver, metrics, context = map(importlib.import_module, ("mlserver", "mlserver.metrics", "mlserver.context"))
 
     def log(**values: float) -> None:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from ts.open_inference.tensors import flat_list
 from ts.open_inference.types import InferenceRequest, InferenceResponse, Tensor
 from ts.runtimes.errors import Failure
-from ts.runtimes.mlserver.api import IS_OURS, types
+from ts.runtimes.mlserver.api import UnreadData, types
 
 _LONG: Final = 1000
 
@@ -75,8 +75,8 @@ def _model_input(tensor: Tensor) -> dict[str, Any]:
 
 
 def _model_data(tensor: Tensor) -> types.TensorData | list[Any]:
-    if IS_OURS and not isinstance(tensor.data, list):
-        return types.TensorData.of_tensor(tensor)
+    if not isinstance(tensor.data, list):
+        return UnreadData.of_tensor(tensor)
     elements = flat_list(tensor)
     # Validation copies a list; not validating takes longer for a short one.
     return elements if len(elements) < _LONG else types.TensorData.model_construct(elements)
@@ -94,7 +94,7 @@ def _wire_output(output: types.ResponseOutput) -> Tensor:
 
 def unread_tensor(data: Any) -> Tensor | None:
     """Return the tensor that a model's data are, None if they are a list."""
-    return data.tensor if IS_OURS and isinstance(data, types.TensorData) else None
+    return data.tensor if isinstance(data, UnreadData) else None
 
 
 def flat(data: Any) -> list[Any]:

@@ -31,9 +31,9 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> MLServer
         Exception: Whatever the model's own code raises.
     """
     _check_installed()
-    from ts.runtimes.mlserver.api import MLModel, configure_logger, forward_metrics, model_context
+    from ts.runtimes.mlserver.api import MLModel, adapt, configure_logger, model_context
 
-    forward_metrics()
+    adapt()
     folder = Path(load["model_dir"])
     settings = model_settings(folder, load["model_name"])
     server_settings = read_settings(folder)

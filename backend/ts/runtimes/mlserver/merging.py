@@ -18,7 +18,7 @@ from ts.open_inference.datatypes import DATATYPES
 from ts.open_inference.tensors import raw_bytes
 from ts.open_inference.types import Tensor
 from ts.runtimes.errors import Failure
-from ts.runtimes.mlserver.api import types
+from ts.runtimes.mlserver.api import UnreadData, types
 from ts.runtimes.mlserver.conversion import flat, parameters_of, unread_tensor
 
 _OWN_FOR_EVERY_REQUEST = ("content_type", "headers")
@@ -122,7 +122,7 @@ def _merge_data(all_data: Sequence[types.TensorData], shape: list[int]) -> types
     if len(unread) < len(all_data) or len({tensor.datatype for tensor in unread}) > 1:
         return types.TensorData.model_construct([element for data in all_data for element in data.root])
     joined = b"".join(map(raw_bytes, unread))
-    return types.TensorData.of_tensor(Tensor("", unread[0].datatype, shape, joined))
+    return UnreadData.of_tensor(Tensor("", unread[0].datatype, shape, joined))
 
 
 def _split_output(output: types.ResponseOutput, counts: Sequence[int]) -> list[types.ResponseOutput]:
@@ -158,7 +158,7 @@ def _split_data(output: types.ResponseOutput, counts: Sequence[int]) -> Iterator
         view = memoryview(raw_bytes(unread)).cast("B")
         for count in counts:
             piece = view[row * size * item : (row + count) * size * item]
-            yield types.TensorData.of_tensor(Tensor("", unread.datatype, [count, *output.shape[1:]], piece))
+            yield UnreadData.of_tensor(Tensor("", unread.datatype, [count, *output.shape[1:]], piece))
             row += count
         return
     data = flat(getattr(output.data, "root", output.data))

@@ -1,0 +1,89 @@
+"""Data that are read as a list only when somebody wants a list: what `TensorData` of MLServer's API adds to pydantic's.
+
+A megabyte of floats takes 15 ms to become a list and 30 ms to become an array again. Tensors in the raw form, and the
+numbers of large JSON, arrive as a block of memory. What only passes through a model is never looked at, the numpy codec
+makes an array of it without a list in between, and the list that the API promises is made when ``root`` is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from ts.open_inference.datatypes import FLOATS
+from ts.open_inference.tensors import element_count, flat_list, numpy_of, tensor_of
+from ts.open_inference.types import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_UNREAD = "_unread"
+_NAN_IS_NULL = "_nan_is_null"
+
+
+class Unread:
+    """Comes before a `pydantic.RootModel` among the bases of a class."""
+
+    root: Any
+
+    @classmethod
+    def of_tensor(cls, tensor: Tensor, *, nan_is_null: bool = False) -> Self:
+        """Return the data of a tensor whose memory nobody changes any more.
+
+        Args:
+            tensor: The tensor, of whose data and shape it is known that they fit.
+            nan_is_null: Whether the list will have None for NaN.
+        """
+        data: Self = cls.model_construct(root=None)  # type: ignore[attr-defined]
+        del data.__dict__["root"]
+        data.__dict__.update({_UNREAD: tensor, _NAN_IS_NULL: nan_is_null})
+        return data
+
+    @classmethod
+    def of_array(cls, array: np.ndarray[Any, Any]) -> Self:
+        """Return the data of an array of numbers or truth values; the caller does not change it any more."""
+        return cls.of_tensor(tensor_of("", array), nan_is_null=True)
+
+    @property
+    def tensor(self) -> Tensor | None:
+        """The tensor, unless the data have been read as a list, which may have been changed since."""
+        return None if "root" in self.__dict__ else self.__dict__.get(_UNREAD)
+
+    @property
+    def array(self) -> np.ndarray[Any, Any] | None:
+        """The data as an array that must not be written to, if they are numbers and have not been read as a list."""
+        tensor = self.tensor
+        return None if tensor is None or tensor.datatype == "BYTES" else numpy_of(tensor)
+
+    if not TYPE_CHECKING:  # a type checker would take it for a promise that every attribute is there
+
+        def __getattr__(self, name: str) -> Any:
+            """Make the list when it is asked for: attributes that are there do not come here."""
+            if name == "root" and _UNREAD in self.__dict__:
+                tensor = self.__dict__.pop(_UNREAD)
+                values = flat_list(tensor)
+                if self.__dict__.pop(_NAN_IS_NULL) and tensor.datatype in FLOATS:
+                    values = [None if value != value else value for value in values]  # noqa: PLR0124 - NaN is null
+                self.__dict__["root"] = values
+                return values
+            return super().__getattr__(name)
+
+        def __getstate__(self) -> dict[Any, Any]:
+            self.root  # noqa: B018 - reading it makes the list: the memory of a message can be in no copy or pickle
+            return super().__getstate__()
+
+        def __copy__(self) -> Self:
+            self.root  # noqa: B018
+            return super().__copy__()
+
+        def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+            self.root  # noqa: B018
+            return super().__deepcopy__(memo)
+
+    def __len__(self) -> int:
+        tensor = self.tensor
+        return len(self.root) if tensor is None else element_count(tensor.shape)
+
+    def __eq__(self, other: object) -> bool:
+        return hasattr(other, "root") and bool(self.root == other.root)
+
+    __hash__ = None  # type: ignore[assignment]  # like that of every message
