@@ -14,6 +14,7 @@ from torchserve_py.api.requests import read_body
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import ROOT, Path, Route, Routes
 from torchserve_py.api.token_authorization import TokenType
+from torchserve_py.api.truss import openapi
 from torchserve_py.api.truss.answers import Answers, ErrorCode
 from torchserve_py.api.truss.calls import Calls
 from torchserve_py.api.truss.probes import Probes
@@ -55,7 +56,8 @@ class TrussDoor:
         """First path segment to route."""
         # The doors behind this one that have some of these paths want other keys: which it is depends on the model.
         serve = Route(self.serve, token=None, claims=lambda path: target_of(path) is not None)
-        routes = {"v1": serve, "invocations": serve, "models": serve, "hot-reload": serve}
+        first = ("v1", "invocations", "models", "hot-reload", "openapi.json")
+        routes = dict.fromkeys(first, serve)
         routes["ping"] = Route(self.ping, TokenType.inference, lambda path: len(path) == 1)
         routes[ROOT] = Route(self.root, token=None)
         if self._has_metrics:  # else that path shows the server's own metrics
@@ -133,7 +135,7 @@ class TrussDoor:
 
     def _is_named_in_body(self, target: Target) -> bool:
         """Whether the model may be told by the body: that of OpenAI's interface and its like has it, in a field."""
-        if target.model is not None or target.endpoint in (Endpoint.predict, Endpoint.hot_reload):
+        if target.model is not None or target.endpoint in (Endpoint.predict, Endpoint.hot_reload, Endpoint.openapi):
             return False
         return bool(self._trusses.all)
 
@@ -165,6 +167,9 @@ class TrussDoor:
                 return await self._probes.loaded(request, model, name)
             case Endpoint.schema:
                 return await self._probes.schema(request, model, name)
+            case Endpoint.openapi if model.is_loaded:
+                described = openapi.document(model, name, alone=target.model is None)
+                return await self._answers.json(request, described)
             case Endpoint.websocket if model.is_loaded:
                 return await self._sockets.serve(request, model)
             case Endpoint.hot_reload if (refusal := _why_not_reloaded(model)) is not None:

@@ -5,6 +5,7 @@
     POST /hot-reload   /v1/models/{model}/hot-reload
     GET  /v1/websocket
     GET  /v1/models/{model}   /v1/models/{model}/loaded   /v1/models/{model}/schema   /v1/models/{model}/metrics
+    GET  /openapi.json   /v1/models/{model}/openapi.json
 
 A Truss's own server has one model, so most paths name none. Here each of them has a form that does, with
 ``/v1/models/{model}`` (or that and ``/v1``) in place of ``/v1``: the base URL to give to a client library.
@@ -35,6 +36,7 @@ class Endpoint(Enum):
     ready = "ready"
     loaded = "loaded"
     schema = "schema"
+    openapi = "openapi"
 
     @property
     def method(self) -> str:
@@ -43,16 +45,17 @@ class Endpoint(Enum):
 
 
 _READING: Final = frozenset(
-    {Endpoint.websocket, Endpoint.metrics, Endpoint.ready, Endpoint.loaded, Endpoint.schema},
+    {Endpoint.websocket, Endpoint.metrics, Endpoint.ready, Endpoint.loaded, Endpoint.schema, Endpoint.openapi},
 )
-_BY_PATH: Final[Mapping[Path, Endpoint]] = {
+#: Where the methods are that have endpoints of their own, below ``/v1``.
+ALIASES: Final[Mapping[Path, Endpoint]] = {
     ("chat", "completions"): Endpoint.chat_completions,
     ("completions",): Endpoint.completions,
     ("embeddings",): Endpoint.embeddings,
     ("messages",): Endpoint.messages,
     ("responses",): Endpoint.responses,
-    ("websocket",): Endpoint.websocket,
 }
+_BY_PATH: Final[Mapping[Path, Endpoint]] = {**ALIASES, ("websocket",): Endpoint.websocket}
 _OF_A_MODEL: Final[Mapping[Path, Endpoint]] = {
     **_BY_PATH,
     (): Endpoint.ready,
@@ -60,6 +63,7 @@ _OF_A_MODEL: Final[Mapping[Path, Endpoint]] = {
     ("schema",): Endpoint.schema,
     ("metrics",): Endpoint.metrics,
     ("hot-reload",): Endpoint.hot_reload,
+    ("openapi.json",): Endpoint.openapi,
 }
 _PREDICT_SUFFIXES: Final = (":predict", ":predict_binary")
 
@@ -84,6 +88,8 @@ def target_of(path: Path) -> Target | None:
             return Target(None, Endpoint.predict)
         case ("hot-reload",):
             return Target(None, Endpoint.hot_reload)
+        case ("openapi.json",):
+            return Target(None, Endpoint.openapi)
         case ("models", name, "invoke"):
             return Target(name, Endpoint.predict)
         case ("v1", "models", name) if name.endswith(_PREDICT_SUFFIXES):

@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
 from tests.unit.api.conftest import Answer, Serving, Start
 from tests.unit.api.fakes import Call, FakeModel, FakeRegistry
 
@@ -214,6 +215,50 @@ async def test_the_schema_is_what_the_model_declares(start: Start) -> None:
 
 async def test_a_model_without_a_schema(mine: Serving) -> None:
     assert is_error(await mine.request("GET", "/v1/models/mine/schema"), 404, "600") == "No schema found"
+
+
+SCHEMA = {
+    "input_schema": {
+        "$defs": {"Tag": {"properties": {"next": {"$ref": "#/$defs/Tag"}}, "title": "Tag", "type": "object"}},
+        "properties": {"text": {"type": "string"}, "tags": {"items": {"$ref": "#/$defs/Tag"}, "type": "array"}},
+        "required": ["text"],
+        "title": "In",
+        "type": "object",
+    },
+    "output_schema": {"properties": {"n": {"type": "integer"}}, "title": "Out", "type": "object"},
+    "supports_streaming": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "predict", "chat"),
+    [
+        ("/openapi.json", "/v1/models/model:predict", "/v1/chat/completions"),
+        ("/v1/models/mine/openapi.json", "/v1/models/mine:predict", "/v1/models/mine/v1/chat/completions"),
+    ],
+)
+async def test_the_openapi_document(path: str, predict: str, chat: str, start: Start) -> None:
+    serving = await start(registry(truss(schema=SCHEMA, endpoints=["predict", "chat_completions"])))
+    document = (await serving.request("GET", path)).json()
+    assert [error.message for error in OpenAPIV31SpecValidator(document).iter_errors()] == []
+    about = predict.removesuffix(":predict")
+    assert list(document["paths"]) == [predict, chat, about, f"{about}/loaded", f"{about}/schema", f"{about}/metrics"]
+    taken = document["paths"][predict]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert taken == {"$ref": "#/components/schemas/Input"}
+    schemas = document["components"]["schemas"]
+    assert schemas["Input"]["required"] == ["text"]
+    assert schemas["Input"]["properties"]["tags"]["items"] == {"$ref": "#/components/schemas/Input-Tag"}
+    assert schemas["Input-Tag"]["properties"]["next"] == {"$ref": "#/components/schemas/Input-Tag"}
+    assert schemas["Output"]["title"] == "Out"
+
+
+async def test_the_openapi_document_of_a_model_that_tells_nothing(start: Start) -> None:
+    serving = await start(registry(truss(schema=None, endpoints=["messages"])))
+    document = (await serving.request("GET", "/openapi.json")).json()
+    assert [error.message for error in OpenAPIV31SpecValidator(document).iter_errors()] == []
+    assert next(iter(document["paths"])) == "/v1/messages"
+    serving.registry.model.is_loaded = False
+    is_error(await serving.request("GET", "/openapi.json"), 503, "600")
 
 
 async def test_probes_are_not_in_the_access_log(start: Start, caplog: pytest.LogCaptureFixture) -> None:
