@@ -4,9 +4,11 @@ The rest of `handler` is the handler's own. Of this map every key is the server'
 refused: a misspelt `fsync` would be found out by the loss of data.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from torchserve_py.models.yaml_keys import Key, boolean, choice, integer, read_keys, seconds, text
 
@@ -85,6 +87,26 @@ def _check_keys(store: str, given: Mapping[Any, Any], where: str, refused: dict[
     if needed and given.get(needed) is None:
         problem = f"{_PLACE}store is {store} but {_PLACE}{needed} is not set; it must be {meaning}"
         refused[f"{_PLACE}{needed}"] = where + problem
+    elif store == "redis" and f"{_PLACE}url" not in refused and (problem := _url_problem(given["url"])):
+        refused[f"{_PLACE}url"] = f"{where}{_PLACE}url {problem}"
+
+
+def _url_problem(url: str) -> str:
+    """What is wrong with the URL of a Redis database, told without the password that may be in it."""
+    shown = repr(re.sub(r"//.*@", "//…@", url))
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        return f"is {shown}, which is no URL: {error}"
+    if parts.scheme not in {"redis", "rediss", "unix"}:
+        return f"is {shown}, it must be redis://host:port/number, rediss://… for TLS, or unix:///path/of/the/socket"
+    if parts.scheme == "unix" and not parts.path.strip("/"):
+        return f"is {shown}, it must name the socket: unix:///path/of/the/socket"
+    number = parts.path.strip("/")
+    if parts.scheme != "unix" and number and not number.isdecimal():
+        return f"is {shown}, but Redis' databases have numbers, such as redis://host:port/0"
+    return ""
 
 
 def cache_contradictions(
