@@ -10,11 +10,17 @@ from torchserve_py.scheduling.ranking import Ranking
 class JobLane(Lane[Job]):
     """Waiting jobs; its members are as many as the queue may hold."""
 
-    __slots__ = ("ranking",)
+    __slots__ = ("ranking", "size")
 
-    def __init__(self, members: int, delay: float) -> None:
-        super().__init__(members, delay)
+    def __init__(self, size: int, delay: float) -> None:
+        super().__init__(delay)
+        self.size = size
         self.ranking = Ranking[Job]()
+
+    @property
+    def members(self) -> int:
+        """As many as the queue holds."""
+        return self.size
 
     def take(self, room: int) -> list[Job]:
         """The oldest jobs of those with the highest priority."""
@@ -46,7 +52,7 @@ class Fifo:
 
     def admit(self, job: Job, now: float) -> Cause | None:
         """Queue the job unless the queue is full."""
-        if len(self.lane.items) >= self.lane.members or (self._tickets and not self.lane.free):
+        if len(self.lane.items) >= self.lane.size or (self._tickets and not self.lane.free):
             return Cause.queue_full
         if job.priority or self.lane.ranking:
             self.lane.ranking.add(job, job.priority, self.lane.items)
@@ -81,6 +87,9 @@ class Fifo:
     def end_sequence(self, sequence_id: str, reason: EndReason, now: float) -> None:
         """There are none."""
 
+    def end_idle(self, reason: EndReason, now: float, most: int | None) -> None:
+        """There are none."""
+
     def close(self, reason: EndReason, now: float) -> None:
         """Nothing waits any more."""
         self.lane.items.clear()
@@ -89,4 +98,4 @@ class Fifo:
     @property
     def remaining_capacity(self) -> int:
         """How many more jobs may wait."""
-        return self.lane.members - len(self.lane.items)
+        return self.lane.size - len(self.lane.items)

@@ -20,19 +20,22 @@ class Lane(ABC, Generic[Item]):
 
     items    an OrderedDict, since items also leave from the middle (a cancelled job) and enter at the front (a sequence
              that joins its own stream), both in O(1)
-    members  how many items could stand here at once: when they do, waiting for more is of no use
     delay    how long an item may wait for a fuller batch
     free     the workers of this lane that have room, the longest free first
     """
 
-    __slots__ = ("delay", "free", "items", "members", "watched")
+    __slots__ = ("delay", "free", "items", "watched")
 
-    def __init__(self, members: int, delay: float) -> None:
+    def __init__(self, delay: float) -> None:
         self.items: OrderedDict[Item, float] = OrderedDict()
-        self.members = members
         self.delay = delay
         self.free: dict[str, Worker] = {}
         self.watched = False
+
+    @property
+    @abstractmethod
+    def members(self) -> int:
+        """How many items could stand here at once: when they do, waiting for more is of no use."""
 
     @abstractmethod
     def take(self, room: int) -> list[Job]:

@@ -116,18 +116,24 @@ class Sequence:
 
 
 class SequenceLane(Lane[Sequence]):
-    """One worker's ready sequences; its members are those bound to it.
+    """One worker's ready sequences; its members are those bound to it: `bound`, in the order in which they came.
 
     `running` of them, at most `batch_size`, have a job in flight. Pending sequences stand in a lane without a worker.
     """
 
-    __slots__ = ("batch_size", "running", "worker_id")
+    __slots__ = ("batch_size", "bound", "running", "worker_id")
 
     def __init__(self, worker_id: str | None, batch_size: int, delay: float) -> None:
-        super().__init__(0, delay)
+        super().__init__(delay)
+        self.bound: dict[Sequence, None] = {}
         self.worker_id = worker_id
         self.batch_size = batch_size
         self.running = 0
+
+    @property
+    def members(self) -> int:
+        """Those bound to its worker."""
+        return len(self.bound)
 
     def take(self, room: int) -> list[Job]:
         """One job of each of the next sequences, as far as these may run together."""

@@ -5,6 +5,8 @@ slots, or is pending until one is free. A sequence leaves its slot through `_clo
 """
 
 import math
+from itertools import islice
+from typing import cast
 
 from torchserve_py.scheduling.closed import ClosedIds
 from torchserve_py.scheduling.effects import Cause, EndReason, EndSequence
@@ -129,10 +131,16 @@ class Sequences:
             self._end(sequence, reason, now)
 
     def close(self, reason: EndReason, now: float) -> None:
-        """End every sequence; their jobs are over already. Pending ones first, so that none takes a slot on the way."""
-        for sequence in sorted(self.open.values(), key=lambda sequence: sequence.state is not PENDING):
+        """End every sequence that had a job; these are over already. Pending ones first, so that none takes a slot."""
+        busy = [sequence for sequence in self.open.values() if sequence.state is not IDLE]
+        for sequence in sorted(busy, key=lambda sequence: sequence.state is not PENDING):
             self._drop_in_flight(sequence)
             sequence.waiting.clear()
+            self._close(sequence, reason, now)
+
+    def end_idle(self, reason: EndReason, now: float, most: int | None) -> None:
+        """End sequences that have no job: all of them (None), or so many at most."""
+        for sequence in list(islice(self.open.values(), most)):
             self._close(sequence, reason, now)
 
     def knows(self, sequence_id: str, now: float) -> bool:
@@ -161,7 +169,7 @@ class Sequences:
             )
         sequence = Sequence(job.sequence_id, job, self._pending, self._policy, now)
         self.open[sequence.id] = sequence
-        self._pending.members += 1
+        self._pending.bound[sequence] = None
         if job.priority or self._ranking:
             self._ranking.add(sequence, job.priority, self._pending.items)
         self._pending.items[sequence] = now
@@ -173,13 +181,13 @@ class Sequences:
         """Bind pending sequences, the most urgent and oldest first, each to the worker with the most free slots."""
         pending = self._pending
         while pending.items and self._lanes:
-            lane = min(self._lanes.values(), key=lambda lane: lane.members)
-            if lane.members >= self._slots:
+            lane = min(self._lanes.values(), key=lambda lane: len(lane.bound))
+            if len(lane.bound) >= self._slots:
                 return
             sequence = self._ranking.pop(pending.items) if self._ranking else next(iter(pending.items))
             del pending.items[sequence]
-            pending.members -= 1
-            lane.members += 1
+            del pending.bound[sequence]
+            lane.bound[sequence] = None
             sequence.lane = lane
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, BIND]
             lane.items[sequence] = now
@@ -242,11 +250,12 @@ class Sequences:
         sequence.state = SEQUENCE_TRANSITIONS[sequence.state, CLOSE]
         del self.open[sequence.id]
         lane = sequence.lane
-        lane.members -= 1
+        del lane.bound[sequence]
         lane.items.pop(sequence, None)
         if self._ranking:
             self._ranking.left(self._pending.items)
-        self._ledger.stirred.append(lane)  # those left may all be ready now
+        if lane.items:
+            self._ledger.stirred.append(lane)  # those left may all be ready now
         if sequence.has_state:
             self._closed.remember(sequence.id, reason, now)
         self._ledger.effects.append(EndSequence(lane.worker_id, sequence.id, reason))
@@ -266,4 +275,4 @@ class Sequences:
     def _unlink(self, worker: Worker) -> list[Sequence]:
         """No further sequence is bound to the worker; those that are."""
         self._lanes.pop(worker.id, None)
-        return [sequence for sequence in self.open.values() if sequence.lane is worker.lane]
+        return list(cast(SequenceLane, worker.lane).bound)

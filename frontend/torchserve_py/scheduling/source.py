@@ -41,7 +41,10 @@ class Source(Protocol):
         """The sequence, if it is open, ends once nothing of it is in flight."""
 
     def close(self, reason: EndReason, now: float) -> None:
-        """Every job is over: end everything that is open."""
+        """Every job is over: end every sequence that had one."""
+
+    def end_idle(self, reason: EndReason, now: float, most: int | None) -> None:
+        """End sequences that have no job: all of them (None), or so many at most."""
 
     @property
     def remaining_capacity(self) -> int:

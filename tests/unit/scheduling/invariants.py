@@ -72,7 +72,7 @@ def validate_sequences(source: Sequences) -> None:
     lanes = {id(lane): lane for lane in (*source._lanes.values(), *(s.lane for s in source.open.values()))}
     for lane in [source._pending, *lanes.values()]:
         bound = [sequence for sequence in source.open.values() if sequence.lane is lane]
-        assert lane.members == len(bound)
+        assert set(lane.bound) == set(bound)
         assert lane.running == sum(bool(sequence.in_flight) for sequence in bound) <= lane.batch_size
         assert set(lane.items) == {sequence for sequence in bound if sequence.state in (READY, PENDING)}
     if source._pending.items:
