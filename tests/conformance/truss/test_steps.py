@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+import grpc
 import httpx
 import pytest
+from tests.conformance.grpc_client import target
 from tests.conformance.truss.serving import Serving, Truss
 from tests.e2e.running_server import eventually
+
+from ts.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
 
 SLOW_READERS = 2
 
@@ -29,8 +34,13 @@ TRUSSES = {
     "sync": Truss("stages:SyncStages", limit(60)),
     "leaving": Truss("stages:Leaving", limit(1)),
     "few_at_once": Truss("stages:Stages", limit(1), {"concurrencyTarget": 2, "jobQueueSize": 1}),
+    "watching": Truss("requests:Watching", limit(4)),
     "cancelled": Truss("stages:Leaving", limit(1), {"truss": {"cancelOnDisconnect": True}}),
 }
+
+
+def infer_json(kind: str) -> dict[str, Any]:
+    return {"inputs": [{"name": "kind", "datatype": "BYTES", "shape": [1], "data": [kind]}]}
 
 
 class Stages:
@@ -66,11 +76,12 @@ class Stages:
         return self.inside(step)
 
 
-def leaving_client(serving: Serving, name: str, body: bytes) -> socket.socket:
+def leaving_client(serving: Serving, name: str, body: bytes, path: str = "") -> socket.socket:
     """Send a request on a connection that the test can cut."""
     url = httpx.URL(serving.running.inference)
     connection = socket.create_connection((url.host, url.port))
-    head = f"POST /v1/models/{name}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    path = path or f"/v1/models/{name}:predict"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body)
     return connection
 
@@ -237,6 +248,39 @@ def test_row_50_a_plain_predict_sees_it(leave: Any) -> None:
 
 def test_row_51_a_plain_generator_sees_it(leave: Any) -> None:
     leave("sync stream", "sync stream sees it")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/models/watching:predict", "predict"),
+        ("/v1/models/watching/v1/messages", "messages"),
+        ("/predictions/watching", "predictions"),
+        ("/v2/models/watching/infer", infer_json("infer")),
+        ("/v2/models/watching/infer_stream", infer_json("infer_stream")),
+    ],
+)
+def test_a_model_sees_it_over_every_kind_of_call(path: str, body: Any, serving: Serving) -> None:
+    kind = body if isinstance(body, str) else body["inputs"][0]["data"][0]
+    client = leaving_client(serving, "watching", json.dumps(body).encode(), path)
+    eventually(lambda: f"{kind} begins" in serving.ask("watching"), "it has begun")
+    client.close()
+    eventually(lambda: f"{kind} sees it" in serving.ask("watching"), "the model sees it")
+
+
+def test_a_model_sees_it_over_grpc(serving: Serving) -> None:
+    tensor = ModelInferRequest.InferInputTensor(name="kind", datatype="BYTES", shape=[1])
+    tensor.contents.bytes_contents.append(b"grpc")
+    with grpc.insecure_channel(target(serving.running)) as channel:
+        infer = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer",
+            request_serializer=ModelInferRequest.SerializeToString,
+            response_deserializer=ModelInferResponse.FromString,
+        )
+        call = infer.future(ModelInferRequest(model_name="watching", inputs=[tensor]))
+        eventually(lambda: "grpc begins" in serving.ask("watching"), "it has begun")
+        call.cancel()
+        eventually(lambda: "grpc sees it" in serving.ask("watching"), "the model sees it")
 
 
 def test_row_52_a_stream_that_never_looks_is_closed(leave: Any) -> None:

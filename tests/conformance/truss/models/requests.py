@@ -76,3 +76,25 @@ class OpenAi:
 
     def completion(self, kind, choice):
         return {"id": "1", "object": kind, "created": 0, "model": "mine", "choices": [{"index": 0, **choice}]}
+
+
+class Watching:
+    """Looks whether the client is still there, whatever protocol it speaks."""
+
+    def __init__(self):
+        self.events = []
+
+    async def predict(self, inputs, request: Request):
+        import asyncio
+
+        kind = inputs if isinstance(inputs, str) else inputs["kind"][0]
+        self.events.append(f"{kind} begins")
+        while not await request.is_disconnected():
+            await asyncio.sleep(0.005)
+        self.events.append(f"{kind} sees it")
+
+    async def messages(self, inputs, request: Request):
+        await self.predict(inputs, request)
+
+    def completions(self):
+        return self.events
