@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from ts.connection import Connection, FrontendGone
+from ts.protocol.log_records import running
 from ts.protocol.messages import (
     END_SEQUENCE,
     EXPOSE,
@@ -145,6 +146,7 @@ class _Jobs:
 
     def _start(self, wire_row: InferRow) -> None:
         job_id = wire_row[0]
+        running.set(lambda: ((job_id, ""),))  # the task keeps it, and this is set anew for the next
         task = self._tasks[job_id] = self._loop.create_task(self._runtime.run_job(wire_row))
         task.add_done_callback(lambda task: self._ended(job_id, task))
 

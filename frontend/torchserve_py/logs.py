@@ -56,10 +56,14 @@ class JsonFormatter(logging.Formatter):
     """One JSON object for each record: ``time`` (UTC), ``level``, ``logger``, ``message``.
 
     Where they are known also ``request_id``, ``sequence_id``, ``client``, ``status``, ``milliseconds`` (access log),
-    ``worker`` (what a worker printed), ``thread`` (not the main one) and ``exception`` (a traceback).
+    ``worker`` (what a worker printed or logged), ``request_ids``, ``sequence_ids`` (what its handler logged about a
+    batch), ``thread`` (not the main one) and ``exception`` (a traceback).
     """
 
-    _KNOWN = ("request_id", "sequence_id", "client", "status", "milliseconds", "worker")
+    _KNOWN = (
+        *("request_id", "sequence_id", "request_ids", "sequence_ids"),
+        *("client", "status", "milliseconds", "worker", "exception"),
+    )
 
     def format(self, record: logging.LogRecord) -> str:
         time_ = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -73,7 +77,7 @@ class JsonFormatter(logging.Formatter):
             entry["thread"] = record.threadName
         for name in self._KNOWN:
             value = getattr(record, name, None)
-            if value not in (None, ""):
+            if value not in (None, "", []):
                 entry[name] = value
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from tests.e2e.running_server import DEADLINE, RunningServer, model_folder
+from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
 
 HANDLER = """
 def handle(data, context):
@@ -71,6 +71,21 @@ def test_no_log_holds_a_secret(server: RunningServer) -> None:
     assert any("ghost" in text for text in written.values()), "the logs are those that were meant"
     found = [(path.name, secret) for path, text in written.items() for secret in secrets if secret in text]
     assert found == []
+
+
+def test_what_a_handler_logs_names_its_request(server: RunningServer) -> None:
+    answer = server.predict("m", "fail", headers=bearer(keys(server)["inference"]))
+    assert answer.status_code == 503
+    about = answer.headers["x-request-id"]
+
+    def logged() -> list[dict[str, object]]:
+        records = [json.loads(line) for line in server.model_log().splitlines() if about in line]
+        return [each for each in records if each["logger"] == "MODEL_LOG"]
+
+    (record,) = eventually(logged, "the record of the failure is in the model log")
+    assert (record["request_id"], record["level"]) == (about, "WARN")
+    assert str(record["exception"]).endswith("ValueError: wrong")
+    assert "\x1e" not in server.model_log()
 
 
 def test_the_key_file_and_snapshots_are_for_the_servers_user_alone(server: RunningServer) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ts.connection import Connection
+from ts.protocol.log_records import Ids, nobody, running
 from ts.protocol.messages import STATUS_CANCELLED, ResultRow
 from ts.runtimes.errors import Failure, HandlerFailed, JobsCancelled, wire_text
 from ts.runtimes.responses import encode_body, error_status
@@ -53,6 +54,7 @@ class Batch:
 
     def run(self) -> list[Any] | None:
         """Call the handler and return its results, one per row; None if it failed and all rows are answered."""
+        running.set(self._ids)
         started = time.perf_counter()
         try:
             return self.checked(self._service.entry_point([row.data for row in self.rows], self._service.context))
@@ -111,7 +113,8 @@ class Batch:
             self.fail(row, failure)
             return
         except ValueError as error:
-            logger.warning("Cannot send the response of request %s: %s", row.job_id, error)
+            about = {"request_id": row.job_id}
+            logger.warning("Cannot send the response of request %s: %s", row.job_id, error, extra=about)
             self.fail(row, Failure(500, str(error)))
             return
         except Exception as error:
@@ -136,6 +139,11 @@ class Batch:
             failure = Failure(500, failure.message)
         self._answers.append((row.job_id, False, failure.status, "", (), b"", wire_text(failure.message)))
 
+    def _ids(self) -> Ids:
+        """The requests that a record is about which is logged now."""
+        name = self._service.context.header_key_sequence_id
+        return [(row.job_id, row.processor.get_request_property(name) or "") for row in self.rows if not row.done]
+
     def fail_all(self, failure: Failure) -> None:
         """Answer every row that is not done with an error."""
         for row in self.rows:
@@ -156,6 +164,11 @@ class Batch:
             self._connection.send_results(answers, self._seconds, metrics)
         if steps is not None:
             steps.rest()
+
+    def finish(self) -> None:
+        """Send the last answers of this call; what is logged after it is not about these rows."""
+        self.flush()
+        running.set(nobody)
 
     def send_part(self, ret: Any, req_id_map: Mapping[int, str], message: str, code: int) -> None:
         """Send one part of the response of every row in ``req_id_map``, to be called by the handler while it runs.

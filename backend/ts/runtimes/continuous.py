@@ -91,12 +91,13 @@ class ContinuousHandler:
                 try:
                     stream_next = _stream_next(row, _criterion(criteria, index, row.job_id), value)
                 except Exception:
-                    logger.warning("The stopping criterion of request %s failed.", row.job_id, exc_info=True)
+                    about, text = {"request_id": row.job_id}, "The stopping criterion of request %s failed."
+                    logger.warning(text, row.job_id, exc_info=True, extra=about)
                     batch.fail(row, HandlerFailed("Prediction failed"))
                 else:
                     batch.answer(row, value, stream_next)
         unfinished = [row for row in live if not row.done]
-        batch.flush()
+        batch.finish()
         return unfinished
 
 

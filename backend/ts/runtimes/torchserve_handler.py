@@ -89,7 +89,7 @@ class TorchServeHandler:
         if results is not None:
             for row, value in zip(rows, results, strict=True):
                 batch.answer(row, value, "false" if row.streaming else None)
-        batch.flush()
+        batch.finish()
 
     def new_batch(self, rows: list[Row]) -> Batch:
         """Make ``rows`` the batch that the handler is called for next."""
@@ -124,7 +124,7 @@ class TorchServeHandler:
                 refused.append(error_row(wire_row[0], failure.status, failure.message))
             except Exception:
                 # A defect, or memory that ran out: the row is lost, its batch-mates and the worker are not.
-                logger.exception("Request %s cannot be read", wire_row[0])
+                logger.exception("Request %s cannot be read", wire_row[0], extra={"request_id": wire_row[0]})
                 refused.append(error_row(wire_row[0], 500, "The request cannot be read; the server's log says why."))
         if self._service.steps is not None and rows:
             rows, answered = self._service.steps.begin(rows)

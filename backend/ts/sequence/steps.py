@@ -187,7 +187,7 @@ class Steps:
             try:
                 self._cache.put(sequence_id, self._cache.encoding.decode(acquired.state))
             except Exception as error:  # a decoder is the handler's code
-                logger.exception("The stored state of sequence %r cannot be read", sequence_id)
+                logger.exception("The state of %r cannot be read", sequence_id, extra={"sequence_id": sequence_id})
                 self._let_go(sequence_id)
                 self._release(acquired.lease)
                 return UNREADABLE, f"The stored state of sequence {sequence_id!r} cannot be read: {error}"
@@ -278,7 +278,7 @@ class Steps:
             try:
                 commits.append(self._commit_of(sequence_id, steps))
             except Exception as error:  # an encoder is the handler's code
-                logger.exception("The state of sequence %r cannot be stored", sequence_id)
+                logger.exception("The state of %r cannot be stored", sequence_id, extra={"sequence_id": sequence_id})
                 self._refuse(answers, answered.pop(sequence_id), *UNREADABLE, f"The state cannot be stored: {error}")
         if not commits:
             return

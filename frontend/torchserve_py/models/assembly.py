@@ -38,6 +38,7 @@ from torchserve_py.workers.pool import Place, WorkerPool
 from torchserve_py.workers.process import Launch
 from torchserve_py.workers.processors import available_processors
 from torchserve_py.workers.worker import Worker, WorkerLimits
+from ts.protocol.log_records import FORMAT_VARIABLE
 from ts.protocol.messages import Load
 
 logger = logging.getLogger(__name__)
@@ -331,6 +332,8 @@ class Assembly:
         }
         if self._traces is not None:
             environment["TS_TRACES"] = self._traces
+        if settings.log_format == "json":
+            environment[FORMAT_VARIABLE] = "json"
         if device.cuda_visible_devices is not None:
             environment["CUDA_VISIBLE_DEVICES"] = device.cuda_visible_devices
         torchrun = None

@@ -15,12 +15,15 @@ from pathlib import Path
 
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.launchers import CpuLauncher, Torchrun
+from ts.protocol.log_records import record_of
 from ts.protocol.messages import TOKEN_VARIABLE
 
 logger = logging.getLogger(__name__)
 model_log = logging.getLogger("MODEL_LOG")
 
 _READ_SIZE = 64 * 1024
+#: What records of workers say besides level and message.
+_TOLD = ("request_id", "sequence_id", "request_ids", "sequence_ids", "exception")
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,16 @@ async def _log_lines(stream: asyncio.StreamReader, label: str, level: int) -> No
             lines.append(rest)
             rest = b""
         for line in lines:
-            model_log.log(level, "%s", line.decode("utf-8", "replace").rstrip("\r"), extra={"worker": label})
+            _log_line(line.decode("utf-8", "replace").rstrip("\r"), label, level)
     if rest:
-        model_log.log(level, "%s", rest.decode("utf-8", "replace"), extra={"worker": label})
+        _log_line(rest.decode("utf-8", "replace"), label, level)
+
+
+def _log_line(line: str, label: str, level: int) -> None:
+    """Log what was printed; of a record that was logged also what it is about."""
+    record = record_of(line)
+    if record is None:
+        model_log.log(level, "%s", line, extra={"worker": label})
+    else:
+        about = {name: record.get(name) for name in _TOLD}
+        model_log.log(record["level"], "%s", record["message"], extra={**about, "worker": label})

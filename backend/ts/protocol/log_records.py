@@ -1,0 +1,62 @@
+"""What a worker logs, as records that say which requests they are about, for a server whose own logs are JSON.
+
+With ``TS_LOG_FORMAT=json`` in the environment each record is one line: `MARK`, then a JSON object with ``level``,
+``message``, ``exception`` (a traceback), and ``request_id`` and ``sequence_id``. A record that a handler logs while it
+runs a batch of several rows is about all of them, as far as anybody knows: it has ``request_ids`` and ``sequence_ids``.
+What is printed stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, Final
+
+FORMAT_VARIABLE: Final = "TS_LOG_FORMAT"
+#: What a line with a record begins with: the separator of records of RFC 7464, which no text has.
+MARK: Final = "\x1e"
+
+#: The ids of requests, each with that of its sequence, "" if it belongs to none.
+Ids = Sequence[tuple[str, str]]
+
+
+def nobody() -> Ids:
+    """No request is running."""
+    return ()
+
+
+#: Tells which requests are running, in this thread or task.
+running: ContextVar[Callable[[], Ids]] = ContextVar("running", default=nobody)
+
+
+class RecordFormatter(logging.Formatter):
+    """Writes records as lines that the server reads."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {"level": record.levelno, "message": record.getMessage()}
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        told = {name: getattr(record, name) for name in ("request_id", "sequence_id") if hasattr(record, name)}
+        return MARK + json.dumps({**entry, **(told or _told(running.get()()))}, default=str)
+
+
+def _told(ids: Ids) -> dict[str, Any]:
+    if len(ids) == 1:
+        ((request_id, sequence_id),) = ids
+        return {"request_id": request_id, "sequence_id": sequence_id}
+    return {"request_ids": [each for each, _ in ids], "sequence_ids": [each for _, each in ids if each]}
+
+
+def record_of(line: str) -> dict[str, Any] | None:
+    """Return what a line with a record says; None of any other line."""
+    if not line.startswith(MARK):
+        return None
+    try:
+        entry = json.loads(line[len(MARK) :])
+    except ValueError:
+        return None
+    if not isinstance(entry, dict) or not isinstance(entry.get("level"), int) or "message" not in entry:
+        return None
+    return entry

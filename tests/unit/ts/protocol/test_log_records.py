@@ -1,0 +1,51 @@
+"""Records of a worker's log: what they say of the requests that they are about; nothing else is taken for one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from ts.protocol.log_records import MARK, RecordFormatter, nobody, record_of, running
+
+
+@pytest.fixture(autouse=True)
+def _reset() -> Iterator[None]:
+    yield
+    running.set(nobody)
+
+
+def formatted(**changes: object) -> str:
+    record = logging.LogRecord("handler", logging.WARNING, "h.py", 1, "half of %s\nis lost", ("it",), None)
+    record.__dict__.update(changes)
+    line = RecordFormatter().format(record)
+    assert "\n" not in line
+    return line
+
+
+def test_a_record_is_one_line_that_says_which_request_runs() -> None:
+    assert record_of(formatted()) == {
+        "level": 30, "message": "half of it\nis lost", "request_ids": [], "sequence_ids": []
+    }  # fmt: skip
+    running.set(lambda: [("r", "s")])
+    entry = record_of(formatted())
+    assert entry is not None
+    assert (entry["request_id"], entry["sequence_id"]) == ("r", "s")
+    running.set(lambda: [("r1", "s"), ("r2", "")])
+    entry = record_of(formatted())
+    assert entry is not None
+    assert (entry["request_ids"], entry["sequence_ids"]) == (["r1", "r2"], ["s"])
+
+
+def test_what_a_record_itself_says_counts_for_more() -> None:
+    running.set(lambda: [("r1", "s"), ("r2", "")])
+    entry = record_of(formatted(request_id="r2"))
+    assert entry is not None
+    assert entry["request_id"] == "r2"
+    assert "request_ids" not in entry
+
+
+@pytest.mark.parametrize("line", ["", "text", MARK, MARK + "{", MARK + "[]", MARK + "{}", MARK + '{"level": "x"}'])
+def test_other_lines_are_no_records(line: str) -> None:
+    assert record_of(line) is None
