@@ -270,5 +270,5 @@ class Model:
         Returns:
             Whether the workers are gone; only one that SIGKILL does not end is not.
         """
-        self.dispatcher.close(cause)
+        await self.dispatcher.close(cause)
         return not await self.pool.stop(limit)

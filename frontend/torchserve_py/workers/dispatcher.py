@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 #: A reader this many times behind its buffer limit is given up when others need the worker that serves it.
 _GIVE_UP_FACTOR = 8
 _SEQUENCE_ID_SEPARATOR = ";"
+#: How many sequences without a job end in one turn of the event loop.
+_ENDED_AT_ONCE = 500
 #: What encoding a batch raises: text that is no Unicode, a value that msgpack does not know, a frame over 4 GiB.
 UNSENDABLE = (ValueError, TypeError, OverflowError, struct.error)
 #: With which header an error row says why a step of a sequence was not applied, and what that means for the sequence.
@@ -237,10 +239,17 @@ class Dispatcher:
             await asyncio.wait([self._idle], timeout=limit)
         return self._is_idle()
 
-    def close(self, cause: Cause) -> None:
-        """End every job with ``cause`` and every sequence; refuse what comes after."""
-        now = time.monotonic()
-        self._perform(self._scheduler.close(cause, now), now)
+    async def close(self, cause: Cause) -> None:
+        """End every job with ``cause`` at once, and every sequence; refuse what comes after.
+
+        Of many sequences some end at a time, so that other models' requests need not wait for all of them.
+        """
+        while True:
+            now = time.monotonic()
+            self._perform(self._scheduler.close(cause, now, _ENDED_AT_ONCE), now)
+            if not self._scheduler.open_sequences:
+                break
+            await asyncio.sleep(0)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

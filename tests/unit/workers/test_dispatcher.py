@@ -375,7 +375,7 @@ async def test_finishing_has_a_limit() -> None:
     shell = Shell(stateless())
     parts = shell.submit("1")
     await shell.dispatcher.finish(Cause.unregistered, 0.01)
-    shell.dispatcher.close(Cause.unregistered)
+    await shell.dispatcher.close(Cause.unregistered)
     assert await cause_of(parts) is Cause.unregistered
 
 
@@ -388,13 +388,31 @@ async def test_closing_answers_everything_and_tells_every_sequence() -> None:
     (worker,) = shell.workers
     running = shell.submit("1", sequence_id="a")
     waiting = shell.submit("2", sequence_id="a")
-    shell.dispatcher.close(Cause.unregistered)
+    await shell.dispatcher.close(Cause.unregistered)
     assert await cause_of(running) is Cause.unregistered
     assert await cause_of(waiting) is Cause.unregistered
     assert worker.ended.get_nowait() == ("a", "unregistered")
     assert await cause_of(shell.submit("3", sequence_id="a")) is Cause.unregistered
     shell.answer(worker, running)
     shell.lose(worker)
+    assert worker.ended.empty()
+
+
+async def test_closing_many_sequences_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchserve_py.workers.dispatcher._ENDED_AT_ONCE", 10)
+    shell = Shell(Policy(batch_size=2, sequences=SequencePolicy(600.0, queue_size=5, max_sequences=100)))
+    (worker,) = shell.workers
+    for number in range(100):
+        shell.answer(worker, shell.submit("1", sequence_id=f"s{number}"))
+    running = shell.submit("1", sequence_id="s0")
+    closing = asyncio.ensure_future(shell.dispatcher.close(Cause.unregistered))
+    await asyncio.sleep(0)
+    assert await cause_of(running) is Cause.unregistered  # jobs end at once
+    assert await cause_of(shell.submit("2", sequence_id="s50")) is Cause.unregistered
+    assert not closing.done()
+    await closing
+    ended = [worker.ended.get_nowait() for _ in range(100)]
+    assert sorted(ended) == sorted((f"s{number}", "unregistered") for number in range(100))
     assert worker.ended.empty()
 
 
