@@ -76,7 +76,7 @@ class SequenceHeaders:
         A request without an id (or with an empty one) opens a sequence of its own, ``ts-seq-<uuid4>``.
 
         Raises:
-            DoorError: An id is not text.
+            DoorError: An id, or another value, is not text.
         """
         if not sequence_id:
             sequence_id = f"ts-seq-{uuid.uuid4()}"
@@ -86,10 +86,11 @@ class SequenceHeaders:
                 f"Header {self.id_name}: {sequence_id!a} is no sequence id; use printable characters in UTF-8."
             )
         headers = [(self.id_name, sequence_id)]
-        if start is not None:
-            headers.append((str(self._start), start))
-        if end is not None:
-            headers.append((str(self._end), end))
+        for name, value in ((self._start, start), (self._end, end)):
+            if value is not None:
+                if not value.isprintable() and _UNUSABLE.search(value):
+                    raise bad_request(f"Header {name}: {value!a} is no text; use true, or leave the header out.")
+                headers.append((str(name), value))
         if request_id:
             if _UNUSABLE.search(request_id):
                 raise bad_request(f"Header {REQUEST_ID}: {request_id!a} is no id; use printable characters in UTF-8.")
