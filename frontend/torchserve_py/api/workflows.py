@@ -106,9 +106,11 @@ class WorkflowInferenceDoor:
         return {"wfpredict": Route(self.predict, TokenType.inference)}
 
     async def predict(self, request: web.BaseRequest, path: Path) -> Sent:
-        """``/wfpredict/{workflow}``, any method; the query is ignored."""
+        """``/wfpredict/{workflow}``, any method but OPTIONS, which asks what there is; the query is ignored."""
         if len(path) != 2:
             raise not_found()
+        if request.method == "OPTIONS":
+            raise method_not_allowed()
         name = path[1]
         self._workflows.get(name)  # before the body is read
         content_type = request.headers.get(hdrs.CONTENT_TYPE, "")

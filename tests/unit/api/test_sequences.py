@@ -1,5 +1,6 @@
 """Which sequence a request belongs to, and how the client learns it."""
 
+import json
 import re
 
 import pytest
@@ -116,6 +117,15 @@ async def test_an_id_that_is_no_text_is_refused(stateful):
     )
     assert "400 bad request" in await connection.head()
     assert ID.encode() in await connection.rest()
+    assert stateful.registry.model.calls == []
+
+
+@pytest.mark.parametrize("name", [START, END])
+async def test_a_mark_that_is_no_text_is_refused(stateful, name):
+    head = f"POST /predictions/stateful HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{ID}: s\r\n{name}: "
+    connection = await stateful.raw(head.encode() + b"true\xff\r\n\r\n")
+    assert "400 bad request" in await connection.head()
+    assert f"Header {name}: 'true\\udcff' is no text" in json.loads(await connection.rest())["message"]
     assert stateful.registry.model.calls == []
 
 
