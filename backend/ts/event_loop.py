@@ -14,7 +14,8 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ts.connection import Connection, FrontendGone
 from ts.protocol.log_records import running
@@ -31,6 +32,9 @@ from ts.protocol.messages import (
     InferRow,
 )
 from ts.runtimes.responses import error_row
+
+if TYPE_CHECKING:
+    from ts.runtimes.handler_spans import JobSpans
 
 logger = logging.getLogger(__name__)
 
@@ -81,22 +85,26 @@ class AsyncRuntime(ABC):
         """Let go of what the model holds: every job is answered, and the process ends."""
 
 
-def run(connection: Connection, runtime: AsyncRuntime, runner: asyncio.Runner) -> None:
-    """Run jobs in the loop of ``runner`` until the frontend says stop and all are answered, or until it goes away."""
+def run(connection: Connection, runtime: AsyncRuntime, runner: asyncio.Runner, spans: JobSpans | None = None) -> None:
+    """Run jobs in the loop of ``runner`` until the frontend says stop and all are answered, or until it goes away.
+
+    With ``spans`` each is traced.
+    """
     with runner:
-        runner.run(_serve(connection, runtime))
+        runner.run(_serve(connection, runtime, spans))
 
 
-async def _serve(connection: Connection, runtime: AsyncRuntime) -> None:
-    await _Jobs(connection, runtime).serve()
+async def _serve(connection: Connection, runtime: AsyncRuntime, spans: JobSpans | None) -> None:
+    await _Jobs(connection, runtime, spans).serve()
 
 
 class _Jobs:
     """The jobs that run now, each a task."""
 
-    def __init__(self, connection: Connection, runtime: AsyncRuntime) -> None:
+    def __init__(self, connection: Connection, runtime: AsyncRuntime, spans: JobSpans | None) -> None:
         self._connection = connection
         self._runtime = runtime
+        self._spans = spans
         self._loop = asyncio.get_running_loop()
         self._stopping = False
         self._stopped: asyncio.Future[None] = self._loop.create_future()
@@ -147,7 +155,8 @@ class _Jobs:
     def _start(self, wire_row: InferRow) -> None:
         job_id = wire_row[0]
         running.set(lambda: ((job_id, ""),))  # the task keeps it, and this is set anew for the next
-        task = self._tasks[job_id] = self._loop.create_task(self._runtime.run_job(wire_row))
+        start = partial(self._loop.create_task, self._runtime.run_job(wire_row))
+        task = self._tasks[job_id] = start() if self._spans is None else self._spans.start_task(wire_row, start)
         task.add_done_callback(lambda task: self._ended(job_id, task))
 
     def _cancel(self) -> None:

@@ -29,7 +29,7 @@ from ts.parent_death import die_with_parent
 from ts.protocol.log_records import FORMAT_VARIABLE, RecordFormatter
 from ts.protocol.messages import END_SEQUENCE, INFER, JOBS_CHANNEL, LOAD, LOADED, STOP, TOKEN_VARIABLE, Load, Loaded
 from ts.runtimes.errors import LoadError, wire_text
-from ts.runtimes.loader import load_service
+from ts.runtimes.loader import TRACES_VARIABLE, load_service
 from ts.runtimes.torchserve_handler import Runtime, TorchServeHandler
 
 logger = logging.getLogger(__name__)
@@ -145,7 +145,12 @@ def load_asynchronous(load: Load, connection: Connection) -> tuple[Callable[[], 
     module = importlib.import_module(CONTRACT_MODULES.get(load["contract"], "ts.runtimes.async_handler"))
     runner = asyncio.Runner()
     runtime: event_loop.AsyncRuntime = module.load(load, connection, runner)
-    return partial(event_loop.run, connection, runtime, runner), runtime.declares
+    spans = None
+    if load["contract"] in CONTRACT_MODULES and (traces := os.environ.get(TRACES_VARIABLE)):
+        from ts.runtimes.handler_spans import JobSpans
+
+        spans = JobSpans(traces, load["model_name"])
+    return partial(event_loop.run, connection, runtime, runner, spans), runtime.declares
 
 
 def load_failure(error: Exception) -> tuple[int, str]:

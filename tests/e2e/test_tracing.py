@@ -57,3 +57,52 @@ def test_without_the_setting_the_clients_header_passes_and_nothing_is_imported(t
         server.wait_ready()
         answer = server.predict("m", "x", headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
         assert answer.text == f"00-{TRACE}-{PARENT}-01 False"
+
+
+MLSERVER_MODEL = """
+from mlserver import MLModel
+from mlserver.types import InferenceResponse, ResponseOutput
+from opentelemetry import trace
+
+
+class Traced(MLModel):
+    async def predict(self, payload):
+        span = trace.get_current_span().get_span_context()
+        output = ResponseOutput(name="span", shape=[1], datatype="BYTES", data=[f"{span.span_id:016x}"])
+        return InferenceResponse(model_name=self.name, outputs=[output])
+"""
+TRUSS_MODEL = """
+from opentelemetry import trace
+
+
+class Model:
+    async def predict(self, model_input):
+        return f"{trace.get_current_span().get_span_context().span_id:016x}"
+"""
+
+
+def test_jobs_of_other_contracts_have_spans_of_their_own(tmp_path: Path) -> None:
+    mlserver = tmp_path / "ml"
+    mlserver.mkdir()
+    (mlserver / "traced.py").write_text(MLSERVER_MODEL)
+    (mlserver / "model-settings.json").write_text(json.dumps({"name": "ml", "implementation": "traced.Traced"}))
+    truss = tmp_path / "truss" / "model"
+    truss.mkdir(parents=True)
+    (truss / "model.py").write_text(TRUSS_MODEL)
+    (truss.parent / "config.yaml").write_text("model_name: truss\n")
+    traces = tmp_path / "spans.jsonl"
+    asked = {
+        "ml": {"inputs": [{"name": "x", "shape": [1], "datatype": "INT32", "data": [1]}]},
+        "truss": {"x": 1},
+    }
+    with RunningServer({"ml": mlserver, "truss": truss.parent}, {"traces": traces}) as server:
+        server.wait_ready()
+        for name, question in asked.items():
+            traces.write_text("")
+            kind = {"content-type": "application/json"}
+            answer = server.predict(name, json.dumps(question), headers=kind)
+            eventually(lambda: len(spans_in(traces)) == 2, "both spans are written")
+            job, handler = spans_in(traces)[f"inference {name}"], spans_in(traces)["handler"]
+            assert handler["parent_id"] == job["context"]["span_id"]
+            assert handler["attributes"]["request.id"] == answer.headers["x-request-id"]
+            assert handler["context"]["span_id"].removeprefix("0x") in answer.text

@@ -1,4 +1,4 @@
-"""A span around each call of a handler, for each of its rows.
+"""A span around each call of a handler, for each of its rows; or around each job of another contract's model.
 
 ``TS_TRACES`` in the worker's environment says where spans go (`ts.tracing`); without it this is not imported. The span
 of a row is a child of the server's, whose id comes with the row's headers (``traceparent``).
@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ts.context import Context
+from ts.context import Context, RequestProcessor
+from ts.protocol.messages import InferRow
 from ts.service import EntryPoint
 from ts.tracing import HEADERS, provider_of
+
+if TYPE_CHECKING:
+    import asyncio
+
+    Task = asyncio.Task[None]
 
 
 def traced(entry_point: EntryPoint, destination: str) -> EntryPoint:
@@ -35,6 +41,32 @@ def traced(entry_point: EntryPoint, destination: str) -> EntryPoint:
             return entry_point(data, context)
 
     return call
+
+
+class JobSpans:
+    """Spans around the tasks that are jobs of a model.
+
+    Args:
+        destination: Where spans go.
+        model_name: Whose jobs.
+    """
+
+    def __init__(self, destination: str, model_name: str) -> None:
+        self._spans = _Spans(destination)
+        self._model_name = model_name
+
+    def start_task(self, wire_row: InferRow, start: Callable[[], Task]) -> Task:
+        """Start the task of a job; its span is the current one there, and ends with it."""
+        from opentelemetry.trace import use_span
+
+        span = self._spans.of(RequestProcessor(None, wire_row[1]))
+        if span is None:
+            return start()
+        span.set_attributes({"request.id": wire_row[0], "model.name": self._model_name, "batch.size": 1})
+        with use_span(span):
+            task = start()
+        task.add_done_callback(lambda task: span.end())
+        return task
 
 
 class _Spans:
@@ -65,16 +97,21 @@ class _Spans:
                 span.end()
 
     def _begin(self, context: Context) -> Iterator[Any]:
-        from opentelemetry.context import Context as TraceContext
-
         processors = context.request_processor or []
         for index, processor in enumerate(processors):
-            carrier = {name: value for name in HEADERS if (value := processor.get_request_property(name))}
-            if HEADERS[0] in carrier:
-                parent = self._propagator.extract(carrier, TraceContext())
-                yield self._tracer.start_span(
-                    "handler", parent, attributes=_attributes(context, index, len(processors))
-                )
+            span = self.of(processor)
+            if span is not None:
+                span.set_attributes(_attributes(context, index, len(processors)))
+                yield span
+
+    def of(self, processor: RequestProcessor) -> Any:
+        """Begin the span of a request; None if that is not traced."""
+        from opentelemetry.context import Context as TraceContext
+
+        carrier = {name: value for name in HEADERS if (value := processor.get_request_property(name))}
+        if HEADERS[0] not in carrier:
+            return None
+        return self._tracer.start_span("handler", self._propagator.extract(carrier, TraceContext()))
 
 
 def _attributes(context: Context, index: int, batch_size: int) -> Mapping[str, str | int]:

@@ -21,7 +21,7 @@ from ts.service import EntryPoint, Service
 from ts.utils.util import list_classes_from_module
 
 _BUILT_IN = "ts.torch_handler"
-_TRACES_VARIABLE = "TS_TRACES"
+TRACES_VARIABLE = "TS_TRACES"
 _ENVELOPES = "ts.torch_handler.request_envelope"
 #: ``inspect.CO_COROUTINE``: the code is that of an ``async def``.
 _COROUTINE_FLAG = 0x80
@@ -71,7 +71,7 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
         if wait_for is None:
             raise LoadError("initialize is a coroutine; that needs asyncCommunication: true in model-config.yaml.")
         wait_for(outcome)
-    if traces := os.environ.get(_TRACES_VARIABLE):
+    if traces := os.environ.get(TRACES_VARIABLE):
         from ts.runtimes.handler_spans import traced  # OpenTelemetry is heavy, and most servers have no traces
 
         service.entry_point = traced(service.entry_point, traces)
