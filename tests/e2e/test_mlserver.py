@@ -151,6 +151,12 @@ def outputs(response: requests.Response) -> dict[str, Any]:
     return {output["name"]: output["data"] for output in response.json()["outputs"]}
 
 
+def state_of(server: RunningServer, model: str) -> tuple[str, str]:
+    """What the repository's index says of a model: state and reason."""
+    index = requests.post(f"{server.inference}/v2/repository/index", timeout=DEADLINE).json()
+    return next((each["state"], each["reason"]) for each in index if each["name"] == model)
+
+
 def test_infer(server: RunningServer) -> None:
     response = infer(server, "single", body(1, 2.5, id="7"), headers={"X-Tenant": "me"})
     assert outputs(response) | {"pid": None} == {"double": [2.0, 5.0], "rows": [2, 2], "pid": None}
@@ -471,4 +477,16 @@ def test_a_model_that_is_not_ready(server: RunningServer, tmp_path: Path) -> Non
     assert requests.get(f"{server.inference}/v2/models/lazy/ready", timeout=DEADLINE).status_code == 400
     response = infer(server, "lazy", body(1))
     assert (response.status_code, response.json()) == (503, {"error": "Model lazy is not ready yet."})
+    assert state_of(server, "lazy") == ("UNAVAILABLE", "it says that it is not ready")
     server.unregister("lazy")
+
+
+def test_a_model_whose_load_fails_keeps_nobody_waiting(server: RunningServer, tmp_path: Path) -> None:
+    folder = mlserver_folder(tmp_path, "broken")
+    model = folder / "model.py"
+    model.write_text(model.read_text().replace("return True", 'raise RuntimeError("no weights")', 1))
+    server.register(folder, synchronous="false")
+    eventually(lambda: "no weights" in state_of(server, "broken")[1], "the index says why it does not load")
+    response = infer(server, "broken", body(1))
+    assert (response.status_code, response.headers["ts-error-cause"]) == (503, "no_worker")
+    server.unregister("broken")

@@ -33,6 +33,8 @@ class Supervisor:
         self.id = worker_id
         self.started_at = datetime.now(UTC)
         self.gave_up = False
+        #: Why the last worker that was started did not get ready; "" if it did.
+        self.failure = ""
         self.worker: Worker | None = None
         #: Called when a worker was lost and is to be replaced.
         self.on_restart: Callable[[], None] = lambda: None
@@ -121,11 +123,13 @@ class Supervisor:
         except WorkerFailed as failure:
             if not self._stopping.is_set():
                 logger.error("Worker %s did not get ready: %s", worker.label, failure)
+                self.failure = str(failure)
             self._answer_first_attempt(failure)
             return None
         ready_at = time.monotonic()
         if worker.state is WorkerState.READY:
             logger.info("Worker %s (pid %d) is ready after %.2f s", worker.label, worker.pid, ready_at - launched)
+            self.failure = ""
             self.on_ready(worker.label, ready_at - launched)
             self._dispatcher.worker_up(worker)
             self._answer_first_attempt(None)

@@ -127,6 +127,7 @@ def echo(call: Call) -> None:
 class FakeSupervisor:
     ready: bool = True
     gave_up: bool = False
+    failure: str = ""
 
 
 @dataclass

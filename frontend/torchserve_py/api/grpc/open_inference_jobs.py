@@ -9,6 +9,7 @@ from torchserve_py.api.grpc.calls import Context
 from torchserve_py.api.grpc.inference import Submitted
 from torchserve_py.api.grpc.open_inference_messages import OpenRequest, values_of
 from torchserve_py.api.grpc.writer import Writer
+from torchserve_py.api.open_inference.answers import refuse_if_failing
 from torchserve_py.api.sequence_parameters import ID, sequence_of
 from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
 from ts.protocol.messages import OPEN_INFERENCE_GRPC
@@ -49,8 +50,9 @@ class OpenInferenceJobs:
 
         Raises:
             DoorError: The model is stateful, and the request does not say well which sequence it belongs to; or its
-                time limit or its priority is none.
+                time limit or its priority is none; or the workers of the model fail to start.
         """
+        refuse_if_failing(model)
         version = request.version
         expires_in, priority = request.expires_in, request.priority
         if not model.is_stateful:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from torchserve_py.api.errors import Failure, failure_of, failure_of_job
+from torchserve_py.api.errors import UNAVAILABLE, DoorError, Failure, failure_of, failure_of_job
 from torchserve_py.api.responses import JSON_TYPE, RETRY_AFTER_SECONDS, Responses, Sent
 from torchserve_py.models.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.scheduling.effects import Cause
@@ -13,6 +13,7 @@ from torchserve_py.scheduling.effects import Cause
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from torchserve_py.models.model import Model
     from torchserve_py.workers.parts import Parts
 
 #: Statuses where the protocol's clients expect another than TorchServe's.
@@ -75,6 +76,17 @@ def error_body(message: str, status: int) -> bytes:
     if status == 422:
         members["detail"] = [{"type": "value_error", "loc": ["body"], "msg": message}]
     return to_json(members)
+
+
+def refuse_if_failing(model: Model) -> None:
+    """Refuse a request that would wait for a model which no worker has, and which the last one could not load.
+
+    Raises:
+        DoorError: Its workers fail to start.
+    """
+    if not model.is_loaded and any(supervisor.failure for supervisor in model.pool.supervisors):
+        message = f"Model {model.name} is not ready: its workers fail to start."
+        raise DoorError(Failure(503, UNAVAILABLE, message, Cause.no_worker.value))
 
 
 def failure_of_parts(cause: Cause, parts: Parts, name: str, version: str | None, *, is_text: bool) -> Failure:

@@ -14,7 +14,7 @@ from multidict import istr
 from torchserve_py.api import priorities
 from torchserve_py.api.access_log import note_ids
 from torchserve_py.api.errors import DoorError, Failure, bad_request, handler_failure
-from torchserve_py.api.open_inference.answers import Answers, failure_of_parts
+from torchserve_py.api.open_inference.answers import Answers, failure_of_parts, refuse_if_failing
 from torchserve_py.api.open_inference.compression import accepted_encoding, compressed, decompressed
 from torchserve_py.api.open_inference.events import send_events
 from torchserve_py.api.requests import read_body
@@ -79,6 +79,7 @@ class OpenInferenceCalls:
         Raises:
             DoorError: It is refused before there is a job.
         """
+        refuse_if_failing(model)
         body = await read_body(request, self._max_body, self._stall_limit)
         encoding = request.headers.get(hdrs.CONTENT_ENCODING)
         if encoding is not None:

@@ -28,6 +28,8 @@ UNAVAILABLE: Final = "UNAVAILABLE"
 LOADING: Final = "LOADING"
 UNLOADING: Final = "UNLOADING"
 _ALL: Final = ModelSpec(None, "all")
+#: Seconds within which a model has to say whether it is ready.
+_HEALTH_LIMIT: Final = 5.0
 
 
 class Repository:
@@ -49,9 +51,8 @@ class Repository:
 
     async def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
         """Every model there is, by version: ``name``, ``version``, ``state`` and ``reason``."""
-        entries = [
-            self._served(model) for name, _ in self._registry.models() for model in self._registry.versions(name)
-        ]
+        models = [model for name, _ in self._registry.models() for model in self._registry.versions(name)]
+        entries = await asyncio.gather(*map(self._served, models))
         named = {entry["name"] for entry in entries}
         for name, saved in self._unloaded.items():
             if name not in named:
@@ -105,10 +106,12 @@ class Repository:
                 self._unloaded[name] = saved
             await self._calls.unload(name)
 
-    def _served(self, model: Model) -> dict[str, str]:
+    async def _served(self, model: Model) -> dict[str, str]:
         state, reason = self._changing.get(model.name, ""), ""
         if model.pool.ready_count and state != UNLOADING:
             state = READY
+            if not await model.check_health(_HEALTH_LIMIT):
+                state, reason = UNAVAILABLE, "it says that it is not ready"
         elif not state:
             state, reason = _state_without_worker(model)
         return {"name": model.name, "version": model.version, "state": state, "reason": reason}
@@ -152,9 +155,10 @@ def _state_without_worker(model: Model) -> tuple[str, str]:
     supervisors = model.pool.supervisors
     if not supervisors:
         return UNAVAILABLE, "it has no workers"
+    failure = next((supervisor.failure for supervisor in supervisors if supervisor.failure), "")
     if all(supervisor.gave_up for supervisor in supervisors):
-        return UNAVAILABLE, "its workers do not start; the server's log says why"
-    return LOADING, ""
+        return UNAVAILABLE, f"its workers do not start: {failure}"
+    return LOADING, f"the last attempt failed: {failure}" if failure else ""
 
 
 def _unsupported(message: str) -> DoorError:

@@ -460,15 +460,21 @@ async def test_the_index_has_what_is_served_and_what_is_stored(start, tmp_path):
     starting = FakeModel("starting")
     starting.pool.supervisors = [FakeSupervisor(ready=False)]
     broken = FakeModel("broken")
-    broken.pool.supervisors = [FakeSupervisor(ready=False, gave_up=True)]
-    serving = await start(FakeRegistry([FakeModel(), starting, broken]))
+    broken.pool.supervisors = [FakeSupervisor(ready=False, gave_up=True, failure="no weights")]
+    failing = FakeModel("failing")
+    failing.pool.supervisors = [FakeSupervisor(ready=False), FakeSupervisor(ready=False, failure="no weights")]
+    unwell = FakeModel("unwell")
+    unwell.is_well = False
+    serving = await start(FakeRegistry([FakeModel(), starting, broken, failing, unwell]))
     for body in (b"", b"{}", b'{"ready": null}'):
         entries = (await serving.request("POST", "/v2/repository/index", data=body)).json()
-        assert {(entry["name"], entry["version"], entry["state"], bool(entry["reason"])) for entry in entries} == {
-            ("noop", "1.0", "READY", False),
-            ("starting", "1.0", "LOADING", False),
-            ("broken", "1.0", "UNAVAILABLE", True),
-            ("other", "", "UNAVAILABLE", True),
+        assert {(entry["name"], entry["version"], entry["state"], entry["reason"]) for entry in entries} == {
+            ("noop", "1.0", "READY", ""),
+            ("starting", "1.0", "LOADING", ""),
+            ("broken", "1.0", "UNAVAILABLE", "its workers do not start: no weights"),
+            ("failing", "1.0", "LOADING", "the last attempt failed: no weights"),
+            ("unwell", "1.0", "UNAVAILABLE", "it says that it is not ready"),
+            ("other", "", "UNAVAILABLE", "not loaded"),
         }
     entries = (await serving.request("POST", "/v2/repository/mine/index", data=b'{"ready": true}')).json()
     assert [entry["name"] for entry in entries] == ["noop"]
@@ -492,6 +498,17 @@ async def test_a_model_that_is_served_is_loaded_again(start):
     serving = await start(FakeRegistry(saved=[saved]))
     assert (await serving.request("POST", "/v2/repository/models/noop/load")).status == 200
     assert serving.registry.requests == [("/models/noop", "noop", True, True)]
+
+
+async def test_a_model_whose_workers_fail_to_start_keeps_nobody_waiting(start):
+    failing = FakeModel()
+    failing.is_loaded = False
+    failing.pool.supervisors = [FakeSupervisor(ready=False, failure="no weights")]
+    serving = await start(FakeRegistry([failing]))
+    answer = await serving.request("POST", INFER, data=b"x")
+    assert (answer.status, answer.headers["ts-error-cause"]) == (503, "no_worker")
+    assert answer.json() == {"error": "Model noop is not ready: its workers fail to start."}
+    assert failing.calls == []
 
 
 async def test_all_versions_are_unloaded_and_come_back_from_where_they_were(start):
