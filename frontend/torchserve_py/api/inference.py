@@ -15,7 +15,7 @@ from torchserve_py.api import priorities
 from torchserve_py.api.access_log import note_ids
 from torchserve_py.api.errors import DoorError, bad_request, failure_of_job, handler_failure, not_found
 from torchserve_py.api.openapi_documents import predict_document
-from torchserve_py.api.requests import read_body
+from torchserve_py.api.requests import body_at_hand, read_body
 from torchserve_py.api.responses import Headers, Responses, Sent
 from torchserve_py.api.routing import Path, Route, Routes
 from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
@@ -89,7 +89,9 @@ class InferenceDoor:
         content_type: str | None = request.headers.get(hdrs.CONTENT_TYPE, "")
         if content_type and not content_type.isascii():
             raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
-        row: Any = await read_body(request, self._max_body, self._stall_limit) if body is None else body
+        row: Any = body_at_hand(request, self._max_body) if body is None else body
+        if row is None:
+            row = await read_body(request, self._max_body, self._stall_limit)
         if parameters:
             row = [*((key, None, value) for key, value in parameters), (None, content_type, row)]
             content_type = None

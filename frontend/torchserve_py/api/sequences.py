@@ -81,7 +81,7 @@ class SequenceHeaders:
         if not sequence_id:
             sequence_id = f"ts-seq-{uuid.uuid4()}"
             start = "true"
-        elif _UNUSABLE.search(sequence_id):
+        elif not sequence_id.isprintable() and _UNUSABLE.search(sequence_id):
             raise bad_request(
                 f"Header {self.id_name}: {sequence_id!a} is no sequence id; use printable characters in UTF-8."
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import NamedTuple, Protocol
 
 from torchserve_py.scheduling.effects import Cause
@@ -88,24 +88,21 @@ class Parts:
         self._failure: Cause | None = None
         self._waiter: asyncio.Future[Part] | None = None
 
-    async def next(self) -> Part:
-        """Wait for the next part.
+    def next(self) -> Awaitable[Part]:
+        """The next part, to be awaited at once. (No coroutine: this is on the path of every request.)
 
         Raises:
-            JobFailed: The job ended without (the rest of) an answer.
+            JobFailed: The job ended without (the rest of) an answer; awaiting the part may raise it, too.
         """
+        if self._failure is not None and not self._buffer:
+            raise JobFailed(self._failure)
+        self._waiter = waiter = asyncio.get_running_loop().create_future()
         if self._buffer:
             part = self._buffer.popleft()
             self._buffered_bytes -= len(part.body)
             self._reader.was_read(self)
-            return part
-        if self._failure is not None:
-            raise JobFailed(self._failure)
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            return await self._waiter
-        finally:
-            self._waiter = None
+            waiter.set_result(part)
+        return waiter
 
     def take_arrived(self, limit: int) -> Sequence[Part]:
         """Return the parts that have arrived behind the one that `next` gave last, without waiting for any.

@@ -47,14 +47,14 @@ async def test_parts_come_out_in_the_order_in_which_they_came_in(parts: Parts) -
 
 
 async def test_a_reader_that_waits_gets_the_part_when_it_comes(parts: Parts) -> None:
-    waiting = asyncio.create_task(parts.next())
+    waiting = asyncio.ensure_future(parts.next())
     await asyncio.sleep(0)
     parts.deliver(part(b"a"))
     assert (await waiting).body == b"a"
 
 
 async def test_a_second_part_that_comes_before_the_first_is_read_is_kept(parts: Parts) -> None:
-    waiting = asyncio.create_task(parts.next())
+    waiting = asyncio.ensure_future(parts.next())
     await asyncio.sleep(0)
     parts.deliver(part(b"a", more=True))
     parts.deliver(part(b"b"))
@@ -88,7 +88,7 @@ async def test_parts_that_arrived_before_a_failure_can_be_read(parts: Parts) -> 
 
 
 async def test_a_failure_reaches_a_reader_that_waits(parts: Parts) -> None:
-    waiting = asyncio.create_task(parts.next())
+    waiting = asyncio.ensure_future(parts.next())
     await asyncio.sleep(0)
     parts.fail(Cause.response_timeout)
     with pytest.raises(JobFailed) as failed:
@@ -106,7 +106,7 @@ async def test_it_tells_how_much_waits_to_be_read(parts: Parts, reader: Reader) 
 
 
 async def test_a_part_that_is_awaited_does_not_count_as_waiting(parts: Parts) -> None:
-    waiting = asyncio.create_task(parts.next())
+    waiting = asyncio.ensure_future(parts.next())
     await asyncio.sleep(0)
     parts.deliver(part(b"abc"))
     assert parts.buffered_bytes == 0
