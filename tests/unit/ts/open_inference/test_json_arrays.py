@@ -73,6 +73,27 @@ def test_it_is_read_as_the_ordinary_way_reads_it_or_not_at_all(data: Any, dataty
     assert _raw(fast) == _raw(slow)
 
 
+_TEXT = json.dumps(document([[1, 2.5], [-3, 4e5]], [2, 2], id='é\u0000"[')).encode()
+
+
+@settings(max_examples=400)
+@given(st.data())
+def test_any_bytes_are_read_as_the_ordinary_way_reads_them_or_not_at_all(data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(_TEXT)))
+    end = data.draw(st.integers(start, min(start + 4, len(_TEXT))))
+    new = data.draw(st.one_of(st.binary(max_size=4), st.sampled_from([b"[", b"]", b'"data":', b"{}", b"1,", b"null"])))
+    text = _TEXT[:start] + new + _TEXT[end:]
+    parsed = parse_with_arrays(text)
+    if parsed is not None:
+        fast, slow = tensor_or_failure(parsed), tensor_or_failure(parse_object(text))
+        assert isinstance(fast, Tensor) == isinstance(slow, Tensor), slow
+        if isinstance(slow, Tensor):
+            assert flat_list(fast) == slow.data
+            assert (fast.name, fast.datatype, fast.shape) == (slow.name, slow.datatype, slow.shape)
+        else:
+            assert fast == slow
+
+
 def _leaves(data: Any) -> Any:
     for each in data:
         yield from _leaves(each) if isinstance(each, list) else (each,)
