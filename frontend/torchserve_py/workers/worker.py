@@ -50,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 #: How long a process may live on after its connection closed, and the other way round (seconds).
 _LINGER = 1.0
+#: How long a process that did not get ready may take to go once it was sent SIGKILL (seconds).
+_KILL_LIMIT = 20.0
 #: How often a worker's limits are checked: this many times in the shortest of them, but at least once a second.
 _CHECKS_PER_LIMIT = 5
 #: Where an `InferRow` tells that further inputs follow.
@@ -194,7 +196,7 @@ class Worker:
             await asyncio.wait([self.ended], timeout=min(limit, self._limits.stop))
         if not self.ended.done():
             self.kill("it was told to stop")
-        await asyncio.wait([self.ended])
+        await asyncio.wait([self.ended])  # the pool does not wait for ever
 
     def kill(self, reason: str) -> None:
         """End the process at once; ``reason`` is logged."""
@@ -359,7 +361,9 @@ class Worker:
     async def _abandon(self) -> None:
         self.kill("it did not get ready")
         if self._process is not None:
-            await asyncio.wait([self.ended])
+            await asyncio.wait([self.ended], timeout=_KILL_LIMIT)
+            if not self.ended.done():
+                logger.error("Worker %s (pid %d) does not end, not even by SIGKILL", self.label, self.pid)
         elif not self.ended.done():
             self.ended.set_result("was never started")
 

@@ -14,7 +14,7 @@ from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
 from torchserve_py.workers.lifecycle import WorkerState
 from torchserve_py.workers.listener import WorkerListener
-from torchserve_py.workers.process import Launch
+from torchserve_py.workers.process import Launch, WorkerProcess
 from torchserve_py.workers.worker import Worker, WorkerFailed, WorkerLimits
 from ts.protocol.messages import Load
 
@@ -159,6 +159,22 @@ async def test_loading_has_a_limit(bench: Bench) -> None:
     with pytest.raises(WorkerFailed, match=r"longer than 0\.05 s to load the model"):
         await worker.start()
     assert not psutil.pid_exists(worker.pid)
+
+
+async def test_a_start_that_fails_does_not_wait_for_a_process_that_survives_sigkill(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that hangs inside the kernel does."""
+    monkeypatch.setattr("torchserve_py.workers.worker._KILL_LIMIT", 0.05)
+    limits = WorkerLimits(connect=60.0, load=0.05, response=60.0, stop=60.0, heartbeat=60.0)
+    worker = bench.worker("time.sleep(600)", limits)
+    with monkeypatch.context() as kernel:
+        kernel.setattr(WorkerProcess, "kill", lambda process: None)
+        with pytest.raises(WorkerFailed, match="to load the model"):
+            await worker.start()
+    assert "does not end, not even by SIGKILL" in caplog.text
+    worker.kill("the kernel lets it go")
+    await worker.ended
 
 
 async def test_a_process_that_cannot_be_started(bench: Bench) -> None:
