@@ -11,7 +11,8 @@ import pytest
 import requests
 from tests.e2e.running_server import RunningServer
 
-# A number is added; "die" kills the worker, "die once" only the first time, "full" takes the worker's disk away.
+# A number is added; "die" kills the worker, "die once" only the first time, "full" takes the worker's disk away,
+# "odd" puts something into the state that no store can hold.
 HANDLER = """
     import os, resource, signal
     from pathlib import Path
@@ -35,6 +36,9 @@ HANDLER = """
                 most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
                 resource.setrlimit(resource.RLIMIT_FSIZE, (1, most))
                 word = "0"
+            if word == "odd":
+                self.totals[sequence_id] = {"beams": [1, {"best": object()}]}
+                return "odd"
             self.totals[sequence_id] = self.totals.get(sequence_id, 0) + int(word)
             return str(self.totals[sequence_id])
 """
@@ -105,6 +109,15 @@ def test_a_full_disk_is_told_and_nothing_counts(server: RunningServer) -> None:
         most = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)[1]
         resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (most, most))
     assert step(server, "d", "1").text == "6"
+
+
+def test_a_state_that_cannot_be_stored_is_told_with_the_place_in_it(server: RunningServer) -> None:
+    assert step(server, "o", "5").text == "5"
+    answer = step(server, "o", "odd")
+    assert (answer.status_code, answer.headers["ts-error-cause"]) == (500, "handler_error")
+    assert "Retry-After" not in answer.headers
+    assert "state['beams'][1]['best'] is a builtins.object, which cannot be stored" in answer.json()["message"]
+    assert step(server, "o", "1").text == "6"
 
 
 def test_another_server_goes_on_when_the_first_has_ended(server: RunningServer, folder: Path) -> None:

@@ -16,7 +16,8 @@ LOST: Final = (410, "sequence_lost")
 MOVED: Final = (409, "sequence_moved")
 RUNNING: Final = (409, "request_running")
 NOT_STORED: Final = (503, "sequence_store")
-UNREADABLE: Final = (500, "sequence_store")
+#: The handler's fault, not the store's: its state is of a kind that cannot be stored, and trying again does not help.
+UNREADABLE: Final = (500, "handler_error")
 
 ROLLED_BACK: Final = (
     "Another request of its sequence failed meanwhile, so the sequence went back to an earlier state and the step does"

@@ -148,7 +148,8 @@ _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
     Cause.sequence_moved: (
         409,
         "SequenceMovedException",
-        'Sequence "{sequence}" of model "{model}" is run by another server or worker; the request had no effect.',
+        'Sequence "{sequence}" of model "{model}" is run by another server, or has gone back to an earlier'
+        " state because another request of it failed; this request had no effect.",
     ),
     Cause.sequence_store: (
         503,

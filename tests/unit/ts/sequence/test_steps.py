@@ -250,7 +250,7 @@ def test_a_state_of_unknown_classes_is_an_error_of_that_step_alone(durable_worke
                     self.cache[context.get_sequence_id(index)] = object() if row["body"] == b"bad" else 1
                 return ["ok"] * len(data)
     """)
-    assert answered(worker, step("j1", "s", "bad"), step("j2", "t", "good")) == [(500, "sequence_store"), "ok"]
+    assert answered(worker, step("j1", "s", "bad"), step("j2", "t", "good")) == [(500, "handler_error"), "ok"]
 
 
 # Streams: a row streams its number of further parts, each of which adds one to the state.
