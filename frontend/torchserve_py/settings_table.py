@@ -193,7 +193,8 @@ class Settings:
     unregister_model_timeout: int = _setting(
         kinds.integer(1),
         120,
-        "seconds that stopping a worker may take, and that accepted requests have when the repository unloads their model",
+        "seconds that stopping a worker may take, and that accepted requests have when the repository unloads their"
+        " model",
     )
     worker_heartbeat_timeout: int = _setting(
         kinds.integer(1), 30, "seconds without a sign of life after which a loaded worker is killed and replaced"
@@ -256,6 +257,12 @@ class Settings:
         None,
         "how many of them may come from one IP address; set it only where clients come without a proxy before them",
         default_text="unlimited",
+    )
+    grpc_max_message_length: int | None = _setting(
+        kinds.integer(1),
+        None,
+        "bytes that a gRPC message with tensors may have",
+        default_text="`max_request_size` if that is set, else unlimited",
     )
     grpc_max_concurrent_streams: int = _setting(
         kinds.integer(1), 1000, "calls that one gRPC connection may have open at once; further ones wait at the client"

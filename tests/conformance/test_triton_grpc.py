@@ -12,7 +12,7 @@ import pytest
 import requests
 import tritonclient.grpc as triton
 from tests.conformance.triton_tensors import X, tensor
-from tests.e2e.running_server import DEADLINE
+from tests.e2e.running_server import DEADLINE, model_folder
 from tritonclient.utils import InferenceServerException
 
 from torchserve_py.api.grpc.protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
@@ -213,3 +213,27 @@ def test_the_repository(open_server, open_models, client):
     assert state() == "UNAVAILABLE"
     with pytest.raises(InferenceServerException):
         client.infer("stored", [tensor("x", X)])
+
+
+#: Says how many bytes it was sent.
+SIZE = """
+def handle(data, context):
+    return None if data is None else [[row["x"].nbytes] for row in data]
+"""
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_tensors_of_any_size(open_server, client, compression):
+    if "size" not in {each["name"] for each in client.get_model_repository_index(as_json=True)["models"]}:
+        model_folder(open_server.model_store, "size", SIZE)
+    client.load_model("size")
+    large = np.zeros((25, 1_000_000), np.float32)
+    result = client.infer("size", [tensor("x", large)], compression_algorithm=compression)
+    assert result.as_numpy("x").tolist() == [large.nbytes]
+    results: queue.Queue[Any] = queue.Queue()
+    client.start_stream(lambda result, error: results.put(error or result.as_numpy("x").tolist()))
+    for _ in range(3):
+        client.async_stream_infer("size", [tensor("x", large)])
+    assert [results.get(timeout=DEADLINE) for _ in range(3)] == [[large.nbytes]] * 3
+    client.stop_stream()
+    client.unload_model("size")

@@ -20,7 +20,9 @@ from typing import Any
 from torchserve_py.api.grpc.http2 import frames as http2
 from torchserve_py.api.grpc.http2.frame_reader import FrameReader
 from torchserve_py.api.grpc.http2.header_blocks import HeaderDecoder
-from torchserve_py.api.grpc.http2.messages import BadMessage, MessageReader
+from torchserve_py.api.grpc.http2.large_messages import BadMessage, LargeMessages, MessageLimit
+from torchserve_py.api.grpc.http2.messages import MessageReader
+from torchserve_py.api.grpc.http2.patience import Patience
 from torchserve_py.api.requests import split_path
 from torchserve_py.archive.contents import read_contents
 from torchserve_py.archive.errors import ArchiveError
@@ -86,7 +88,7 @@ def http2_frames(data: bytes) -> None:
     handlers = {kind: lambda flags, stream, payload: taken.append(payload) for kind in range(10)}
     handlers[http2.HEADERS] = lambda flags, stream, block: [decoder.decode(block)]  # type: ignore[assignment]
     handlers[http2.SETTINGS] = lambda flags, stream, payload: http2.parse_settings(payload)  # type: ignore[assignment]
-    reader = FrameReader(handlers)
+    reader = FrameReader(handlers, Patience())
     piece = 1 + (data[0] if data else 0)
     sent = http2.PREFACE + http2.settings({}) + data[1:]
     try:
@@ -99,7 +101,7 @@ def http2_frames(data: bytes) -> None:
 def grpc_messages(data: bytes) -> None:
     """Length-prefixed gRPC messages, plain and compressed."""
     encoding = ("identity", "gzip", "deflate", "snappy")[data[0] % 4] if data else "identity"
-    reader = MessageReader(1 << 16, encoding)
+    reader = MessageReader(MessageLimit(1 << 16, "", LargeMessages(1 << 12, 1 << 15)), encoding)
     try:
         for start in range(1, len(data), 7):
             assert all(len(message) <= 1 << 16 for message in reader.feed(data[start : start + 7]))

@@ -35,6 +35,9 @@ def encode(message: list[Any] | tuple[Any, ...], *, large: bool = False) -> list
     Args:
         message: The array ``[kind, …]``.
         large: Whether it may hold bodies of `LARGE_BODY` bytes or more; they then become buffers of their own.
+
+    Raises:
+        ValueError: It would be longer than any frame may be.
     """
     if not large:
         payload = _pack(message)
@@ -43,7 +46,10 @@ def encode(message: list[Any] | tuple[Any, ...], *, large: bool = False) -> list
     segments: list[Buffer] = []
     _append_segments(message, packer, segments)
     segments.append(packer.bytes())
-    return [_LENGTH.pack(sum(map(len, segments))), *segments]
+    length = sum(map(len, segments))
+    if length > MAX_FRAME:
+        raise ValueError(f"a frame of {length} bytes is over the limit of {MAX_FRAME} bytes")
+    return [_LENGTH.pack(length), *segments]
 
 
 _pack = msgpack.Packer().pack

@@ -6,11 +6,14 @@ A model that is slower than its client slows the client down: only so many input
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
 #: Inputs of one job that may wait for the model, in the frontend, in the socket and in the worker together.
 MAX_UNTAKEN: Final = 16
+#: What they may have together (bytes), unless it is a single one.
+MAX_UNTAKEN_BYTES: Final = 32 << 20
 
 #: ``(more, body)``; ``more`` tells whether others follow.
 Input = tuple[bool, bytes]
@@ -26,18 +29,18 @@ class Inputs:
     def __init__(self, pass_on: Callable[[Input], bool]) -> None:
         self._pass_on = pass_on
         self._held: list[Input] = []
-        self._untaken = 0
+        self._untaken: deque[int] = deque()  # their sizes
         self._ended = False
         self._room: asyncio.Future[None] | None = None
 
     async def send(self, body: bytes, *, more: bool) -> None:
         """Pass an input on, once there is room for it; does nothing when the job has ended."""
-        while self._untaken >= MAX_UNTAKEN and not self._ended:
+        while self._is_full and not self._ended:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
         if self._ended:
             return
-        self._untaken += 1
+        self._untaken.append(len(body))
         if self._held or not self._pass_on((more, body)):
             self._held.append((more, body))
 
@@ -48,13 +51,18 @@ class Inputs:
 
     def taken(self, count: int) -> None:
         """The model has taken some."""
-        self._untaken -= count
+        for _ in range(min(count, len(self._untaken))):
+            self._untaken.popleft()
         self._wake()
 
     def end(self) -> None:
         """The job has ended: nobody takes any more."""
         self._ended = True
         self._wake()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._untaken) >= MAX_UNTAKEN or sum(self._untaken) >= MAX_UNTAKEN_BYTES
 
     def _wake(self) -> None:
         if self._room is not None and not self._room.done():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from torchserve_py.workers.inputs import MAX_UNTAKEN, Input, Inputs
+from torchserve_py.workers.inputs import MAX_UNTAKEN, MAX_UNTAKEN_BYTES, Input, Inputs
 
 
 class Wire:
@@ -56,3 +56,15 @@ async def test_nothing_is_sent_once_the_job_has_ended_and_nobody_waits_then() ->
     await asyncio.wait_for(waiting, 10)
     await inputs.send(b"later", more=False)
     assert len(wire.sent) == MAX_UNTAKEN
+
+
+async def test_few_large_inputs_are_as_much_as_many_small_ones() -> None:
+    wire = Wire()
+    inputs = Inputs(wire)
+    await inputs.send(bytes(MAX_UNTAKEN_BYTES), more=True)
+    waiting = asyncio.create_task(inputs.send(b"next", more=False))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    inputs.taken(1)
+    await asyncio.wait_for(waiting, 10)
+    assert len(wire.sent) == 2

@@ -7,6 +7,7 @@ import logging
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import grpc
@@ -17,6 +18,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from torchserve_py.addresses import Address
 from torchserve_py.api.grpc.calls import Behaviour, Guard
 from torchserve_py.api.grpc.health import HealthService
+from torchserve_py.api.grpc.http2.large_messages import LARGEST
 from torchserve_py.api.grpc.http2.methods import Limits
 from torchserve_py.api.grpc.http2.server import Age, Server
 from torchserve_py.api.grpc.inference import InferenceService, Submission, refuse
@@ -38,6 +40,7 @@ from torchserve_py.api.listener import ListenError
 from torchserve_py.api.management_calls import ManagementCalls
 from torchserve_py.api.tls import TlsError, use_files
 from torchserve_py.api.token_authorization import TokenAuthorization, TokenType
+from torchserve_py.settings import default_of
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import ServiceDescriptor
@@ -177,6 +180,7 @@ class GrpcDoors:
         server = Server(limits, Age(_seconds(place.max_age), _seconds(place.max_age_grace)))
         for service in services:
             server.add_registered_method_handlers(service.name, self._handlers(service))
+            server.allow_messages((f"/{service.name}/{method}" for method in service.raw), *_tensor_limit(settings))
         names = [*(service.name for service in services), health.SERVICE_NAME, reflection.SERVICE_NAME]
         state = HealthService(self._registry, names)
         registrar = cast("grpc.aio.Server", server)  # all that generated code needs of one
@@ -257,6 +261,19 @@ def _handlers(service: _Service, guard: Callable[[str], Guard]) -> Mapping[str, 
             response_serializer=None if raw else GetMessageClass(method.output_type).SerializeToString,
         )
     return handlers
+
+
+def _tensor_limit(settings: Settings) -> tuple[int, str]:
+    """How many bytes a message with tensors may have, and what says so: nobody, unless somebody has set a limit.
+
+    Clients of the protocol expect no limit. TorchServe's default is for TorchServe's clients; one that somebody has set
+    is meant for all.
+    """
+    if settings.grpc_max_message_length is not None:
+        return settings.grpc_max_message_length, "grpc_max_message_length sets"
+    if settings.max_request_size != default_of("max_request_size", Path()):
+        return settings.max_request_size, "max_request_size sets"
+    return LARGEST, "is the most that protobuf can hold"
 
 
 def _tls_context(settings: Settings) -> ssl.SSLContext:

@@ -355,3 +355,28 @@ async def test_metadata_may_name_a_sequence(start):
     markers = {"sequence_id": {"string_param": "b"}, "sequence_start": {"bool_param": True}}
     await stub(serving).ModelInfer(infer_request(parameters=markers), metadata=metadata)
     assert serving.registry.model.calls[1].sequence_id == "b"
+
+
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ({}, None),
+        ({"max_request_size": 100_000}, "vs. 100000), which max_request_size sets"),
+        ({"grpc_max_message_length": 200_000}, "vs. 200000), which grpc_max_message_length sets"),
+        ({"grpc_max_message_length": 9_000_000, "max_request_size": 100_000}, None),
+    ],
+)
+async def test_messages_with_tensors_have_no_limit_unless_one_is_set(start, settings, refused):
+    serving = await start(**settings)
+    serving.registry.model.behave = lambda call: call.part(ModelInferResponse(id="1").SerializeToString())
+    request = infer_request(raw_input_contents=[bytes(8_000_000)])  # more than TorchServe's default allows
+    for name in ("inference", "org.pytorch.serve.grpc.openinference"):
+        call = serving.inference_channel.unary_unary(f"/{name}.GRPCInferenceService/ModelInfer")
+        if refused is None:
+            await call(request.SerializeToString())
+            assert len(serving.registry.model.calls[-1].body) > 8_000_000
+        else:
+            error = await failure(call(request.SerializeToString()))
+            assert (error.code(), refused in error.details()) == (StatusCode.RESOURCE_EXHAUSTED, True)
+    other = serving.inference_channel.unary_unary("/inference.GRPCInferenceService/ModelMetadata")
+    assert (await failure(other(bytes(8_000_000)))).code() is StatusCode.RESOURCE_EXHAUSTED

@@ -17,7 +17,8 @@ from grpc.aio import EOF, AbortError, ServicerContext
 
 from torchserve_py.api.grpc.http2 import header_blocks
 from torchserve_py.api.grpc.http2.header_blocks import Metadata, RequestHead
-from torchserve_py.api.grpc.http2.messages import PREFIX, BadMessage, Compressed, MessageReader
+from torchserve_py.api.grpc.http2.large_messages import BadMessage, MessageLimit
+from torchserve_py.api.grpc.http2.messages import PREFIX, Compressed, MessageReader
 from torchserve_py.api.grpc.http2.stream import Stream
 
 logger = logging.getLogger(__name__)
@@ -59,11 +60,16 @@ class Call(ServicerContext[Any, Any]):
         stream: Where its answer leaves.
         head: The headers.
         handler: What serves the method.
-        limit: How large a message may be (bytes).
+        limit: How large a message may be.
     """
 
     def __init__(
-        self, carrier: Carrier, stream: Stream, head: RequestHead, handler: RpcMethodHandler[Any, Any], limit: int
+        self,
+        carrier: Carrier,
+        stream: Stream,
+        head: RequestHead,
+        handler: RpcMethodHandler[Any, Any],
+        limit: MessageLimit,
     ) -> None:
         self.stream = stream
         #: How many bytes of data the client may still send.
@@ -77,6 +83,7 @@ class Call(ServicerContext[Any, Any]):
         self._handler: Any = handler
         self._reader = MessageReader(limit, head.encoding)
         self._messages: deque[bytes] = deque()
+        self._taken_size = 0  # of the large message that the handler has
         self._waiter: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._over = False
@@ -140,6 +147,7 @@ class Call(ServicerContext[Any, Any]):
     def abandon(self) -> None:
         """The client is gone, or wants no answer."""
         self._over = True
+        self._reader.release()
         self.stream.discard()
         self._stop()
 
@@ -170,7 +178,7 @@ class Call(ServicerContext[Any, Any]):
     async def _serve(self) -> None:
         self.is_served = True
         handler = self._handler
-        request = _Requests(self) if handler.request_streaming else self._taken()
+        request = _Requests(self) if handler.request_streaming else await self._taken()
         behaviour = (
             (handler.stream_stream or handler.stream_unary)
             if handler.request_streaming
@@ -214,6 +222,7 @@ class Call(ServicerContext[Any, Any]):
         if self._over:
             return
         self._over = True
+        self._reader.release()
         if code is StatusCode.OK and not details and not self._trailing:
             block = header_blocks.OK_TRAILERS
         else:
@@ -226,13 +235,15 @@ class Call(ServicerContext[Any, Any]):
 
     # Messages.
 
-    def _taken(self) -> Any:
+    async def _taken(self) -> Any:
         """The message that has waited longest, as the handler gets it."""
         message = self._messages.popleft()
+        self._taken_size = self._reader.counted(len(message))
         deserialize = self._handler.request_deserializer
         try:
             if isinstance(message, Compressed):
-                message = self._reader.decompress(message)
+                message = await self._reader.decompress(message)
+                self._taken_size += self._reader.counted(len(message))
             return message if deserialize is None else deserialize(message)
         except BadMessage as error:
             self._fail(error.code, str(error))
@@ -261,12 +272,15 @@ class Call(ServicerContext[Any, Any]):
 
     async def read(self) -> Any:
         """The client's next message; EOF after the last."""
+        if self._taken_size:
+            self._reader.release(self._taken_size)
+            self._taken_size = 0
         while not self._messages:
             if self.input_has_ended or self._over:
                 return EOF
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        message = self._taken()
+        message = await self._taken()
         self._give_window()
         return message
 

@@ -295,7 +295,8 @@ class Connection(asyncio.Protocol):
             self._answer_at_once(stream_id, header_blocks.RESPONSE + block, ends=ends)
         else:
             stream = Stream(stream_id, self._stream_window)
-            call = Call(self, stream, head, handler, self._methods.limits.message_size)
+            limit = self._methods.message_limits.get(head.path, self._methods.message_limit)
+            call = Call(self, stream, head, handler, limit)
             self._calls[stream_id] = call
             if ends:
                 call.end_input()

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from grpc import RpcMethodHandler
 
+from torchserve_py.api.grpc.http2.large_messages import MessageLimit
+
 
 class Limits(NamedTuple):
     """What clients may make a server hold: bytes of a message, calls of a connection, connections in all
@@ -21,7 +23,11 @@ class Limits(NamedTuple):
 
 
 class Methods(NamedTuple):
-    """Handlers by path (``/package.Service/Method``), and the limits for their calls."""
+    """Handlers by path (``/package.Service/Method``), and the limits for their calls: for the messages of all, and of
+    those that have a limit of their own.
+    """
 
     handlers: Mapping[str, RpcMethodHandler[Any, Any]]
     limits: Limits
+    message_limit: MessageLimit
+    message_limits: Mapping[str, MessageLimit]

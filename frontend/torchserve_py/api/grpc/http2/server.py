@@ -14,6 +14,7 @@ from grpc import RpcMethodHandler
 
 from torchserve_py.api.connections import ConnectionLimits
 from torchserve_py.api.grpc.http2.connection import Connection
+from torchserve_py.api.grpc.http2.large_messages import LargeMessages, MessageLimit
 from torchserve_py.api.grpc.http2.methods import Limits, Methods
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ class Server:
     def __init__(self, limits: Limits, age: Age) -> None:
         self._handlers: dict[str, RpcMethodHandler[Any, Any]] = {}
         self._limits = limits
+        self._large = LargeMessages(limits.message_size)
+        self._message_limits: dict[str, MessageLimit] = {}
         self._age = age
         self._connections: set[Connection] = set()
         self._connection_limits = ConnectionLimits(limits.connections, limits.connections_per_client)
@@ -59,6 +62,10 @@ class Server:
         """Serve the methods of a service, by their names; what generated code calls."""
         for name, handler in handlers.items():
             self._handlers[f"/{service}/{name}"] = handler
+
+    def allow_messages(self, paths: Iterable[str], size: int, origin: str) -> None:
+        """Let messages of some methods have that many bytes; ``origin`` tells clients what says so."""
+        self._message_limits |= dict.fromkeys(paths, MessageLimit(size, origin, self._large))
 
     def add_generic_rpc_handlers(self, handlers: Iterable[_Service]) -> None:
         """Nothing: generated code calls `add_registered_method_handlers` as well."""
@@ -79,7 +86,8 @@ class Server:
         """
         if context is not None:
             context.set_alpn_protocols(["h2"])
-        methods = Methods(self._handlers, self._limits)
+        limit = MessageLimit(self._limits.message_size, "max_request_size sets", self._large)
+        methods = Methods(self._handlers, self._limits, limit, self._message_limits)
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
             lambda: Connection(methods, self._opened, self._closed),

@@ -11,11 +11,17 @@ import pytest
 from grpc import aio
 from tests.unit.api.grpc.http2.raw_client import RawClient
 
+from torchserve_py.api.grpc.http2.large_messages import LargeMessages, MessageLimit
 from torchserve_py.api.grpc.http2.methods import Limits
 from torchserve_py.api.grpc.http2.server import Age, Server
 
 SERVICE = "test.Service"
 LIMITS = Limits(message_size=4 << 20, streams=100, connections=10)
+
+
+def limit_of(size: int) -> MessageLimit:
+    """The limit of a method whose messages are never large."""
+    return MessageLimit(size, "a test sets", LargeMessages(size))
 
 
 class Methods:

@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 from grpc import StatusCode, aio
-from tests.unit.api.grpc.http2.conftest import LIMITS, Running
+from tests.unit.api.grpc.http2.conftest import LIMITS, Running, limit_of
 from tests.unit.api.grpc.http2.raw_client import MESSAGE, RawClient, frame, headers_for
 
 from torchserve_py.api.grpc.http2 import frames, patience
@@ -153,7 +153,7 @@ def test_a_message_in_tiny_pieces_takes_no_more_memory_than_it_holds() -> None:
     message = struct.pack(">BI", 0, size) + bytes(size)
     tracemalloc.start()
     try:
-        reader = MessageReader(size, "identity")
+        reader = MessageReader(limit_of(size), "identity")
         for start in range(0, len(message) - 2, 2):
             reader.feed(message[start : start + 2])
         held, _ = tracemalloc.get_traced_memory()

@@ -13,7 +13,7 @@ import h2.settings
 from hpack import Decoder, Encoder
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.api.grpc.http2.conftest import Running
+from tests.unit.api.grpc.http2.conftest import Running, limit_of
 
 from torchserve_py.api.grpc.http2 import header_blocks
 from torchserve_py.api.grpc.http2.header_blocks import HeaderDecoder
@@ -31,7 +31,7 @@ REQUEST = [
 @given(st.lists(st.binary(max_size=300)), st.lists(st.integers(1, 200), min_size=1))
 def test_messages_may_arrive_in_any_pieces(messages: list[bytes], sizes: list[int]) -> None:
     data = b"".join(struct.pack(">BI", 0, len(message)) + message for message in messages)
-    reader = MessageReader(300, "identity")
+    reader = MessageReader(limit_of(300), "identity")
     found, number = [], 0
     while data:
         size = sizes[number % len(sizes)]
@@ -68,14 +68,14 @@ def test_of_header_blocks_that_unpack_to_much_few_are_kept() -> None:
     assert 1 < sum(decoder.decode(block) is head for block, head in zip(blocks, heads, strict=True)) < 10
 
 
-def test_messages_are_decompressed_one_at_a_time() -> None:
-    reader = MessageReader(1 << 20, "deflate")
+async def test_messages_are_decompressed_one_at_a_time() -> None:
+    reader = MessageReader(limit_of(1 << 20), "deflate")
     bomb = zlib.compress(bytes(1 << 20))
     messages = reader.feed((struct.pack(">BI", 1, len(bomb)) + bomb) * 100)
     assert sum(map(len, messages)) == 100 * len(bomb)
     for message in messages:
         assert isinstance(message, Compressed)
-        assert reader.decompress(message) == bytes(1 << 20)
+        assert await reader.decompress(message) == bytes(1 << 20)
 
 
 @given(st.text(max_size=20), st.lists(st.tuples(NAMES, VALUES)), st.binary(max_size=300))
