@@ -60,7 +60,7 @@ class Sockets:
             for name, value in first.headers:
                 socket.headers.add(name, value)
             await socket.prepare(request)
-            await _Session(socket, parts, model).run()
+            await _Session(socket, parts, model, request.transport).run()
             return socket
         except JobFailed as failed:
             return await self._answers.job_failed(request, failed.cause, model)
@@ -71,8 +71,11 @@ class Sockets:
 class _Session:
     """An open socket and the job behind it."""
 
-    def __init__(self, socket: web.WebSocketResponse, parts: Parts, model: Model) -> None:
+    def __init__(
+        self, socket: web.WebSocketResponse, parts: Parts, model: Model, transport: asyncio.Transport | None
+    ) -> None:
         self._socket = socket
+        self._transport = transport
         self._parts = parts
         self._intervals = model.declared.get("websocket") or {}
         self._pong = asyncio.Event()
@@ -152,10 +155,10 @@ class _Session:
         while True:
             await asyncio.sleep(interval)
             self._pong.clear()
-            with contextlib.suppress(ConnectionError):
-                await self._socket.ping()
             try:
                 async with asyncio.timeout(limit):
+                    with contextlib.suppress(ConnectionError):
+                        await self._socket.ping()  # waits, too, if the client reads nothing
                     await self._pong.wait()
             except TimeoutError:
                 if self._reading:
@@ -163,8 +166,14 @@ class _Session:
                     return
 
     async def _close(self, code: int, reason: bytes) -> None:
-        if not self._socket.closed:
-            await self._socket.close(code=code, message=reason)
+        if self._socket.closed:
+            return
+        try:
+            async with asyncio.timeout(2 * _CLOSE_LIMIT):
+                await self._socket.close(code=code, message=reason)
+        except TimeoutError:  # the client does not even make room for that
+            if self._transport is not None:
+                self._transport.abort()
 
 
 def _farewell(cause: Cause) -> tuple[int, bytes]:

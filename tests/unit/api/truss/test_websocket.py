@@ -135,6 +135,20 @@ async def test_a_client_that_answers_no_ping_is_hung_up_on(serving: Serving, con
     assert (message.type, message.data) == (WSMsgType.CLOSE, 1011)
 
 
+async def test_a_client_that_reads_nothing_is_hung_up_on(
+    serving: Serving, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchserve_py.api.truss.websocket._CLOSE_LIMIT", 0.05)
+    serving.registry.model.declared["websocket"] = {"ping_interval_seconds": 0.05, "ping_timeout_seconds": 0.05}
+    talk = await connect()
+    talk.client._conn.transport.pause_reading()
+    for _ in range(50):
+        talk.call.part(frames.BYTES + bytes(1_000_000), more=True)
+    async with asyncio.timeout(20):
+        await serving.registry.model.cancelled.wait()
+    talk.client._conn.transport.abort()
+
+
 async def test_a_refusal_by_the_worker_refuses_the_handshake(serving: Serving, connect: Connect) -> None:
     serving.registry.model.behave = lambda call: call.part(b"no", status=503)
     with pytest.raises(WSServerHandshakeError) as caught:
