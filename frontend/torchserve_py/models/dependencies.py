@@ -8,6 +8,7 @@ lacks comes from the server's environment. Without, it is a folder that the work
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import logging
 import os
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 #: How long creating an environment, or installing the packages of one model, may take (seconds).
 _LIMIT = 1800.0
+#: How long a command that was sent SIGKILL may take to go (seconds).
+_KILL_LIMIT = 10.0
 _TOLD_LINES = 5
 _LINE_LIMIT = 1 << 20
 _LISTED = "requirements.txt"
@@ -152,7 +155,8 @@ async def _run(command: list[str], directory: Path, model_name: str) -> None:
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            with contextlib.suppress(TimeoutError):  # what hangs inside the kernel survives even that
+                await asyncio.wait_for(process.wait(), _KILL_LIMIT)
     if code != 0:
         raise _CommandFailed(_what_was_wrong(last) or f"it ended with code {code}")
 
