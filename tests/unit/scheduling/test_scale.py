@@ -2,9 +2,10 @@
 
 import random
 
+import pytest
 from tests.unit.scheduling.play import sequences
 
-from torchserve_py.scheduling.effects import Send
+from torchserve_py.scheduling.effects import Cause, EndSequence, Finish, Send
 from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scheduler import Scheduler
@@ -83,3 +84,41 @@ def test_order_within_a_sequence_is_strict_under_many_posts():
     while running:
         note(scheduler.part(running.pop(), False, 0.0))
     assert sent == expected
+
+
+class Unsearchable(dict):
+    """Answers for single keys only."""
+
+    def __iter__(self):
+        raise AssertionError("all open sequences were looked at")
+
+    keys = values = items = __iter__
+
+
+@pytest.mark.parametrize(
+    "leave", [lambda it: it.worker_lost("w1", Cause.worker_died, 1.0), lambda it: it.retire("w1", 1.0)]
+)
+def test_a_worker_that_leaves_costs_a_look_at_its_own_sequences_only(leave):
+    scheduler = Scheduler(sequences(batch_size=1, max_batch_delay=0.0, max_idle=60.0, max_sequences=100))
+    scheduler.set_workers(2, 0.0)
+    scheduler.worker_up("w1", 0.0)
+    scheduler.worker_up("w2", 0.0)
+    for number in range(100):
+        scheduler.submit(Job(f"open{number}", f"s{number}"), 0.0)
+        scheduler.part(f"open{number}", False, 0.0)
+    scheduler._source.open = Unsearchable(scheduler._source.open)
+    ended = [effect for effect in leave(scheduler) if isinstance(effect, EndSequence)]
+    assert len(ended) == scheduler.open_sequences == 50
+    assert {effect.worker_id for effect in ended} == {"w1"}
+
+
+def test_closing_ends_sequences_some_at_a_time():
+    scheduler = started(sequences(batch_size=8, max_batch_delay=0.0, max_idle=60.0, max_sequences=10))
+    for number in range(10):
+        scheduler.submit(Job(f"open{number}", f"s{number}"), 0.0)
+        if number < 8:
+            scheduler.part(f"open{number}", False, 0.0)
+    kinds = [[type(effect) for effect in scheduler.close(Cause.unregistered, 1.0, 3)] for _ in range(4)]
+    assert kinds[0].count(Finish) == 2
+    assert [each.count(EndSequence) for each in kinds] == [2 + 3, 3, 2, 0]
+    assert scheduler.open_sequences == 0
