@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -128,4 +129,8 @@ def test_the_latest_version_answers_until_somebody_chooses_another(http, open_se
     http.load_model("many")  # both versions come back, and the choice with them
     assert ask(open_server, "many") == "version 9"
     assert ask(open_server, "many", version="10") == "version 10"
+    shutil.rmtree(open_server.model_store / "many-9")
+    http.load_model("many")  # as it is on disk now
+    assert http.get_model_metadata("many")["versions"] == ["10"]
+    assert ask(open_server, "many") == "version 10"
     http.unload_model("many")

@@ -11,6 +11,7 @@ from torchserve_py.metrics.families import Family, expose, label_name, metric_na
 from torchserve_py.metrics.handler_metrics import INSTRUMENTS, HandlerMetrics
 from torchserve_py.metrics.instruments import Counter, Gauge, Instrument, update
 from torchserve_py.metrics.metric_log import MODEL_LOGGER, SERVER_LOGGER, Changes, MetricLog
+from torchserve_py.metrics.mlserver_metrics import MLServerMetrics
 from torchserve_py.metrics.model_metrics import ModelFamilies, ModelMetrics
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class ServerMetrics:
         self._families = ModelFamilies(self._family)
         self._foreign = [self._foreign_family(name) for name in self._declared if name not in SERVER_METRICS]
         self._models: dict[tuple[str, str], ModelMetrics] = {}
+        self._mlserver = MLServerMetrics()
         self._warned: set[str] = set()
         self._changes: Changes | None = None
         self._logs: list[MetricLog] = []
@@ -55,8 +57,11 @@ class ServerMetrics:
             self._logs[1] if self._logs else None,
         )
 
-    def model(self, name: str, version: str) -> ModelMetrics:
-        """The instruments of a model version, at zero when they are asked for the first time."""
+    def model(self, name: str, version: str, *, as_mlserver: bool = False) -> ModelMetrics:
+        """The instruments of a model version, at zero when they are asked for the first time.
+
+        as_mlserver: it is shown in the metrics that MLServer has, too.
+        """
         metrics = self._models.get((name, version))
         if metrics is None:
             metrics = self._models[name, version] = ModelMetrics(
@@ -68,6 +73,8 @@ class ServerMetrics:
                 worker_thread_time=self._worker_thread_time,
                 record_prediction=self._handlers.register(name),
             )
+        if as_mlserver:
+            self._mlserver.show(name, version, metrics.outcomes)
         return metrics
 
     def forget(self, name: str, version: str) -> None:
@@ -75,6 +82,7 @@ class ServerMetrics:
         metrics = self._models.pop((name, version), None)
         if metrics is None:
             return
+        self._mlserver.forget(name, version)
         last_version = all(other != name for other, _ in self._models)
         metrics.forget(last_version=last_version)
         if last_version:
@@ -125,7 +133,7 @@ class ServerMetrics:
         own = self._own_families()
         if self._plan.mode == "legacy":
             return expose([family for family in own if family.name in LEGACY_NAMES], names)
-        return expose([*own, *self._handlers], names)
+        return expose([*own, *self._mlserver.families, *self._handlers], names)
 
     def flush_logs(self) -> None:
         """Writes to the metric logs what has happened since the last call, where the mode asks for logs."""

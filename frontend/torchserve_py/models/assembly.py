@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchserve_py.archive.cancellation import Cancellation
-from torchserve_py.archive.contract import TORCHSERVE
+from torchserve_py.archive.contract import MLSERVER, TORCHSERVE
 from torchserve_py.archive.manifest import Manifest
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
@@ -262,7 +262,7 @@ class Assembly:
     def build(self, plan: Plan) -> Model:
         """Wire the model; its pool has no workers yet."""
         settings, config = self._settings, plan.config
-        metrics = self._metrics.model(plan.name, plan.version)
+        metrics = self._metrics.model(plan.name, plan.version, as_mlserver=plan.files.contract == MLSERVER)
         dispatcher = Dispatcher(
             config.policy(),
             metrics,

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.api.errors import UNAVAILABLE, DoorError, Failure, failure_of, failure_of_job
+from torchserve_py.api.open_inference.compression import compressed_for
 from torchserve_py.api.responses import JSON_TYPE, RETRY_AFTER_SECONDS, Responses, Sent
 from torchserve_py.models.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.scheduling.effects import Cause
@@ -23,14 +24,21 @@ _OVERLOADED: Final = frozenset((Cause.queue_full, Cause.sequence_queue_full, Cau
 
 
 class Answers:
-    """Writes them."""
+    """Writes them.
 
-    def __init__(self, responses: Responses) -> None:
+    Args:
+        responses: Writes all.
+        compress_from: From so many bytes on JSON is compressed for clients that accept that.
+    """
+
+    def __init__(self, responses: Responses, compress_from: int) -> None:
         self._responses = responses
+        self._compress_from = compress_from
 
     async def json(self, request: web.BaseRequest, value: Any, status: int = 200) -> Sent:
         """Answer with JSON of the server's own."""
-        return await self._responses.send(request, status, to_json(value), (JSON_TYPE,))
+        body, added = await compressed_for(request, to_json(value), self._compress_from)
+        return await self._responses.send(request, status, body, (JSON_TYPE, *added))
 
     async def empty(self, request: web.BaseRequest) -> Sent:
         """Answer that something was done."""

@@ -6,9 +6,16 @@ import asyncio
 import gzip
 import zlib
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import hdrs
 
 from torchserve_py.api.errors import BodyTooLargeError, bad_request
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from torchserve_py.api.responses import Headers
 
 GZIP: Final = "gzip"
 DEFLATE: Final = "deflate"
@@ -70,6 +77,15 @@ def accepted_encoding(header: str) -> str | None:
     best = max((GZIP, DEFLATE), key=lambda name: weights.get(name, rest))
     weight_of_best = weights.get(best, rest)
     return best if weight_of_best > 0 and weight_of_best >= weights.get("identity", 0.0) else None
+
+
+async def compressed_for(request: web.BaseRequest, body: bytes, min_size: int) -> tuple[bytes, Headers]:
+    """A body as a client wants it, and the headers that say so; smaller ones than ``min_size`` go as they are."""
+    accepted = request.headers.get(hdrs.ACCEPT_ENCODING) if len(body) >= min_size else None
+    encoding = None if accepted is None else accepted_encoding(accepted)
+    if encoding is None:
+        return body, ()
+    return await compressed(body, encoding), (("content-encoding", encoding), ("vary", "accept-encoding"))
 
 
 async def compressed(body: bytes, encoding: str) -> bytes:

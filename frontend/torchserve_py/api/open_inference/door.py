@@ -92,7 +92,7 @@ class OpenInferenceDoor:
         self._health = health
         self._inference = inference
         self._repository = repository
-        self._answers = Answers(responses)
+        self._answers = Answers(responses, settings.response_compression_min_size)
         self._calls = OpenInferenceCalls(settings, responses, self._answers)
         self._custom = CustomRoutes(settings, registry, responses, self._answers)
         self._kserve_v2 = settings.service_envelope == _KSERVE_V2

@@ -15,7 +15,7 @@ from torchserve_py.api import priorities
 from torchserve_py.api.access_log import note_ids
 from torchserve_py.api.errors import DoorError, Failure, bad_request, handler_failure
 from torchserve_py.api.open_inference.answers import Answers, failure_of_parts, refuse_if_failing
-from torchserve_py.api.open_inference.compression import accepted_encoding, compressed, decompressed
+from torchserve_py.api.open_inference.compression import compressed_for, decompressed
 from torchserve_py.api.open_inference.events import send_events
 from torchserve_py.api.requests import read_body
 from torchserve_py.api.responses import Responses, Sent
@@ -140,13 +140,8 @@ class OpenInferenceCalls:
         return await self._send(request, part, request_id)
 
     async def _send(self, request: web.BaseRequest, part: Part, request_id: str) -> Sent:
-        body, headers = part.body, part.headers
-        accepted = request.headers.get(hdrs.ACCEPT_ENCODING)
-        if accepted is not None and len(body) >= self._compress_from:
-            encoding = accepted_encoding(accepted)
-            if encoding is not None:
-                body = await compressed(body, encoding)
-                headers = [*headers, ["content-encoding", encoding], ["vary", "accept-encoding"]]
+        body, added = await compressed_for(request, part.body, self._compress_from)
+        headers = (*part.headers, *added) if added else part.headers
         try:
             return await self._responses.send(
                 request, part.status, body, headers, reason=part.reason, request_id=request_id

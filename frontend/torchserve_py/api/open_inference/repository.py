@@ -7,10 +7,11 @@ may lie elsewhere. Loading and unloading count as registering and unregistering:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.api.errors import DoorError, Failure
+from torchserve_py.archive.errors import ArchiveNotFound
 from torchserve_py.archive.model_spec import ModelSpec, expand_model_specs, fallback_name
 from torchserve_py.models.assembly import RegisterRequest
 from torchserve_py.models.errors import ModelNotFound
@@ -77,18 +78,37 @@ class Repository:
                 raise _unsupported(f"Model {name!r} cannot be loaded with the parameter {key!r}, only as it is stored.")
         with _Change(self._changing, name, LOADING):
             served = [saved for saved in self._registry.saved_models() if saved.name == name]
-            for saved in served or self._unloaded.get(name, []):
-                model = await self._calls.load(
-                    restored(saved).request, is_default=saved.default, is_chosen=saved.chosen
-                )
-                if served and model.version != saved.version:  # the files are of another version by now
-                    await self._calls.unload(name, saved.version)
+            await self._load_again(served or self._unloaded.get(name, []), is_served=bool(served))
             if not served and name not in self._unloaded:
                 location = (await self._stored()).get(name)
                 if location is None:
                     raise ModelNotFound(name)
                 await self._calls.load(RegisterRequest(url=location, model_name=name), is_default=False)
             self._unloaded.pop(name, None)
+
+    async def _load_again(self, versions: Sequence[SavedModel], *, is_served: bool) -> None:
+        """Load what was loaded before. Versions that are served and not in the files any more are unloaded.
+
+        Raises:
+            ArchiveNotFound: None is in the files any more; nothing has changed.
+        """
+        gone: list[SavedModel] = []
+        missing: list[ArchiveNotFound] = []
+        for saved in versions:
+            try:
+                model = await self._calls.load(
+                    restored(saved).request, is_default=saved.default, is_chosen=saved.chosen
+                )
+            except ArchiveNotFound as error:
+                missing.append(error)
+                gone.append(saved)
+            else:
+                if model.version != saved.version:
+                    gone.append(saved)
+        if missing and len(missing) == len(versions):
+            raise missing[0]
+        for saved in gone if is_served else ():
+            await self._calls.unload(saved.name, saved.version)
 
     async def unload(self, name: str) -> None:
         """Unload every version of a model, once it has answered what it has accepted; its files stay.

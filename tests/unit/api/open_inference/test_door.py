@@ -113,7 +113,7 @@ async def test_documents_are_openapi(start, path):
     model = FakeModel()
     model.declared = {"inputs": INPUTS}
     serving = await start(FakeRegistry([model]))
-    document = (await serving.request("GET", path)).json()
+    document = (await serving.request("GET", path, headers={"Accept-Encoding": "identity"})).json()
     validate(document)
     page = await serving.request("GET", path.removesuffix("/dataplane.json"))
     assert page.headers["content-type"] == "text/html; charset=utf-8"
@@ -342,6 +342,18 @@ async def test_a_broken_length_header_is_left_to_the_worker(serving, length, sta
     headers = {"Inference-Header-Content-Length": length}
     assert (await serving.request("POST", INFER, data=body, headers=headers)).status == 200
     assert serving.registry.model.calls[-1].body == body
+
+
+@pytest.mark.parametrize(
+    ("accepted", "unpack"), [("gzip", gzip.decompress), ("deflate", zlib.decompress), (None, bytes)]
+)
+async def test_descriptions_are_compressed_for_clients_that_accept_it(start, accepted, unpack):
+    serving = await start(response_compression_min_size=10)
+    headers = {"Accept-Encoding": accepted or "identity"}
+    for method, path in (("GET", "/v2/models/noop/config"), ("POST", "/v2/repository/index")):
+        answer = await serving.request(method, path, headers=headers)
+        assert answer.headers.get("Content-Encoding") == accepted
+        assert b"noop" in unpack(answer.body)
 
 
 # Events.
