@@ -237,3 +237,9 @@ def test_tensors_of_any_size(open_server, client, compression):
     assert [results.get(timeout=DEADLINE) for _ in range(3)] == [[large.nbytes]] * 3
     client.stop_stream()
     client.unload_model("size")
+
+
+def test_priorities(client):
+    for priority in (1, 2**63):
+        result = client.infer("arithmetic", [tensor("x", X)], priority=priority)
+        assert result.as_numpy("next").tolist() == (X + 1).tolist()

@@ -316,3 +316,10 @@ def test_documents(open_server):
     example = document["paths"]["/v2/models/arithmetic/infer"]["post"]["requestBody"]["content"]["application/json"]
     answer = httpx.post(f"{open_server.inference}/v2/models/arithmetic/infer", json=example["example"], timeout=TIMEOUT)
     assert answer.status_code == 200, answer.text
+
+
+def test_priorities(http):
+    for priority in (1, 2**64 - 1):
+        assert http.infer("arithmetic", [sent("x", X)], priority=priority).as_numpy("next").tolist() == (X + 1).tolist()
+    with pytest.raises(InferenceServerException, match="Parameter priority: -1 is no priority"):
+        http.infer("arithmetic", [sent("x", X)], priority=-1)
