@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ HANG_RATE = 0.001
 HANG_SECONDS = 4.0
 #: While this file exists, this process writes to no file beyond its first bytes, as if the disk were full.
 DISK_FULL = Path(os.environ["CHAOS_DIRECTORY"]) / "disk-full"
+LOOK_INTERVAL = 0.05
 #: Gets a line for each death.
 EVENTS = Path(os.environ["CHAOS_DIRECTORY"]) / "events"
 
@@ -33,10 +35,9 @@ class ChaosHandler:
         self.cache = SequenceCache(context)
         for store in (FileStore, RedisStore):
             store.commit = dangerous(store.commit)  # type: ignore[method-assign]
+        threading.Thread(target=keep_disk_full, daemon=True).start()
 
     def handle(self, data: list[dict[str, Any]], context: Any) -> list[Any]:
-        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 if DISK_FULL.exists() else most, most))
         fails_after = random.randrange(len(data)) if random.random() < FAILURE_RATE else None
         answers = []
         for index, row in enumerate(data):
@@ -55,6 +56,14 @@ class ChaosHandler:
         if number == 0:
             context.set_response_header(index, context.header_key_sequence_end, sequence_id)
         return json.dumps(state)
+
+
+def keep_disk_full() -> None:
+    """Let the disk be full while it is to be, whether the handler is called meanwhile or not."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    while True:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 if DISK_FULL.exists() else most, most))
+        time.sleep(LOOK_INTERVAL)
 
 
 def dangerous(commit: Callable[..., Any]) -> Callable[..., Any]:
