@@ -306,7 +306,9 @@ class Dispatcher:
             try:
                 worker.send([job], now)
             except UNSENDABLE as error:
-                logger.warning("Request %s cannot be passed on to worker %s: %s", job.id, worker.id, error)
+                about = {"request_id": job.id, "sequence_id": job.sequence_id}
+                text = "Request %s cannot be passed on to worker %s: %s"
+                logger.warning(text, job.id, worker.id, error, extra=about)
                 worker.in_flight.add(job.id)
                 refused.append([job.id, False, 400, "", [], b"", f"The request cannot be passed on: {error}"])
         if refused:  # not at once: the scheduler's effects are still being performed
