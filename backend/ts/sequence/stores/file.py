@@ -77,8 +77,6 @@ _SWEEP_AT_ONCE = 500
 _MOST_JOURNALED = 64
 #: Commits of more bytes do not go through the journal: to write them twice would cost more than it spares.
 _JOURNALED_SIZE = 2**15
-#: How much is swept with the lock in hand.
-_SWEEP_AT_ONCE = 500
 
 
 class FileStore:
