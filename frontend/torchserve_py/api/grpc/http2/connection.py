@@ -246,6 +246,7 @@ class Connection(asyncio.Protocol):
             try:
                 handler(flags, stream_id, payload)
             except StreamFailed as error:
+                self._patience.spend()  # with calls that the server is made to take back, too (CVE-2025-8671)
                 self._reset(error.stream_id, error.code)
 
         return handle
@@ -280,7 +281,6 @@ class Connection(asyncio.Protocol):
         self._last_id = stream_id
         streams = self._methods.limits.streams
         if len(self._calls) >= streams or self._running >= 2 * streams:  # a handler may outlive its call
-            self._patience.spend()
             raise StreamFailed(stream_id, ErrorCode.REFUSED_STREAM)
         if head is None:
             raise StreamFailed(stream_id, ErrorCode.PROTOCOL_ERROR)

@@ -1,7 +1,8 @@
-"""How much a client may send that asks for nothing: pings, settings, empty frames, calls taken back at once.
+"""How much a client may send that asks for nothing: pings, settings, empty frames, calls taken back at once or broken.
 
 Each such frame is cheap, but it costs its sender even less, and an honest client has little use for many of them.
-(Known floods: CVE-2019-9511 to 9518 and, of calls reset before anything could be done about them, CVE-2023-44487.)
+(Known floods: CVE-2019-9511 to 9518 and, of calls reset before anything could be done about them, CVE-2023-44487,
+and of calls that the server is made to reset, CVE-2025-8671.)
 """
 
 from __future__ import annotations

@@ -70,6 +70,18 @@ async def test_calls_that_are_taken_back_at_once(client: RawClient, running: Run
 
 
 @pytest.mark.usefixtures("impatient")
+async def test_calls_that_the_server_is_made_to_take_back(client: RawClient, running: Running) -> None:
+    """CVE-2025-8671: each is broken after it has begun, so that the server resets it and the client counts none."""
+    client.begin()
+    for number in range(101):
+        stream_id = 1 + 2 * number
+        call = client.request(stream_id) + frame(frames.DATA, frames.END_STREAM, stream_id, MESSAGE)
+        client.send(call, frames.window_update(stream_id, 0))
+    assert await client.goaway() is ErrorCode.ENHANCE_YOUR_CALM
+    assert running.methods.running == 0
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_calls_beyond_the_limit(client: RawClient) -> None:
     client.begin(*(client.request(1 + 2 * number) for number in range(LIMITS.streams + 200)))
     assert await client.goaway() is ErrorCode.ENHANCE_YOUR_CALM
