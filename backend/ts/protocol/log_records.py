@@ -55,7 +55,7 @@ def record_of(line: str) -> dict[str, Any] | None:
         return None
     try:
         entry = json.loads(line[len(MARK) :])
-    except ValueError:
+    except (ValueError, RecursionError):  # what a handler prints may come from its clients
         return None
     if not isinstance(entry, dict) or not isinstance(entry.get("level"), int) or "message" not in entry:
         return None

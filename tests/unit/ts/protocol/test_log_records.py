@@ -46,6 +46,10 @@ def test_what_a_record_itself_says_counts_for_more() -> None:
     assert "request_ids" not in entry
 
 
-@pytest.mark.parametrize("line", ["", "text", MARK, MARK + "{", MARK + "[]", MARK + "{}", MARK + '{"level": "x"}'])
+@pytest.mark.parametrize(
+    "line",
+    ["", "text", MARK, MARK + "{", MARK + "[]", MARK + "{}", MARK + '{"level": "x"}', MARK + "[" * 60_000],
+    ids=lambda line: line[:16],
+)
 def test_other_lines_are_no_records(line: str) -> None:
     assert record_of(line) is None
