@@ -81,6 +81,8 @@ class _Reader:
         document = self._members(parsed)
         for name, value in document.items():
             if name == "inputs":
+                if not isinstance(value, self._array):
+                    raise _Unusual
                 self._brackets += 1
                 document[name] = [self._input(each) for each in value]
             else:

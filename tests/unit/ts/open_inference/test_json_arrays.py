@@ -149,6 +149,13 @@ def test_what_is_no_json_and_what_does_not_fit_is_refused() -> None:
         raw_bytes(received(document([1e39] * MANY, [MANY])).request.inputs[0])
 
 
+def test_inputs_that_are_no_list_are_refused_whatever_else_is_there() -> None:
+    for inputs in ({}, {"name": "x"}, None, 1, "x"):
+        body = {"inputs": inputs, "parameters": {"stop": [], "text": "[" + "a" * LARGE_TENSOR}}
+        with pytest.raises(Failure, match='must hold the list "inputs"'):
+            received(body)
+
+
 def test_nan_and_infinities_among_many() -> None:
     many = [0.25] * MANY
     (null,) = received(document([*many, None], [MANY + 1])).request.inputs
