@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 _UNREAD = "_unread"
-_NAN_IS_NULL = "_nan_is_null"
 
 
 class Unread:
@@ -35,7 +34,7 @@ class Unread:
         """
         data: Self = cls.model_construct(root=None)  # type: ignore[attr-defined]
         del data.__dict__["root"]
-        data.__dict__.update({_UNREAD: tensor, _NAN_IS_NULL: nan_is_null})
+        data.__dict__[_UNREAD] = (tensor, nan_is_null)
         return data
 
     @classmethod
@@ -46,7 +45,8 @@ class Unread:
     @property
     def tensor(self) -> Tensor | None:
         """The tensor, unless the data have been read as a list, which may have been changed since."""
-        return None if "root" in self.__dict__ else self.__dict__.get(_UNREAD)
+        unread = None if "root" in self.__dict__ else self.__dict__.get(_UNREAD)
+        return None if unread is None else unread[0]
 
     @property
     def array(self) -> np.ndarray[Any, Any] | None:
@@ -58,13 +58,14 @@ class Unread:
 
         def __getattr__(self, name: str) -> Any:
             """Make the list when it is asked for: attributes that are there do not come here."""
-            if name == "root" and _UNREAD in self.__dict__:
-                tensor = self.__dict__.pop(_UNREAD)
-                values = flat_list(tensor)
-                if self.__dict__.pop(_NAN_IS_NULL) and tensor.datatype in FLOATS:
-                    values = [None if value != value else value for value in values]  # noqa: PLR0124 - NaN is null
-                self.__dict__["root"] = values
-                return values
+            if name == "root":
+                unread = self.__dict__.get(_UNREAD)
+                if unread is not None:
+                    # Threads of the model may read at once: all get one list, and until it is there this stays.
+                    self.__dict__.setdefault("root", _list_of(*unread))
+                    self.__dict__.pop(_UNREAD, None)
+                if "root" in self.__dict__:
+                    return self.__dict__["root"]
             return super().__getattr__(name)
 
         def __getstate__(self) -> dict[Any, Any]:
@@ -87,3 +88,10 @@ class Unread:
         return hasattr(other, "root") and bool(self.root == other.root)
 
     __hash__ = None  # type: ignore[assignment]  # like that of every message
+
+
+def _list_of(tensor: Tensor, nan_is_null: bool) -> list[Any]:
+    values = flat_list(tensor)
+    if nan_is_null and tensor.datatype in FLOATS:
+        return [None if value != value else value for value in values]  # noqa: PLR0124 - NaN is null
+    return values

@@ -98,12 +98,13 @@ def _column(tensor: InputOrOutput) -> pd.Series[Any]:
     is_bytes = Datatype(tensor.datatype) is Datatype.BYTES
     if has_decoded(tensor):
         payload = get_decoded(tensor)
+        if isinstance(payload, np.ndarray) and not is_bytes:
+            payload = payload.reshape(tensor.shape[0])
     else:
-        payload = tensor.data.root if is_bytes or tensor.data.array is None else tensor.data.array.copy()
+        array = None if is_bytes else tensor.data.array
+        payload = tensor.data.root if array is None else array.flatten()  # as long as the list would be
     if is_bytes:
         return _as_in_pandas_2(pd.Series(payload))
-    if isinstance(payload, np.ndarray):
-        payload = payload.reshape(tensor.shape[0])
     return pd.Series(payload, dtype=to_dtype(tensor))
 
 

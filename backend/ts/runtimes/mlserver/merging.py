@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from ts.open_inference.datatypes import DATATYPES
-from ts.open_inference.tensors import raw_bytes
+from ts.open_inference.tensors import numpy_of, raw_bytes
 from ts.open_inference.types import Tensor
 from ts.runtimes.errors import Failure
 from ts.runtimes.mlserver.api import UnreadData, types
@@ -121,8 +121,17 @@ def _merge_data(all_data: Sequence[types.TensorData], shape: list[int]) -> types
     unread = [tensor for data in all_data if (tensor := unread_tensor(data)) is not None]
     if len(unread) < len(all_data) or len({tensor.datatype for tensor in unread}) > 1:
         return types.TensorData.model_construct([element for data in all_data for element in data.root])
-    joined = b"".join(map(raw_bytes, unread))
-    return UnreadData.of_tensor(Tensor("", unread[0].datatype, shape, joined))
+    return UnreadData.of_tensor(Tensor("", unread[0].datatype, shape, _joined(unread)))
+
+
+def _joined(tensors: Sequence[Tensor]) -> Any:
+    if all(tensor.is_raw for tensor in tensors):
+        return b"".join(map(raw_bytes, tensors))
+    import numpy as np
+
+    # Arrays of JSON may hold what the datatype does not, in digits or in size. Who sent that is told when it is
+    # converted; here it would fail the others.
+    return np.concatenate([numpy_of(tensor).reshape(-1) if tensor.is_raw else tensor.data for tensor in tensors])
 
 
 def _split_output(output: types.ResponseOutput, counts: Sequence[int]) -> list[types.ResponseOutput]:
@@ -155,9 +164,9 @@ def _split_data(output: types.ResponseOutput, counts: Sequence[int]) -> Iterator
     unread = unread_tensor(output.data)
     item = 0 if unread is None else DATATYPES[unread.datatype].size
     if unread is not None and item:
-        view = memoryview(raw_bytes(unread)).cast("B")
+        data, size_of_row = (memoryview(unread.data).cast("B"), size * item) if unread.is_raw else (unread.data, size)
         for count in counts:
-            piece = view[row * size * item : (row + count) * size * item]
+            piece = data[row * size_of_row : (row + count) * size_of_row]
             yield UnreadData.of_tensor(Tensor("", unread.datatype, [count, *output.shape[1:]], piece))
             row += count
         return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import struct
 from typing import Any
 
 import pytest
@@ -111,6 +113,42 @@ async def test_a_failing_batch_fails_for_all_its_requests() -> None:
     frontend = await Frontend(Failing, **BATCHED).load()
     jobs = [frontend.infer([tensor("x", [1])]) for _ in range(3)]
     assert [(await job.answer()).status for job in jobs] == [418] * 3
+
+
+class Echo(MLModel):
+    """Gives back what it gets, unread."""
+
+    async def predict(self, payload: types.InferenceRequest) -> types.InferenceResponse:
+        outputs = [
+            types.ResponseOutput(name=each.name, shape=each.shape, datatype=each.datatype, data=each.data)
+            for each in payload.inputs
+        ]
+        return types.InferenceResponse(model_name=self.name, outputs=outputs)
+
+
+@pytest.mark.parametrize("cls", [Echo, Recording])
+async def test_large_requests_in_json_are_joined_with_all_their_digits_and_do_not_fail_each_other(
+    cls: type[MLModel],
+) -> None:
+    frontend = await Frontend(cls, **BATCHED).load()
+    many = 20_000
+    too_large_for_fp32 = 1e39
+    jobs = [frontend.infer([tensor("x", [value] * many)]) for value in (0.1, too_large_for_fp32, 0.3)]
+    factor = 2 if cls is Recording else 1
+    for job, value in zip(jobs, (0.1, too_large_for_fp32, 0.3), strict=True):
+        assert (await job.answer()).outputs["x"] == [factor * value] * many
+
+
+async def test_a_large_request_in_json_and_a_binary_one_are_joined() -> None:
+    frontend = await Frontend(Echo, **BATCHED | {"max_batch_size": 2}).load()
+    many = 20_000
+    raw = struct.pack(f"<{many}f", *[0.5] * many)
+    head = json.dumps(
+        {"inputs": [{"name": "x", "shape": [many], "datatype": "FP32", "parameters": {"binary_data_size": len(raw)}}]}
+    ).encode()
+    length = [(b"inference-header-content-length", str(len(head)).encode())]
+    jobs = [frontend.infer(raw=head + raw, headers=length), frontend.infer([tensor("x", [0.25] * many)])]
+    assert [(await job.answer()).outputs["x"] for job in jobs] == [[0.5] * many, [0.25] * many]
 
 
 async def test_a_response_that_cannot_be_split_says_why() -> None:

@@ -8,8 +8,10 @@ import math
 import pickle
 import subprocess
 import sys
+import threading
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from hypothesis import strategies as st
 
 from ts.mlserver.codecs import NumpyCodec, PandasCodec, StringCodec
 from ts.mlserver.types import InferenceRequest, InferenceResponse, RequestInput, ResponseOutput, TensorData
-from ts.open_inference import grpc
+from ts.open_inference import grpc, unread
 from ts.open_inference.datatypes import BOUNDS, DATATYPES
 from ts.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
 from ts.open_inference.receive import receive
@@ -145,9 +147,9 @@ def test_clients_get_the_same_whether_the_model_reads_or_not(tensor: Tensor, bin
     requests: list[Callable[[], Any]] = [lambda: _grpc_request(tensor)]
     requests.append(lambda: _rest_request(tensor, binary=binary, binary_out=binary_out))
     for request in requests:
-        unread = _answer(request(), lambda each: None)
+        passed = _answer(request(), lambda each: None)
         read = _answer(request(), lambda each: each.data.root)
-        assert unread == read or any(value != value for value in flat_list(tensor))  # whose NaN has lost its bits
+        assert passed == read or any(value != value for value in flat_list(tensor))  # whose NaN has lost its bits
 
 
 @given(st.lists(TENSORS, min_size=2, max_size=3))
@@ -216,6 +218,47 @@ def test_nan_is_none_in_the_list_of_an_array_and_nan_in_that_of_a_client() -> No
     array = np.array([1, math.nan], np.float32)
     assert TensorData.of_array(array).root == [1.0, None]
     assert math.isnan(lazily(Tensor("x", "FP32", [2], array.tobytes())).root[1])
+
+
+def test_threads_that_read_at_once_get_one_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = lazily(Tensor("x", "FP32", [2], np.array([1, 2], np.float32).tobytes()))
+    inside: list[Any] = []
+
+    def read_in_between(tensor: Tensor) -> list[Any]:
+        if not inside:
+            inside.append(None)
+            inside[0] = data.root  # as another thread would
+        return flat_list(tensor)
+
+    monkeypatch.setattr(unread, "flat_list", read_in_between)
+    assert data.root is inside[0]
+    assert data.root == [1.0, 2.0]
+
+
+def test_threads_read_many_data_at_once() -> None:
+    raw = bytes(4)
+    tensors = [lazily(Tensor("x", "FP32", [1], raw)) for _ in range(2000)]
+    started = threading.Barrier(4)
+
+    def read() -> list[Any]:
+        started.wait(20)
+        return [data.root for data in tensors]
+
+    with ThreadPoolExecutor(4) as threads:
+        lists = [reading.result(20) for reading in [threads.submit(read) for _ in range(4)]]
+    for first, *others in zip(*lists, strict=True):
+        assert all(other is first for other in others)
+
+
+@pytest.mark.parametrize("shape", [[4], [4, 1], [2, 2]])
+def test_a_column_of_a_data_frame_is_as_long_whether_its_data_were_read_or_not(shape: list[int]) -> None:
+    tensor = Tensor("x", "FP32", shape, np.arange(4, dtype=np.float32).tobytes())
+    frames = [
+        PandasCodec.decode_request(InferenceRequest(inputs=[as_input(tensor, make(tensor))]))
+        for make in (lazily, eagerly)
+    ]
+    assert frames[0]["x"].tolist() == [0, 1, 2, 3]
+    pd.testing.assert_frame_equal(*frames)
 
 
 def test_memory_of_a_megabyte_that_only_passes_through() -> None:
