@@ -164,7 +164,8 @@ def _split_data(output: types.ResponseOutput, counts: Sequence[int]) -> Iterator
     unread = unread_tensor(output.data)
     item = 0 if unread is None else DATATYPES[unread.datatype].size
     if unread is not None and item:
-        data, size_of_row = (memoryview(unread.data).cast("B"), size * item) if unread.is_raw else (unread.data, size)
+        data: Any = memoryview(raw_bytes(unread)).cast("B") if unread.is_raw else unread.data
+        size_of_row = size * item if unread.is_raw else size
         for count in counts:
             piece = data[row * size_of_row : (row + count) * size_of_row]
             yield UnreadData.of_tensor(Tensor("", unread.datatype, [count, *output.shape[1:]], piece))
