@@ -154,10 +154,11 @@ class _Jobs:
 
     def _start(self, wire_row: InferRow) -> None:
         job_id = wire_row[0]
-        running.set(lambda: ((job_id, ""),))  # the task keeps it, and this is set anew for the next
+        about_others = running.set(lambda: ((job_id, ""),))  # the task keeps it
         start = partial(self._loop.create_task, self._runtime.run_job(wire_row))
         task = self._tasks[job_id] = start() if self._spans is None else self._spans.start_task(wire_row, start)
         task.add_done_callback(lambda task: self._ended(job_id, task))
+        running.reset(about_others)
 
     def _cancel(self) -> None:
         """Cancel the tasks of jobs that nobody waits for any longer: each once, it may need time to clean up."""

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ts.protocol.log_records import Ids, running
 from ts.runtimes.mlserver.api import types
 from ts.runtimes.mlserver.merging import fingerprint, merge, split
 
@@ -22,6 +23,7 @@ Predict = Callable[[types.InferenceRequest], Awaitable[types.InferenceResponse]]
 class _Waiting:
     request: types.InferenceRequest
     answer: asyncio.Future[types.InferenceResponse]
+    ids: Callable[[], Ids]
 
 
 class _Gathering(NamedTuple):
@@ -57,7 +59,7 @@ class AdaptiveBatcher:
         if key is None:
             return await self._predict(request)
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(request, loop.create_future())
+        waiting = _Waiting(request, loop.create_future(), running.get())
         gathering = self._gathering.get(key)
         if gathering is None:
             timer = loop.call_later(self._max_batch_time, self._start, key)
@@ -99,6 +101,8 @@ class AdaptiveBatcher:
         if not wanted:
             return
         requests = [member.request for member in wanted]
+        # Without this, all that the model logs would be about the request that completed the batch.
+        running.set(lambda: [pair for member in wanted for pair in member.ids()])
         try:
             if len(requests) == 1:
                 responses = [await self._predict(requests[0])]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.ts.mlserver.frontend import Frontend, tensor
 
+from ts.protocol.log_records import running
 from ts.runtimes.mlserver.api import MLModel, MLServerError, types
 from ts.runtimes.mlserver.batching import AdaptiveBatcher
 
@@ -103,6 +104,25 @@ async def test_requests_that_do_not_fit_together_run_apart() -> None:
     assert [answer.status for answer in answers] == [200] * 10
     assert answers[1].outputs == {"x": [8], "y": [6]}
     assert len(frontend.model.calls) == 6  # type: ignore[attr-defined]
+
+
+async def test_what_a_batch_logs_is_about_all_its_requests() -> None:
+    about: list[list[tuple[str, str]]] = []
+
+    class Logging(Recording):
+        async def predict(self, payload: types.InferenceRequest) -> types.InferenceResponse:
+            about.append(list(running.get()()))
+            return await super().predict(payload)
+
+    frontend = await Frontend(Logging, **BATCHED).load()
+    jobs = []
+    for name in "abc":
+        before = running.set(lambda name=name: [(name, "")])  # type: ignore[misc]
+        jobs.append(frontend.infer([tensor("x", [1])]))
+        running.reset(before)
+    for job in jobs:
+        assert (await job.answer()).status == 200
+    assert about == [[("a", ""), ("b", ""), ("c", "")]]
 
 
 async def test_a_failing_batch_fails_for_all_its_requests() -> None:
