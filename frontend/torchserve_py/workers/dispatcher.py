@@ -229,13 +229,14 @@ class Dispatcher:
     async def finish(self, cause: Cause, limit: float) -> None:
         """Refuse what is new with ``cause`` and wait until every job has ended, at most ``limit`` seconds."""
         now = time.monotonic()
-        self._perform(self._scheduler.drain(now, cause), now)
         self._is_idle = lambda: not self._scheduler.has_jobs
+        self._perform(self._scheduler.drain(now, cause), now)
         await self._wait_until_idle(limit)
 
     async def _wait_until_idle(self, limit: float) -> bool:
         if not self._is_idle():
-            self._idle = asyncio.get_running_loop().create_future()
+            if self._idle is None or self._idle.done():
+                self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._idle], timeout=limit)
         return self._is_idle()
 

@@ -100,8 +100,8 @@ class Parts:
         if self._buffer:
             part = self._buffer.popleft()
             self._buffered_bytes -= len(part.body)
-            self._reader.was_read(self)
             waiter.set_result(part)
+            self._reader.was_read(self)
         return waiter
 
     def take_arrived(self, limit: int) -> Sequence[Part]:

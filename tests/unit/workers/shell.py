@@ -1,0 +1,102 @@
+"""A dispatcher with workers that only note what they are given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.scheduling.job import Job
+from torchserve_py.scheduling.policy import Policy, SequencePolicy
+from torchserve_py.workers.dispatcher import Dispatcher
+from torchserve_py.workers.parts import JobFailed, Parts
+from torchserve_py.workers.worker import Worker
+
+STREAM_BUFFER = 100
+
+
+class FakeWorker:
+    """A worker that answers when a test says so."""
+
+    def __init__(self, worker_id: str) -> None:
+        self.id = worker_id
+        self.in_flight: set[str] = set()
+        self.sent_at = 0.0
+        self.loss_cause = Cause.worker_died
+        self.batches: list[list[str]] = []
+        self.cancelled: list[str] = []
+        self.ended: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self.paused = False
+
+    def send(self, jobs: Sequence[Job], now: float) -> None:
+        for job in jobs:
+            job.payload[3].encode()
+        self.in_flight.update(job.id for job in jobs)
+        self.batches.append([job.payload[3] for job in jobs])
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        self.cancelled += job_ids
+
+    def end_sequence(self, sequence_id: str, reason: str) -> None:
+        self.ended.put_nowait((sequence_id, reason))
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+
+class Shell:
+    """A dispatcher and its workers, ``w1``, ``w2``, …"""
+
+    def __init__(self, policy: Policy, workers: int = 1) -> None:
+        self.recorded: list[list[Any]] = []
+        self.metrics = ServerMetrics()
+        self.dispatcher = Dispatcher(
+            policy,
+            self.metrics.model("m", "1.0"),
+            end_header="Ts_Request_Sequence_End",
+            stream_buffer_size=STREAM_BUFFER,
+            record_model_metrics=self.recorded.extend,
+        )
+        self.dispatcher.set_workers(workers)
+        self.workers = [self.add_worker(f"w{number}") for number in range(1, workers + 1)]
+
+    def add_worker(self, worker_id: str) -> FakeWorker:
+        worker = FakeWorker(worker_id)
+        self.dispatcher.worker_up(cast("Worker", worker))
+        return worker
+
+    def submit(self, body: str, **more: Any) -> Parts:
+        return self.dispatcher.submit((), body, "text/plain", **more)
+
+    def answer(
+        self, worker: FakeWorker, parts: Parts, body: bytes = b"ok", *, more: bool = False, headers: Any = ()
+    ) -> None:
+        row = [parts.job.id, more, 200, "", headers, body, None]
+        self.dispatcher.results(cast("Worker", worker), [row], 0.001)
+
+    def lose(self, worker: FakeWorker) -> None:
+        self.dispatcher.worker_lost(cast("Worker", worker))
+
+    async def retire(self, worker: FakeWorker, limit: float) -> None:
+        await self.dispatcher.retire(cast("Worker", worker), limit)
+
+
+def stateless(**fields: Any) -> Policy:
+    return Policy(batch_size=1, **fields)
+
+
+def stateful(max_idle: float = 600.0) -> Policy:
+    return Policy(batch_size=2, sequences=SequencePolicy(max_idle, queue_size=5, max_sequences=10))
+
+
+async def cause_of(parts: Parts) -> Cause:
+    with pytest.raises(JobFailed) as failed:
+        await parts.next()
+    return failed.value.cause
