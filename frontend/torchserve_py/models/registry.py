@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from torchserve_py.archive.errors import ArchiveError
@@ -57,6 +57,8 @@ class ModelRegistry(ServedModels):
         self._settings = settings
         self._metrics = metrics
         self._changes: set[asyncio.Task[Any]] = set()
+        #: Models that are not served yet, while their workers start, or not any more, while they finish what they have.
+        self._unserved: set[Model] = set()
         self._preparations: set[asyncio.Task[Plan]] = set()
         self._closing = False
         #: Called after each change of what is served, and of how many workers serve it.
@@ -111,7 +113,7 @@ class ModelRegistry(ServedModels):
             await asyncio.shield(self._start(scaling))
         except WorkerFailed as failure:
             if model in self._all():  # somebody may have unregistered it meanwhile
-                await self._start(self._remove(model))
+                await self._remove(model)
             raise WorkersFailed(model.name, model.version, failure.status) from failure
         self.on_change()
         return RegisterResult(model.name, model.version, model.pool.ready_count, wanted, pending=False)
@@ -186,7 +188,7 @@ class ModelRegistry(ServedModels):
         model = self.get(name, version)
         if self._names[name].default is model and len(self._names[name].models) > 1:
             raise DefaultVersionInUse(name)
-        if not await asyncio.shield(self._start(self._remove(model))):
+        if not await self._remove(model):
             raise UnregisterTimeout(name)
 
     async def unload(self, name: str, version: str | None = None) -> None:
@@ -202,10 +204,7 @@ class ModelRegistry(ServedModels):
         """
         models = self.versions(name) if version is None else [self.get(name, version)]
         limit = self._settings.unregister_model_timeout
-        gone = await asyncio.gather(
-            *(asyncio.shield(self._start(self._remove(model, finishes_in=limit))) for model in models)
-        )
-        if not all(gone):
+        if not all(await asyncio.gather(*[self._remove(model, finishes_in=limit) for model in models])):
             raise UnregisterTimeout(name)
 
     async def drain(self, limit: float) -> bool:
@@ -214,7 +213,8 @@ class ModelRegistry(ServedModels):
         Nothing is registered any more.
         """
         self._closing = True
-        return all(await asyncio.gather(*(model.dispatcher.drain(limit) for model in self._all())))
+        models = (*self._all(), *self._unserved)
+        return all(await asyncio.gather(*(model.dispatcher.drain(limit) for model in models)))
 
     async def close(self) -> None:
         """End every model; what still runs, and what comes, is told that the server is shutting down."""
@@ -224,7 +224,7 @@ class ModelRegistry(ServedModels):
         if self._preparations:
             await asyncio.wait(self._preparations, timeout=_CLOSE_LIMIT)
         models = self._all()
-        await asyncio.gather(*(model.end(Cause.draining, _CLOSE_LIMIT) for model in models))
+        await asyncio.gather(*(model.end(Cause.draining, _CLOSE_LIMIT) for model in (*models, *self._unserved)))
         if self._changes:  # they end with the workers that they wait for
             await asyncio.wait(self._changes, timeout=_CLOSE_LIMIT)
         for model in models:
@@ -270,12 +270,15 @@ class ModelRegistry(ServedModels):
     async def _take_over(self, model: Model, *, is_default: bool, is_chosen: bool) -> None:
         """Start the workers of a model that is not served yet, and serve it in place of what has its version."""
         limit = self._settings.unregister_model_timeout
+        self._unserved.add(model)
         try:
             await model.pool.scale(max(1, model.config.min_workers), max(1, model.config.max_workers))
         except WorkerFailed as failure:
             await model.end(Cause.unregistered, limit)
             await asyncio.to_thread(model.files.remove)
             raise WorkersFailed(model.name, model.version, failure.status) from failure
+        finally:
+            self._unserved.discard(model)
         versions = self._names.setdefault(model.name, Versions(model))
         old = versions.models.get(model.version)
         versions.models[model.version] = model
@@ -284,12 +287,12 @@ class ModelRegistry(ServedModels):
         versions.is_chosen |= is_chosen
         self.on_change()
         if old is not None and old is not model:
-            await old.finish(limit)
+            await self._finish(old, limit)
             await old.end(Cause.unregistered, limit)
             await asyncio.to_thread(old.files.remove)
 
-    async def _remove(self, model: Model, *, finishes_in: float = 0.0) -> bool:
-        """Take a model out of service for good; return whether its workers are gone.
+    def _remove(self, model: Model, *, finishes_in: float = 0.0) -> Awaitable[bool]:
+        """Take a model out of service for good, at once, so that nobody else does; tell whether its workers are gone.
 
         ``finishes_in`` are the seconds that what was accepted has to be answered.
         """
@@ -299,8 +302,11 @@ class ModelRegistry(ServedModels):
         else:
             versions.remove(model)
         self.on_change()
+        return asyncio.shield(self._start(self._end(model, finishes_in)))
+
+    async def _end(self, model: Model, finishes_in: float) -> bool:
         if finishes_in:
-            await model.finish(finishes_in)
+            await self._finish(model, finishes_in)
         gone = await model.end(Cause.unregistered, self._settings.unregister_model_timeout)
         await asyncio.to_thread(model.files.remove, downloaded=True)  # they may be many and large
         again = self._names.get(model.name)
@@ -308,6 +314,14 @@ class ModelRegistry(ServedModels):
             self._metrics.forget(model.name, model.version)
         logger.info("Model %s version %s is unregistered", model.name, model.version)
         return gone
+
+    async def _finish(self, model: Model, limit: float) -> None:
+        """Let a model that is not served any more answer what it has accepted, unless the server ends meanwhile."""
+        self._unserved.add(model)
+        try:
+            await model.finish(limit)
+        finally:
+            self._unserved.discard(model)
 
     async def _prepare_at_startup(self, wanted: StartupModel) -> Plan | None:
         try:

@@ -1,73 +1,30 @@
-"""Registering and unregistering, with real files and everything but worker processes."""
+"""Registering, with real files and everything but worker processes."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import tarfile
-import threading
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.models.registries import MakeRegistry, urls, without_workers, write_model
 
 from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.errors import ArchiveExists
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.model_spec import ModelSpec, parse_model_specs
 from torchserve_py.archive.obtain import obtain
-from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.assembly import Plan, RegisterRequest
-from torchserve_py.models.errors import BadParameter, InvalidModel, ShuttingDown, UnregisterTimeout
-from torchserve_py.models.registry import ModelRegistry
+from torchserve_py.models.errors import BadParameter, InvalidModel
 from torchserve_py.models.startup import StartupModel
 from torchserve_py.nvidia_smi import Gpu
-from torchserve_py.settings import Settings
 from torchserve_py.snapshot_file import SavedModel, Snapshot
 from torchserve_py.workers.listener import WorkerListener
-from torchserve_py.workers.pool import WorkerPool
 from torchserve_py.workers.process import WorkerProcess
-from torchserve_py.workers.supervisor import Supervisor
 
 DEADLINE = 30.0
-
-MakeRegistry = Callable[..., ModelRegistry]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """An empty model store."""
-    folder = tmp_path / "store"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def make_registry(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRegistry:
-    """Make a registry, on a host without GPUs if none are given: `make_registry(enable_model_api=True)`."""
-
-    def make(gpus: Sequence[Gpu] = (), **settings: Any) -> ModelRegistry:
-        monkeypatch.setattr("torchserve_py.models.assembly.list_gpus", lambda: gpus)
-        values = Settings(model_store=store, temp_dir=tmp_path, **settings)
-        return ModelRegistry(values, WorkerListener(tmp_path), ServerMetrics())
-
-    return make
-
-
-def write_model(folder: Path, manifest: dict[str, Any] | None = None) -> Path:
-    """Write a model folder, a packed one where there is a manifest."""
-    folder.mkdir()
-    (folder / "handler.py").write_text("def handle(data, context):\n    return data\n")
-    if manifest is not None:
-        (folder / "MAR-INF").mkdir()
-        (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
-    return folder
-
-
-def without_workers(url: str, **more: Any) -> RegisterRequest:
-    return RegisterRequest(url=url, initial_workers=0, **more)
 
 
 async def test_a_model_that_no_one_names_is_called_as_its_archive(make_registry: MakeRegistry, store: Path) -> None:
@@ -104,71 +61,6 @@ async def test_describe_shows_what_a_workers_own_gpu_does(
     registry.usage.gpus = {0: "of another", 1: "gpuId::1 …"}
     assert model.workers[0].gpu_usage == "gpuId::1 …"
     await registry.close()
-
-
-async def test_a_worker_that_is_not_wanted_any_more_before_it_is_ready_is_no_error(
-    make_registry: MakeRegistry, store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    release = asyncio.Event()
-
-    async def slow_process(*_: object) -> WorkerProcess:
-        await release.wait()
-        raise OSError("not in this test")
-
-    monkeypatch.setattr(WorkerProcess, "launch", slow_process)
-    monkeypatch.setattr(WorkerListener, "path", Path("no socket"))
-    registry = make_registry()
-    write_model(store / "m")
-    await registry.register(RegisterRequest(url="m", initial_workers=1, synchronous=False))
-    while not registry.get("m").workers:
-        await asyncio.sleep(0)
-    stop = Supervisor.stop
-
-    async def stop_and_release(supervisor: Supervisor, limit: float) -> None:
-        asyncio.get_running_loop().call_soon(release.set)
-        await stop(supervisor, limit)
-
-    monkeypatch.setattr(Supervisor, "stop", stop_and_release)
-    async with asyncio.timeout(DEADLINE):
-        await registry.scale("m", None, 0, 0, synchronous=True)
-        await registry.close()
-    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
-
-
-async def test_unregistering_tells_of_a_worker_that_cannot_be_killed(
-    make_registry: MakeRegistry, store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    never = asyncio.Event()
-
-    async def hang(*_: object) -> None:
-        await never.wait()
-
-    monkeypatch.setattr(Supervisor, "_run", hang)
-    monkeypatch.setattr("torchserve_py.workers.pool._KILL_LIMIT", 0)
-    registry = make_registry(unregister_model_timeout=0)
-    write_model(store / "m")
-    await registry.register(RegisterRequest(url="m", initial_workers=1, synchronous=False))
-    while not registry.get("m").workers:
-        await asyncio.sleep(0)
-    with pytest.raises(UnregisterTimeout, match=r"^Timed out while cleaning resources: m$"):
-        await registry.unregister("m")
-    assert "does not end, not even by SIGKILL" in caplog.text
-    assert registry.models() == []
-    never.set()
-
-
-@pytest.fixture
-def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scale(pool: WorkerPool, min_workers: int, max_workers: int) -> None:
-        pool.min_workers, pool.max_workers = min_workers, max_workers
-
-    monkeypatch.setattr(WorkerPool, "scale", scale)
-
-
-def urls(registry: ModelRegistry) -> list[tuple[str, str, str]]:
-    """Name, version and URL of all that is registered."""
-    models = [model for name, _ in registry.models() for model in registry.versions(name)]
-    return [(model.name, model.version, model.url) for model in models]
 
 
 @pytest.mark.usefixtures("no_workers")
@@ -251,20 +143,6 @@ async def test_a_start_that_is_cut_short_leaves_no_unpacked_files(
     with pytest.raises(asyncio.CancelledError):
         await loading
     assert list((tmp_path / "models").iterdir()) == []
-
-
-@pytest.mark.usefixtures("no_workers")
-async def test_removing_the_files_of_a_model_does_not_hold_up_the_event_loop(
-    make_registry: MakeRegistry, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads: list[threading.Thread] = []
-    monkeypatch.setattr(ModelFiles, "remove", lambda *_, **__: threads.append(threading.current_thread()))
-    write_model(store / "m")
-    registry = make_registry()
-    await registry.register(without_workers("m"))
-    await registry.unregister("m")
-    assert len(threads) == 1
-    assert threads[0] is not threading.main_thread()
 
 
 @pytest.mark.usefixtures("no_workers")
@@ -375,68 +253,6 @@ async def test_every_change_is_told(make_registry: MakeRegistry, store: Path) ->
     assert seen[-1] == [("2", True, 3)]
     await registry.register(RegisterRequest(url="1", model_name="m", initial_workers=1))
     assert seen[-1] == [("2", True, 3), ("1", False, 1)]
-
-
-async def test_a_registration_that_is_being_prepared_when_the_server_closes_adds_no_model(
-    make_registry: MakeRegistry, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started, done = threading.Event(), threading.Event()
-
-    def hang(*_: object, cancellation: Cancellation, **__: object) -> None:
-        started.set()
-        assert done.wait(DEADLINE)
-        cancellation.check()
-
-    monkeypatch.setattr("torchserve_py.models.assembly.obtain", hang)
-    registry = make_registry()
-    registering = asyncio.create_task(registry.register(without_workers("m")))
-    while not started.is_set():
-        await asyncio.sleep(0.001)
-    closing = asyncio.create_task(registry.close())
-    await asyncio.sleep(0)
-    done.set()
-    with pytest.raises(ShuttingDown):
-        await registering
-    await closing
-    with pytest.raises(ShuttingDown):
-        await registry.register(without_workers("m"))
-    assert registry.models() == []
-
-
-async def test_nothing_is_registered_while_the_server_drains(make_registry: MakeRegistry, store: Path) -> None:
-    write_model(store / "m")
-    registry = make_registry()
-    await registry.drain(0)
-    with pytest.raises(ShuttingDown, match="shutting down"):
-        await registry.register(without_workers("m"))
-
-
-async def test_files_that_come_too_late_are_removed(
-    make_registry: MakeRegistry, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with tarfile.open(store / "m.tar.gz", "w:gz") as archive:
-        archive.add(write_model(tmp_path / "m"), "m")
-    started, done = threading.Event(), threading.Event()
-
-    def late(*arguments: Any, **more: Any) -> Any:
-        started.set()
-        assert done.wait(DEADLINE)
-        return obtain(*arguments, **{**more, "cancellation": None})
-
-    monkeypatch.setattr("torchserve_py.models.assembly.obtain", late)
-    monkeypatch.setattr("torchserve_py.models.daemon_thread._CLEAN_UP_LIMIT", 0.0)
-    registry = make_registry()
-    registering = asyncio.create_task(registry.register(without_workers("m.tar.gz")))
-    while not started.is_set():
-        await asyncio.sleep(0.001)
-    registering.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await registering
-    done.set()
-    async with asyncio.timeout(DEADLINE):
-        while not (tmp_path / "models").exists() or list((tmp_path / "models").iterdir()):
-            await asyncio.sleep(0.01)
-    assert registry.models() == []
 
 
 @pytest.mark.parametrize("manifest", [None, {"createdOn": "x", "archiverVersion": "x"}, {"createdOn": "x"}, {}])
