@@ -93,12 +93,12 @@ def _check_keys(store: str, given: Mapping[Any, Any], where: str, refused: dict[
 
 def _url_problem(url: str) -> str:
     """What is wrong with the URL of a Redis database, told without the password that may be in it."""
-    shown = repr(re.sub(r"//.*@", "//…@", url))
+    shown = repr(re.sub(r"^(\w*:?//)?.*@", r"\1…@", url))
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError as error:
-        return f"is {shown}, which is no URL: {error}"
+    except ValueError:  # which may quote the password: one with a slash ends the host early
+        return f"is {shown}, which has no usable port; /, ?, #, [ and ] in a password must be percent-encoded"
     if parts.scheme not in {"redis", "rediss", "unix"}:
         return f"is {shown}, it must be redis://host:port/number, rediss://… for TLS, or unix:///path/of/the/socket"
     if parts.scheme == "unix" and not parts.path.strip("/"):

@@ -48,7 +48,15 @@ def test_what_can_be_said(cache: str, meant: CacheConfig) -> None:
             "line 3: handler.cache.url is 'http://h', it must be redis://host:port/number",
         ),
         ("{store: redis, url: 'redis//me:secret@h'}", "handler.cache.url is 'redis//…@h', it must be redis://"),
-        ("{store: redis, url: 'redis://me:secret@h:x'}", "handler.cache.url is 'redis://…@h:x', which is no URL: Port"),
+        ("{store: redis, url: 'me:secret@h:6379'}", "handler.cache.url is '…@h:6379', it must be redis://"),
+        (
+            "{store: redis, url: 'redis://me:secret@h:x'}",
+            "handler.cache.url is 'redis://…@h:x', which has no usable port",
+        ),
+        (
+            "{store: redis, url: 'redis://me:secret/x@h'}",
+            "is 'redis://…@h', which has no usable port; /, ?, #, [ and ]",
+        ),
         ("{store: redis, url: 'redis://h/main'}", "is 'redis://h/main', but Redis' databases have numbers"),
         ("{store: redis, url: 'unix://'}", "handler.cache.url is 'unix://', it must name the socket"),
         ("{lease: 5}", "handler.cache.lease has no meaning for store: memory"),
@@ -59,6 +67,7 @@ def test_what_is_refused(cache: str, problem: str) -> None:
     with pytest.raises(InvalidModelConfig) as refused:
         read(cache)
     assert any(problem in each for each in refused.value.problems), refused.value.problems
+    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
