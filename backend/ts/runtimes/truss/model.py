@@ -12,7 +12,7 @@ from ts.runtimes.truss.slots import Slots
 from ts.runtimes.truss.threads import MOST_THREADS, Threads
 from ts.runtimes.truss.tracing import Tracing
 
-#: One that does not come back, be it the health check or a collector of metrics, is not to hold up the other.
+#: A health check that does not come back is not to hold up the next.
 _PROBES_AT_ONCE: Final = 4
 
 
@@ -34,7 +34,8 @@ class ServedModel:
         alias_slots: What the alias methods are limited by, if they are.
         predict_threads: Where a predict that is a plain function runs.
         threads: Where all other plain functions of calls run.
-        probe_threads: Where its health check runs, and its metrics are collected.
+        probe_threads: Where its health check runs.
+        metrics_thread: Where its metrics are collected.
     """
 
     def __init__(
@@ -62,10 +63,11 @@ class ServedModel:
         self.predict_threads = Threads("predict", config.predict_concurrency)
         self.threads = Threads("step", MOST_THREADS)
         self.probe_threads = Threads("probe", _PROBES_AT_ONCE)
+        self.metrics_thread = Threads("metrics", 1)
 
     def close(self) -> None:
         """Start nothing more in threads, and have the last spans sent."""
-        for threads in (self.predict_threads, self.threads, self.probe_threads):
+        for threads in (self.predict_threads, self.threads, self.probe_threads, self.metrics_thread):
             threads.close()
         if self.tracing is not None:
             self.tracing.close()

@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 #: The pseudo endpoint by which a client asks for the code to be taken anew.
 HOT_RELOAD = "hot_reload"
+#: How long to wait for the model's metrics (seconds): longer than anybody who asks for them does.
+_COLLECTING_LIMIT = 30.0
 
 
 class TrussRuntime(AsyncRuntime):
@@ -51,6 +53,7 @@ class TrussRuntime(AsyncRuntime):
         self._outbox = Outbox(connection, model.max_response_size)
         self._clients: dict[str, Client] = {}
         self._inputs: dict[str, Inputs] = {}
+        self._collecting: asyncio.Task[bytes] | None = None
 
     @property
     def declares(self) -> Mapping[str, Any]:
@@ -153,8 +156,16 @@ class TrussRuntime(AsyncRuntime):
         return False
 
     async def expose_metrics(self) -> bytes:
-        """Collect them in a thread: collectors are the model's code."""
-        return await self._model.probe_threads.run(own_metrics)
+        """Collect them in a thread: collectors are the model's code. Whoever asks meanwhile gets the same.
+
+        Raises:
+            TimeoutError: They do not come to an end.
+            Exception: A collector has failed.
+        """
+        if self._collecting is None or self._collecting.done():
+            self._collecting = asyncio.create_task(self._model.metrics_thread.run(own_metrics))
+        async with asyncio.timeout(_COLLECTING_LIMIT):
+            return await asyncio.shield(self._collecting)
 
     async def close(self) -> None:
         """Every job is answered, and the process ends."""

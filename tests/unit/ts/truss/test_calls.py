@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sys
 import types
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -326,27 +325,6 @@ async def test_a_health_check_that_fails(serve: Serve, caplog: pytest.LogCapture
 
     assert not await serve(Model()).runtime.is_healthy()
     assert "not well" in caplog.text
-
-
-# Metrics
-
-
-async def test_the_model_s_own_metrics(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    frontend = serve(Steps())
-    monkeypatch.delitem(sys.modules, "prometheus_client", raising=False)
-    assert await frontend.runtime.expose_metrics() == b""
-    import prometheus_client
-
-    counter = prometheus_client.Counter("truss_test_orders", "How many")
-    try:
-        counter.inc(3)
-        text = (await frontend.runtime.expose_metrics()).decode()
-    finally:
-        prometheus_client.REGISTRY.unregister(counter)
-    assert "truss_test_orders_total 3.0" in text
-    assert "python_" not in text
-    assert "process_" not in text
-    assert "_created" not in text
 
 
 # Other protocols
