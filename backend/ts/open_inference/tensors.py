@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from ts.open_inference.datatypes import DATATYPES, FLOATS, Datatype
+from ts.open_inference.datatypes import BOUNDS, DATATYPES, FLOATS, Datatype
 from ts.open_inference.types import Tensor
 from ts.runtimes.errors import Failure
 
@@ -155,7 +155,7 @@ def tensor_of(name: str, array: np.ndarray[Any, Any], datatype: str | None = Non
         datatype: The datatype, if it is another than the array's own: the values are converted.
 
     Raises:
-        Failure: The protocol has nothing for the array's type.
+        Failure: The protocol has nothing for the array's type, or no such datatype; or a value is no such integer.
     """
     import numpy as np
 
@@ -164,11 +164,18 @@ def tensor_of(name: str, array: np.ndarray[Any, Any], datatype: str | None = Non
     wanted = datatype or own
     if wanted is None:
         raise Failure(500, f"Output {name!r} is an array of {array.dtype}, for which the protocol has no datatype.")
+    if wanted not in DATATYPES:
+        raise Failure(500, f"Output {name!r} has the datatype {wanted!r}; known are {', '.join(DATATYPES)}.")
     if wanted == "BYTES":
         return Tensor(name, wanted, shape, [_element(each) for each in array.ravel().tolist()])
     if wanted == "BF16":
         return Tensor(name, wanted, shape, _bfloat16(np.ascontiguousarray(array, dtype=np.float32)))
-    values = np.ascontiguousarray(array, dtype=np.dtype(DATATYPES[wanted].numpy).newbyteorder("<"))
+    with np.errstate(invalid="ignore"):
+        values = np.ascontiguousarray(array, dtype=np.dtype(DATATYPES[wanted].numpy).newbyteorder("<"))
+    if wanted != own and wanted in BOUNDS:
+        changed = array.reshape(-1)[values.reshape(-1) != array.reshape(-1)]  # of which numpy says nothing
+        if changed.size:
+            raise Failure(500, f"Output {name!r} holds {changed[0]}, which is no {wanted}.")
     return Tensor(name, wanted, shape, values.reshape(-1).view(np.uint8).data if values.size else b"")
 
 

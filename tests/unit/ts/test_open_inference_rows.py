@@ -118,6 +118,8 @@ def test_a_result_becomes_a_tensor(make_worker: Callable[..., Worker], result: s
         ("FP32", "np.full((100, 200), 0.5)", [0.5] * 20_000),
         ("FP32", "[[1, 2], (3, 4)]", [1, 2, 3, 4]),
         ("INT8", "np.ones(3, dtype=np.int64)", [1, 1, 1]),
+        ("INT64", "np.array(7.0)", [7]),
+        ("UINT64", "np.array([2.0**63, 0])", [2**63, 0]),
         ("BYTES", 'np.array(["a", "b"])', ["a", "b"]),
     ],
 )
@@ -127,6 +129,26 @@ def test_an_output_that_the_handler_has_written_itself(
     output = f'{{"name": "y", "datatype": "{datatype}", "shape": [{len(expected)}], "data": {data}}}'
     worker = make_worker(RETURNING.replace("{result}", f'{{"outputs": [{output}]}}'))
     assert outputs(worker.infer(request("a", TEXT))) == [("y", datatype, [len(expected)], expected)]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "words"),
+    [
+        ("FP23", "np.ones(2)", "'y' has the datatype 'FP23'; known are BOOL"),
+        ("INT8", "np.array([1, 300])", "'y' holds 300, which is no INT8"),
+        ("UINT8", "np.array([-1, 2])", "'y' holds -1, which is no UINT8"),
+        ("INT64", "np.array([[1.0, 0.5]])", "'y' holds 0.5, which is no INT64"),
+        ("INT32", "np.array([1, np.nan])", "'y' holds nan, which is no INT32"),
+        ("INT64", "np.array([2**63, 1], dtype=np.uint64)", "'y' holds 9223372036854775808, which is no INT64"),
+    ],
+)
+def test_an_array_that_is_not_what_the_handler_says_is_an_error(
+    make_worker: Callable[..., Worker], datatype: str, data: str, words: str
+) -> None:
+    output = f'{{"name": "y", "datatype": "{datatype}", "shape": [2], "data": {data}}}'
+    worker = make_worker(RETURNING.replace("{result}", f'{{"outputs": [{output}]}}'))
+    [[_, _, status, _, _, _, error]] = worker.infer(request("a", TEXT))
+    assert (status, words in error) == (500, True), error
 
 
 @pytest.mark.torch
