@@ -208,18 +208,21 @@ class Connection(asyncio.Protocol):
             if len(out) > _MAX_UNREAD_FRAMES:
                 self._transport.abort()
             return
-        for call in self._ready:
-            self._emit(call, out)
+        served = [call for call in self._ready if self._emit(call, out)]
         self._ready.clear()
+        for call in served if self._blocked else ():  # next time it is the turn of the others first
+            if self._blocked.pop(call, True) is None:
+                self._blocked[call] = None
         if out:
             write(self._transport, out)
             self._out = []
         if self._refuses and not self._calls:
             self._transport.close()
 
-    def _emit(self, call: Call, out: list[bytes]) -> None:
+    def _emit(self, call: Call, out: list[bytes]) -> int:
         stream = call.stream
-        self._send_window -= stream.emit(out, self._send_window, self._max_frame)
+        used = stream.emit(out, self._send_window, self._max_frame)
+        self._send_window -= used
         if stream.has_ended:
             self._blocked.pop(call, None)
             if self._calls.pop(stream.id, None) is not None and not call.input_has_ended:
@@ -227,6 +230,7 @@ class Connection(asyncio.Protocol):
             call.finished()
         elif stream.pending:
             self._blocked[call] = None
+        return used
 
     def _fail(self, error: ConnectionFailed) -> None:
         """The client has broken the rules: say so and hang up."""
