@@ -257,8 +257,8 @@ class Steps:
         if store is None:
             return answers
         for step in failed:
-            self._refuse(answers, answered.pop(step.sequence_id, ()), *MOVED, ROLLED_BACK)
             self._go_back(step.sequence_id)
+            self._refuse(answers, answered.pop(step.sequence_id, ()), *MOVED, ROLLED_BACK)
         if answered:
             self._commit(store, answers, answered)
         return self._with_void(answers)

@@ -389,3 +389,14 @@ def test_a_sequence_that_ends_beside_a_stream_ends_with_that(durable_worker: Mak
     worker.runtime.admit([step("j2", "s", "1", end=True)])
     assert told(run_out(worker)) == [("j2", 200, ""), ("j1", 200, "")]
     assert answered(worker, step("j3", "s", "1")) == ["1 "]
+
+
+def test_a_sequence_that_has_ended_is_over_although_what_runs_on_fails(durable_worker: Make) -> None:
+    worker = durable_worker(STREAM.replace('f"', 'object() if self.left[job] == 5 else f"'), continuous=True)
+    worker.runtime.admit([step("j1", "s", "8")])
+    worker.runtime.step()
+    worker.runtime.admit([step("j2", "s", "1", end=True)])
+    worker.runtime.step()
+    worker.runtime.admit([step("j3", "s", "1")])
+    assert told(run_out(worker)) == [("j2", 200, ""), ("j1", 503, ""), ("j3", 409, "sequence_moved")]
+    assert answered(worker, step("j4", "s", "1")) == ["1 "]
