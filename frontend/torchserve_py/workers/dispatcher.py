@@ -7,12 +7,9 @@ what when; one timer wakes it at its next deadline.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-import secrets
 import struct
 import time
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,12 +18,16 @@ from torchserve_py.scheduling.effects import Cancel, Cause, Effect, EndReason, E
 from torchserve_py.scheduling.job import STREAMING, Job
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scheduler import Scheduler
+from torchserve_py.workers import refused_steps
+from torchserve_py.workers.alarm import Alarm
 from torchserve_py.workers.inputs import Input, Inputs
+from torchserve_py.workers.job_ids import JobIds
 from torchserve_py.workers.parts import Part, Parts, Span
 from torchserve_py.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
 
+_new_job_id = JobIds().new
 #: A reader this many times behind its buffer limit is given up when others need the worker that serves it.
 _GIVE_UP_FACTOR = 8
 _SEQUENCE_ID_SEPARATOR = ";"
@@ -34,15 +35,6 @@ _SEQUENCE_ID_SEPARATOR = ";"
 _ENDED_AT_ONCE = 500
 #: What encoding a batch raises: text that is no Unicode, a value that msgpack does not know, a frame over 4 GiB.
 UNSENDABLE = (ValueError, TypeError, OverflowError, struct.error)
-#: With which header an error row says why a step of a sequence was not applied, and what that means for the sequence.
-CAUSE_HEADER = "ts-error-cause"
-STEP_CAUSES = {
-    Cause.sequence_lost: EndReason.evicted,
-    Cause.sequence_expired: EndReason.idle,
-    Cause.sequence_moved: EndReason.suspended,
-    Cause.sequence_store: None,
-    Cause.request_running: None,
-}
 
 
 class Dispatcher:
@@ -66,8 +58,7 @@ class Dispatcher:
         self._released: dict[str, asyncio.Future[None]] = {}
         self._idle: asyncio.Future[None] | None = None
         self._is_idle: Callable[[], bool] = lambda: self._scheduler.is_idle
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = float("inf")
+        self._alarm = Alarm(self._tick)
         metrics.observe_state(
             queue_depth=lambda: self._scheduler.queued, open_sequences=lambda: self._scheduler.open_sequences
         )
@@ -251,9 +242,7 @@ class Dispatcher:
             if not self._scheduler.open_sequences:
                 break
             await asyncio.sleep(0)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
 
     # Effects.
 
@@ -269,7 +258,9 @@ class Dispatcher:
                 self._end_sequence(effect)
             else:
                 self._release(effect.worker_id)
-        self._arm(now)
+        self._alarm.set(self._scheduler.next_deadline(), now)
+        if self._idle is not None and not self._idle.done() and self._is_idle():
+            self._idle.set_result(None)
 
     def _send(self, effect: Send, now: float) -> None:
         self._metrics.batch_size.observe(len(effect.jobs))
@@ -350,13 +341,12 @@ class Dispatcher:
 
     def _refuse_step(self, parts: Parts, part: Part, now: float) -> bool:
         """Fail a step of a sequence that was not applied, if the worker's answer says why."""
-        named = next((value for name, value in part.headers if name == CAUSE_HEADER), "")
-        if named not in STEP_CAUSES:
+        cause = refused_steps.cause_of(part)
+        if cause is None:
             return False
-        cause = Cause(named)
         parts.fail(cause)
         self._forget(parts, now, failed=True)
-        reason, sequence_id = STEP_CAUSES[cause], parts.job.sequence_id
+        reason, sequence_id = refused_steps.ENDS[cause], parts.job.sequence_id
         if reason is not None and sequence_id is not None:
             self._perform(self._scheduler.end_sequence(sequence_id, reason, now), now)
         return True
@@ -398,40 +388,6 @@ class Dispatcher:
 
     # Time.
 
-    def _arm(self, now: float) -> None:
-        """Keep one timer that fires no later than the scheduler's next deadline."""
-        deadline = self._scheduler.next_deadline()
-        if deadline is None or deadline >= self._timer_at:
-            self._settle_idle()
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = deadline
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, deadline - now), self._tick)
-        self._settle_idle()
-
     def _tick(self) -> None:
-        self._timer, self._timer_at = None, float("inf")
         now = time.monotonic()
         self._perform(self._scheduler.tick(now), now)
-
-    def _settle_idle(self) -> None:
-        if self._idle is not None and not self._idle.done() and self._is_idle():
-            self._idle.set_result(None)
-
-
-class _JobIds:
-    """Makes job ids: UUIDs (version 4) whose last 48 bits count, behind random ones that are drawn once per process.
-
-    An id has to be unique, not secret, and this is many times cheaper than fresh random bits for each request.
-    """
-
-    def __init__(self) -> None:
-        self._prefix = str(uuid.uuid4())[:-12]
-        self._numbers = itertools.count(secrets.randbits(40))
-
-    def new(self) -> str:
-        return f"{self._prefix}{next(self._numbers):012x}"
-
-
-_new_job_id = _JobIds().new

@@ -1,0 +1,25 @@
+"""Steps of sequences that a worker did not apply: how its answer says why, and what that means for the sequence."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from torchserve_py.scheduling.effects import Cause, EndReason
+from torchserve_py.workers.parts import Part
+
+_HEADER: Final = "ts-error-cause"
+
+#: Why a step may not have been applied, and why the sequence ends then; None if it goes on.
+ENDS: Final[dict[Cause, EndReason | None]] = {
+    Cause.sequence_lost: EndReason.evicted,
+    Cause.sequence_expired: EndReason.idle,
+    Cause.sequence_moved: EndReason.suspended,
+    Cause.sequence_store: None,
+    Cause.request_running: None,
+}
+
+
+def cause_of(part: Part) -> Cause | None:
+    """Why the step that is answered by this error was not applied; None if that is not what it says."""
+    named = next((value for name, value in part.headers if name == _HEADER), "")
+    return Cause(named) if named in ENDS else None
