@@ -33,7 +33,7 @@ from torchserve_py.settings import Settings
 from torchserve_py.snapshot_file import SavedModel
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.listener import WorkerListener
-from torchserve_py.workers.worker import WorkerFailed
+from torchserve_py.workers.startup import WorkerFailed
 
 logger = logging.getLogger(__name__)
 

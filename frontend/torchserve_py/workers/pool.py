@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.workers.dispatcher import Dispatcher
+from torchserve_py.workers.startup import WorkerFailed
 from torchserve_py.workers.supervisor import Supervisor
-from torchserve_py.workers.worker import Worker, WorkerFailed
+from torchserve_py.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
 

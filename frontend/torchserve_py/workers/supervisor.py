@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 
 from torchserve_py.workers.dispatcher import Dispatcher
 from torchserve_py.workers.lifecycle import WorkerState
-from torchserve_py.workers.worker import Worker, WorkerFailed
+from torchserve_py.workers.startup import WorkerFailed
+from torchserve_py.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
 

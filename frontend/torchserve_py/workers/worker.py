@@ -21,6 +21,7 @@ from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import Launch, WorkerProcess
 from torchserve_py.workers.questions import Questions
 from torchserve_py.workers.ranks import Ranks
+from torchserve_py.workers.startup import Startup, WorkerFailed
 from ts.protocol.frames import encode
 from ts.protocol.messages import (
     CANCEL,
@@ -42,7 +43,6 @@ from ts.protocol.messages import (
     TAKEN,
     Hello,
     Load,
-    Loaded,
     encode_infer,
 )
 
@@ -67,14 +67,6 @@ class WorkerLimits:
     response: float  # without a word while it has jobs
     stop: float  # from the stop message to its exit
     heartbeat: float  # without answering a ping, once loaded
-
-
-class WorkerFailed(Exception):
-    """A worker did not get ready; ``status`` is 507 when memory ran out, else 500."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class WorkerOwner(Protocol):
@@ -133,9 +125,7 @@ class Worker:
         self._ranks = Ranks(torchrun.processes if torchrun else 1, every_rank=bool(torchrun and torchrun.every_rank))
         #: The connection that results come from.
         self._jobs: Connection | None = None
-        self._not_loaded = self._ranks.count
-        self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._loaded: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
+        self._startup = Startup(label, self._ranks.count, self.ended)
         self._paused = False
         self._questions = Questions(self._ranks.send_request, self.ended)
         self._clocks = JobClocks() if load["asynchronous"] else None
@@ -164,13 +154,8 @@ class Worker:
         token = self._listener.expect(self)
         try:
             await self._launch_process(token)
-            await self._reach(self._connected, self._limits.connect, "connect to the server")
-            loaded: Loaded = await self._reach(self._loaded, self._limits.load, "load the model")
-            if not loaded["ok"]:
-                logger.error("Worker %s could not load the model: %s", self.label, loaded["message"])
-                raise WorkerFailed(int(loaded["status"]), str(loaded["message"]))
-            if self.ended.done():
-                raise WorkerFailed(500, f"worker {self.label} {self.ended.result()} as soon as it had loaded the model")
+            await self._startup.connection(self._limits.connect)
+            loaded = await self._startup.model(self._limits.load)
         except BaseException:
             await self._abandon()
             raise
@@ -282,8 +267,8 @@ class Worker:
                 connection.send(encode([LOAD, self._load_of(hello["rank"])]))
         if self._process is not None:
             self._process.groups.add(hello["pid"])
-        if self._ranks.complete and not self._connected.done():
-            self._connected.set_result(None)
+        if self._ranks.complete:
+            self._startup.connected()
 
     def _load_of(self, rank: int) -> Load:
         """What one of the processes loads: each has its own of the worker's devices."""
@@ -306,15 +291,10 @@ class Worker:
             self.declares = message[1]
         elif kind == METRICS:
             self._owner.model_metrics(message[1])
-        elif kind == LOADED and not self._loaded.done():
-            self._rank_loaded(message[1])
+        elif kind == LOADED:
+            self._startup.loaded(message[1])
         else:
             raise ValueError(f"unexpected message {kind!r}")
-
-    def _rank_loaded(self, loaded: Loaded) -> None:
-        self._not_loaded -= 1
-        if not self._not_loaded or not loaded["ok"]:
-            self._loaded.set_result(loaded)
 
     def _beat(self, connection: Connection, message: list[Any]) -> None:
         if message[0] != PONG:
@@ -348,15 +328,6 @@ class Worker:
         self._reaper = asyncio.create_task(self._reap(self._process))
         if self._kill_reason:  # it was to be stopped while it was being launched
             self._process.kill()
-
-    async def _reach(self, step: asyncio.Future[Any], limit: float, what: str) -> Any:
-        """Wait for a step of the start-up, the end of the process, or the limit."""
-        await asyncio.wait([step, self.ended], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-        if step.done():
-            return step.result()
-        if self.ended.done():
-            raise WorkerFailed(500, f"worker {self.label} {self.ended.result()} before it could {what}")
-        raise WorkerFailed(500, f"worker {self.label} took longer than {limit:g} s to {what}")
 
     async def _abandon(self) -> None:
         self.kill("it did not get ready")

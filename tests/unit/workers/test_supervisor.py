@@ -10,8 +10,9 @@ import pytest
 from torchserve_py.workers import supervisor as module
 from torchserve_py.workers.dispatcher import Dispatcher
 from torchserve_py.workers.lifecycle import WorkerState
+from torchserve_py.workers.startup import WorkerFailed
 from torchserve_py.workers.supervisor import Supervisor
-from torchserve_py.workers.worker import Worker, WorkerFailed
+from torchserve_py.workers.worker import Worker
 
 
 class FakeWorker:

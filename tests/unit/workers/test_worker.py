@@ -15,7 +15,8 @@ from torchserve_py.scheduling.job import Job
 from torchserve_py.workers.lifecycle import WorkerState
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import Launch, WorkerProcess
-from torchserve_py.workers.worker import Worker, WorkerFailed, WorkerLimits
+from torchserve_py.workers.startup import Startup, WorkerFailed
+from torchserve_py.workers.worker import Worker, WorkerLimits
 from ts.protocol.messages import Load
 
 HANDLER = """
@@ -122,15 +123,15 @@ async def test_a_worker_that_dies_as_soon_as_it_has_loaded_the_model_has_failed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = bench.worker("import threading; threading.Timer(0.05, os._exit, [3]).start()")
-    reach = Worker._reach
+    reach = Startup._reach
 
-    async def reach_late(self: Worker, step: asyncio.Future[Any], limit: float, what: str) -> Any:
+    async def reach_late(self: Startup, step: asyncio.Future[Any], limit: float, what: str) -> Any:
         reached = await reach(self, step, limit, what)
         if what == "load the model":  # as on a busy machine
-            await asyncio.wait([self.ended])
+            await asyncio.wait([self._ended])
         return reached
 
-    monkeypatch.setattr(Worker, "_reach", reach_late)
+    monkeypatch.setattr(Startup, "_reach", reach_late)
     with pytest.raises(WorkerFailed, match="exited with code 3 as soon as it had loaded the model"):
         await worker.start()
     assert worker.state is WorkerState.DIED

@@ -1,0 +1,86 @@
+"""What a worker does before it takes jobs: its processes connect, and load the model."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from ts.protocol.messages import Loaded
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerFailed(Exception):
+    """A worker did not get ready; ``status`` is 507 when memory ran out, else 500."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Startup:
+    """The steps of one worker.
+
+    Args:
+        label: What it is called in the log.
+        processes: How many it has; each loads the model.
+        ended: Resolves to why they are gone, once they are.
+    """
+
+    def __init__(self, label: str, processes: int, ended: asyncio.Future[str]) -> None:
+        self._label = label
+        self._not_loaded = processes
+        self._ended = ended
+        self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loaded: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
+
+    async def connection(self, limit: float) -> None:
+        """Wait until all processes have connected, at most ``limit`` seconds.
+
+        Raises:
+            WorkerFailed: They have not.
+        """
+        await self._reach(self._connected, limit, "connect to the server")
+
+    async def model(self, limit: float) -> Loaded:
+        """Wait until all processes have loaded the model, at most ``limit`` seconds; return what the last one tells.
+
+        Raises:
+            WorkerFailed: They have not.
+        """
+        loaded: Loaded = await self._reach(self._loaded, limit, "load the model")
+        if not loaded["ok"]:
+            logger.error("Worker %s could not load the model: %s", self._label, loaded["message"])
+            raise WorkerFailed(int(loaded["status"]), str(loaded["message"]))
+        if self._ended.done():
+            raise WorkerFailed(500, f"worker {self._label} {self._ended.result()} as soon as it had loaded the model")
+        return loaded
+
+    async def _reach(self, step: asyncio.Future[Any], limit: float, what: str) -> Any:
+        """Wait for a step, the end of the processes, or the limit."""
+        await asyncio.wait([step, self._ended], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        if step.done():
+            return step.result()
+        if self._ended.done():
+            raise WorkerFailed(500, f"worker {self._label} {self._ended.result()} before it could {what}")
+        raise WorkerFailed(500, f"worker {self._label} took longer than {limit:g} s to {what}")
+
+    # Called by the worker.
+
+    def connected(self) -> None:
+        """All processes have connected."""
+        if not self._connected.done():
+            self._connected.set_result(None)
+
+    def loaded(self, loaded: Loaded) -> None:
+        """A process has loaded the model, or failed to.
+
+        Raises:
+            ValueError: All have said so already, or one has failed.
+        """
+        if self._loaded.done():
+            raise ValueError("the model has been loaded before, or failed to")
+        self._not_loaded -= 1
+        if not self._not_loaded or not loaded["ok"]:
+            self._loaded.set_result(loaded)
