@@ -31,15 +31,33 @@ def nobody() -> Ids:
 running: ContextVar[Callable[[], Ids]] = ContextVar("running", default=nobody)
 
 
+#: A line of more characters is one that the server may read in pieces, and then is no record.
+_LONGEST_LINE: Final = 60_000
+#: So many characters of a text make no longer line, whatever JSON has to write for them.
+_PIECE: Final = 4_000
+
+
 class RecordFormatter(logging.Formatter):
-    """Writes records as lines that the server reads."""
+    """Writes records as lines that the server reads; one with a text that is too long for a line as several."""
 
     def format(self, record: logging.LogRecord) -> str:
-        entry: dict[str, Any] = {"level": record.levelno, "message": record.getMessage()}
+        """Return the line, or the lines."""
+        own = {name: getattr(record, name) for name in ("request_id", "sequence_id") if hasattr(record, name)}
+        about = {"level": record.levelno, **(own or _told(running.get()()))}
+        texts = {"message": record.getMessage()}
         if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
-        told = {name: getattr(record, name) for name in ("request_id", "sequence_id") if hasattr(record, name)}
-        return MARK + json.dumps({**entry, **(told or _told(running.get()()))}, default=str)
+            texts["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            texts["message"] += "\n" + self.formatStack(record.stack_info)
+        line = _line(about, texts)
+        if len(line) <= _LONGEST_LINE:
+            return line
+        pieces = [text[start : start + _PIECE] for text in texts.values() for start in range(0, len(text), _PIECE)]
+        return "\n".join(_line(about, {"message": piece}) for piece in pieces)
+
+
+def _line(about: dict[str, Any], texts: dict[str, str]) -> str:
+    return MARK + json.dumps({**texts, **about}, default=str)
 
 
 def _told(ids: Ids) -> dict[str, Any]:

@@ -46,6 +46,26 @@ def test_what_a_record_itself_says_counts_for_more() -> None:
     assert "request_ids" not in entry
 
 
+@pytest.mark.parametrize("character", ["x", "é", "\U0001f600", '"', "\n"])
+def test_what_is_too_long_for_a_line_is_several_records(character: str) -> None:
+    running.set(lambda: [("r", "s")])
+    text = character * 100_000
+    record = logging.LogRecord("handler", logging.WARNING, "h.py", 1, text, None, None)
+    lines = RecordFormatter().format(record).split("\n")
+    assert max(map(len, lines)) < 64 * 1024
+    entries = [record_of(line) for line in lines]
+    assert "".join(entry["message"] for entry in entries if entry is not None) == text
+    assert {(entry["level"], entry["request_id"], entry["sequence_id"]) for entry in entries if entry} == {
+        (30, "r", "s")
+    }
+
+
+def test_the_stack_that_a_record_is_to_show_is_there() -> None:
+    entry = record_of(formatted(stack_info="Stack (most recent call last):\n  here"))
+    assert entry is not None
+    assert entry["message"] == "half of it\nis lost\nStack (most recent call last):\n  here"
+
+
 @pytest.mark.parametrize(
     "line",
     ["", "text", MARK, MARK + "{", MARK + "[]", MARK + "{}", MARK + '{"level": "x"}', MARK + "[" * 60_000],
