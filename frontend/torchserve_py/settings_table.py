@@ -262,7 +262,7 @@ class Settings:
         kinds.integer(1),
         None,
         "bytes that a gRPC message with tensors may have",
-        default_text="`max_request_size` if that is set, else unlimited",
+        default_text="`max_request_size` if set, else unlimited",
     )
     grpc_max_concurrent_streams: int = _setting(
         kinds.integer(1), 1000, "calls that one gRPC connection may have open at once; further ones wait at the client"
