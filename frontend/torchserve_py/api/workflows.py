@@ -34,14 +34,16 @@ if TYPE_CHECKING:
     from torchserve_py.workflows.registry import WorkflowRegistry
 
 
-class WorkflowManagementDoor:
-    """Turns HTTP requests into calls of the workflow registry."""
-
+class _WorkflowDoor:
     def __init__(self, settings: Settings, workflows: WorkflowRegistry, responses: Responses) -> None:
         self._workflows = workflows
         self._responses = responses
         self._max_body = settings.max_request_size
         self._stall_limit = float(settings.default_response_timeout)
+
+
+class WorkflowManagementDoor(_WorkflowDoor):
+    """Turns HTTP requests into calls of the workflow registry."""
 
     @property
     def routes(self) -> Routes:
@@ -91,14 +93,8 @@ class WorkflowManagementDoor:
         return await self._responses.send_json(request, 200, {"status": text})
 
 
-class WorkflowInferenceDoor:
+class WorkflowInferenceDoor(_WorkflowDoor):
     """Sends requests through workflows."""
-
-    def __init__(self, settings: Settings, workflows: WorkflowRegistry, responses: Responses) -> None:
-        self._workflows = workflows
-        self._responses = responses
-        self._max_body = settings.max_request_size
-        self._stall_limit = float(settings.default_response_timeout)
 
     @property
     def routes(self) -> Routes:

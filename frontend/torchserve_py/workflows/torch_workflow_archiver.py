@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from collections.abc import Sequence
 
-from torchserve_py.archive.errors import PackError
+from torchserve_py.archive import archiver_command
 from torchserve_py.workflows.pack import PackOptions, pack
 
 
@@ -37,15 +36,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> PackOptions:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Pack what the command line asks for. Returns the exit status: 0, or 1 after printing what was wrong."""
-    logging.basicConfig(format="%(levelname)s - %(message)s")
     options = parse_options(arguments)
-    try:
-        archive = pack(options)
-    except (PackError, OSError, ValueError) as error:
-        print(f"ERROR - {error}", file=sys.stderr)
-        return 1
-    print(f"Successfully exported workflow {options.workflow_name} to file {archive}")
-    return 0
+    return archiver_command.run(lambda: pack(options), f"workflow {options.workflow_name}")
 
 
 if __name__ == "__main__":
