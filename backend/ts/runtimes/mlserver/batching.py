@@ -108,7 +108,10 @@ class AdaptiveBatcher:
                 responses = [await self._predict(requests[0])]
             else:
                 responses = split(await self._predict(merge(requests)), requests)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # nobody is left; else it is the model's own, and its requests wait
             for member in wanted:
                 if not member.answer.done():
                     member.answer.set_exception(error)

@@ -171,6 +171,18 @@ async def test_a_large_request_in_json_and_a_binary_one_are_joined() -> None:
     assert [(await job.answer()).outputs["x"] for job in jobs] == [[0.5] * many, [0.25] * many]
 
 
+async def test_a_batch_that_the_model_itself_cancels_fails_for_all_its_requests() -> None:
+    class Cancelling(MLModel):
+        async def predict(self, payload: types.InferenceRequest) -> types.InferenceResponse:
+            raise asyncio.CancelledError
+
+    frontend = await Frontend(Cancelling, **BATCHED).load()
+    jobs = [frontend.infer([tensor("x", [1])]) for _ in range(3)]
+    for job in jobs:
+        answer = await job.answer()
+        assert (answer.status, answer.error) == (500, "The model awaited something that was cancelled.")
+
+
 async def test_a_response_that_cannot_be_split_says_why() -> None:
     class Summing(MLModel):
         async def predict(self, payload: types.InferenceRequest) -> types.InferenceResponse:
