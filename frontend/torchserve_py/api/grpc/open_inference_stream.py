@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grpc.aio import EOF
 
-from torchserve_py.api.errors import DoorError, bad_request, failure_of_job
+from torchserve_py.api.errors import DoorError, bad_request
 from torchserve_py.api.grpc.calls import Behaviour, Context
 from torchserve_py.api.grpc.lanes import MAX_LARGEST_REQUESTS
 from torchserve_py.api.grpc.metadata import metadata_of
@@ -28,7 +28,7 @@ from torchserve_py.api.grpc.open_inference_messages import (
 )
 from torchserve_py.api.grpc.open_inference_pipe import RequestPipe
 from torchserve_py.api.grpc.refusals import refuse_open_inference
-from torchserve_py.scheduling.effects import Cause
+from torchserve_py.api.grpc.two_way import OpenCalls, TwoWayCall
 
 if TYPE_CHECKING:
     from torchserve_py.api.grpc.inference import Submitted
@@ -60,7 +60,7 @@ class InferStreams:
         self._jobs = jobs
         self._max_bytes = max_request_size * MAX_LARGEST_REQUESTS
         self._envelope = envelope
-        self._open: set[_InferStream] = set()
+        self._open = OpenCalls()
 
     @property
     def methods(self) -> Mapping[str, Behaviour]:
@@ -75,25 +75,19 @@ class InferStreams:
             ModelError: There is no such model, and the client wants a status.
             ReaderStalledError: The client has stopped reading.
         """
-        stream = _InferStream(self._jobs, context, self._max_bytes, self._envelope)
-        self._open.add(stream)
-        try:
-            await stream.run()
-        finally:
-            self._open.discard(stream)
+        await self._open.run(_InferStream(self._jobs, context, self._max_bytes, self._envelope))
 
     def close(self) -> None:
         """Read no more requests; calls end when what they have is answered."""
-        for stream in self._open:
-            stream.close()
+        self._open.close()
 
 
-class _InferStream:
+class _InferStream(TwoWayCall):
     """One call."""
 
     def __init__(self, jobs: OpenInferenceJobs, context: Context, max_bytes: int, envelope: str) -> None:
+        super().__init__(context, jobs.writer(context))
         self._jobs = jobs
-        self._context = context
         self._metadata: Any = (*(context.invocation_metadata() or ()), _STREAMED)
         said = dict(self._metadata)
         self._envelope: str | bytes = said.get(_ENVELOPE_KEY, envelope)
@@ -101,36 +95,19 @@ class _InferStream:
         self._is_tritons = _STATUS_KEY in said
         self._enveloped = False
         self._headers: list[list[str]] = []
-        self._writer = jobs.writer(context)
-        self._writing = asyncio.Lock()
-        self._tasks = asyncio.TaskGroup()
-        self._reader: asyncio.Task[None] | None = None
         self._pipe = RequestPipe(jobs, self._metadata, max_bytes, self._tasks, self._send, self._refuse)
         self._job: Submitted | None = None
-        self._closed = False
 
     async def run(self) -> None:
-        """Carry the call to its end; every job of it has ended, or is cancelled, when this returns or raises."""
-        try:
-            async with self._tasks:
-                self._reader = self._tasks.create_task(self._read())
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        finally:
-            self._writer.close()
-            self._pipe.cancel()
-            if self._job is not None:
-                self._job.parts.cancel()
+        """As any; then the headers that the model has set become metadata."""
+        await super().run()
         if self._headers:
             self._context.set_trailing_metadata(metadata_of(self._headers))
-        if self._closed:
-            raise DoorError(failure_of_job(Cause.draining, "", None))
 
-    def close(self) -> None:
-        """Read no more; end when all is answered."""
-        self._closed = True
-        if self._reader is not None:
-            self._reader.cancel()
+    def _cancel_jobs(self) -> None:
+        self._pipe.cancel()
+        if self._job is not None:
+            self._job.parts.cancel()
 
     async def _read(self) -> None:
         body: Any = await self._context.read()
@@ -202,7 +179,3 @@ class _InferStream:
         if not self._enveloped or self._wants_status:
             raise error
         await self._write(enveloped_error(request, refuse_open_inference(error)))
-
-    async def _write(self, message: bytes) -> None:
-        async with self._writing:  # gRPC takes one message at a time
-            await self._writer.write(message)

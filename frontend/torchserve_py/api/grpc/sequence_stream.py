@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from grpc.aio import EOF
 
-from torchserve_py.api.errors import DoorError, bad_request, failure_of, failure_of_job
+from torchserve_py.api.errors import DoorError, bad_request, failure_of
 from torchserve_py.api.grpc.calls import Behaviour, Context
 from torchserve_py.api.grpc.inference import Submission, Submitted
 from torchserve_py.api.grpc.lanes import MAX_LARGEST_REQUESTS, MAX_REQUESTS, Lane
 from torchserve_py.api.grpc.protos import inference_pb2 as messages
 from torchserve_py.api.grpc.refusals import refuse_prediction
+from torchserve_py.api.grpc.two_way import OpenCalls, TwoWayCall
 from torchserve_py.models.errors import ModelError
-from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.parts import Part, Parts
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class SequenceStreams:
     def __init__(self, submission: Submission, max_request_size: int) -> None:
         self._submission = submission
         self._max_bytes = max_request_size * MAX_LARGEST_REQUESTS
-        self._open: set[_SequenceStream] = set()
+        self._open = OpenCalls()
 
     @property
     def methods(self) -> Mapping[str, Behaviour]:
@@ -52,56 +52,29 @@ class SequenceStreams:
             DoorError: The server shuts down.
             ReaderStalledError: The client has stopped reading.
         """
-        stream = _SequenceStream(self._submission, context, self._max_bytes)
-        self._open.add(stream)
-        try:
-            await stream.run()
-        finally:
-            self._open.discard(stream)
+        await self._open.run(_SequenceStream(self._submission, context, self._max_bytes))
 
     def close(self) -> None:
         """Read no more requests; calls end when what they have is answered."""
-        for stream in self._open:
-            stream.close()
+        self._open.close()
 
 
-class _SequenceStream:
+class _SequenceStream(TwoWayCall):
     """One call."""
 
     def __init__(self, submission: Submission, context: Context, max_bytes: int) -> None:
+        super().__init__(context, submission.writer(context))
         self._submission = submission
-        self._context = context
         self._max_bytes = max_bytes
         self._held = 0
         self._held_bytes = 0
         self._room = asyncio.Event()
         self._lanes: dict[_Key, _Lane] = {}
         self._jobs: set[Parts] = set()
-        self._writer = submission.writer(context)
-        self._writing = asyncio.Lock()
-        self._tasks = asyncio.TaskGroup()
-        self._reader: asyncio.Task[None] | None = None
-        self._closed = False
 
-    async def run(self) -> None:
-        """Carry the call to its end; every job of it has ended, or is cancelled, when this returns or raises."""
-        try:
-            async with self._tasks:
-                self._reader = self._tasks.create_task(self._read())
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        finally:
-            self._writer.close()
-            for parts in self._jobs:
-                parts.cancel()
-        if self._closed:
-            raise DoorError(failure_of_job(Cause.draining, "", None))
-
-    def close(self) -> None:
-        """Read no more; end when all is answered."""
-        self._closed = True
-        if self._reader is not None:
-            self._reader.cancel()
+    def _cancel_jobs(self) -> None:
+        for parts in self._jobs:
+            parts.cancel()
 
     async def _read(self) -> None:
         while True:
@@ -199,10 +172,6 @@ class _SequenceStream:
         if sequence_id:
             response.sequence_id = sequence_id
         await self._write(response)
-
-    async def _write(self, response: messages.PredictionResponse) -> None:
-        async with self._writing:  # gRPC takes one message at a time
-            await self._writer.write(response)
 
     def _over(self, lane: _Lane, request: messages.PredictionsRequest) -> None:
         """A request has left the stream."""
