@@ -26,7 +26,7 @@ from typing import Any, Final
 from ts.connection import Connection, FollowerConnection
 from ts.heartbeat import start_heartbeat
 from ts.parent_death import die_with_parent
-from ts.protocol.log_records import FORMAT_VARIABLE, RecordFormatter
+from ts.protocol.log_records import write_records
 from ts.protocol.messages import END_SEQUENCE, INFER, JOBS_CHANNEL, LOAD, LOADED, STOP, TOKEN_VARIABLE, Load, Loaded
 from ts.runtimes.errors import LoadError, wire_text
 from ts.runtimes.loader import TRACES_VARIABLE, load_service
@@ -69,8 +69,7 @@ def configure_output() -> None:
     """Make every line that the handler prints or logs a line of the model log, at once."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
-    if os.environ.get(FORMAT_VARIABLE) == "json":
-        logging.getLogger().handlers[0].setFormatter(RecordFormatter())
+    write_records(logging.getLogger())
 
 
 def load(connection: Connection) -> Callable[[], None] | None:

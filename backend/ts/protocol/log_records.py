@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
@@ -54,6 +55,13 @@ class RecordFormatter(logging.Formatter):
             return line
         pieces = [text[start : start + _PIECE] for text in texts.values() for start in range(0, len(text), _PIECE)]
         return "\n".join(_line(about, {"message": piece}) for piece in pieces)
+
+
+def write_records(logger: logging.Logger) -> None:
+    """Have the handlers of a logger write records, where the server's logs are JSON."""
+    if os.environ.get(FORMAT_VARIABLE) == "json":
+        for handler in logger.handlers:
+            handler.setFormatter(RecordFormatter())
 
 
 def _line(about: dict[str, Any], texts: dict[str, str]) -> str:

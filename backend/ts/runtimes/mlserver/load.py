@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ts.connection import Connection
+from ts.protocol.log_records import write_records
 from ts.protocol.messages import Load
 from ts.runtimes.errors import LoadError
 
@@ -37,7 +38,7 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> MLServer
     folder = Path(load["model_dir"])
     settings = model_settings(folder, load["model_name"])
     server_settings = read_settings(folder)
-    configure_logger(server_settings)
+    write_records(configure_logger(server_settings))
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     implementation: Any = settings.implementation

@@ -6,6 +6,7 @@ Each record that is made while a request runs, in whatever thread, has the attri
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -42,14 +43,25 @@ def tell_request_ids() -> None:
 
     logging.setLogRecordFactory(make_record_with_ids)
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(_Formatter("%(message)s"))
+        handler.setFormatter(_Formatter(handler.formatter or logging.Formatter()))
 
 
 class _Formatter(logging.Formatter):
+    """Has another one write records with the ids before their messages."""
+
+    def __init__(self, writer: logging.Formatter) -> None:
+        super().__init__()
+        self._writer = writer
+
     def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record)
-        told = " ".join(f"{name}={record.__dict__[name]}" for name in _HEADERS.values() if name in record.__dict__)
-        return f"[{told}] {line}" if told else line
+        ids = {name: record.__dict__[name] for name in _HEADERS.values() if name in record.__dict__}
+        if ids:
+            told = " ".join(f"{name}={value}" for name, value in ids.items())
+            record = copy.copy(record)
+            record.msg, record.args = f"[{told}] {record.getMessage()}", None
+            for name in ids:  # where the server's logs are JSON, the request's id is the server's
+                del record.__dict__[name]
+        return self._writer.format(record)
 
 
 def without_server_frames(error: BaseException, model_file: Path) -> TracebackType | None:
