@@ -57,8 +57,9 @@ class _Formatter(logging.Formatter):
         ids = {name: record.__dict__[name] for name in _HEADERS.values() if name in record.__dict__}
         if ids:
             told = " ".join(f"{name}={value}" for name, value in ids.items())
+            record.message = record.getMessage()  # as every formatter does
             record = copy.copy(record)
-            record.msg, record.args = f"[{told}] {record.getMessage()}", None
+            record.msg, record.args = f"[{told}] {record.message}", None
             for name in ids:  # where the server's logs are JSON, the request's id is the server's
                 del record.__dict__[name]
         return self._writer.format(record)
