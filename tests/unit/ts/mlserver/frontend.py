@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from tests.unit.ts.sent_jobs import FakeConnection, SentJob
 
 from ts.open_inference.protos import infer_pb2
 from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST
@@ -18,63 +18,17 @@ from ts.runtimes.mlserver.declarations import declarations
 from ts.runtimes.mlserver.response_cache import ResponseCache
 from ts.runtimes.mlserver.runtime import MLServerRuntime
 
-DEADLINE = 20.0
 
-
-class FakeConnection:
-    """Takes what a runtime sends."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, list[Any]] = defaultdict(list)
-        self.messages: list[list[Any]] = []
-        self.metrics: list[Any] = []
-        self.changed = asyncio.Event()
-
-    def send_results(self, rows: Sequence[Any], seconds: float, metrics: Sequence[Any] = ()) -> None:
-        for row in rows:
-            self.rows[row[0]].append(row)
-        self.metrics += metrics
-        self.changed.set()
-
-    def send(self, message: list[Any]) -> None:
-        self.messages.append(message)
-        self.changed.set()
-
-
-class Job:
+class Job(SentJob):
     """One request that was sent."""
-
-    def __init__(self, frontend: Frontend, job_id: str, task: asyncio.Task[None]) -> None:
-        self._frontend = frontend
-        self.id = job_id
-        self.task = task
-
-    @property
-    def rows(self) -> list[Any]:
-        return self._frontend.connection.rows[self.id]
-
-    @property
-    def is_done(self) -> bool:
-        return bool(self.rows) and not self.rows[-1][1]
 
     async def answer(self) -> Answer:
         """Wait for the last row and return the whole answer."""
-        await self._frontend.until(lambda: self.is_done)
-        await self.task
-        return Answer(self.rows)
+        return Answer(await self.all_rows())
 
     async def parts(self, count: int) -> list[Any]:
         """Wait for so many parts; return what they say."""
-        await self._frontend.until(lambda: len(self.rows) >= count)
-        return [json.loads(row[5]) for row in self.rows if row[5]]
-
-    def leave(self) -> None:
-        """The client goes away."""
-        self._frontend.runtime.cancel_job(self.id, self.task)
-
-    def send(self, body: bytes, *, more: bool = True) -> None:
-        """Send a further input."""
-        self._frontend.runtime.take_input(self.id, body, more=more)
+        return [json.loads(row[5]) for row in await self.first_rows(count) if row[5]]
 
 
 class Answer:
@@ -170,14 +124,11 @@ class Frontend:
     def _start(self, headers: Any, body: Any, protocol: str | None, *, more_input: bool = False) -> Job:
         job_id = next(self._ids)
         row = (job_id, headers, "application/json", body, protocol, more_input)
-        return Job(self, job_id, asyncio.get_running_loop().create_task(self.runtime.run_job(row)))
+        return Job(self.runtime, self.connection, row)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something is so."""
-        async with asyncio.timeout(DEADLINE):
-            while not condition():
-                self.connection.changed.clear()
-                await self.connection.changed.wait()
+        await self.connection.until(condition)
 
 
 def tensor(name: str, data: list[Any], datatype: str = "FP32", shape: list[int] | None = None, **more: Any) -> Any:

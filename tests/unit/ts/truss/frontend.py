@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+from tests.unit.ts.sent_jobs import DEADLINE, FakeConnection, SentJob
 
 from ts.protocol.messages import TRUSS
 from ts.runtimes.truss.config import Options, TrussConfig, read_config
@@ -17,63 +18,17 @@ from ts.runtimes.truss.model import ServedModel
 from ts.runtimes.truss.runtime import TrussRuntime
 from ts.runtimes.truss.tracing import Tracing
 
-DEADLINE = 20.0
 
-
-class FakeConnection:
-    """Takes what a runtime sends."""
-
-    def __init__(self) -> None:
-        self.cancelled: set[str] = set()
-        self.rows: dict[str, list[Any]] = defaultdict(list)
-        self.messages: list[list[Any]] = []
-        self.changed = asyncio.Event()
-
-    def send_results(self, rows: Sequence[Any], seconds: float, metrics: Sequence[Any] = ()) -> None:
-        for row in rows:
-            self.rows[row[0]].append(row)
-        self.changed.set()
-
-    def send(self, message: list[Any]) -> None:
-        self.messages.append(message)
-        self.changed.set()
-
-
-class Job:
+class Job(SentJob):
     """One request that was sent."""
-
-    def __init__(self, frontend: Frontend, job_id: str, task: asyncio.Task[None]) -> None:
-        self._frontend = frontend
-        self.id = job_id
-        self.task = task
-
-    @property
-    def rows(self) -> list[Any]:
-        return self._frontend.connection.rows[self.id]
-
-    @property
-    def done(self) -> bool:
-        return bool(self.rows) and not self.rows[-1][1]
 
     async def answer(self) -> Answer:
         """Wait for the last row and return the whole answer."""
-        await self._frontend.until(lambda: self.done)
-        await self.task
-        return Answer(self.rows)
+        return Answer(await self.all_rows())
 
     async def parts(self, count: int) -> list[bytes]:
         """Wait for so many rows; return their bodies."""
-        await self._frontend.until(lambda: len(self.rows) >= count)
-        return [bytes(row[5]) for row in self.rows]
-
-    def leave(self) -> None:
-        """The client goes away."""
-        self._frontend.connection.cancelled.add(self.id)
-        self._frontend.runtime.cancel_job(self.id, self.task)
-
-    def send(self, body: bytes, *, more: bool = True) -> None:
-        """Send a further input."""
-        self._frontend.runtime.take_input(self.id, body, more=more)
+        return [bytes(row[5]) for row in await self.first_rows(count)]
 
 
 class Answer:
@@ -152,7 +107,7 @@ class Frontend:
         told = ((":endpoint", endpoint), (":path", f"/v1/models/mine:{endpoint}?q=1"), (":client", "127.0.0.1:5"))
         sent = json.dumps(body).encode() if raw is None else raw
         row = (job_id, (*headers, *(told if protocol == TRUSS else ())), content_type, sent, protocol, False)
-        return Job(self, job_id, asyncio.get_running_loop().create_task(self.runtime.run_job(row)))
+        return Job(self.runtime, self.connection, row)
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Wait until a condition holds that depends on what the model or the runtime does."""

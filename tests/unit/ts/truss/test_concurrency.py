@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
-from tests.unit.ts.truss.frontend import DEADLINE, Frontend
+from tests.unit.ts.sent_jobs import DEADLINE
+from tests.unit.ts.truss.frontend import Frontend
 
 from ts.runtimes.truss.config import Options
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
-from tests.unit.ts.truss.frontend import DEADLINE, Frontend
+from tests.unit.ts.sent_jobs import DEADLINE
+from tests.unit.ts.truss.frontend import Frontend
 
 from ts.runtimes.truss.client import Client
 from ts.runtimes.truss.slots import Slot, Slots, SlotWork

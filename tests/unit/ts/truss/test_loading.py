@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.unit.ts.frontend_stub import load_message
-from tests.unit.ts.truss.frontend import FakeConnection
+from tests.unit.ts.sent_jobs import FakeConnection
 
 from ts.protocol.messages import TRUSS
 from ts.runtimes.errors import LoadError

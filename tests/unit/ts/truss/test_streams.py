@@ -13,7 +13,8 @@ import pytest
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
-from tests.unit.ts.truss.frontend import DEADLINE, Answer, Frontend
+from tests.unit.ts.sent_jobs import DEADLINE
+from tests.unit.ts.truss.frontend import Answer, Frontend
 
 from ts.runtimes.truss import streams
 from ts.runtimes.truss.config import Options
@@ -233,7 +234,7 @@ async def test_a_gap_within_a_thread(serve: Serve) -> None:
     frontend = serve(model)
     frontend.served.streaming_read_timeout = 0.01
     job = frontend.infer("blocked")
-    await frontend.until(lambda: job.done)
+    await frontend.until(lambda: job.is_done)
     assert frontend.served.slots.free == 0  # a thread cannot be stopped, and still computes
     model.gate.set()
     await frontend.until(lambda: frontend.served.slots.free == 1)
