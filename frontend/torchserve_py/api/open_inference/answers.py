@@ -87,12 +87,13 @@ def error_body(message: str, status: int) -> bytes:
 
 
 def refuse_if_failing(model: Model) -> None:
-    """Refuse a request that would wait for a model which no worker has, and which the last one could not load.
+    """Refuse a request that would wait for a model which none of its workers could load when it tried last.
 
     Raises:
         DoorError: Its workers fail to start.
     """
-    if not model.is_loaded and any(supervisor.failure for supervisor in model.pool.supervisors):
+    supervisors = model.pool.supervisors
+    if supervisors and all(supervisor.failure for supervisor in supervisors):
         message = f"Model {model.name} is not ready: its workers fail to start."
         raise DoorError(Failure(503, UNAVAILABLE, message, Cause.no_worker.value))
 
