@@ -150,7 +150,10 @@ class StateEncoding:
         if kind is list:
             return [self._value(item, tensors) for item in plain]
         if kind is dict:
-            return {key: self._value(item, tensors) for key, item in plain.items()}
+            return {  # a key is marked if it is an integer of more than 64 bits
+                self._value(key, tensors) if type(key) is _Marked else key: self._value(item, tensors)
+                for key, item in plain.items()
+            }
         if kind is not _Marked:
             return plain
         if plain.code == _BYTEARRAY:

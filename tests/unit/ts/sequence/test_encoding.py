@@ -11,7 +11,7 @@ from typing import Any
 import hypothesis.strategies as st
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from ts.sequence.encoding import StateEncoding, StateError
 
@@ -61,6 +61,7 @@ def same(first: Any, second: Any) -> bool:
 
 
 @given(states)
+@example({2**64: 1, -(2**63) - 1: {2**64: None}})
 def test_plain_values(state: Any) -> None:
     assert same(there_and_back(state), state)
 
