@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
+from torchserve_py.api.requests import HttpRequest
 from torchserve_py.api.responses import QuietSent
 from torchserve_py.workers.parts import Parts
 
@@ -36,7 +37,7 @@ def ids_of(parts: Parts) -> dict[str, str | None]:
     return {"request_id": parts.job.id, "sequence_id": parts.job.sequence_id}
 
 
-def note_ids(request: web.BaseRequest, parts: Parts) -> None:
+def note_ids(request: HttpRequest, parts: Parts) -> None:
     """Let the access log, where there is one, know which job a request became."""
     if request.protocol.access_logger is not None:
         request[IDS] = ids_of(parts)

@@ -15,7 +15,7 @@ from aiohttp.web_protocol import RequestPayloadError, _ErrInfo
 
 from torchserve_py.api.access_log import LOGGER_NAME, AccessLog
 from torchserve_py.api.errors import Failure, invalid_message, request_timeout, too_many_connections
-from torchserve_py.api.request_loop import RequestLoop
+from torchserve_py.api.fast_path import Begin, FastPath
 from torchserve_py.api.responses import Responses
 
 if TYPE_CHECKING:
@@ -72,14 +72,23 @@ class ConnectionLimits:
                 del self._clients[client]
 
 
-class Connection(RequestLoop):
+class Connection(FastPath):
     """aiohttp's connection, with TorchServe's answer to what is no HTTP request, and with limits."""
 
-    __slots__ = ("_awaited_head", "_client", "_head_seconds", "_head_timer", "_limits", "_responses")
+    __slots__ = ("_awaited_head", "_client", "_head_seconds", "_head_timer", "_limits")
 
-    def __init__(self, manager: web.Server, responses: Responses, limits: ConnectionLimits, settings: Settings) -> None:
+    def __init__(
+        self,
+        manager: web.Server,
+        begin: Begin | None,
+        responses: Responses,
+        limits: ConnectionLimits,
+        settings: Settings,
+    ) -> None:
         super().__init__(
             manager,
+            begin,
+            responses,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=_KEEP_ALIVE_SECONDS,
             max_line_size=_MAX_REQUEST_LINE,
@@ -87,9 +96,8 @@ class Connection(RequestLoop):
             lingering_time=_LINGER_SECONDS,
             auto_decompress=False,  # handlers get the body as it was sent
             access_log_class=AccessLog,
-            access_log=logging.getLogger(LOGGER_NAME) if settings.access_log else None,  # type: ignore[arg-type]
+            access_log=logging.getLogger(LOGGER_NAME) if settings.access_log else None,
         )
-        self._responses = responses
         self._limits = limits
         self._head_seconds = settings.request_head_timeout
         self._client: str | int | None = None
@@ -108,6 +116,8 @@ class Connection(RequestLoop):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; those that leave aiohttp waiting are the beginning of a head."""
+        if self.take(data):
+            return
         super().data_received(data)
         if self._messages and self._current_request is not None:
             self._end_malformed_body(self._current_request)

@@ -13,18 +13,29 @@ from aiohttp import hdrs, web
 
 from torchserve_py.api import priorities
 from torchserve_py.api.access_log import note_ids
-from torchserve_py.api.errors import DoorError, bad_request, failure_of_job, handler_failure, not_found
+from torchserve_py.api.errors import (
+    BodyTooLargeError,
+    DoorError,
+    Failure,
+    bad_request,
+    failure_of_job,
+    handler_failure,
+    not_found,
+)
 from torchserve_py.api.openapi_documents import predict_document
-from torchserve_py.api.requests import body_at_hand, read_body
+from torchserve_py.api.requests import HttpRequest, read_body
 from torchserve_py.api.responses import Headers, Responses, Sent
 from torchserve_py.api.routing import Path, Route, Routes
 from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
 from torchserve_py.api.streaming import send_stream
 from torchserve_py.api.token_authorization import TokenType
-from torchserve_py.workers.parts import JobFailed, Parts
+from torchserve_py.api.whole_requests import WholeRequest
+from torchserve_py.workers.parts import JobFailed, Part, Parts
 
 if TYPE_CHECKING:
+    from torchserve_py.models.model import Model
     from torchserve_py.models.registry import ModelRegistry
+    from torchserve_py.scheduling.effects import Cause
     from torchserve_py.settings import Settings
 
 Pairs = tuple[tuple[str, str], ...]
@@ -47,15 +58,22 @@ class InferenceDoor:
     @property
     def routes(self) -> Routes:
         """First path segment to handler."""
-        route = Route(self.predictions, TokenType.inference)
+        route = Route(self.predictions, TokenType.inference, begin=self.begin)
         return {"predictions": route, "explanations": route}
 
     def predictions(self, request: web.BaseRequest, path: Path) -> Awaitable[Sent]:
         """``/predictions/{model}[/{version}[/{rest…}]]``, any method; ``/explanations`` likewise."""
-        depth = len(path)
-        if depth < 2:
-            raise not_found()
-        return self.infer(request, path[1], path[2] if depth > 2 else None, _path_headers(path))
+        name, version = _model_of(path)
+        return self.infer(request, name, version, _path_headers(path))
+
+    def begin(self, request: WholeRequest, path: Path) -> Prediction:
+        """The same for a request that has arrived whole."""
+        name, version = _model_of(path)
+        model = self._registry.get(name, version)
+        body = request.body
+        if len(body) > self._max_body:
+            raise BodyTooLargeError(self._max_body)
+        return self._predict(request, model, name, version, _path_headers(path), body)
 
     async def infer(
         self,
@@ -85,18 +103,36 @@ class InferenceDoor:
         model = self._registry.get(name, version)
         if request.method == "OPTIONS":
             return await self._responses.send_json(request, 200, predict_document(name))
-        sequence = self._sequences.read(request) if model.is_stateful else None
-        content_type: str | None = request.headers.get(hdrs.CONTENT_TYPE, "")
-        if content_type and not content_type.isascii():
-            raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
-        row: Any = body_at_hand(request, self._max_body) if body is None else body
-        if row is None:
-            row = await read_body(request, self._max_body, self._stall_limit)
+        if body is None:
+            self._head(request, model)  # what is wrong there is told before a long body is read
+            body = await read_body(request, self._max_body, self._stall_limit)
+        prediction = self._predict(request, model, name, version, server_headers, body, parameters)
+        try:
+            return await prediction.answer()
+        finally:
+            prediction.parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
+
+    def _predict(
+        self,
+        request: HttpRequest,
+        model: Model,
+        name: str,
+        version: str | None,
+        server_headers: Pairs,
+        body: bytes,
+        parameters: Pairs = (),
+    ) -> Prediction:
+        """Make a job of a request.
+
+        Raises:
+            DoorError: A header is not what it should be.
+        """
+        sequence, content_type, priority = self._head(request, model)
+        row: Any = body
         if parameters:
-            row = [*((key, None, value) for key, value in parameters), (None, content_type, row)]
+            row = [*((key, None, value) for key, value in parameters), (None, content_type, body)]
             content_type = None
         headers = request.raw_headers + server_headers
-        priority = priorities.of_request(request)
         if sequence is None:
             parts = model.submit(headers, row, content_type=content_type, by_default=version is None, priority=priority)
         else:
@@ -111,49 +147,102 @@ class InferenceDoor:
                 priority=priority,
             )
         note_ids(request, parts)
-        try:
-            return await self._answer(request, parts, name, version, sequence)
-        finally:
-            parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
+        return Prediction(self._responses, self._sequences.id_name, request, parts, name, version, sequence)
 
-    async def _answer(
+    def _head(self, request: HttpRequest, model: Model) -> tuple[SequenceRequest | None, str | None, int]:
+        """The sequence, the content type and the priority that the headers name.
+
+        Raises:
+            DoorError: One of them is not what it should be.
+        """
+        sequence = self._sequences.read(request) if model.is_stateful else None
+        content_type = request.headers.get(hdrs.CONTENT_TYPE, "")
+        if content_type and not content_type.isascii():
+            raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
+        return sequence, content_type, priorities.of_request(request)
+
+
+class Prediction:
+    """A request that has become a job, and what is made of its outcome; an `Exchange`."""
+
+    __slots__ = ("_id_name", "_model", "_request", "_responses", "_sequence", "_version", "parts")
+
+    def __init__(
         self,
-        request: web.BaseRequest,
+        responses: Responses,
+        id_name: str,
+        request: HttpRequest,
         parts: Parts,
         model: str,
         version: str | None,
         sequence: SequenceRequest | None,
-    ) -> Sent:
-        responses = self._responses
-        request_id = parts.job.id
+    ) -> None:
+        self._responses = responses
+        self._id_name = id_name
+        self._request = request
+        self.parts = parts
+        self._model = model
+        self._version = version
+        self._sequence = sequence
+
+    async def answer(self) -> Sent:
+        """Wait for the outcome and write the answer."""
         try:
-            part = await parts.next()
+            part = await self.parts.next()
         except JobFailed as failed:
-            failure = failure_of_job(failed.cause, model, version, parts.job.sequence_id)
-            return await responses.send_failure(request, failure, self._echo(sequence), request_id=request_id)
-        if part.error is not None:
-            failure = handler_failure(part.status, part.error)
-            return await responses.send_failure(request, failure, self._echo(sequence), request_id=request_id)
-        headers: Headers = part.headers if sequence is None else self._with_sequence(sequence, part.headers)
+            sent = self.tell(failed.cause)
+        else:
+            if part.error is None and part.more:
+                return await self.stream(part)
+            sent = self.tell(part)
+        return await self._responses.taken(self._request, sent) if self._request.protocol.writing_paused else sent
+
+    def tell(self, outcome: Part | Cause) -> Sent:
+        """Write the whole answer."""
+        if not isinstance(outcome, Part):
+            return self._fail(failure_of_job(outcome, self._model, self._version, self.parts.job.sequence_id))
+        if outcome.error is not None:
+            return self._fail(handler_failure(outcome.status, outcome.error))
         try:
-            if part.more:
-                return await send_stream(responses, request, parts, part, headers)
-            return await responses.send(
-                request, part.status, part.body, headers, reason=part.reason, request_id=request_id
+            return self._responses.send_now(
+                self._request,
+                outcome.status,
+                outcome.body,
+                self._headers(outcome.headers),
+                reason=outcome.reason,
+                request_id=self.parts.job.id,
             )
         except DoorError as error:  # the handler set what HTTP does not allow
-            return await responses.send_failure(request, error.failure, self._echo(sequence), request_id=request_id)
+            return self._fail(error.failure)
 
-    def _echo(self, sequence: SequenceRequest | None) -> Headers:
-        return () if sequence is None else ((self._sequences.id_name, sequence.id),)
+    async def stream(self, first: Part) -> Sent:
+        """Write an answer of several parts."""
+        try:
+            return await send_stream(self._responses, self._request, self.parts, first, self._headers(first.headers))
+        except DoorError as error:
+            return self._fail(error.failure)
 
-    def _with_sequence(self, sequence: SequenceRequest, headers: Sequence[Sequence[str]]) -> Headers:
-        """The id goes back to the client, who may not have chosen it; a handler that sets it itself wins."""
-        name = self._sequences.id_name
+    def _fail(self, failure: Failure) -> Sent:
+        echo = () if self._sequence is None else ((self._id_name, self._sequence.id),)
+        return self._responses.send_failure_now(self._request, failure, echo, request_id=self.parts.job.id)
+
+    def _headers(self, headers: Sequence[Sequence[str]]) -> Headers:
+        """The handler's, and the sequence's id, which the client may not have chosen; a handler that sets it wins."""
+        if self._sequence is None:
+            return headers
+        name = self._id_name
         for set_name, _ in headers:
             if set_name == name or set_name.lower() == name.lower():
                 return headers
-        return (*headers, (name, sequence.id))
+        return (*headers, (name, self._sequence.id))
+
+
+def _model_of(path: Path) -> tuple[str, str | None]:
+    """The model that a path names, and its version if that is named, too."""
+    depth = len(path)
+    if depth < 2:
+        raise not_found()
+    return path[1], path[2] if depth > 2 else None
 
 
 def _path_headers(path: Path) -> Pairs:

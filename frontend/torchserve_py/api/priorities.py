@@ -13,7 +13,7 @@ from torchserve_py.api.errors import DoorError, bad_request
 from torchserve_py.scheduling.ranking import UNSET
 
 if TYPE_CHECKING:
-    from aiohttp import web
+    from torchserve_py.api.requests import HttpRequest
 
 PARAMETER: Final = "priority"
 HEADER: Final = "ts_request_priority"
@@ -36,7 +36,7 @@ def of_parameter(value: Any) -> int:
     return value
 
 
-def of_request(request: web.BaseRequest) -> int:
+def of_request(request: HttpRequest) -> int:
     """The priority that the header of an HTTP request names.
 
     Raises:

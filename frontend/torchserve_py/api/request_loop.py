@@ -39,13 +39,17 @@ class RequestLoop(web.RequestHandler):
             await self._serve(message, payload)
             if not self._keepalive or self._close or self._force_close:
                 break
-            self._next_keepalive_close_time = close_time = self._loop.time() + self._keepalive_timeout
-            if self._keepalive_handle is None:
-                self._keepalive_handle = self._loop.call_at(close_time, self._process_keepalive)
+            self.stay_open()
         if not self._force_close:
             self._task_handler = None
             if self.transport is not None:
                 self.transport.close()
+
+    def stay_open(self) -> None:
+        """Wait for the next request, though not for ever."""
+        self._next_keepalive_close_time = close_time = self._loop.time() + self._keepalive_timeout
+        if self._keepalive_handle is None:
+            self._keepalive_handle = self._loop.call_at(close_time, self._process_keepalive)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Read on if reading was paused; aiohttp asks whenever a body was read, and would parse nothing each time."""

@@ -1,17 +1,68 @@
-"""What doors read from an HTTP request: the segments of its path, and its body."""
+"""What doors read from an HTTP request: its head, the segments of its path, and its body."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import unquote
 
 from aiohttp import web
 
 from torchserve_py.api.errors import BodyTooLargeError, request_timeout
 
+if TYPE_CHECKING:
+    from aiohttp.abc import AbstractStreamWriter
+    from aiohttp.http import HttpVersion
+
 #: Bytes per second that a body must bring in the mean, or one byte a minute would hold a connection for ever.
 _MIN_RATE: Final = 500.0
+
+
+class HttpRequest(Protocol):
+    """A request as far as it matters whoever has parsed it: aiohttp's, or a `whole_requests.WholeRequest`."""
+
+    @property
+    def method(self) -> str:
+        """``GET``, …"""
+
+    @property
+    def raw_path(self) -> str:
+        """The target as it was sent."""
+
+    @property
+    def version(self) -> HttpVersion:
+        """Of HTTP."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """By their names, whose case does not matter."""
+
+    @property
+    def raw_headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        """As they were sent."""
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the connection stays open after the answer, as far as the client goes."""
+
+    @property
+    def protocol(self) -> web.RequestHandler:
+        """The connection."""
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """Where the answer is written; None once the client is gone."""
+
+    @property
+    def writer(self) -> AbstractStreamWriter:
+        """What waits for the client to read."""
+
+    def __setitem__(self, key: Any, value: Any, /) -> None:
+        """Note something about the request."""
+
+    def get(self, key: Any, default: Any, /) -> Any:
+        """What was noted about it."""
 
 
 def split_path(target: str) -> tuple[str, ...]:

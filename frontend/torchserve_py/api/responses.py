@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import web
 
 from torchserve_py.api.errors import INTERNAL, DoorError, Failure
+from torchserve_py.api.requests import HttpRequest
 
 if TYPE_CHECKING:
     from torchserve_py.metrics.server_metrics import ServerMetrics
@@ -121,7 +122,7 @@ class Responses:
 
     async def send(
         self,
-        request: web.BaseRequest,
+        request: HttpRequest,
         status: int,
         body: Buffer,
         headers: Headers = (),
@@ -145,11 +146,11 @@ class Responses:
             DoorError: The status or a header is not one that HTTP allows; nothing was written.
         """
         sent = self.send_now(request, status, body, headers, reason=reason, request_id=request_id, close=close)
-        return await self._taken(request, sent) if request.protocol.writing_paused else sent
+        return await self.taken(request, sent) if request.protocol.writing_paused else sent
 
     def send_now(
         self,
-        request: web.BaseRequest,
+        request: HttpRequest,
         status: int,
         body: Buffer,
         headers: Headers = (),
@@ -176,13 +177,13 @@ class Responses:
                 transport.write(b"".join((head, body)))
         return self.sent(status, keep_alive)
 
-    async def send_json(self, request: web.BaseRequest, status: int, value: Any) -> Sent:
+    async def send_json(self, request: HttpRequest, status: int, value: Any) -> Sent:
         """Answer with JSON of the server's own."""
         return await self.send(request, status, to_json(value), (JSON_TYPE,))
 
     async def send_failure(
         self,
-        request: web.BaseRequest,
+        request: HttpRequest,
         failure: Failure,
         headers: Headers = (),
         *,
@@ -191,11 +192,11 @@ class Responses:
     ) -> Sent:
         """Answer with an error in TorchServe's shape."""
         sent = self.send_failure_now(request, failure, headers, request_id=request_id, close=close)
-        return await self._taken(request, sent) if request.protocol.writing_paused else sent
+        return await self.taken(request, sent) if request.protocol.writing_paused else sent
 
     def send_failure_now(
         self,
-        request: web.BaseRequest,
+        request: HttpRequest,
         failure: Failure,
         headers: Headers = (),
         *,
@@ -248,7 +249,7 @@ class Responses:
             sent = self._sent[(status, keep_alive)] = Sent(status, keep_alive)
         return sent
 
-    async def drained(self, request: web.BaseRequest) -> None:
+    async def drained(self, request: HttpRequest) -> None:
         """Wait until little of what was written is still waiting for the client.
 
         Raises:
@@ -270,18 +271,19 @@ class Responses:
         finally:
             drain.cancel()
 
-    def give_up(self, request: web.BaseRequest, status: int) -> Sent:
-        """Drop a connection whose client does not read; its answer was counted when it began."""
-        logger.warning("Dropped a connection: the client has read nothing for %g seconds.", self._stall_limit)
-        reset(request.transport)
-        return Sent(status, keep_alive=False)
-
-    async def _taken(self, request: web.BaseRequest, sent: Sent) -> Sent:
+    async def taken(self, request: HttpRequest, sent: Sent) -> Sent:
+        """Wait until the client has taken most of an answer; one that reads nothing for too long is given up."""
         try:
             await self.drained(request)
         except ReaderStalledError:
             return self.give_up(request, sent.status)
         return sent
+
+    def give_up(self, request: HttpRequest, status: int) -> Sent:
+        """Drop a connection whose client does not read; its answer was counted when it began."""
+        logger.warning("Dropped a connection: the client has read nothing for %g seconds.", self._stall_limit)
+        reset(request.transport)
+        return Sent(status, keep_alive=False)
 
     def _opening(self, status: int, keep_alive: bool, reason: str) -> str:
         """Everything up to the request id; kept where it can only take few values."""

@@ -10,10 +10,12 @@ from typing import Final, NamedTuple
 from aiohttp import hdrs, web
 from aiohttp.web_protocol import RequestPayloadError
 
-from torchserve_py.api.errors import DoorError, failure_of, invalid_message, not_found
-from torchserve_py.api.requests import split_path
-from torchserve_py.api.responses import Responses
+from torchserve_py.api.errors import DoorError, Failure, failure_of, invalid_message, not_found
+from torchserve_py.api.fast_path import Exchange
+from torchserve_py.api.requests import HttpRequest, split_path
+from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.token_authorization import TokenAuthorization, TokenType
+from torchserve_py.api.whole_requests import WholeRequest
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.models.errors import ModelError
 from torchserve_py.workflows.errors import WorkflowError
@@ -25,6 +27,9 @@ Path = tuple[str, ...]
 #: Gets the request and the segments of its path; None passes the request on to the next door that claims its path.
 Handler = Callable[[web.BaseRequest, Path], Awaitable[web.StreamResponse | None]]
 
+#: Begins to answer a request that has arrived whole; None where that takes the `Handler`.
+Beginner = Callable[[WholeRequest, Path], Exchange | None]
+
 #: The key of routes for paths whose first segment is no word of the API, but a model's name.
 ANY: Final = "*"
 #: The key of the route for the path ``/``.
@@ -32,6 +37,8 @@ ROOT: Final = ""
 
 #: Where a request's target is the same as an earlier one's, finding its route again is wasted; clients use few targets.
 _KEPT_TARGETS = 1024
+#: These come while the body is still on its way: there is no next request to find behind it.
+_CLOSING: Final = (408, 413)
 _PREFLIGHT_HEADER = "Access-Control-Request-Method"
 
 
@@ -43,11 +50,13 @@ class Route(NamedTuple):
         token: The key that a request must carry while token authorization is on; None for an open path.
         claims: Whether a path is meant, for first segments that two doors of a shared listener use
             (``/models/m/invoke`` is inference, ``/models/m`` management); None claims all.
+        begin: The door's method for requests that arrive whole, if it has one.
     """
 
     handler: Handler
     token: TokenType | None
     claims: Callable[[Path], bool] | None = None
+    begin: Beginner | None = None
 
 
 #: First path segment to route.
@@ -107,11 +116,22 @@ class Router:
         except Exception as error:
             if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
                 raise  # the client is gone; aiohttp cleans up
-            failure = failure_of(error)
-            if not isinstance(error, (DoorError, ArchiveError, ModelError, WorkflowError)):
-                logger.error("%s %s failed.", request.method, ascii(request.raw_path), exc_info=error)
-            # 408 and 413 come while the body is still on its way: there is no next request to find behind it.
-            return await self._responses.send_failure(request, failure, close=failure.status in (408, 413))
+            failure = _failure(request, error)
+            return await self._responses.send_failure(request, failure, close=failure.status in _CLOSING)
+
+    def begin(self, request: WholeRequest) -> Exchange | Sent | None:
+        """Begin to answer a request that has arrived whole; return None, and do nothing, where that is not possible."""
+        path, routes = self._find(request.raw_path)
+        route = routes[0] if routes else None
+        if route is None or route.begin is None:
+            return None
+        try:
+            if self._tokens is not None and route.token is not None:
+                self._tokens.check(route.token, request.headers.get(hdrs.AUTHORIZATION))
+            return route.begin(request, path)
+        except Exception as error:
+            failure = _failure(request, error)
+            return self._responses.send_failure_now(request, failure, close=failure.status in _CLOSING)
 
     def _find_routes(self, target: str) -> tuple[Path, tuple[Route, ...]]:
         path = split_path(target)
@@ -122,3 +142,10 @@ class Router:
             if route.claims is None or route.claims(path)
         )
         return path, claimed
+
+
+def _failure(request: HttpRequest, error: Exception) -> Failure:
+    """What the client is told of an error; one that no door means to raise is logged."""
+    if not isinstance(error, (DoorError, ArchiveError, ModelError, WorkflowError)):
+        logger.error("%s %s failed.", request.method, ascii(request.raw_path), exc_info=error)
+    return failure_of(error)

@@ -11,10 +11,10 @@ import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiohttp import web
 from multidict import istr
 
 from torchserve_py.api.errors import bad_request
+from torchserve_py.api.requests import HttpRequest
 from ts.protocol.messages import REQUEST_ID
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ class SequenceHeaders:
         self._start = istr(settings.ts_header_key_sequence_start)
         self._end = istr(settings.ts_header_key_sequence_end)
 
-    def are_in(self, request: web.BaseRequest) -> bool:
+    def are_in(self, request: HttpRequest) -> bool:
         """Whether a request has the header with a sequence's id."""
         return self._id in request.headers
 
-    def read(self, request: web.BaseRequest) -> SequenceRequest:
+    def read(self, request: HttpRequest) -> SequenceRequest:
         """The sequence of an HTTP request.
 
         Raises:

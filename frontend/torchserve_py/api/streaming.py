@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from aiohttp import web
 from aiohttp.http import HttpVersion11
 
 from torchserve_py.api.access_log import ids_of
+from torchserve_py.api.requests import HttpRequest
 from torchserve_py.api.responses import Headers, ReaderStalledError, Responses, Sent, reset
 from torchserve_py.workers.parts import JobFailed, Part, Parts
 
@@ -26,7 +26,7 @@ _WRITE_SIZE = 16 * 1024
 
 async def send_stream(
     responses: Responses,
-    request: web.BaseRequest,
+    request: HttpRequest,
     parts: Parts,
     first: Part,
     headers: Headers,
@@ -89,13 +89,13 @@ def _chunk(part: Part, chunked: bool) -> tuple[bytes, ...]:
     return (size, body, b"\r\n") if part.more else (size, body, b"\r\n" + _LAST_CHUNK)
 
 
-def _write(request: web.BaseRequest, pieces: Sequence[bytes]) -> None:
+def _write(request: HttpRequest, pieces: Sequence[bytes]) -> None:
     transport = request.transport
     if pieces and transport is not None and not transport.is_closing():
         transport.write(b"".join(pieces))
 
 
-def _break_off(request: web.BaseRequest, status: int, chunked: bool) -> Sent:
+def _break_off(request: HttpRequest, status: int, chunked: bool) -> Sent:
     """End the stream so that the client sees that it is incomplete."""
     if not chunked:
         reset(request.transport)  # without chunks an orderly close would look like the end of the stream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from torchserve_py.scheduling.effects import Cause
@@ -64,6 +64,7 @@ class Parts:
         "_buffered_bytes",
         "_failure",
         "_reader",
+        "_tell",
         "_waiter",
         "by_default",
         "ended",
@@ -87,6 +88,20 @@ class Parts:
         self._buffered_bytes = 0
         self._failure: Cause | None = None
         self._waiter: asyncio.Future[Part] | None = None
+        self._tell: Callable[[Part | Cause], None] | None = None
+
+    def tell_first(self, tell: Callable[[Part | Cause], None]) -> None:
+        """Have the first part, or the cause why there is none, told as soon as it is known; be it at once.
+
+        It is told amid the dispatcher's work: ``tell`` must raise nothing and submit nothing. `next` gives the parts
+        that follow.
+        """
+        if self._buffer:
+            tell(self._take(self._buffer))
+        elif self._failure is not None:
+            tell(self._failure)
+        else:
+            self._tell = tell
 
     def next(self) -> Awaitable[Part]:
         """The next part, to be awaited at once. (No coroutine: this is on the path of every request.)
@@ -98,10 +113,7 @@ class Parts:
             raise JobFailed(self._failure)
         self._waiter = waiter = asyncio.get_running_loop().create_future()
         if self._buffer:
-            part = self._buffer.popleft()
-            self._buffered_bytes -= len(part.body)
-            waiter.set_result(part)
-            self._reader.was_read(self)
+            waiter.set_result(self._take(self._buffer))
         return waiter
 
     def take_arrived(self, limit: int) -> Sequence[Part]:
@@ -120,6 +132,12 @@ class Parts:
         self._reader.was_read(self)
         return arrived
 
+    def _take(self, buffer: deque[Part]) -> Part:
+        part = buffer.popleft()
+        self._buffered_bytes -= len(part.body)
+        self._reader.was_read(self)
+        return part
+
     async def send_input(self, body: bytes, *, more: bool) -> None:
         """Pass a further input on, once there is room for it; does nothing when the job has ended.
 
@@ -132,6 +150,7 @@ class Parts:
 
     def cancel(self) -> None:
         """Give up: the reader is gone. Does nothing once the job has ended."""
+        self._tell = None
         if not self.ended:
             self._reader.gave_up(self)
 
@@ -143,6 +162,10 @@ class Parts:
     def deliver(self, part: Part) -> None:
         """Hand over the next part; called by the dispatcher."""
         self.ended = not part.more
+        if self._tell is not None:
+            tell, self._tell = self._tell, None
+            tell(part)
+            return
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(part)
             return
@@ -155,5 +178,8 @@ class Parts:
         """End the job without an answer; parts that have arrived can still be read. Called by the dispatcher."""
         self.ended = True
         self._failure = cause
+        if self._tell is not None:
+            tell, self._tell = self._tell, None
+            tell(cause)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(JobFailed(cause))

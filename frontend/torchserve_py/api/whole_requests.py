@@ -1,0 +1,146 @@
+"""Requests that arrive whole: head and body in one read, and nothing behind them. Most inference requests do.
+
+They are parsed by httptools, which is many times cheaper than aiohttp with its streams, URLs and waiting tasks.
+Whatever is out of the ordinary is no whole request here, and is left to aiohttp: a head of more than a few kilobytes,
+chunks, an upgrade, HTTP/1.0, anything malformed.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import httptools
+from aiohttp import hdrs
+from aiohttp.http import HttpVersion, HttpVersion11, StreamWriter
+from multidict import CIMultiDict, istr
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from aiohttp import web
+
+#: Below aiohttp's limits on a request line and on a header, so that these hold for whatever is parsed here.
+_MAX_HEAD: Final = 4096
+_MAX_HEADERS: Final = 128
+_END_OF_LINE: Final = b"\r\n"
+_END_OF_HEAD: Final = b"\r\n\r\n"
+#: Clients use few request lines and few names of headers.
+_KEPT: Final = 256
+_METHODS: Final = {b"GET": "GET", b"POST": "POST", b"PUT": "PUT"}
+_KEEPS_ALIVE: Final = {"keep-alive": True, "Keep-Alive": True, "close": False}
+
+
+class RequestLine(NamedTuple):
+    """The first line of a request of HTTP/1.1."""
+
+    method: str
+    target: str
+
+
+class WholeRequest:
+    """A request with its body, as far as doors need to know it that answer such; see `requests.HttpRequest`."""
+
+    __slots__ = ("_ids", "body", "headers", "keep_alive", "method", "protocol", "raw_headers", "raw_path")
+
+    version: HttpVersion = HttpVersion11
+
+    def __init__(
+        self,
+        line: RequestLine,
+        headers: CIMultiDict[str],
+        raw_headers: tuple[tuple[bytes, bytes], ...],
+        body: bytes,
+        keep_alive: bool,
+        protocol: web.RequestHandler,
+    ) -> None:
+        self.method, self.raw_path = line
+        self.headers = headers
+        self.raw_headers = raw_headers
+        self.body = body
+        #: Whether the connection stays open after the answer, as far as the client goes.
+        self.keep_alive = keep_alive
+        self.protocol = protocol
+        self._ids: dict[Any, Any] | None = None
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """Where the answer is written; None once the client is gone."""
+        return self.protocol.transport
+
+    @property
+    def writer(self) -> StreamWriter:
+        """What waits for the client to read."""
+        return StreamWriter(self.protocol, self.protocol._loop)
+
+    def __setitem__(self, key: Any, value: Any, /) -> None:
+        self._ids = {**(self._ids or {}), key: value}
+
+    def get(self, key: Any, default: Any, /) -> Any:
+        """What was noted about the request under ``key``."""
+        return default if self._ids is None else self._ids.get(key, default)
+
+
+class WholeRequestParser:
+    """Parses the requests of one connection for as long as they arrive whole."""
+
+    __slots__ = ("_body", "_complete", "_fields", "_parser", "_protocol", "_raw_headers")
+
+    def __init__(self, protocol: web.RequestHandler) -> None:
+        self._protocol = protocol
+        self._parser = httptools.HttpRequestParser(self)
+        self._raw_headers: list[tuple[bytes, bytes]] = []
+        self._fields: list[tuple[str, str]] = []
+        self._body = b""
+        self._complete = False
+
+    def parse(self, data: bytes) -> WholeRequest | None:
+        """The request that ``data`` is; None if that is no whole request. Then the parser is of no more use."""
+        end = data.find(_END_OF_HEAD, 0, _MAX_HEAD)
+        line = _request_line(data[: data.find(_END_OF_LINE)]) if end > 0 else None
+        if line is None:
+            return None
+        self._body = b""
+        self._complete = False
+        raw_headers: list[tuple[bytes, bytes]] = []
+        fields: list[tuple[str, str]] = []
+        self._raw_headers, self._fields = raw_headers, fields
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            return None
+        body = self._body
+        whole = self._complete and end + len(_END_OF_HEAD) + len(body) == len(data)
+        headers = CIMultiDict(fields)
+        keep_alive = _KEEPS_ALIVE.get(headers.get(hdrs.CONNECTION, "keep-alive"))
+        if not whole or keep_alive is None or len(fields) > _MAX_HEADERS:
+            return None
+        return WholeRequest(line, headers, tuple(raw_headers), body, keep_alive, self._protocol)
+
+    # httptools calls the following.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        value = value.rstrip(b" \t")
+        self._raw_headers.append((name, value))
+        self._fields.append((_header_name(name), value.decode("utf-8", "surrogateescape")))
+
+    def on_body(self, body: bytes) -> None:
+        self._body = body
+
+    def on_message_complete(self) -> None:
+        self._complete = True
+
+
+@lru_cache(maxsize=_KEPT)
+def _request_line(line: bytes) -> RequestLine | None:
+    """The line in its parts; None if it is not as such a line usually is."""
+    method, _, rest = line.partition(b" ")
+    target, _, version = rest.partition(b" ")
+    if method not in _METHODS or version != b"HTTP/1.1" or not target.startswith(b"/"):
+        return None
+    return RequestLine(_METHODS[method], target.decode("utf-8", "surrogateescape"))
+
+
+@lru_cache(maxsize=_KEPT)
+def _header_name(name: bytes) -> istr:
+    return istr(name.decode("utf-8", "surrogateescape"))
