@@ -28,6 +28,8 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 #: Clients use few request lines and few names of headers.
 _KEPT: Final = 256
 _METHODS: Final = {b"GET": "GET", b"POST": "POST", b"PUT": "PUT"}
+#: aiohttp refuses the first; the second is none of HTTP's, yet aiohttp obeys it.
+_UNUSUAL: Final = frozenset({"sec-websocket-key1", "proxy-connection"})
 _KEEPS_ALIVE: Final = {"keep-alive": True, "Keep-Alive": True, "close": False}
 
 
@@ -113,7 +115,7 @@ class WholeRequestParser:
         whole = self._complete and end + len(_END_OF_HEAD) + len(body) == len(data)
         headers = CIMultiDict(fields)
         keep_alive = _KEEPS_ALIVE.get(headers.get(hdrs.CONNECTION, "keep-alive"))
-        if not whole or keep_alive is None or len(fields) > _MAX_HEADERS:
+        if not whole or keep_alive is None or not _are_plain(tuple(headers), len(fields)):
             return None
         return WholeRequest(line, headers, tuple(raw_headers), body, keep_alive, self._protocol)
 
@@ -136,9 +138,16 @@ def _request_line(line: bytes) -> RequestLine | None:
     """The line in its parts; None if it is not as such a line usually is."""
     method, _, rest = line.partition(b" ")
     target, _, version = rest.partition(b" ")
-    if method not in _METHODS or version != b"HTTP/1.1" or not target.startswith(b"/"):
+    if method not in _METHODS or version != b"HTTP/1.1" or not target.startswith(b"/") or b"\n" in target:
         return None
     return RequestLine(_METHODS[method], target.decode("utf-8", "surrogateescape"))
+
+
+@lru_cache(maxsize=_KEPT)
+def _are_plain(names: tuple[str, ...], count: int) -> bool:
+    """Whether ``count`` headers of these names are beyond doubt: a host, none twice, none that has rules of its own."""
+    known = {name.lower() for name in names}
+    return "host" in known and len(known) == count <= _MAX_HEADERS and not known & _UNUSUAL
 
 
 @lru_cache(maxsize=_KEPT)
