@@ -11,34 +11,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from aiohttp import web
 
+from torchserve_py.api.exchanges import Exchange
 from torchserve_py.api.request_loop import RequestLoop
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.whole_requests import WholeRequest, WholeRequestParser
-from torchserve_py.workers.parts import Part, Parts
 
 if TYPE_CHECKING:
     from torchserve_py.scheduling.effects import Cause
+    from torchserve_py.workers.parts import Part
 
 #: Bytes that may wait while the request before them is answered; then the client must wait.
 _MAX_HELD: Final = 64 * 1024
-
-
-class Exchange(Protocol):
-    """A request that has become a job, and what is made of its outcome."""
-
-    @property
-    def parts(self) -> Parts:
-        """What the job answers."""
-
-    def tell(self, outcome: Part | Cause) -> Sent:
-        """Write the whole answer: a part that no other follows, or why there is none."""
-
-    async def stream(self, first: Part) -> Sent:
-        """Write an answer of several parts."""
 
 
 #: Begins to answer a request. None: its door needs a task of its own, and nothing has been done.
@@ -116,10 +103,11 @@ class FastPath(RequestLoop):
         if exchange is None:
             return
         try:
-            if isinstance(outcome, Part) and outcome.more:
-                self._go_on(exchange.stream(outcome))
+            told = exchange.tell(outcome)
+            if isinstance(told, Sent):
+                self._written(told)
             else:
-                self._written(exchange.tell(outcome))
+                self._go_on(told)
         except Exception:  # whoever told the outcome has other connections, too
             self.log_exception("An answer could not be written")
             self.force_close()

@@ -6,7 +6,7 @@ makes no object that it does not need and does its bookkeeping in the answer's o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import hdrs, web
@@ -22,6 +22,7 @@ from torchserve_py.api.errors import (
     handler_failure,
     not_found,
 )
+from torchserve_py.api.exchanges import answered
 from torchserve_py.api.openapi_documents import predict_document
 from torchserve_py.api.requests import HttpRequest, read_body
 from torchserve_py.api.responses import Headers, Responses, Sent
@@ -30,7 +31,7 @@ from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
 from torchserve_py.api.streaming import send_stream
 from torchserve_py.api.token_authorization import TokenType
 from torchserve_py.api.whole_requests import WholeRequest
-from torchserve_py.workers.parts import JobFailed, Part, Parts
+from torchserve_py.workers.parts import Part, Parts
 
 if TYPE_CHECKING:
     from torchserve_py.models.model import Model
@@ -107,10 +108,7 @@ class InferenceDoor:
             self._head(request, model)  # what is wrong there is told before a long body is read
             body = await read_body(request, self._max_body, self._stall_limit)
         prediction = self._predict(request, model, name, version, server_headers, body, parameters)
-        try:
-            return await prediction.answer()
-        finally:
-            prediction.parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
+        return await answered(prediction, request, self._responses)
 
     def _predict(
         self,
@@ -185,24 +183,14 @@ class Prediction:
         self._version = version
         self._sequence = sequence
 
-    async def answer(self) -> Sent:
-        """Wait for the outcome and write the answer."""
-        try:
-            part = await self.parts.next()
-        except JobFailed as failed:
-            sent = self.tell(failed.cause)
-        else:
-            if part.error is None and part.more:
-                return await self.stream(part)
-            sent = self.tell(part)
-        return await self._responses.taken(self._request, sent) if self._request.protocol.writing_paused else sent
-
-    def tell(self, outcome: Part | Cause) -> Sent:
-        """Write the whole answer."""
+    def tell(self, outcome: Part | Cause) -> Sent | Coroutine[Any, Any, Sent]:
+        """Write the answer, of which ``outcome`` is the first part, or why there is none."""
         if not isinstance(outcome, Part):
             return self._fail(failure_of_job(outcome, self._model, self._version, self.parts.job.sequence_id))
         if outcome.error is not None:
             return self._fail(handler_failure(outcome.status, outcome.error))
+        if outcome.more:
+            return self._stream(outcome)
         try:
             return self._responses.send_now(
                 self._request,
@@ -215,8 +203,7 @@ class Prediction:
         except DoorError as error:  # the handler set what HTTP does not allow
             return self._fail(error.failure)
 
-    async def stream(self, first: Part) -> Sent:
-        """Write an answer of several parts."""
+    async def _stream(self, first: Part) -> Sent:
         try:
             return await send_stream(self._responses, self._request, self.parts, first, self._headers(first.headers))
         except DoorError as error:

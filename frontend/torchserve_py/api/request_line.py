@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote
 
-from aiohttp import hdrs, web
+from aiohttp import hdrs
+
+from torchserve_py.api.requests import HttpRequest
 
 #: What a request target may hold as it is; a client that sends other bytes gets them percent-encoded.
 _TARGET_CHARACTERS: Final = "!#$%&'()*+,/:;=?@[]~"
 
 
-def request_line(request: web.BaseRequest, endpoint: str, scheme: str = "http") -> tuple[tuple[str, str], ...]:
+def request_line(request: HttpRequest, endpoint: str, scheme: str = "http") -> tuple[tuple[str, str], ...]:
     """The pseudo headers of a request.
 
     Args:

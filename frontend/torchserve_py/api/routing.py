@@ -11,7 +11,7 @@ from aiohttp import hdrs, web
 from aiohttp.web_protocol import RequestPayloadError
 
 from torchserve_py.api.errors import DoorError, Failure, failure_of, invalid_message, not_found
-from torchserve_py.api.fast_path import Exchange
+from torchserve_py.api.exchanges import Exchange
 from torchserve_py.api.requests import HttpRequest, split_path
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.token_authorization import TokenAuthorization, TokenType

@@ -86,13 +86,12 @@ class WholeRequest:
 class WholeRequestParser:
     """Parses the requests of one connection for as long as they arrive whole."""
 
-    __slots__ = ("_body", "_complete", "_fields", "_parser", "_protocol", "_raw_headers")
+    __slots__ = ("_body", "_complete", "_parser", "_protocol", "_raw_headers")
 
     def __init__(self, protocol: web.RequestHandler) -> None:
         self._protocol = protocol
         self._parser = httptools.HttpRequestParser(self)
         self._raw_headers: list[tuple[bytes, bytes]] = []
-        self._fields: list[tuple[str, str]] = []
         self._body = b""
         self._complete = False
 
@@ -102,29 +101,26 @@ class WholeRequestParser:
         line = _request_line(data[: data.find(_END_OF_LINE)]) if end > 0 else None
         if line is None:
             return None
+        raw_headers: list[tuple[bytes, bytes]] = []
+        self._raw_headers = raw_headers
         self._body = b""
         self._complete = False
-        raw_headers: list[tuple[bytes, bytes]] = []
-        fields: list[tuple[str, str]] = []
-        self._raw_headers, self._fields = raw_headers, fields
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             return None
         body = self._body
         whole = self._complete and end + len(_END_OF_HEAD) + len(body) == len(data)
-        headers = CIMultiDict(fields)
+        headers = CIMultiDict([(_name(name), value.decode("utf-8", "surrogateescape")) for name, value in raw_headers])
         keep_alive = _KEEPS_ALIVE.get(headers.get(hdrs.CONNECTION, "keep-alive"))
-        if not whole or keep_alive is None or not _are_plain(tuple(headers), len(fields)):
+        if not whole or keep_alive is None or not _are_plain(tuple(headers), len(raw_headers)):
             return None
         return WholeRequest(line, headers, tuple(raw_headers), body, keep_alive, self._protocol)
 
     # httptools calls the following.
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        value = value.rstrip(b" \t")
-        self._raw_headers.append((name, value))
-        self._fields.append((_header_name(name), value.decode("utf-8", "surrogateescape")))
+        self._raw_headers.append((name, value.rstrip(b" \t")))
 
     def on_body(self, body: bytes) -> None:
         self._body = body
@@ -151,5 +147,5 @@ def _are_plain(names: tuple[str, ...], count: int) -> bool:
 
 
 @lru_cache(maxsize=_KEPT)
-def _header_name(name: bytes) -> istr:
+def _name(name: bytes) -> istr:
     return istr(name.decode("utf-8", "surrogateescape"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.api.errors import UNAVAILABLE, DoorError, Failure, failure_of, failure_of_job
 from torchserve_py.api.open_inference.compression import compressed_for
+from torchserve_py.api.requests import HttpRequest
 from torchserve_py.api.responses import JSON_TYPE, RETRY_AFTER_SECONDS, Responses, Sent
 from torchserve_py.models.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.scheduling.effects import Cause
@@ -60,7 +61,7 @@ class Answers:
             failure = failure._replace(message=f"Model {name} not found")
         return await self.failure(request, failure)
 
-    async def failure(self, request: web.BaseRequest, failure: Failure, request_id: str = "") -> Sent:
+    async def failure(self, request: HttpRequest, failure: Failure, request_id: str = "") -> Sent:
         """Answer with an error."""
         headers = [JSON_TYPE]
         if failure.cause:

@@ -13,8 +13,7 @@ from aiohttp import hdrs
 from torchserve_py.api.errors import BodyTooLargeError, bad_request
 
 if TYPE_CHECKING:
-    from aiohttp import web
-
+    from torchserve_py.api.requests import HttpRequest
     from torchserve_py.api.responses import Headers
 
 GZIP: Final = "gzip"
@@ -79,10 +78,15 @@ def accepted_encoding(header: str) -> str | None:
     return best if weight_of_best > 0 and weight_of_best >= weights.get("identity", 0.0) else None
 
 
-async def compressed_for(request: web.BaseRequest, body: bytes, min_size: int) -> tuple[bytes, Headers]:
-    """A body as a client wants it, and the headers that say so; smaller ones than ``min_size`` go as they are."""
+def encoding_for(request: HttpRequest, body: bytes, min_size: int) -> str | None:
+    """The encoding that a client wants a body in; None if it is to go as it is, as those under ``min_size`` do."""
     accepted = request.headers.get(hdrs.ACCEPT_ENCODING) if len(body) >= min_size else None
-    encoding = None if accepted is None else accepted_encoding(accepted)
+    return None if accepted is None else accepted_encoding(accepted)
+
+
+async def compressed_for(request: HttpRequest, body: bytes, min_size: int) -> tuple[bytes, Headers]:
+    """A body as a client wants it, and the headers that say so."""
+    encoding = encoding_for(request, body, min_size)
     if encoding is None:
         return body, ()
     return await compressed(body, encoding), (("content-encoding", encoding), ("vary", "accept-encoding"))

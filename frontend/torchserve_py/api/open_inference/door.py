@@ -15,16 +15,18 @@ from aiohttp import hdrs, web
 from aiohttp.web_protocol import RequestPayloadError
 
 from torchserve_py.api.errors import DoorError, Failure, bad_request, invalid_message
+from torchserve_py.api.exchanges import Exchange
 from torchserve_py.api.open_inference import descriptions, documents, statistics
 from torchserve_py.api.open_inference.answers import Answers
 from torchserve_py.api.open_inference.compression import decompressed
 from torchserve_py.api.open_inference.custom_routes import CustomRoutes
 from torchserve_py.api.open_inference.inference import ENDPOINTS, INFER, OpenInferenceCalls
 from torchserve_py.api.openapi_documents import predict_document
-from torchserve_py.api.requests import read_body
+from torchserve_py.api.requests import HttpRequest, read_body
 from torchserve_py.api.responses import Responses
 from torchserve_py.api.routing import Path, Route, Routes
 from torchserve_py.api.token_authorization import TokenType
+from torchserve_py.api.whole_requests import WholeRequest
 from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.models.errors import ModelError
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from torchserve_py.api.inference import InferenceDoor
     from torchserve_py.api.open_inference.repository import Repository
     from torchserve_py.api.token_authorization import TokenAuthorization
+    from torchserve_py.models.model import Model
     from torchserve_py.models.registry import ModelRegistry
     from torchserve_py.settings import Settings
 
@@ -100,7 +103,7 @@ class OpenInferenceDoor:
     @property
     def routes(self) -> Routes:
         """First path segment to route; keys are checked here, for the sake of the shape of what is refused."""
-        return {"v2": Route(self.serve, token=None, claims=_is_not_explain)}
+        return {"v2": Route(self.serve, token=None, claims=_is_not_explain, begin=self.begin)}
 
     async def serve(self, request: web.BaseRequest, path: Path) -> web.StreamResponse:
         """A path under ``/v2``."""
@@ -125,6 +128,23 @@ class OpenInferenceDoor:
             name, version = ("", None) if model is None else model[:2]
             return await self._answers.error(request, error, name, version)
 
+    def begin(self, request: WholeRequest, path: Path) -> Exchange | None:
+        """Begin an inference request that has arrived whole; what is to be refused takes `serve`."""
+        target = _model_of(path)
+        if target is None or len(target.rest) != 1 or target.rest[0] not in ENDPOINTS:
+            return None
+        if request.method != "POST" or hdrs.CONTENT_ENCODING in request.headers:
+            return None
+        endpoint = target.rest[0]
+        try:
+            self._check_token(request, TokenType.inference)
+            model = self._registry.get_latest(target.name, target.version)
+            if self._is_torchserves(model, target, endpoint):
+                return None
+            return self._calls.begin(request, model, target.version, endpoint)
+        except (DoorError, ModelError):
+            return None
+
     async def serve_custom(self, request: web.BaseRequest, path: Path) -> web.StreamResponse | None:
         """A path of a model's own; None where no model has it."""
         route = self._custom.find(request)
@@ -143,9 +163,13 @@ class OpenInferenceDoor:
             if request.method == "OPTIONS":  # as on TorchServe's own paths
                 return await self._answers.json(request, predict_document(target.name))
             return await self._answers.method_not_allowed(request, "POST")
-        if self._kserve_v2 and endpoint == INFER and target.version is None and model.contract == TORCHSERVE:
+        if self._is_torchserves(model, target, endpoint):
             return await self._inference.infer(request, target.name, None, _PREDICT)
         return await self._calls.run(request, model, target.version, endpoint)
+
+    def _is_torchserves(self, model: Model, target: _Model, endpoint: str) -> bool:
+        """Whether a request is for TorchServe's own inference, whose envelope understands it."""
+        return self._kserve_v2 and endpoint == INFER and target.version is None and model.contract == TORCHSERVE
 
     async def _unknown(self, request: web.BaseRequest) -> web.StreamResponse:
         answer = await self.serve_custom(request, ())
@@ -153,7 +177,7 @@ class OpenInferenceDoor:
             return answer
         return await self._answers.failure(request, Failure(404, "ResourceNotFoundException", "Not Found"))
 
-    def _check_token(self, request: web.BaseRequest, kind: TokenType) -> None:
+    def _check_token(self, request: HttpRequest, kind: TokenType) -> None:
         if self._tokens is not None:
             self._tokens.check(kind, request.headers.get(hdrs.AUTHORIZATION))
 

@@ -10,11 +10,11 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from aiohttp import web
 from aiohttp.http import HttpVersion11
 
 from torchserve_py.api.errors import Failure
 from torchserve_py.api.open_inference.answers import error_body
+from torchserve_py.api.requests import HttpRequest
 from torchserve_py.api.responses import ReaderStalledError, Responses, Sent
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.parts import JobFailed, Part, Parts
@@ -31,7 +31,7 @@ _WRITE_SIZE: Final = 16 * 1024
 
 async def send_events(
     responses: Responses,
-    request: web.BaseRequest,
+    request: HttpRequest,
     parts: Parts,
     first: Part,
     failure_of_cause: Callable[[Cause], Failure],
@@ -79,7 +79,7 @@ async def send_events(
 class _Writer:
     """Frames parts as events, and events as chunks."""
 
-    def __init__(self, request: web.BaseRequest, chunked: bool) -> None:
+    def __init__(self, request: HttpRequest, chunked: bool) -> None:
         self._request = request
         self._chunked = chunked
 

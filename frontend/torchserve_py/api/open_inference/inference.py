@@ -6,6 +6,7 @@ looked into here, for the sequence that it belongs to, and one with a time limit
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import hdrs, web
@@ -13,14 +14,16 @@ from multidict import istr
 
 from torchserve_py.api import priorities
 from torchserve_py.api.access_log import note_ids
-from torchserve_py.api.errors import DoorError, Failure, bad_request, handler_failure
+from torchserve_py.api.errors import BodyTooLargeError, DoorError, Failure, bad_request, handler_failure
+from torchserve_py.api.exchanges import answered
 from torchserve_py.api.open_inference.answers import Answers, failure_of_parts, refuse_if_failing
-from torchserve_py.api.open_inference.compression import compressed_for, decompressed
+from torchserve_py.api.open_inference.compression import compressed_for, decompressed, encoding_for
 from torchserve_py.api.open_inference.events import send_events
-from torchserve_py.api.requests import read_body
-from torchserve_py.api.responses import Responses, Sent
+from torchserve_py.api.requests import HttpRequest, read_body
+from torchserve_py.api.responses import Headers, Responses, Sent
 from torchserve_py.api.sequence_parameters import ID, sequence_of
 from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
+from torchserve_py.api.whole_requests import WholeRequest
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.parts import JobFailed, Part, Parts
 from ts.protocol.messages import OPEN_INFERENCE_REST
@@ -84,6 +87,20 @@ class OpenInferenceCalls:
         encoding = request.headers.get(hdrs.CONTENT_ENCODING)
         if encoding is not None:
             body = await decompressed(body, encoding, self._max_body)
+        return await answered(self._submit(request, model, version, endpoint, body), request, self._responses)
+
+    def begin(self, request: WholeRequest, model: Model, version: str | None, endpoint: str) -> Inference:
+        """Begin to run a request that has arrived whole, and whose body is not compressed.
+
+        Raises:
+            DoorError: It is refused before there is a job.
+        """
+        refuse_if_failing(model)
+        if len(request.body) > self._max_body:
+            raise BodyTooLargeError(self._max_body)
+        return self._submit(request, model, version, endpoint, request.body)
+
+    def _submit(self, request: HttpRequest, model: Model, version: str | None, endpoint: str, body: bytes) -> Inference:
         headers: tuple[Any, ...] = request.raw_headers + _TOLD[endpoint]
         expires_in, priority = _urgency(body, request.headers.get(_LENGTH_HEADER))
         priority = priority or priorities.of_request(request)
@@ -112,49 +129,93 @@ class OpenInferenceCalls:
                 priority=priority,
             )
         note_ids(request, parts)
-        try:
-            return await self._answer(request, parts, model, version, endpoint)
-        finally:
-            parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
+        return Inference(self._responses, self._answers, self._compress_from, request, parts, model, version, endpoint)
 
-    async def _answer(
-        self, request: web.BaseRequest, parts: Parts, model: Model, version: str | None, endpoint: str
-    ) -> Sent:
-        def failure_of_cause(cause: Cause) -> Failure:
-            return failure_of_parts(cause, parts, model.name, version, is_text=endpoint in _TEXT)
-
-        request_id = parts.job.id
-        try:
-            part = await parts.next()
-            if part.error is None:
-                if endpoint in _STREAMS:
-                    return await send_events(self._responses, request, parts, part, failure_of_cause)
-                if part.more or not part.body:
-                    part = await _only_response(parts, part, model, endpoint)
-        except JobFailed as failed:
-            return await self._answers.failure(request, failure_of_cause(failed.cause), request_id)
-        except DoorError as error:
-            return await self._answers.failure(request, error.failure, request_id)
-        if part.error is not None:
-            return await self._answers.failure(request, handler_failure(part.status, part.error), request_id)
-        return await self._send(request, part, request_id)
-
-    async def _send(self, request: web.BaseRequest, part: Part, request_id: str) -> Sent:
-        body, added = await compressed_for(request, part.body, self._compress_from)
-        headers = (*part.headers, *added) if added else part.headers
-        try:
-            return await self._responses.send(
-                request, part.status, body, headers, reason=part.reason, request_id=request_id
-            )
-        except DoorError as error:  # the model set what HTTP does not allow
-            return await self._answers.failure(request, error.failure, request_id)
-
-    def _sequence(self, request: web.BaseRequest, model: Model, body: bytes) -> SequenceRequest:
+    def _sequence(self, request: HttpRequest, model: Model, body: bytes) -> SequenceRequest:
         """Which sequence a request belongs to: its parameters say so, or else TorchServe's headers."""
         parameters = _parameters(body, request.headers.get(_LENGTH_HEADER))
         if parameters.get(ID) is None and self._sequences.are_in(request):
             return self._sequences.read(request)
         return sequence_of(self._sequences, model, parameters)
+
+
+class Inference:
+    """A request that has become a job, and what is made of its outcome; an `Exchange`."""
+
+    __slots__ = ("_answers", "_compress_from", "_endpoint", "_model", "_request", "_responses", "_version", "parts")
+
+    def __init__(
+        self,
+        responses: Responses,
+        answers: Answers,
+        compress_from: int,
+        request: HttpRequest,
+        parts: Parts,
+        model: Model,
+        version: str | None,
+        endpoint: str,
+    ) -> None:
+        self._responses = responses
+        self._answers = answers
+        self._compress_from = compress_from
+        self._request = request
+        self.parts = parts
+        self._model = model
+        self._version = version
+        self._endpoint = endpoint
+
+    def tell(self, outcome: Part | Cause) -> Sent | Coroutine[Any, Any, Sent]:
+        """Write the answer, of which ``outcome`` is the first part, or why there is none."""
+        if not isinstance(outcome, Part):
+            return self._fail(self._failure_of(outcome))
+        if outcome.error is not None:
+            return self._fail(handler_failure(outcome.status, outcome.error))
+        if self._endpoint in _STREAMS:
+            return self._stream(outcome)
+        if outcome.more or not outcome.body:
+            return self._send_only(outcome)
+        if encoding_for(self._request, outcome.body, self._compress_from) is not None:
+            return self._send_compressed(outcome)
+        try:
+            return self._send(outcome, outcome.body, outcome.headers)
+        except DoorError as error:  # the model set what HTTP does not allow
+            return self._fail(error.failure)
+
+    async def _stream(self, first: Part) -> Sent:
+        try:
+            return await send_events(self._responses, self._request, self.parts, first, self._failure_of)
+        except DoorError as error:
+            return await self._fail(error.failure)
+
+    async def _send_only(self, first: Part) -> Sent:
+        try:
+            part = await _only_response(self.parts, first, self._model, self._endpoint)
+        except JobFailed as failed:
+            return await self._fail(self._failure_of(failed.cause))
+        except DoorError as error:
+            return await self._fail(error.failure)
+        if part.error is not None:
+            return await self._fail(handler_failure(part.status, part.error))
+        return await self._send_compressed(part)
+
+    async def _send_compressed(self, part: Part) -> Sent:
+        body, added = await compressed_for(self._request, part.body, self._compress_from)
+        try:
+            sent = self._send(part, body, (*part.headers, *added))
+        except DoorError as error:
+            return await self._fail(error.failure)
+        return await self._responses.taken(self._request, sent) if self._request.protocol.writing_paused else sent
+
+    def _send(self, part: Part, body: bytes, headers: Headers) -> Sent:
+        return self._responses.send_now(
+            self._request, part.status, body, headers, reason=part.reason, request_id=self.parts.job.id
+        )
+
+    def _fail(self, failure: Failure) -> Coroutine[Any, Any, Sent]:
+        return self._answers.failure(self._request, failure, self.parts.job.id)
+
+    def _failure_of(self, cause: Cause) -> Failure:
+        return failure_of_parts(cause, self.parts, self._model.name, self._version, is_text=self._endpoint in _TEXT)
 
 
 def _urgency(body: bytes, length: str | None) -> tuple[float | None, int]:

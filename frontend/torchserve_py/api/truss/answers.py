@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.api.errors import Failure, failure_of_job
+from torchserve_py.api.requests import HttpRequest
 from torchserve_py.api.responses import JSON_TYPE, RETRY_AFTER_SECONDS, Headers, QuietSent, Responses, Sent
 from torchserve_py.scheduling.effects import Cause
 
@@ -54,7 +55,7 @@ class Answers:
 
     async def error(
         self,
-        request: web.BaseRequest,
+        request: HttpRequest,
         status: int,
         message: str,
         code: ErrorCode,
@@ -76,7 +77,7 @@ class Answers:
             (("Retry-After", RETRY_AFTER_SECONDS),),
         )
 
-    async def job_failed(self, request: web.BaseRequest, cause: Cause, model: Model) -> Sent:
+    async def job_failed(self, request: HttpRequest, cause: Cause, model: Model) -> Sent:
         """The job ended without an answer from the model."""
         failure = failure_of_job(cause, model.name, None)
         if cause is Cause.queue_full:
@@ -85,7 +86,7 @@ class Answers:
             failure = failure._replace(message=message)
         return await self.failure(request, failure)
 
-    async def failure(self, request: web.BaseRequest, failure: Failure) -> Sent:
+    async def failure(self, request: HttpRequest, failure: Failure) -> Sent:
         """A refusal by the server itself."""
         headers = [("ts-error-cause", failure.cause)] if failure.cause else []
         if failure.overloaded:

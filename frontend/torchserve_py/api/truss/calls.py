@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import hdrs, web
 
 from torchserve_py.api import priorities
 from torchserve_py.api.access_log import note_ids
+from torchserve_py.api.errors import DoorError
+from torchserve_py.api.exchanges import answered, told
 from torchserve_py.api.request_line import request_line
+from torchserve_py.api.requests import HttpRequest
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.streaming import send_stream
 from torchserve_py.api.truss.answers import Answers, ErrorCode
 from torchserve_py.api.truss.targets import Endpoint
-from torchserve_py.workers.parts import JobFailed, Part, Parts
+from torchserve_py.workers.parts import Part, Parts
 from ts.protocol.messages import TRUSS
 
 if TYPE_CHECKING:
     from torchserve_py.models.model import Model
+    from torchserve_py.scheduling.effects import Cause
 
 
-def submit(
-    request: web.BaseRequest, model: Model, endpoint: Endpoint, body: bytes, *, more_input: bool = False
-) -> Parts:
+def submit(request: HttpRequest, model: Model, endpoint: Endpoint, body: bytes, *, more_input: bool = False) -> Parts:
     """Admit a request; its line goes to the worker in pseudo headers.
 
     Raises:
@@ -53,27 +56,58 @@ class Calls:
         """Run a request on a model and answer it.
 
         Raises:
-            DoorError: The model answered what HTTP does not allow.
+            DoorError: Its header names a priority that is none.
         """
+        return await answered(self.begin(request, model, endpoint, body), request, self._responses)
+
+    def begin(self, request: HttpRequest, model: Model, endpoint: Endpoint, body: bytes) -> Call:
+        """The same, without waiting for the outcome."""
         parts = submit(request, model, endpoint, body)
+        return Call(self._responses, self._answers, request, model, parts)
+
+    async def refuse(self, request: web.BaseRequest, model: Model, parts: Parts, first: Part) -> Sent:
+        """Answer with what the worker says instead of accepting a WebSocket."""
+        call = Call(self._responses, self._answers, request, model, parts)
+        return await told(call, first, request, self._responses)
+
+
+class Call:
+    """A request that has become a job, and what is made of its outcome; an `Exchange`."""
+
+    __slots__ = ("_answers", "_model", "_request", "_responses", "parts")
+
+    def __init__(
+        self, responses: Responses, answers: Answers, request: HttpRequest, model: Model, parts: Parts
+    ) -> None:
+        self._responses = responses
+        self._answers = answers
+        self._request = request
+        self._model = model
+        self.parts = parts
+
+    def tell(self, outcome: Part | Cause) -> Sent | Coroutine[Any, Any, Sent]:
+        """Write the answer, of which ``outcome`` is the first part, or why there is none."""
+        if not isinstance(outcome, Part):
+            return self._answers.job_failed(self._request, outcome, self._model)
+        if outcome.error is not None:
+            code = ErrorCode.server if outcome.status >= 500 else ErrorCode.client
+            return self._answers.error(self._request, outcome.status, outcome.error, code)
+        if outcome.more:
+            return self._stream(outcome)
         try:
-            return await self.pass_on(request, parts, await parts.next())
-        except JobFailed as failed:
-            return await self._answers.job_failed(request, failed.cause, model)
-        finally:
-            parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
+            return self._responses.send_now(
+                self._request,
+                outcome.status,
+                outcome.body,
+                outcome.headers,
+                reason=outcome.reason,
+                request_id=self.parts.job.id,
+            )
+        except DoorError as error:  # the model set what HTTP does not allow
+            return self._answers.failure(self._request, error.failure)
 
-    async def pass_on(self, request: web.BaseRequest, parts: Parts, part: Part) -> Sent:
-        """Answer with what the worker says, of which ``part`` is the first.
-
-        Raises:
-            DoorError: It is nothing that HTTP allows.
-        """
-        if part.error is not None:
-            code = ErrorCode.server if part.status >= 500 else ErrorCode.client
-            return await self._answers.error(request, part.status, part.error, code)
-        if part.more:
-            return await send_stream(self._responses, request, parts, part, part.headers, announced=False)
-        return await self._responses.send(
-            request, part.status, part.body, part.headers, reason=part.reason, request_id=parts.job.id
-        )
+    async def _stream(self, first: Part) -> Sent:
+        try:
+            return await send_stream(self._responses, self._request, self.parts, first, first.headers, announced=False)
+        except DoorError as error:
+            return await self._answers.failure(self._request, error.failure)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import hdrs, web
 
 from torchserve_py.api.errors import DoorError
-from torchserve_py.api.requests import read_body
+from torchserve_py.api.exchanges import Exchange
+from torchserve_py.api.requests import HttpRequest, read_body
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import ROOT, Path, Route, Routes
 from torchserve_py.api.token_authorization import TokenType
@@ -18,9 +19,10 @@ from torchserve_py.api.truss import openapi
 from torchserve_py.api.truss.answers import Answers, ErrorCode
 from torchserve_py.api.truss.calls import Calls
 from torchserve_py.api.truss.probes import Probes
-from torchserve_py.api.truss.targets import Endpoint, Target, target_of
+from torchserve_py.api.truss.targets import RUNNING, Endpoint, Target, target_of
 from torchserve_py.api.truss.trusses import ONLY_NAME, Trusses
 from torchserve_py.api.truss.websocket import Sockets
+from torchserve_py.api.whole_requests import WholeRequest
 
 if TYPE_CHECKING:
     from torchserve_py.addresses import Address
@@ -55,7 +57,7 @@ class TrussDoor:
     def routes(self) -> Routes:
         """First path segment to route."""
         # The doors behind this one that have some of these paths want other keys: which it is depends on the model.
-        serve = Route(self.serve, token=None, claims=lambda path: target_of(path) is not None)
+        serve = Route(self.serve, token=None, claims=lambda path: target_of(path) is not None, begin=self.begin)
         first = ("v1", "invocations", "models", "hot-reload", "openapi.json")
         routes = dict.fromkeys(first, serve)
         routes["ping"] = Route(self.ping, TokenType.inference, lambda path: len(path) == 1)
@@ -85,6 +87,20 @@ class TrussDoor:
             return await self._answer(request, model, target, body)
         except DoorError as error:
             return await self._answers.failure(request, error.failure)
+
+    def begin(self, request: WholeRequest, path: Path) -> Exchange | None:
+        """Begin to run a named model on a request that has arrived whole; what is to be refused takes `serve`."""
+        target = target_of(path)
+        if target is None or target.model is None or target.endpoint not in RUNNING or request.method != "POST":
+            return None
+        model = self._trusses.named(target.model)
+        if model is None or not model.is_loaded or len(request.body) > self._max_body:
+            return None
+        try:
+            self._check_token(request)
+            return self._calls.begin(request, model, target.endpoint, request.body)
+        except DoorError:
+            return None
 
     async def ping(self, request: web.BaseRequest, path: Path) -> Sent | None:
         """``/ping`` where nothing but Trusses is served: whether they are loaded."""
@@ -119,7 +135,7 @@ class TrussDoor:
         """A path that no door claims, where nothing but Trusses is served."""
         return await self._answers.not_found(request) if self._trusses.serve_alone else None
 
-    def _check_token(self, request: web.BaseRequest) -> None:
+    def _check_token(self, request: HttpRequest) -> None:
         if self._tokens is not None:
             self._tokens.check(TokenType.inference, request.headers.get(hdrs.AUTHORIZATION))
 

@@ -55,6 +55,8 @@ ALIASES: Final[Mapping[Path, Endpoint]] = {
     ("messages",): Endpoint.messages,
     ("responses",): Endpoint.responses,
 }
+#: Those that run the model on a body.
+RUNNING: Final = frozenset((Endpoint.predict, *ALIASES.values()))
 _BY_PATH: Final[Mapping[Path, Endpoint]] = {**ALIASES, ("websocket",): Endpoint.websocket}
 _OF_A_MODEL: Final[Mapping[Path, Endpoint]] = {
     **_BY_PATH,

@@ -56,7 +56,7 @@ class Sockets:
         try:
             first = await parts.next()
             if first.status != _SWITCHING_PROTOCOLS or not first.more:
-                return await self._calls.pass_on(request, parts, first)
+                return await self._calls.refuse(request, model, parts, first)
             for name, value in first.headers:
                 socket.headers.add(name, value)
             await socket.prepare(request)
