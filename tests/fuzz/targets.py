@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.unit.api.parsed_twice import parse_alike
+
 from torchserve_py.api.grpc.http2 import frames as http2
 from torchserve_py.api.grpc.http2.frame_reader import FrameReader
 from torchserve_py.api.grpc.http2.header_blocks import HeaderDecoder
@@ -234,6 +236,11 @@ def path(data: bytes) -> None:
     assert all(isinstance(segment, str) for segment in split_path(target))
 
 
+def whole_request(data: bytes) -> None:
+    """A request that arrives in one read: what is taken is what aiohttp would read in it."""
+    parse_alike(data)
+
+
 def open_inference_rest(data: bytes) -> None:
     """An Open Inference request over REST; its first line is the length of the JSON in front of binary tensors."""
     length, _, body = data.partition(b"\n")
@@ -294,6 +301,10 @@ _PART = (
     b'multipart/form-data; boundary=b\n--b\r\nContent-Disposition: form-data; name="a"; filename="f"\r\n'
     b"Content-Type: text/plain\r\n\r\nvalue\r\n--b--\r\n"
 )
+_REQUEST = (
+    b"POST /predictions/m HTTP/1.1\r\nHost: h\r\nUser-Agent: a\r\nConnection: keep-alive\r\nContent-Type: a/b\r\n"
+    b"Content-Length: 2\r\n\r\n{}"
+)
 
 #: Name to the target and what to start from.
 TARGETS: dict[str, tuple[Target, list[bytes]]] = {
@@ -323,6 +334,7 @@ TARGETS: dict[str, tuple[Target, list[bytes]]] = {
     "workflow_spec": (workflow_spec, [b"models:\n  m: {url: m.mar, batch-size: 4}\ndag:\n  pre: [m]\n"]),
     "form": (form, [_PART, b"application/x-www-form-urlencoded\na=1&b=%20+&c"]),
     "path": (path, [b"/predictions/noop/1.0?a=%20", b"http://h/predictions/%65cho/"]),
+    "whole_request": (whole_request, [_REQUEST, b"GET /predictions/m HTTP/1.1\r\nHost: h\r\n\r\n"]),
     "open_inference_rest": (open_inference_rest, [b"\n" + _JSON, b"%d\n" % (len(_BINARY) - 4) + _BINARY]),
     "open_inference_grpc": (
         open_inference_grpc,
