@@ -15,8 +15,9 @@ from aiohttp.web_protocol import RequestPayloadError, _ErrInfo
 
 from torchserve_py.api.access_log import LOGGER_NAME, AccessLog
 from torchserve_py.api.errors import Failure, invalid_message, request_timeout, too_many_connections
-from torchserve_py.api.fast_path import Begin, FastPath
+from torchserve_py.api.fast_path import FastPath
 from torchserve_py.api.responses import Responses
+from torchserve_py.api.routing import Router
 
 if TYPE_CHECKING:
     from torchserve_py.settings import Settings
@@ -80,14 +81,14 @@ class Connection(FastPath):
     def __init__(
         self,
         manager: web.Server,
-        begin: Begin | None,
+        router: Router | None,
         responses: Responses,
         limits: ConnectionLimits,
         settings: Settings,
     ) -> None:
         super().__init__(
             manager,
-            begin,
+            router,
             responses,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=_KEEP_ALIVE_SECONDS,
@@ -116,9 +117,10 @@ class Connection(FastPath):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; those that leave aiohttp waiting are the beginning of a head."""
-        if self.take(data):
+        rest = self.take(data)
+        if rest is None:
             return
-        super().data_received(data)
+        super().data_received(rest)
         if self._messages and self._current_request is not None:
             self._end_malformed_body(self._current_request)
         waiter = self._waiter

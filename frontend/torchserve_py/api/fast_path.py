@@ -3,51 +3,65 @@
 Their door begins at once, in the callback of the read, and the answer is written in the callback of the result. Parsing
 them aiohttp's way and waking a task twice would take a third more time than a small request takes so.
 
-What is no whole request (see `whole_requests`) goes to aiohttp, and with it all that follows on the connection. A whole
-request whose door wants the task goes to aiohttp, too, but leaves the connection as it was.
+What is no whole request (see `whole_requests`) goes to aiohttp, and with it all that follows on the connection, since
+nobody can tell where aiohttp's parser stands. A whole request whose door wants the task goes to aiohttp, too, but
+leaves the connection as it was.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import web
 
 from torchserve_py.api.exchanges import Exchange
 from torchserve_py.api.request_loop import RequestLoop
 from torchserve_py.api.responses import Responses, Sent
-from torchserve_py.api.whole_requests import WholeRequest, WholeRequestParser
+from torchserve_py.api.routing import Router
+from torchserve_py.api.whole_requests import MAX_BODY, Unfinished, WholeRequest, WholeRequestParser
 
 if TYPE_CHECKING:
     from torchserve_py.scheduling.effects import Cause
     from torchserve_py.workers.parts import Part
 
 #: Bytes that may wait while the request before them is answered; then the client must wait.
-_MAX_HELD: Final = 64 * 1024
-
-
-#: Begins to answer a request. None: its door needs a task of its own, and nothing has been done.
-Begin: TypeAlias = Callable[[WholeRequest], Exchange | Sent | None]
+_MAX_HELD: Final = MAX_BODY
+#: How long a body may be behind its head, as those are that clients send in a write of their own (seconds).
+_PATIENCE: Final = 0.1
 
 
 class FastPath(RequestLoop):
     """A connection that answers whole requests in callbacks, as far as its doors can.
 
     Args:
-        begin: What begins; None if no door can.
+        router: Finds the doors; None where none can.
         responses: Writes the answers.
     """
 
-    __slots__ = ("_begin", "_exchange", "_held", "_request", "_responses", "_rest", "_started", "_whole")
+    __slots__ = (
+        "_begun",
+        "_exchange",
+        "_held",
+        "_patience",
+        "_request",
+        "_responses",
+        "_rest",
+        "_router",
+        "_started",
+        "_whole",
+    )
 
-    def __init__(self, manager: web.Server, begin: Begin | None, responses: Responses, **options: Any) -> None:
+    def __init__(self, manager: web.Server, router: Router | None, responses: Responses, **options: Any) -> None:
         super().__init__(manager, **options)
         self._responses = responses
-        self._begin = begin
+        self._router = router
         #: None once the connection is aiohttp's for good.
-        self._whole = None if begin is None else WholeRequestParser(self)
+        self._whole = None if router is None else WholeRequestParser()
+        #: A request whose body is yet to come, and what waits for that.
+        self._begun = b""
+        self._patience: asyncio.TimerHandle | None = None
         #: The request that is being answered, the job that it became, and the task that writes a longer answer.
         self._request: WholeRequest | None = None
         self._exchange: Exchange | None = None
@@ -56,33 +70,67 @@ class FastPath(RequestLoop):
         #: What has arrived meanwhile.
         self._held = b""
 
-    def take(self, data: bytes) -> bool:
-        """Take what has arrived; False if it is aiohttp's."""
+    def take(self, data: bytes) -> bytes | None:
+        """Take what has arrived; return what is aiohttp's instead, be it nothing but a call for it to go on."""
         if self._request is not None or self._held:
             self._hold(data)
-            return True
-        if self._whole is None:
-            return False
-        idle = self._current_request is None and not self._messages and not self._close and not self._force_close
-        request = self._whole.parse(data) if idle else None
-        if request is None:
+            return None
+        router, whole = self._router, self._whole
+        if router is None or whole is None:
+            return data
+        received = self._begun + data if self._begun else data
+        if self._current_request is not None or self._messages or self._close or self._force_close:
+            parsed = None
+        else:
+            parsed = whole.parse(data, received, self)
+        if parsed is Unfinished.BODY:
+            self._wait_for_body(received)
+            return None
+        self._stop_waiting()
+        if parsed is None:
             self._whole = None
-            return False
-        return self._take_request(request)
+            return received
+        return None if self._begin(router, parsed) else received
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The client is gone: nobody waits for the answer."""
-        if self._exchange is not None:
-            self._exchange.parts.cancel()
-        if self._rest is not None:
-            self._rest.cancel()
-        self._request = self._exchange = self._rest = self._whole = None
+        self._whole = None
+        self._stop_waiting()
         self._held = b""
+        self._drop()
         super().connection_lost(exc)
 
-    def _take_request(self, request: WholeRequest) -> bool:
+    async def shutdown(self, timeout: float | None = 15.0) -> None:
+        """Wait for the answer that is being written, but not longer than ``timeout`` seconds; then drop it."""
+        await super().shutdown(timeout)
+        self._drop()
+
+    # A body that is behind its head.
+
+    def _wait_for_body(self, received: bytes) -> None:
+        self._begun = received
+        if self._patience is None:
+            self._patience = self._loop.call_later(_PATIENCE, self._leave_begun)
+
+    def _stop_waiting(self) -> None:
+        self._begun = b""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _leave_begun(self) -> None:
+        """The body is slow: aiohttp reads it, with limits of its own."""
+        begun = self._begun
+        self._stop_waiting()
+        self._whole = None
+        self.data_received(begun)
+
+    # A request, from its beginning to its end.
+
+    def _begin(self, router: Router, request: WholeRequest) -> bool:
+        """Begin to answer a request; return whether its door could."""
         started = self._loop.time() if self._logging_enabled else None
-        begun = None if self._begin is None else self._begin(request)
+        begun = router.begin(request)
         if begun is None:
             return False
         if self._manager is not None:
@@ -92,58 +140,66 @@ class FastPath(RequestLoop):
         self._request_in_progress = True
         self._keepalive = False
         if isinstance(begun, Sent):
-            self._written(begun)
+            self._written(request, begun)
         else:
             self._exchange = begun
             begun.parts.tell_first(self._answer)
         return True
 
     def _answer(self, outcome: Part | Cause) -> None:
-        exchange = self._exchange
-        if exchange is None:
+        """Write the answer. This is called amid the dispatcher's work: no error may leave it."""
+        request, exchange, router = self._request, self._exchange, self._router
+        if request is None or exchange is None or router is None:  # the client is gone
             return
         try:
-            told = exchange.tell(outcome)
+            try:
+                told = exchange.tell(outcome)
+            except Exception as error:
+                told = router.fail(request, error)
             if isinstance(told, Sent):
-                self._written(told)
+                if not exchange.parts.ended:
+                    self._loop.call_soon(exchange.parts.cancel)
+                self._written(request, told)
             else:
-                self._go_on(told)
-        except Exception:  # whoever told the outcome has other connections, too
+                self._go_on(router, request, told)
+        except Exception:
             self.log_exception("An answer could not be written")
+            self._end_request()
             self.force_close()
 
-    def _written(self, sent: Sent) -> None:
-        if self.writing_paused and self._request is not None:
-            self._go_on(self._responses.taken(self._request, sent))
+    def _written(self, request: WholeRequest, sent: Sent) -> None:
+        if self.writing_paused and self._router is not None:
+            self._go_on(self._router, request, self._responses.taken(request, sent))
         else:
-            self._finish(sent)
+            self._finish(request, sent)
 
-    def _go_on(self, rest: Coroutine[Any, Any, Sent]) -> None:
-        self._rest = self._loop.create_task(self._write_rest(rest, self._exchange))
+    def _go_on(self, router: Router, request: WholeRequest, rest: Coroutine[Any, Any, Sent]) -> None:
+        self._rest = self._loop.create_task(self._write_rest(router, request, rest))
+        self._rest.add_done_callback(lambda _: rest.close())  # it may not have begun when the client left
 
-    async def _write_rest(self, rest: Coroutine[Any, Any, Sent], exchange: Exchange | None) -> None:
+    async def _write_rest(self, router: Router, request: WholeRequest, rest: Coroutine[Any, Any, Sent]) -> None:
+        exchange = self._exchange
         try:
-            sent = await rest
+            try:
+                sent = await rest
+            except ConnectionError:
+                raise
+            except Exception as error:
+                sent = router.fail(request, error)
+            self._finish(request, sent)
         except ConnectionError:
             self.log_debug("The client left before it was answered")
+            self._end_request()
             self.force_close()
-        except Exception:
-            self.log_exception("A request failed in the connection's fast path")
-            self.force_close()
-        else:
-            self._rest = None
-            self._finish(sent)
         finally:
             if exchange is not None:
                 exchange.parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
 
-    def _finish(self, sent: Sent) -> None:
+    def _finish(self, request: WholeRequest, sent: Sent) -> None:
         """The request has been answered: the next one may come."""
-        self.log_access(cast("web.BaseRequest", self._request), sent, self._started)
-        self._request = self._exchange = None
-        self._request_in_progress = False
-        if self._handler_waiter is not None and not self._handler_waiter.done():
-            self._handler_waiter.set_result(None)
+        if self._logging_enabled:
+            self.log_access(cast("web.BaseRequest", request), sent, self._started)
+        self._end_request()
         if not sent.keep_alive or self._close or self._force_close:
             self._held = b""
             self.close()
@@ -154,6 +210,24 @@ class FastPath(RequestLoop):
         self.stay_open()
         if self._held:
             self._loop.call_soon(self._take_held)
+
+    def _end_request(self) -> None:
+        self._request = self._exchange = self._rest = None
+        self._request_in_progress = False
+        if self._handler_waiter is not None and not self._handler_waiter.done():
+            self._handler_waiter.set_result(None)
+
+    def _drop(self) -> None:
+        """Nobody waits for an answer any more."""
+        if self._request is None:
+            return
+        if self._exchange is not None:
+            self._exchange.parts.cancel()
+        if self._rest is not None:
+            self._rest.cancel()
+        self._end_request()
+
+    # What arrives before the answer is written.
 
     def _hold(self, data: bytes) -> None:
         self._held += data

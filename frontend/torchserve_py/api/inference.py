@@ -46,6 +46,10 @@ _PREDICT: Final[Pairs] = (("url_path", ""), ("explain", "False"))
 _EXPLAIN: Final[Pairs] = (("url_path", ""), ("explain", "True"))
 
 
+#: The sequence, the content type and the priority of a request.
+_Head = tuple[SequenceRequest | None, str | None, int]
+
+
 class InferenceDoor:
     """Turns HTTP requests into jobs, and the parts of their responses into HTTP answers."""
 
@@ -71,10 +75,10 @@ class InferenceDoor:
         """The same for a request that has arrived whole."""
         name, version = _model_of(path)
         model = self._registry.get(name, version)
-        body = request.body
-        if len(body) > self._max_body:
+        head = self._head(request, model)
+        if len(request.body) > self._max_body:
             raise BodyTooLargeError(self._max_body)
-        return self._predict(request, model, name, version, _path_headers(path), body)
+        return self._predict(request, model, name, version, head, _path_headers(path), request.body)
 
     async def infer(
         self,
@@ -104,10 +108,10 @@ class InferenceDoor:
         model = self._registry.get(name, version)
         if request.method == "OPTIONS":
             return await self._responses.send_json(request, 200, predict_document(name))
+        head = self._head(request, model)
         if body is None:
-            self._head(request, model)  # what is wrong there is told before a long body is read
             body = await read_body(request, self._max_body, self._stall_limit)
-        prediction = self._predict(request, model, name, version, server_headers, body, parameters)
+        prediction = self._predict(request, model, name, version, head, server_headers, body, parameters)
         return await answered(prediction, request, self._responses)
 
     def _predict(
@@ -116,16 +120,13 @@ class InferenceDoor:
         model: Model,
         name: str,
         version: str | None,
+        head: _Head,
         server_headers: Pairs,
         body: bytes,
         parameters: Pairs = (),
     ) -> Prediction:
-        """Make a job of a request.
-
-        Raises:
-            DoorError: A header is not what it should be.
-        """
-        sequence, content_type, priority = self._head(request, model)
+        """Make a job of a request."""
+        sequence, content_type, priority = head
         row: Any = body
         if parameters:
             row = [*((key, None, value) for key, value in parameters), (None, content_type, body)]
@@ -147,7 +148,7 @@ class InferenceDoor:
         note_ids(request, parts)
         return Prediction(self._responses, self._sequences.id_name, request, parts, name, version, sequence)
 
-    def _head(self, request: HttpRequest, model: Model) -> tuple[SequenceRequest | None, str | None, int]:
+    def _head(self, request: HttpRequest, model: Model) -> _Head:
         """The sequence, the content type and the priority that the headers name.
 
         Raises:

@@ -22,7 +22,6 @@ from aiohttp import web
 from torchserve_py.addresses import Address
 from torchserve_py.api.api_description import DescriptionDoor
 from torchserve_py.api.connections import Connection, ConnectionLimits
-from torchserve_py.api.fast_path import Begin
 from torchserve_py.api.health import HealthDoor
 from torchserve_py.api.inference import InferenceDoor
 from torchserve_py.api.management import ManagementDoor
@@ -66,17 +65,17 @@ class _Listener(web.Server):
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
         responses: Responses,
         settings: Settings,
-        begin: Begin | None = None,
+        router: Router | None = None,
     ) -> None:
         super().__init__(handler, handler_cancellation=True)
-        self._begin = begin
+        self._router = router
         self._responses = responses
         self._settings = settings
         self.limits = ConnectionLimits(settings.max_connections, settings.max_connections_per_client)
 
     def __call__(self) -> Connection:
         """The protocol of a new connection."""
-        return Connection(self, self._begin, self._responses, self.limits, self._settings)
+        return Connection(self, self._router, self._responses, self.limits, self._settings)
 
 
 class _Server(Protocol):
@@ -198,7 +197,7 @@ async def start_doors(
             routes.append(DescriptionDoor(names, responses).routes)
             unknown = (open_inference.serve_custom, truss.unknown) if "inference_address" in names else ()
             router = Router(routes, tokens, responses, preflight=allows_other_origins(settings), unknown=unknown)
-            await doors.open(names, address, _Listener(router, responses, settings, router.begin), tls)
+            await doors.open(names, address, _Listener(router, responses, settings, router), tls)
     except BaseException:
         await doors.close()
         raise

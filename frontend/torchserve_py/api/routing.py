@@ -121,17 +121,21 @@ class Router:
 
     def begin(self, request: WholeRequest) -> Exchange | Sent | None:
         """Begin to answer a request that has arrived whole; return None, and do nothing, where that is not possible."""
-        path, routes = self._find(request.raw_path)
-        route = routes[0] if routes else None
-        if route is None or route.begin is None:
-            return None
         try:
+            path, routes = self._find(request.raw_path)
+            route = routes[0] if routes else None
+            if route is None or route.begin is None:
+                return None
             if self._tokens is not None and route.token is not None:
                 self._tokens.check(route.token, request.headers.get(hdrs.AUTHORIZATION))
             return route.begin(request, path)
         except Exception as error:
-            failure = _failure(request, error)
-            return self._responses.send_failure_now(request, failure, close=failure.status in _CLOSING)
+            return self.fail(request, error)
+
+    def fail(self, request: WholeRequest, error: Exception) -> Sent:
+        """Answer a request with an error that its door has raised."""
+        failure = _failure(request, error)
+        return self._responses.send_failure_now(request, failure, close=failure.status in _CLOSING)
 
     def _find_routes(self, target: str) -> tuple[Path, tuple[Route, ...]]:
         path = split_path(target)

@@ -86,6 +86,8 @@ class SequenceHeaders:
                 f"Header {self.id_name}: {sequence_id!a} is no sequence id; use printable characters in UTF-8."
             )
         headers = [(self.id_name, sequence_id)]
+        if start is end is request_id is None:
+            return SequenceRequest(sequence_id, False, False, tuple(headers))
         for name, value in ((self._start, start), (self._end, end)):
             if value is not None:
                 if not value.isprintable() and _UNUSABLE.search(value):

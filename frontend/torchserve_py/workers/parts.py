@@ -93,8 +93,8 @@ class Parts:
     def tell_first(self, tell: Callable[[Part | Cause], None]) -> None:
         """Have the first part, or the cause why there is none, told as soon as it is known; be it at once.
 
-        It is told amid the dispatcher's work: ``tell`` must raise nothing and submit nothing. `next` gives the parts
-        that follow.
+        It is told amid the dispatcher's work: ``tell`` must raise nothing, submit nothing and cancel nothing. `next`
+        gives the parts that follow.
         """
         if self._buffer:
             tell(self._take(self._buffer))

@@ -18,7 +18,8 @@ _BUFFER = 1 << 16
 
 def parse(data: bytes) -> WholeRequest | None:
     """What a new connection makes of its first read."""
-    return WholeRequestParser(cast("Any", None)).parse(data)
+    found = WholeRequestParser().parse(data, data, cast("Any", None))
+    return found if isinstance(found, WholeRequest) else None
 
 
 def parse_alike(data: bytes) -> WholeRequest | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, cast
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.api.parsed_twice import parse, parse_alike
 
-from torchserve_py.api.whole_requests import WholeRequestParser
+from torchserve_py.api.whole_requests import Unfinished, WholeRequest, WholeRequestParser
 
 CURL = (
     b"POST /predictions/noop HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n"
@@ -178,11 +179,11 @@ def test_limits_are_met_exactly() -> None:
 
 
 def test_requests_one_after_the_other_have_each_its_own() -> None:
-    parser = WholeRequestParser(cast("Any", None))
-    taken = [parser.parse(data) for data, _ in ORDINARY.values()]
+    parser = WholeRequestParser()
+    taken = [parser.parse(data, data, cast("Any", None)) for data, _ in ORDINARY.values()]
     for one, (data, body) in zip(taken, ORDINARY.values(), strict=True):
         alone = parse(data)
-        assert one is not None
+        assert isinstance(one, WholeRequest)
         assert alone is not None
         assert (one.method, one.raw_path, one.raw_headers) == (alone.method, alone.raw_path, alone.raw_headers)
         assert one.headers == alone.headers
@@ -190,9 +191,41 @@ def test_requests_one_after_the_other_have_each_its_own() -> None:
 
 
 def test_nothing_is_taken_behind_the_last_request() -> None:
-    parser = WholeRequestParser(cast("Any", None))
-    assert parser.parse(request(b"Connection: close")) is not None
-    assert parser.parse(WRK) is None
+    parser = WholeRequestParser()
+    last = request(b"Connection: close")
+    assert parser.parse(last, last, cast("Any", None)) is not None
+    assert parser.parse(WRK, WRK, cast("Any", None)) is None
+
+
+def _in_pieces(*pieces: bytes) -> list[WholeRequest | Unfinished | None]:
+    parser = WholeRequestParser()
+    received = [b"".join(pieces[: count + 1]) for count in range(len(pieces))]
+    return [parser.parse(piece, all_, cast("Any", None)) for piece, all_ in zip(pieces, received, strict=True)]
+
+
+@pytest.mark.parametrize("cuts", [(0,), (1,), (0, 1), (1, 3, 4)])
+def test_a_body_may_be_behind_its_head(cuts: tuple[int, ...]) -> None:
+    head = request(b"Content-Length: 5")
+    ends = [0, *cuts, 5]
+    bodies = [b"abcde"[start:end] for start, end in itertools.pairwise(ends)]
+    *before, last = _in_pieces(head + bodies[0], *bodies[1:])
+    assert set(before) == {Unfinished.BODY}
+    assert isinstance(last, WholeRequest)
+    assert last.body == b"abcde"
+    assert (b"Content-Length", b"5") in last.raw_headers
+
+
+@pytest.mark.parametrize(
+    "header",
+    [(b"Content-Length: 65537",), (b"Content-Length: 5", b"Expect: 100-continue"), (b"Transfer-Encoding: chunked",)],
+)
+def test_a_large_body_and_one_that_must_be_asked_for_are_not_waited_for(header: tuple[bytes, ...]) -> None:
+    assert _in_pieces(request(*header)) == [None]
+
+
+def test_more_than_the_body_behind_a_head_is_no_whole_request() -> None:
+    head = request(b"Content-Length: 5")
+    assert _in_pieces(head, b"abcde" + WRK) == [Unfinished.BODY, None]
 
 
 def test_what_is_noted_about_a_request_is_its_own() -> None:
