@@ -523,6 +523,15 @@ async def test_a_model_whose_workers_fail_to_start_keeps_nobody_waiting(start):
     assert failing.calls == []
 
 
+@pytest.mark.parametrize("other", [FakeSupervisor(), FakeSupervisor(ready=False)], ids=["ready", "loading"])
+async def test_a_request_waits_while_one_worker_is_ready_or_still_loads(start, other):
+    model = FakeModel()
+    model.pool.supervisors = [FakeSupervisor(ready=False, failure="no weights"), other]
+    serving = await start(FakeRegistry([model]))
+    answer = await serving.request("POST", INFER, data=b"x")
+    assert (answer.status, answer.body) == (200, b"x")
+
+
 async def test_all_versions_are_unloaded_and_come_back_from_where_they_were(start):
     saved = SavedModel(name="noop", version="1.0", location="/models/noop", default=True)
     registry = FakeRegistry([FakeModel(), FakeModel("noop", "2.0")], saved=[saved])
