@@ -237,8 +237,9 @@ def path(data: bytes) -> None:
 
 
 def whole_request(data: bytes) -> None:
-    """A request that arrives in one read: what is taken is what aiohttp would read in it."""
-    parse_alike(data)
+    """A request whose body may be behind it; what is taken is what aiohttp would read. The first byte says how much."""
+    end = max(1, len(data) - (data[0] if data else 0))
+    parse_alike(*filter(None, (data[1:end], data[end:])))
 
 
 def open_inference_rest(data: bytes) -> None:
@@ -334,7 +335,10 @@ TARGETS: dict[str, tuple[Target, list[bytes]]] = {
     "workflow_spec": (workflow_spec, [b"models:\n  m: {url: m.mar, batch-size: 4}\ndag:\n  pre: [m]\n"]),
     "form": (form, [_PART, b"application/x-www-form-urlencoded\na=1&b=%20+&c"]),
     "path": (path, [b"/predictions/noop/1.0?a=%20", b"http://h/predictions/%65cho/"]),
-    "whole_request": (whole_request, [_REQUEST, b"GET /predictions/m HTTP/1.1\r\nHost: h\r\n\r\n"]),
+    "whole_request": (
+        whole_request,
+        [b"\x00" + _REQUEST, b"\x02" + _REQUEST, b"\x00GET /predictions/m HTTP/1.1\r\nHost: h\r\n\r\n"],
+    ),
     "open_inference_rest": (open_inference_rest, [b"\n" + _JSON, b"%d\n" % (len(_BINARY) - 4) + _BINARY]),
     "open_inference_grpc": (
         open_inference_grpc,

@@ -20,7 +20,7 @@ from torchserve_py.api.exchanges import Exchange
 from torchserve_py.api.request_loop import RequestLoop
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import Router
-from torchserve_py.api.whole_requests import MAX_BODY, Unfinished, WholeRequest, WholeRequestParser
+from torchserve_py.api.whole_requests import MAX_BODY, Unfinished, WholeRequest, parse_whole
 
 if TYPE_CHECKING:
     from torchserve_py.scheduling.effects import Cause
@@ -44,21 +44,21 @@ class FastPath(RequestLoop):
         "_begun",
         "_exchange",
         "_held",
+        "_is_aiohttps",
         "_patience",
         "_request",
         "_responses",
         "_rest",
         "_router",
         "_started",
-        "_whole",
     )
 
     def __init__(self, manager: web.Server, router: Router | None, responses: Responses, **options: Any) -> None:
         super().__init__(manager, **options)
         self._responses = responses
         self._router = router
-        #: None once the connection is aiohttp's for good.
-        self._whole = None if router is None else WholeRequestParser()
+        #: Whether the connection is aiohttp's for good.
+        self._is_aiohttps = router is None
         #: A request whose body is yet to come, and what waits for that.
         self._begun = b""
         self._patience: asyncio.TimerHandle | None = None
@@ -75,26 +75,26 @@ class FastPath(RequestLoop):
         if self._request is not None or self._held:
             self._hold(data)
             return None
-        router, whole = self._router, self._whole
-        if router is None or whole is None:
+        router = self._router
+        if router is None or self._is_aiohttps:
             return data
         received = self._begun + data if self._begun else data
         if self._current_request is not None or self._messages or self._close or self._force_close:
             parsed = None
         else:
-            parsed = whole.parse(data, received, self)
+            parsed = parse_whole(received, self)
         if parsed is Unfinished.BODY:
             self._wait_for_body(received)
             return None
         self._stop_waiting()
         if parsed is None:
-            self._whole = None
+            self._is_aiohttps = True
             return received
         return None if self._begin(router, parsed) else received
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The client is gone: nobody waits for the answer."""
-        self._whole = None
+        self._is_aiohttps = True
         self._stop_waiting()
         self._held = b""
         self._drop()
@@ -122,7 +122,7 @@ class FastPath(RequestLoop):
         """The body is slow: aiohttp reads it, with limits of its own."""
         begun = self._begun
         self._stop_waiting()
-        self._whole = None
+        self._is_aiohttps = True
         self.data_received(begun)
 
     # A request, from its beginning to its end.

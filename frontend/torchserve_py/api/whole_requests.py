@@ -7,6 +7,7 @@ than a few kilobytes, chunks, an upgrade, HTTP/1.0, anything malformed.
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import httptools
 from aiohttp import hdrs
 from aiohttp.http import HttpVersion, HttpVersion11, StreamWriter
-from multidict import CIMultiDict, istr
+from lru import LRU
+from multidict import CIMultiDict, CIMultiDictProxy, istr
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,22 +28,29 @@ _MAX_HEAD: Final = 4096
 _MAX_HEADERS: Final = 128
 #: A longer body that has not come with its head is left to aiohttp.
 MAX_BODY: Final = 64 * 1024
-_MAX_DIGITS: Final = 5
-_END_OF_LINE: Final = b"\r\n"
+_MAX_DIGITS: Final = 18
 _END_OF_HEAD: Final = b"\r\n\r\n"
-#: Clients use few request lines and few names of headers.
+_REQUEST_LINE: Final = re.compile(rb"(GET|POST|PUT) (/[^ \n]*) HTTP/1\.1\r\n")
+#: Clients use few names of headers.
 _KEPT: Final = 256
-_METHODS: Final = {b"GET": "GET", b"POST": "POST", b"PUT": "PUT"}
-#: aiohttp refuses the first; the second is none of HTTP's, yet aiohttp obeys it.
-_UNUSUAL: Final = frozenset({"sec-websocket-key1", "proxy-connection"})
+#: The first says that the body is no plain one. aiohttp refuses the second; the third is none of HTTP's, yet aiohttp
+#: obeys it.
+_UNUSUAL: Final = frozenset({"transfer-encoding", "sec-websocket-key1", "proxy-connection"})
+#: Heads of requests are often the same: a client sends much of one kind. Those with secrets are not kept.
+_HEADS: Final[LRU[bytes, Head]] = LRU(1024)
+_SECRETS: Final = (hdrs.AUTHORIZATION, hdrs.COOKIE)
 _KEEPS_ALIVE: Final = {"keep-alive": True, "Keep-Alive": True, "close": False}
 
 
-class RequestLine(NamedTuple):
-    """The first line of a request of HTTP/1.1."""
+class Head(NamedTuple):
+    """What a request says before its body of ``length`` bytes."""
 
     method: str
     target: str
+    headers: CIMultiDictProxy[str]
+    raw_headers: tuple[tuple[bytes, bytes], ...]
+    keep_alive: bool
+    length: int
 
 
 class WholeRequest:
@@ -53,19 +62,13 @@ class WholeRequest:
 
     def __init__(
         self,
-        line: RequestLine,
-        headers: CIMultiDict[str],
-        raw_headers: tuple[tuple[bytes, bytes], ...],
+        head: Head,
         body: bytes,
-        keep_alive: bool,
         protocol: web.RequestHandler,
     ) -> None:
-        self.method, self.raw_path = line
-        self.headers = headers
-        self.raw_headers = raw_headers
+        #: ``keep_alive``: whether the connection stays open after the answer, as far as the client goes.
+        self.method, self.raw_path, self.headers, self.raw_headers, self.keep_alive, _ = head
         self.body = body
-        #: Whether the connection stays open after the answer, as far as the client goes.
-        self.keep_alive = keep_alive
         self.protocol = protocol
         self._ids: dict[Any, Any] | None = None
 
@@ -93,83 +96,67 @@ class Unfinished(Enum):
     BODY = "its body is behind its head"
 
 
-class WholeRequestParser:
-    """Parses the requests of one connection for as long as they arrive whole."""
+def parse_whole(received: bytes, protocol: web.RequestHandler) -> WholeRequest | Literal[Unfinished.BODY] | None:
+    """The request that has arrived; or that its body, a small one, is still to come; or None for anything else.
 
-    __slots__ = ("_message", "_parser")
-
-    def __init__(self) -> None:
-        self._message = _Message()
-        self._parser = httptools.HttpRequestParser(self._message)
-
-    def parse(
-        self, data: bytes, received: bytes, protocol: web.RequestHandler
-    ) -> WholeRequest | Literal[Unfinished.BODY] | None:
-        """The request that has arrived.
-
-        Args:
-            data: What has arrived now.
-            received: That, behind what was `Unfinished` before.
-            protocol: The connection.
-
-        Returns:
-            The request; or that its body, a small one, is still to come; or None if it is no whole request. Then the
-            parser is of no more use.
-        """
-        end = received.find(_END_OF_HEAD, 0, _MAX_HEAD)
-        line = _request_line(received[: received.find(_END_OF_LINE)]) if end > 0 else None
-        if line is None:
+    Args:
+        received: What has arrived since the last request, or since the connection was made.
+        protocol: The connection.
+    """
+    end = received.find(_END_OF_HEAD, 0, _MAX_HEAD) + len(_END_OF_HEAD)
+    data = received[:end]
+    head = _HEADS.get(data)
+    if head is None:
+        head = _parse_head(data)
+        if head is None:
             return None
-        message = self._message
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            return None
-        raw_headers, body = message.headers, message.body
-        headers = CIMultiDict([(_name(name), value.decode("utf-8", "surrogateescape")) for name, value in raw_headers])
-        keep_alive = _KEEPS_ALIVE.get(headers.get(hdrs.CONNECTION, "keep-alive"))
-        if keep_alive is None or not _are_plain(tuple(headers), len(raw_headers)):
-            return None
-        if not message.complete:
-            return Unfinished.BODY if _is_small(headers) else None
-        message.clear()  # an idle connection keeps nothing
-        if end + len(_END_OF_HEAD) + len(body) != len(received):
-            return None
-        return WholeRequest(line, headers, tuple(raw_headers), body, keep_alive, protocol)
+        if not any(name in head.headers for name in _SECRETS):
+            _HEADS[data] = head
+    missing = end + head.length - len(received)
+    if missing == 0:
+        return WholeRequest(head, received[end:], protocol)
+    # Who expects to be asked for the body waits himself.
+    if missing > 0 and head.length <= MAX_BODY and hdrs.EXPECT not in head.headers:
+        return Unfinished.BODY
+    return None
 
 
-class _Message:
-    """What httptools tells of a request. It knows no parser: that knows it, and neither would be freed without the
-    garbage collector."""
+def _parse_head(data: bytes) -> Head | None:
+    """A head in its parts; None if it is not as heads usually are."""
+    line = _REQUEST_LINE.match(data)
+    if line is None:
+        return None
+    raw_headers: list[tuple[bytes, bytes]] = []
+    try:
+        httptools.HttpRequestParser(_Collector(raw_headers)).feed_data(data)
+    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        return None
+    headers = CIMultiDict([(_name(name), value.decode("utf-8", "surrogateescape")) for name, value in raw_headers])
+    keep_alive = _KEEPS_ALIVE.get(headers.get(hdrs.CONNECTION, "keep-alive"))
+    length = headers.get(hdrs.CONTENT_LENGTH, "0")
+    if keep_alive is None or len(length) > _MAX_DIGITS or not _are_plain(tuple(headers), len(raw_headers)):
+        return None
+    method, target = line.groups()
+    return Head(
+        method.decode(),
+        target.decode("utf-8", "surrogateescape"),
+        CIMultiDictProxy(headers),
+        tuple(raw_headers),
+        keep_alive,
+        int(length),
+    )
 
-    __slots__ = ("body", "complete", "headers")
 
-    def __init__(self) -> None:
-        self.clear()
+class _Collector:
+    """Takes the headers that httptools finds."""
 
-    def clear(self) -> None:
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.body = b""
-        self.complete = False
+    __slots__ = ("_raw_headers",)
+
+    def __init__(self, raw_headers: list[tuple[bytes, bytes]]) -> None:
+        self._raw_headers = raw_headers
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name, value.rstrip(b" \t")))
-
-    def on_body(self, body: bytes) -> None:
-        self.body += body
-
-    def on_message_complete(self) -> None:
-        self.complete = True
-
-
-@lru_cache(maxsize=_KEPT)
-def _request_line(line: bytes) -> RequestLine | None:
-    """The line in its parts; None if it is not as such a line usually is."""
-    method, _, rest = line.partition(b" ")
-    target, _, version = rest.partition(b" ")
-    if method not in _METHODS or version != b"HTTP/1.1" or not target.startswith(b"/") or b"\n" in target:
-        return None
-    return RequestLine(_METHODS[method], target.decode("utf-8", "surrogateescape"))
+        self._raw_headers.append((name, value.rstrip(b" \t")))
 
 
 @lru_cache(maxsize=_KEPT)
@@ -177,12 +164,6 @@ def _are_plain(names: tuple[str, ...], count: int) -> bool:
     """Whether ``count`` headers of these names are beyond doubt: a host, none twice, none that has rules of its own."""
     known = {name.lower() for name in names}
     return "host" in known and len(known) == count <= _MAX_HEADERS and not known & _UNUSUAL
-
-
-def _is_small(headers: CIMultiDict[str]) -> bool:
-    """Whether a body that is still to come is worth waiting for; who expects to be asked for it waits himself."""
-    length = headers.get(hdrs.CONTENT_LENGTH, "")
-    return length.isdecimal() and len(length) <= _MAX_DIGITS and int(length) <= MAX_BODY and hdrs.EXPECT not in headers
 
 
 @lru_cache(maxsize=_KEPT)

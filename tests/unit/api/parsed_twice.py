@@ -1,8 +1,9 @@
-"""Requests parsed by `WholeRequestParser` and by aiohttp: where they read differently, smuggling might be possible."""
+"""Requests parsed by `parse_whole` and by aiohttp: where they read differently, smuggling might be possible."""
 
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop
+from collections.abc import Iterable
 from typing import Any, cast
 from unittest.mock import Mock
 
@@ -11,20 +12,19 @@ from aiohttp.http_parser import HttpRequestParser
 from aiohttp.web_protocol import RequestPayloadError
 
 from torchserve_py.api.connections import _MAX_HEADER, _MAX_REQUEST_LINE
-from torchserve_py.api.whole_requests import WholeRequest, WholeRequestParser
+from torchserve_py.api.whole_requests import Unfinished, WholeRequest, parse_whole
 
 _BUFFER = 1 << 16
 
 
-def parse(data: bytes) -> WholeRequest | None:
-    """What a new connection makes of its first read."""
-    found = WholeRequestParser().parse(data, data, cast("Any", None))
-    return found if isinstance(found, WholeRequest) else None
+def parse(*reads: bytes) -> WholeRequest | None:
+    """What a new connection takes from its first reads; None if it leaves them to aiohttp, or waits for more."""
+    return _taken(reads)[0]
 
 
-def parse_alike(data: bytes) -> WholeRequest | None:
+def parse_alike(*reads: bytes) -> WholeRequest | None:
     """`parse`, after a look at whether aiohttp takes the same from what is taken."""
-    request = parse(data)
+    request, data = _taken(reads)
     if request is None:  # is aiohttp's in any case
         return None
     loop = cast("AbstractEventLoop", Mock())
@@ -49,6 +49,17 @@ def parse_alike(data: bytes) -> WholeRequest | None:
     assert message.should_close is not request.keep_alive, data
     assert payload.read_nowait() == request.body, data
     return request
+
+
+def _taken(reads: Iterable[bytes]) -> tuple[WholeRequest | None, bytes]:
+    """The first request, and all that had arrived with it."""
+    received = b""
+    for data in reads:
+        received += data
+        found = parse_whole(received, cast("Any", None))
+        if not isinstance(found, Unfinished):
+            return found, received
+    return None, received
 
 
 def _items(headers: Any) -> list[tuple[str, str]]:
