@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ts.protocol.messages import ResultRow
-
-#: The header of an error that says why it happened.
-CAUSE_HEADER: Final = "ts-error-cause"
+from ts.protocol.messages import CAUSE_HEADER, ResultRow
 
 #: What a client is told: the status and the cause, and the message.
 Refusal = tuple[tuple[int, str], str]

@@ -30,6 +30,7 @@ from aiohttp import web
 
 from torchserve_py.api.errors import INTERNAL, DoorError, Failure
 from torchserve_py.api.requests import HttpRequest
+from ts.protocol.messages import CAUSE_HEADER
 
 if TYPE_CHECKING:
     from torchserve_py.metrics.server_metrics import ServerMetrics
@@ -303,7 +304,7 @@ def _failure_message(failure: Failure) -> tuple[bytes, list[tuple[str, str]]]:
     """The body of an error in TorchServe's shape, and the headers that go with it."""
     headers = []
     if failure.cause:
-        headers.append(("ts-error-cause", failure.cause))
+        headers.append((CAUSE_HEADER, failure.cause))
     if failure.overloaded:
         headers.append(("Retry-After", RETRY_AFTER_SECONDS))
     if failure.status == 413:  # TorchServe's has no body

@@ -6,8 +6,7 @@ from typing import Final
 
 from torchserve_py.scheduling.effects import Cause, EndReason
 from torchserve_py.workers.parts import Part
-
-_HEADER: Final = "ts-error-cause"
+from ts.protocol.messages import CAUSE_HEADER
 
 #: Why a step may not have been applied, and why the sequence ends then; None if it goes on.
 ENDS: Final[dict[Cause, EndReason | None]] = {
@@ -21,5 +20,5 @@ ENDS: Final[dict[Cause, EndReason | None]] = {
 
 def cause_of(part: Part) -> Cause | None:
     """Why the step that is answered by this error was not applied; None if that is not what it says."""
-    named = next((value for name, value in part.headers if name == _HEADER), "")
+    named = next((value for name, value in part.headers if name == CAUSE_HEADER), "")
     return Cause(named) if named in ENDS else None

@@ -11,6 +11,7 @@ from torchserve_py.api.requests import HttpRequest
 from torchserve_py.api.responses import JSON_TYPE, RETRY_AFTER_SECONDS, Responses, Sent
 from torchserve_py.models.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.scheduling.effects import Cause
+from ts.protocol.messages import CAUSE_HEADER
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -65,7 +66,7 @@ class Answers:
         """Answer with an error."""
         headers = [JSON_TYPE]
         if failure.cause:
-            headers.append(("ts-error-cause", failure.cause))
+            headers.append((CAUSE_HEADER, failure.cause))
         if failure.overloaded:
             headers.append(("Retry-After", RETRY_AFTER_SECONDS))
         # 408 and 413 come while the body is still on its way: there is no next request to find behind it.

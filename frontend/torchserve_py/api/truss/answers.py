@@ -15,6 +15,7 @@ from torchserve_py.api.errors import Failure, failure_of_job
 from torchserve_py.api.requests import HttpRequest
 from torchserve_py.api.responses import JSON_TYPE, RETRY_AFTER_SECONDS, Headers, QuietSent, Responses, Sent
 from torchserve_py.scheduling.effects import Cause
+from ts.protocol.messages import CAUSE_HEADER
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -88,7 +89,7 @@ class Answers:
 
     async def failure(self, request: HttpRequest, failure: Failure) -> Sent:
         """A refusal by the server itself."""
-        headers = [("ts-error-cause", failure.cause)] if failure.cause else []
+        headers = [(CAUSE_HEADER, failure.cause)] if failure.cause else []
         if failure.overloaded:
             headers.append(("Retry-After", RETRY_AFTER_SECONDS))
         code = ErrorCode.model if failure.overloaded else ErrorCode.server
