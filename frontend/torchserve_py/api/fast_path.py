@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _MAX_HELD: Final = MAX_BODY
 #: How long a body may be behind its head, as those are that clients send in a write of their own (seconds).
 _PATIENCE: Final = 0.1
+#: Bytes that a further read of such a body must bring, unless it is the last.
+_LEAST_READ: Final = 1024
 
 
 class FastPath(RequestLoop):
@@ -83,11 +85,11 @@ class FastPath(RequestLoop):
             parsed = None
         else:
             parsed = parse_whole(received, self)
-        if parsed is Unfinished.BODY:
+        if parsed is Unfinished.BODY and not self._trickles(data):
             self._wait_for_body(received)
             return None
         self._stop_waiting()
-        if parsed is None:
+        if not isinstance(parsed, WholeRequest):
             self._is_aiohttps = True
             return received
         return None if self._begin(router, parsed) else received
@@ -102,12 +104,19 @@ class FastPath(RequestLoop):
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:
         """Wait for the answer that is being written, but not longer than ``timeout`` seconds; then drop it."""
-        await super().shutdown(timeout)
-        self._drop()
+        try:
+            await super().shutdown(timeout)
+        finally:
+            self._drop()
 
     # A body that is behind its head.
 
+    def _trickles(self, data: bytes) -> bool:
+        """Whether a body comes in reads so small that looking at each would be dear."""
+        return bool(self._begun) and len(data) < _LEAST_READ
+
     def _wait_for_body(self, received: bytes) -> None:
+        self._keepalive = False  # the connection is not idle any more
         self._begun = received
         if self._patience is None:
             self._patience = self._loop.call_later(_PATIENCE, self._leave_begun)
@@ -164,6 +173,7 @@ class FastPath(RequestLoop):
                 self._go_on(router, request, told)
         except Exception:
             self.log_exception("An answer could not be written")
+            self._loop.call_soon(exchange.parts.cancel)
             self._end_request()
             self.force_close()
 

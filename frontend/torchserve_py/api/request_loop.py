@@ -51,11 +51,6 @@ class RequestLoop(web.RequestHandler):
         if self._keepalive_handle is None:
             self._keepalive_handle = self._loop.call_at(close_time, self._process_keepalive)
 
-    def resume_reading(self, resume_parser: bool = True) -> None:
-        """Read on if reading was paused; aiohttp asks whenever a body was read, and would parse nothing each time."""
-        if self._reading_paused:
-            super().resume_reading(resume_parser)
-
     async def _serve(self, message: Any, payload: StreamReader) -> None:
         """Answer one request; set whether the connection stays open."""
         self._keepalive = False

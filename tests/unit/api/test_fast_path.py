@@ -338,6 +338,22 @@ async def test_a_request_behind_a_late_body_is_answered(serving: Serving) -> Non
     await connection.close()
 
 
+async def test_a_body_that_trickles_is_left_to_aiohttp(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_path, "_PATIENCE", 1000)
+    connection = await opened(serving)
+    end = served(serving, connection)
+    data = predict(b"x" * 5000)
+    connection.writer.write(data[:-5000])
+    await until(lambda: end._begun)
+    connection.writer.write(b"x" * 2000)
+    await until(lambda: len(end._begun) == len(data) - 3000)
+    connection.writer.write(b"x")
+    await until(lambda: parsed_by_aiohttp(serving, connection))
+    connection.writer.write(b"x" * 2999)
+    assert await body_of(connection) == b"x" * 5000
+    await connection.close()
+
+
 async def test_a_client_that_leaves_before_its_body_has_sent_no_request(serving: Serving) -> None:
     connection = await opened(serving)
     end = served(serving, connection)
@@ -389,6 +405,16 @@ async def test_requests_sent_behind_one_that_waits_are_answered_after_it(serving
     connection.writer.write(partial[30:])
     assert await body_of(connection) == b"partial"
     assert [call.body for call in model.calls[1:]] == [*(b"%d" % number for number in range(count)), b"partial"]
+    await connection.close()
+
+
+async def test_requests_behind_a_large_one_are_all_answered(serving: Serving) -> None:
+    """More than aiohttp parses at once, behind a body for which it stops reading."""
+    large = bytes(2_000_000)
+    connection = await serving.raw(predict(large) + predict(b"x") * 100)
+    assert await body_of(connection) == large
+    for _ in range(100):
+        assert await body_of(connection) == b"x"
     await connection.close()
 
 
@@ -601,6 +627,18 @@ async def test_a_connection_is_kept_while_its_request_takes_long_and_closed_when
     model.calls[0].part(b"done")
     assert await body_of(connection) == b"done"
     assert await connection.rest() == b""
+
+
+async def test_a_connection_is_kept_while_a_body_is_awaited(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(fast_path, "_PATIENCE", 1000)
+    serving = await start()
+    connection = await serving.raw(predict(b"x")[:-1])
+    end = served(serving, connection)
+    await until(lambda: end._begun and end._keepalive_handle is None)  # the time is over
+    connection.writer.write(b"x")
+    assert await body_of(connection) == b"x"
+    await connection.close()
 
 
 @pytest.mark.parametrize("more", [False, True], ids=["whole", "streams"])
