@@ -1,270 +1,29 @@
-"""Requests that arrive whole are answered in callbacks, and as they would be in the connection's task."""
+"""Requests that arrive whole are answered in callbacks: what else may happen to them and to their connection."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 import socket
-from collections.abc import Callable
-from enum import Enum
 
 import pytest
 from tests.unit.api.conftest import Serving, Start
-from tests.unit.api.fakes import Call, FakeModel, FakeRegistry, RawConnection
-
-from torchserve_py.api import connections, fast_path, listener
-from torchserve_py.api.connections import Connection
-from torchserve_py.scheduling.effects import Cause
-
-PING = b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n"
-CLOSING = b"Connection: close"
-
-
-def predict(body: bytes = b"", *headers: bytes, line: bytes = b"POST /predictions/noop HTTP/1.1") -> bytes:
-    return b"\r\n".join((line, b"Host: h", b"Content-Length: %d" % len(body), *headers, b"", body))
-
-
-def served(serving: Serving, connection: RawConnection) -> Connection:
-    """The server's end of a connection."""
-    address = connection.writer.get_extra_info("sockname")
-    ends = [
-        end
-        for bound in serving.doors._bound
-        for each in bound.listeners
-        for end in each.connections
-        if end.transport is not None and end.transport.get_extra_info("peername") == address
-    ]
-    assert len(ends) == 1
-    assert isinstance(ends[0], Connection)
-    return ends[0]
-
-
-def parsed_by_aiohttp(serving: Serving, connection: RawConnection) -> int:
-    """How many of its requests went through aiohttp's parser, and so through the connection's task."""
-    return served(serving, connection)._request_count
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # what is waited for has no event
-            await asyncio.sleep(0.001)
-
-
-async def answer(connection: RawConnection) -> tuple[str, bytes]:
-    """The next response that has a length: its head, lower-cased, and its body."""
-    head = await connection.head()
-    found = re.search(r"content-length: (\d+)\r\n", head)
-    async with asyncio.timeout(20):
-        return head, await connection.reader.readexactly(int(found[1])) if found else b""
-
-
-async def body_of(connection: RawConnection, status: int = 200) -> bytes:
-    head, body = await answer(connection)
-    assert head.startswith(f"http/1.1 {status} ")
-    return body
-
-
-async def opened(serving: Serving) -> RawConnection:
-    """A connection that the server has accepted."""
-    connection = await serving.raw(b"")
-    address = connection.writer.get_extra_info("sockname")
-    ends = [each.connections for bound in serving.doors._bound for each in bound.listeners]
-    await until(
-        lambda: any(
-            end.transport is not None and end.transport.get_extra_info("peername") == address
-            for each in ends
-            for end in each
-        )
-    )
-    return connection
-
-
-def hold(model: FakeModel, held: int = 1) -> None:
-    """Let the first requests wait; the others are answered with what they brought."""
-
-    def behave(call: Call) -> None:
-        if len(model.calls) > held:
-            call.part(call.body)
-
-    model.behave = behave
-
-
-def show(call: Call) -> None:
-    """Answer with what the model was given, or as the body says."""
-    said = call.body.decode("latin-1")
-    actions: dict[str, Callable[[], None]] = {
-        "fail": lambda: call.parts.fail(Cause.queue_full),
-        "die": lambda: call.parts.fail(Cause.worker_died),
-        "error": lambda: call.part(status=507, error="Too large for me"),
-        "header": lambda: call.part(b"x", headers=[("X-Evil", "a\r\nb: c")]),
-        "status": lambda: call.part(b"x", status=99),
-        "empty": lambda: call.part(b"x", status=204),
-        "reason": lambda: call.part(b"x", status=299, reason="All Right", headers=[("X-One", "é"), ("date", "now")]),
-        "large": lambda: call.part(b"x" * 300_000),
-    }
-    if said == "stream":
-        for part in (b"one", b"", b"two"):
-            call.part(part, more=True, headers=[("content-type", "a/b")])
-        call.part(b"three")
-    elif said == "broken stream":
-        call.part(b"one", more=True)
-        call.parts.fail(Cause.worker_died)
-    elif said == "bad stream":
-        call.part(b"one", more=True, headers=[("X Y", "a")])
-    elif said == "raise":
-        raise LookupError("surprise")
-    elif said in actions:
-        actions[said]()
-    else:
-        given = [[_text(name), _text(value)] for name, value in call.headers]
-        call.part(json.dumps([given, said, call.content_type, call.by_default, call.priority]).encode())
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else value
-
-
-REQUESTS = {
-    "plain": predict(b"a"),
-    "get": b"GET /predictions/noop?a=%20b HTTP/1.1\r\nHost: h\r\n\r\n",
-    "put": predict(b"{}", b"content-TYPE: application/json; charset=utf-8", line=b"PUT /predictions/noop/1.0 HTTP/1.1"),
-    "headers": predict(b"", b"X-Mixed:\t gr\xc3\xbc\xc3\x9fe \t", b"x-raw: \xff", b"X-Empty:", b"Explain: maybe"),
-    "twice": predict(b"", b"X-A: 1", b"x-a: 2", b"Cookie: a=b", b"Cookie: c=d"),
-    "closing": predict(b"a", CLOSING),
-    "keeping": predict(b"a", b"Connection: Keep-Alive"),
-    "priority": predict(b"a", b"ts_request_priority: 7"),
-    "bad priority": predict(b"a", b"ts_request_priority: high"),
-    "bad content type": predict(b"a", b"Content-Type: caf\xc3\xa9"),
-    "path behind the version": predict(line=b"POST /predictions/noop/1.0/caf%C3%A9//x HTTP/1.1"),
-    "explanation": predict(b"a", line=b"POST /explanations/noop HTTP/1.1"),
-    "no model": predict(line=b"POST /predictions/ HTTP/1.1"),
-    "unknown model": predict(b"a", line=b"POST /predictions/foo HTTP/1.1"),
-    "unknown version": predict(b"a", line=b"POST /predictions/noop/9 HTTP/1.1"),
-    "unknown path": predict(b"a", line=b"POST /nothing HTTP/1.1"),
-    "other door": predict(b'{"x": 1}', line=b"POST /invocations HTTP/1.1"),
-    "ping": PING,
-    "too large": predict(bytes(2000)),
-    "options": predict(line=b"OPTIONS /predictions/noop HTTP/1.1"),
-    "delete": predict(b"a", line=b"DELETE /predictions/noop HTTP/1.1"),
-    "chunked": predict()[:-2].replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + b"\r\n1\r\na\r\n0\r\n\r\n",
-    "refused": predict(b"fail"),
-    "lost": predict(b"die"),
-    "error of the handler": predict(b"error"),
-    "illegal header": predict(b"header"),
-    "illegal status": predict(b"status"),
-    "no content": predict(b"empty"),
-    "reason": predict(b"reason"),
-    "large answer": predict(b"large"),
-    "stream": predict(b"stream"),
-    "broken stream": predict(b"broken stream"),
-    "illegal header of a stream": predict(b"bad stream"),
-    "defect": predict(b"raise"),
-    "two lengths": predict(b"a", b"Content-Length: 2"),
-    "no host": predict(b"a").replace(b"Host", b"X"),
-    "two hosts": predict(b"a", b"Host: i"),
-    "two content types": predict(b"a", b"Content-Type: a/b", b"Content-Type: c/d"),
-    "two values of Connection": predict(b"a", b"Connection: keep-alive", CLOSING),
-    "malformed": predict(b"a", b"X Y: 1"),
-}
-
-
-class Arrival(Enum):
-    """How a request may come to the server."""
-
-    WHOLE = "in one read"
-    HEAD_IN_PIECES = "its head in two"
-    BODY_BEHIND = "the last byte, be it of the body, in a read of its own"
-    BODY_LATE = "so late that it is not waited for"
-
-
-async def exchange(serving: Serving, data: bytes, arrival: Arrival) -> bytes:
-    """Everything that is answered to one request and the closing one behind it."""
-    connection = await opened(serving)
-    end = served(serving, connection)
-    pieces = {Arrival.WHOLE: len(data), Arrival.HEAD_IN_PIECES: 20}.get(arrival, len(data) - 1)
-    connection.writer.write(data[:pieces])
-    if data[pieces:]:
-        await until(lambda: end._is_aiohttps or (end._begun and arrival is not Arrival.BODY_LATE))
-        connection.writer.write(data[pieces:])
-    answers = await _answered(connection)
-    if not connection.reader.at_eof():
-        connection.writer.write(predict(b"last", CLOSING))
-        answers += await connection.rest()
-    await connection.close()
-    return re.sub(rb"(?m)^(x-request-id|date): .*\r\n", b"", answers)
-
-
-async def _answered(connection: RawConnection) -> bytes:
-    async with asyncio.timeout(20):
-        head = await connection.reader.readuntil(b"\r\n\r\n")
-        if b"transfer-encoding: chunked" in head:
-            while not (head.endswith(b"\r\n0\r\n\r\n") or connection.reader.at_eof()):
-                head += await connection.reader.read(1)
-        elif found := re.search(rb"content-length: (\d+)\r\n", head):
-            head += await connection.reader.readexactly(int(found[1]))
-        if b"connection: close" in head:
-            head += await connection.reader.read()
-    return head
-
-
-@pytest.mark.parametrize("name", REQUESTS)
-async def test_the_same_is_answered_however_a_request_arrives(
-    start: Start, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    serving = await start(max_request_size=1000)
-    serving.registry.model.behave = show
-    data = REQUESTS[name]
-    whole = await exchange(serving, data, Arrival.WHOLE)
-    assert whole.startswith(b"HTTP/1.1 ")
-    assert await exchange(serving, data, Arrival.HEAD_IN_PIECES) == whole
-    assert await exchange(serving, data, Arrival.BODY_BEHIND) == whole
-    monkeypatch.setattr(fast_path, "_PATIENCE", 0)
-    assert await exchange(serving, data, Arrival.BODY_LATE) == whole
-
-
-@pytest.mark.parametrize("right", [None, False, True])
-async def test_tokens_are_checked_however_a_request_arrives(start: Start, right: bool | None) -> None:
-    serving = await start(disable_token_authorization=False)
-    key = json.loads(serving.key_file.read_text())["inference"]["key"] if right else "wrong"
-    data = predict(b"a") if right is None else predict(b"a", b"Authorization: Bearer " + key.encode())
-    whole = await exchange(serving, data, Arrival.WHOLE)
-    assert whole.startswith(b"HTTP/1.1 200 " if right else b"HTTP/1.1 400 ")
-    assert await exchange(serving, data, Arrival.HEAD_IN_PIECES) == whole
-    assert len(serving.registry.model.calls) == (2 if right else 0)
-
-
-ANSWERED_IN_CALLBACKS = (
-    "plain",
-    "get",
-    "put",
-    "headers",
-    "keeping",
-    "priority",
-    "explanation",
-    "refused",
-    "lost",
-    "error of the handler",
-    "illegal header",
-    "no content",
-    "large answer",
-    "stream",
-    "unknown model",
-    "defect",
+from tests.unit.api.fakes import RawConnection
+from tests.unit.api.raw_requests import (
+    CHUNKED,
+    CLOSING,
+    PING,
+    answer,
+    body_of,
+    hold,
+    opened,
+    parsed_by_aiohttp,
+    predict,
+    served,
+    until,
 )
 
-
-@pytest.mark.parametrize("name", ANSWERED_IN_CALLBACKS)
-async def test_no_task_is_needed(start: Start, name: str) -> None:
-    serving = await start(max_request_size=1000)
-    serving.registry.model.behave = show
-    connection = await opened(serving)
-    end = served(serving, connection)
-    for _ in range(2):
-        connection.writer.write(REQUESTS[name])
-        await _answered(connection)
-    assert end._request_count == 0
-    await connection.close()
+from torchserve_py.api import connections, fast_path, listener
 
 
 async def test_a_connection_answers_one_request_after_the_other(serving: Serving) -> None:
@@ -324,7 +83,7 @@ async def test_a_head_in_pieces_between_whole_requests(serving: Serving) -> None
     await connection.close()
 
 
-async def test_a_request_behind_a_late_body_is_answered(serving: Serving) -> None:
+async def test_a_request_behind_a_late_body_isanswered(serving: Serving) -> None:
     data = predict(b"one")
     connection = await opened(serving)
     end = served(serving, connection)
@@ -367,7 +126,7 @@ async def test_a_client_that_leaves_before_its_body_has_sent_no_request(serving:
 
 async def test_chunks_between_whole_requests(serving: Serving) -> None:
     connection = await opened(serving)
-    for data, body in ((predict(b"x"), b"x"), (REQUESTS["chunked"], b"a"), (predict(b"y"), b"y")):
+    for data, body in ((predict(b"x"), b"x"), (CHUNKED, b"a"), (predict(b"y"), b"y")):
         connection.writer.write(data)
         assert await body_of(connection) == body
     await connection.close()
@@ -408,7 +167,7 @@ async def test_requests_sent_behind_one_that_waits_are_answered_after_it(serving
     await connection.close()
 
 
-async def test_requests_behind_a_large_one_are_all_answered(serving: Serving) -> None:
+async def test_requests_behind_a_large_one_are_allanswered(serving: Serving) -> None:
     """More than aiohttp parses at once, behind a body for which it stops reading."""
     large = bytes(2_000_000)
     connection = await serving.raw(predict(large) + predict(b"x") * 100)
@@ -435,7 +194,7 @@ async def test_a_whole_request_behind_one_that_waits_needs_no_task_either(servin
     await connection.close()
 
 
-async def test_what_follows_the_last_request_is_not_answered(serving: Serving) -> None:
+async def test_what_follows_the_last_request_is_notanswered(serving: Serving) -> None:
     model = serving.registry.model
     hold(model)
     connection = await serving.raw(predict(b"", CLOSING))
@@ -533,36 +292,6 @@ async def test_the_next_request_waits_for_a_slow_reader(serving: Serving) -> Non
     assert await body_of(connection) == b"next"
     assert end._request_count == 0
     await connection.close()
-
-
-async def test_the_access_log_has_the_same_record(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    registry = FakeRegistry([FakeModel(stateful=True)])
-    registry.model.behave = show
-    serving = await start(registry, access_log=True)
-    sequence = b"ts_request_sequence_id: seq_0"
-    for data in (
-        predict(b"a", sequence),
-        predict(b"error", sequence),
-        predict(b"stream", sequence),
-        *REQUESTS.values(),
-    ):
-        records = []
-        for arrival in (Arrival.WHOLE, Arrival.HEAD_IN_PIECES):
-            caplog.clear()
-            with caplog.at_level("INFO", "ACCESS_LOG"):
-                await exchange(serving, data, arrival)
-            lines = [each for each in caplog.records if each.name == "ACCESS_LOG"]
-            assert lines
-            records.append([_of_record(each) for each in lines])
-        assert records[0] == records[1]
-
-
-def _of_record(record: object) -> list[object]:
-    """What a record says, but for the port, the time, and the number of the job."""
-    fields = ("status", "request_id", "sequence_id")
-    values = [re.sub(r"^(job|ts-seq)-.+$", r"\1", str(getattr(record, field, "absent"))) for field in fields]
-    message = record.getMessage()  # type: ignore[attr-defined]
-    return [re.sub(r":\d+ | \d+$", " ", message), *values]
 
 
 async def test_closing_waits_for_an_answer_and_takes_nothing_more(serving: Serving) -> None:
