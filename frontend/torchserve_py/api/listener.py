@@ -65,10 +65,9 @@ class _Listener(web.Server):
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
         responses: Responses,
         settings: Settings,
-        router: Router | None = None,
     ) -> None:
         super().__init__(handler, handler_cancellation=True)
-        self._router = router
+        self._router = handler if isinstance(handler, Router) else None
         self._responses = responses
         self._settings = settings
         self.limits = ConnectionLimits(settings.max_connections, settings.max_connections_per_client)
@@ -197,7 +196,7 @@ async def start_doors(
             routes.append(DescriptionDoor(names, responses).routes)
             unknown = (open_inference.serve_custom, truss.unknown) if "inference_address" in names else ()
             router = Router(routes, tokens, responses, preflight=allows_other_origins(settings), unknown=unknown)
-            await doors.open(names, address, _Listener(router, responses, settings, router), tls)
+            await doors.open(names, address, _Listener(router, responses, settings), tls)
     except BaseException:
         await doors.close()
         raise

@@ -81,21 +81,6 @@ def split_path(target: str) -> tuple[str, ...]:
     return tuple(path.rstrip("/").split("/")[1:])
 
 
-def body_at_hand(request: web.BaseRequest, max_size: int) -> bytes | None:
-    """The whole body if it came together with the head, as small ones do; else None, and it takes `read_body`.
-
-    Raises:
-        BodyTooLargeError: It has more than ``max_size`` bytes.
-    """
-    content = request.content
-    if not content.is_eof():
-        return None
-    body = content.read_nowait()
-    if len(body) > max_size:
-        raise BodyTooLargeError(max_size)
-    return body
-
-
 async def read_body(request: web.BaseRequest, max_size: int, stall_limit: float) -> bytes:
     """The whole body.
 
@@ -108,9 +93,12 @@ async def read_body(request: web.BaseRequest, max_size: int, stall_limit: float)
         BodyTooLargeError: The body is too large.
         DoorError: The client stalled.
     """
-    if (body := body_at_hand(request, max_size)) is not None:
-        return body
     content = request.content
+    if content.is_eof():  # it came together with the head, as small ones do
+        body = content.read_nowait()
+        if len(body) > max_size:
+            raise BodyTooLargeError(max_size)
+        return body
     announced = request.content_length
     if announced is not None and announced > max_size:
         raise BodyTooLargeError(max_size)

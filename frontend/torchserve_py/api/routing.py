@@ -120,7 +120,12 @@ class Router:
             return await self._responses.send_failure(request, failure, close=failure.status in _CLOSING)
 
     def begin(self, request: WholeRequest) -> Exchange | Sent | None:
-        """Begin to answer a request that has arrived whole; return None, and do nothing, where that is not possible."""
+        """Begin to answer a request that has arrived whole, or answer it with an error.
+
+        Returns:
+            What is to become of it; the error that was sent; or None, where it takes the whole of aiohttp. Nothing has
+            been done then.
+        """
         try:
             path, routes = self._find(request.raw_path)
             route = routes[0] if routes else None

@@ -61,7 +61,11 @@ class Calls:
         return await answered(self.begin(request, model, endpoint, body), request, self._responses)
 
     def begin(self, request: HttpRequest, model: Model, endpoint: Endpoint, body: bytes) -> Call:
-        """The same, without waiting for the outcome."""
+        """The same, without waiting for the outcome.
+
+        Raises:
+            DoorError: Its header names a priority that is none.
+        """
         parts = submit(request, model, endpoint, body)
         return Call(self._responses, self._answers, request, model, parts)
 
