@@ -43,7 +43,6 @@ class FastPath(RequestLoop):
     """
 
     __slots__ = (
-        "_begun",
         "_exchange",
         "_held",
         "_is_aiohttps",
@@ -53,6 +52,7 @@ class FastPath(RequestLoop):
         "_rest",
         "_router",
         "_started",
+        "_unfinished",
     )
 
     def __init__(self, manager: web.Server, router: Router | None, responses: Responses, **options: Any) -> None:
@@ -62,7 +62,7 @@ class FastPath(RequestLoop):
         #: Whether the connection is aiohttp's for good.
         self._is_aiohttps = router is None
         #: A request whose body is yet to come, and what waits for that.
-        self._begun = b""
+        self._unfinished = b""
         self._patience: asyncio.TimerHandle | None = None
         #: The request that is being answered, the job that it became, and the task that writes a longer answer.
         self._request: WholeRequest | None = None
@@ -80,7 +80,7 @@ class FastPath(RequestLoop):
         router = self._router
         if router is None or self._is_aiohttps:
             return data
-        received = self._begun + data if self._begun else data
+        received = self._unfinished + data if self._unfinished else data
         if self._current_request is not None or self._messages or self._close or self._force_close:
             parsed = None
         else:
@@ -96,7 +96,6 @@ class FastPath(RequestLoop):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The client is gone: nobody waits for the answer."""
-        self._is_aiohttps = True
         self._stop_waiting()
         self._held = b""
         self._drop()
@@ -113,26 +112,26 @@ class FastPath(RequestLoop):
 
     def _trickles(self, data: bytes) -> bool:
         """Whether a body comes in reads so small that looking at each would be dear."""
-        return bool(self._begun) and len(data) < _LEAST_READ
+        return bool(self._unfinished) and len(data) < _LEAST_READ
 
     def _wait_for_body(self, received: bytes) -> None:
         self._keepalive = False  # the connection is not idle any more
-        self._begun = received
+        self._unfinished = received
         if self._patience is None:
-            self._patience = self._loop.call_later(_PATIENCE, self._leave_begun)
+            self._patience = self._loop.call_later(_PATIENCE, self._leave_unfinished)
 
     def _stop_waiting(self) -> None:
-        self._begun = b""
+        self._unfinished = b""
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
 
-    def _leave_begun(self) -> None:
+    def _leave_unfinished(self) -> None:
         """The body is slow: aiohttp reads it, with limits of its own."""
-        begun = self._begun
+        unfinished = self._unfinished
         self._stop_waiting()
         self._is_aiohttps = True
-        self.data_received(begun)
+        self.data_received(unfinished)
 
     # A request, from its beginning to its end.
 

@@ -38,7 +38,7 @@ _KEPT: Final = 256
 _UNUSUAL: Final = frozenset({"transfer-encoding", "sec-websocket-key1", "proxy-connection"})
 #: Heads of requests are often the same: a client sends much of one kind. Those with secrets are not kept.
 _HEADS: Final[LRU[bytes, Head]] = LRU(1024)
-_SECRETS: Final = (hdrs.AUTHORIZATION, hdrs.COOKIE)
+_SECRET: Final = re.compile("auth|cookie|key|secret|token", re.IGNORECASE)
 _KEEPS_ALIVE: Final = {"keep-alive": True, "Keep-Alive": True, "close": False}
 
 
@@ -110,7 +110,7 @@ def parse_whole(received: bytes, protocol: web.RequestHandler) -> WholeRequest |
         head = _parse_head(data)
         if head is None:
             return None
-        if not any(name in head.headers for name in _SECRETS):
+        if not any(_SECRET.search(name) for name in head.headers):
             _HEADS[data] = head
     missing = end + head.length - len(received)
     if missing == 0:

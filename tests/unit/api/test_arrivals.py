@@ -120,7 +120,7 @@ async def exchange(serving: Serving, data: bytes, arrival: Arrival) -> bytes:
     pieces = {Arrival.WHOLE: len(data), Arrival.HEAD_IN_PIECES: 20}.get(arrival, len(data) - 1)
     connection.writer.write(data[:pieces])
     if data[pieces:]:
-        await until(lambda: end._is_aiohttps or (end._begun and arrival is not Arrival.BODY_LATE))
+        await until(lambda: end._is_aiohttps or (end._unfinished and arrival is not Arrival.BODY_LATE))
         connection.writer.write(data[pieces:])
     answers = await answered(connection)
     if not connection.reader.at_eof():

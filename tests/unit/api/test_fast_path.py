@@ -62,7 +62,7 @@ async def test_a_body_just_behind_its_head_needs_no_task(
         data = predict(b"pieces")
         first = len(data) - 6 + cut
         connection.writer.write(data[:first])
-        await until(lambda first=first: len(end._begun) == first)
+        await until(lambda first=first: len(end._unfinished) == first)
         connection.writer.write(data[first:])
         assert await body_of(connection) == b"pieces"
     assert end._request_count == 0
@@ -88,7 +88,7 @@ async def test_a_request_behind_a_late_body_isanswered(serving: Serving) -> None
     connection = await opened(serving)
     end = served(serving, connection)
     connection.writer.write(data[:-1])
-    await until(lambda: end._begun)
+    await until(lambda: end._unfinished)
     connection.writer.write(data[-1:] + predict(b"two") + predict(b"three")[:30])
     assert await body_of(connection) == b"one"
     assert await body_of(connection) == b"two"
@@ -103,9 +103,9 @@ async def test_a_body_that_trickles_is_left_to_aiohttp(serving: Serving, monkeyp
     end = served(serving, connection)
     data = predict(b"x" * 5000)
     connection.writer.write(data[:-5000])
-    await until(lambda: end._begun)
+    await until(lambda: end._unfinished)
     connection.writer.write(b"x" * 2000)
-    await until(lambda: len(end._begun) == len(data) - 3000)
+    await until(lambda: len(end._unfinished) == len(data) - 3000)
     connection.writer.write(b"x")
     await until(lambda: parsed_by_aiohttp(serving, connection))
     connection.writer.write(b"x" * 2999)
@@ -117,10 +117,10 @@ async def test_a_client_that_leaves_before_its_body_has_sent_no_request(serving:
     connection = await opened(serving)
     end = served(serving, connection)
     connection.writer.write(predict(b"one")[:-1])
-    await until(lambda: end._begun)
+    await until(lambda: end._unfinished)
     await connection.close()
     await until(lambda: end.transport is None)
-    assert (end._begun, end._patience) == (b"", None)
+    assert (end._unfinished, end._patience) == (b"", None)
     assert not serving.registry.model.calls
 
 
@@ -364,7 +364,7 @@ async def test_a_connection_is_kept_while_a_body_is_awaited(start: Start, monkey
     serving = await start()
     connection = await serving.raw(predict(b"x")[:-1])
     end = served(serving, connection)
-    await until(lambda: end._begun and end._keepalive_handle is None)  # the time is over
+    await until(lambda: end._unfinished and end._keepalive_handle is None)  # the time is over
     connection.writer.write(b"x")
     assert await body_of(connection) == b"x"
     await connection.close()

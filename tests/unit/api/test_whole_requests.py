@@ -200,6 +200,7 @@ def test_heads_with_secrets_are_not_kept() -> None:
     kept.clear()
     assert parse(request(b"Authorization: Bearer secret")) is not None
     assert parse(request(b"cookie: session=secret")) is not None
+    assert parse(request(b"X-Api-Key: secret")) is not None
     assert kept.keys() == []
     assert parse(request(b"X: public")) is not None
     assert len(kept.keys()) == 1
