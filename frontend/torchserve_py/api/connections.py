@@ -90,6 +90,7 @@ class Connection(FastPath):
             manager,
             router,
             responses,
+            settings.max_request_size,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=_KEEP_ALIVE_SECONDS,
             max_line_size=_MAX_REQUEST_LINE,

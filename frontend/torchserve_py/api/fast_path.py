@@ -20,18 +20,16 @@ from torchserve_py.api.exchanges import Exchange
 from torchserve_py.api.request_loop import RequestLoop
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import Router
-from torchserve_py.api.whole_requests import MAX_BODY, Unfinished, WholeRequest, parse_whole
+from torchserve_py.api.whole_requests import Unfinished, WholeRequest, parse_whole
 
 if TYPE_CHECKING:
     from torchserve_py.scheduling.effects import Cause
     from torchserve_py.workers.parts import Part
 
 #: Bytes that may wait while the request before them is answered; then the client must wait.
-_MAX_HELD: Final = MAX_BODY
-#: How long a body may be behind its head, as those are that clients send in a write of their own (seconds).
+_MAX_HELD: Final = 64 * 1024
+#: How long a body may take to arrive (seconds): large ones come in several reads, and some clients write it by itself.
 _PATIENCE: Final = 0.1
-#: Bytes that a further read of such a body must bring, unless it is the last.
-_LEAST_READ: Final = 1024
 
 
 class FastPath(RequestLoop):
@@ -40,13 +38,17 @@ class FastPath(RequestLoop):
     Args:
         router: Finds the doors; None where none can.
         responses: Writes the answers.
+        max_body: Bytes; a longer body is aiohttp's from the beginning.
     """
 
     __slots__ = (
         "_exchange",
         "_held",
         "_is_aiohttps",
+        "_max_body",
+        "_missing",
         "_patience",
+        "_pieces",
         "_request",
         "_responses",
         "_rest",
@@ -55,14 +57,19 @@ class FastPath(RequestLoop):
         "_unfinished",
     )
 
-    def __init__(self, manager: web.Server, router: Router | None, responses: Responses, **options: Any) -> None:
+    def __init__(
+        self, manager: web.Server, router: Router | None, responses: Responses, max_body: int, **options: Any
+    ) -> None:
         super().__init__(manager, **options)
         self._responses = responses
+        self._max_body = max_body
         self._router = router
         #: Whether the connection is aiohttp's for good.
         self._is_aiohttps = router is None
-        #: A request whose body is yet to come, and what waits for that.
-        self._unfinished = b""
+        #: A request whose body is yet to come: its beginning, every read so far, what is missing, and the time limit.
+        self._unfinished: Unfinished | None = None
+        self._pieces: list[bytes] = []
+        self._missing = 0
         self._patience: asyncio.TimerHandle | None = None
         #: The request that is being answered, the job that it became, and the task that writes a longer answer.
         self._request: WholeRequest | None = None
@@ -80,19 +87,19 @@ class FastPath(RequestLoop):
         router = self._router
         if router is None or self._is_aiohttps:
             return data
-        received = self._unfinished + data if self._unfinished else data
+        if self._unfinished is not None:
+            return self._take_more(router, self._unfinished, data)
         if self._current_request is not None or self._messages or self._close or self._force_close:
             parsed = None
         else:
-            parsed = parse_whole(received, self)
-        if parsed is Unfinished.BODY and not self._trickles(data):
-            self._wait_for_body(received)
+            parsed = parse_whole(data, self)
+        if isinstance(parsed, Unfinished) and parsed.head.length <= self._max_body:
+            self._wait_for_body(parsed, data)
             return None
-        self._stop_waiting()
         if not isinstance(parsed, WholeRequest):
             self._is_aiohttps = True
-            return received
-        return None if self._begin(router, parsed) else received
+            return data
+        return None if self._begin(router, parsed) else data
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The client is gone: nobody waits for the answer."""
@@ -110,28 +117,42 @@ class FastPath(RequestLoop):
 
     # A body that is behind its head.
 
-    def _trickles(self, data: bytes) -> bool:
-        """Whether a body comes in reads so small that looking at each would be dear."""
-        return bool(self._unfinished) and len(data) < _LEAST_READ
-
-    def _wait_for_body(self, received: bytes) -> None:
+    def _wait_for_body(self, unfinished: Unfinished, data: bytes) -> None:
         self._keepalive = False  # the connection is not idle any more
-        self._unfinished = received
-        if self._patience is None:
-            self._patience = self._loop.call_later(_PATIENCE, self._leave_unfinished)
+        self._unfinished = unfinished
+        self._pieces = [data]
+        self._missing = unfinished.missing
+        self._patience = self._loop.call_later(_PATIENCE, self._leave_unfinished)
 
-    def _stop_waiting(self) -> None:
-        self._unfinished = b""
+    def _take_more(self, router: Router, unfinished: Unfinished, data: bytes) -> bytes | None:
+        self._missing -= len(data)
+        self._pieces.append(data)
+        if self._missing > 0:
+            return None
+        whole = self._missing == 0 and not self._close and not self._force_close
+        pieces = self._stop_waiting()
+        if whole:
+            request = WholeRequest(unfinished.head, b"".join((unfinished.body, *pieces[1:])), self)
+            if self._begin(router, request):
+                return None
+        else:
+            self._is_aiohttps = True
+        return b"".join(pieces)
+
+    def _stop_waiting(self) -> list[bytes]:
+        """Wait for no body any more; return what was read."""
+        pieces, self._pieces = self._pieces, []
+        self._unfinished = None
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
+        return pieces
 
     def _leave_unfinished(self) -> None:
         """The body is slow: aiohttp reads it, with limits of its own."""
-        unfinished = self._unfinished
-        self._stop_waiting()
+        pieces = self._stop_waiting()
         self._is_aiohttps = True
-        self.data_received(unfinished)
+        self.data_received(b"".join(pieces))
 
     # A request, from its beginning to its end.
 

@@ -1,4 +1,4 @@
-"""Requests that arrive whole: head and body in one read, or the body a moment later, and nothing behind them.
+"""Requests that arrive whole: head and body in one read, or the body at once behind it, and nothing more.
 
 Most inference requests do. They are parsed by httptools, which is many times cheaper than aiohttp with its streams,
 URLs and waiting tasks. Whatever is out of the ordinary is no whole request here, and is left to aiohttp: a head of more
@@ -8,9 +8,8 @@ than a few kilobytes, chunks, an upgrade, HTTP/1.0, anything malformed.
 from __future__ import annotations
 
 import re
-from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import httptools
 from aiohttp import hdrs
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 #: Where a head ends at the latest: below aiohttp's limits on a line and on a header, so that these hold here, too.
 _MAX_HEAD: Final = 4096
 _MAX_HEADERS: Final = 128
-#: A longer body that has not come with its head is left to aiohttp.
-MAX_BODY: Final = 64 * 1024
 _MAX_DIGITS: Final = 18
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _REQUEST_LINE: Final = re.compile(rb"(GET|POST|PUT) (/[^ \n]*) HTTP/1\.1\r\n")
@@ -90,14 +87,16 @@ class WholeRequest:
         return default if self._ids is None else self._ids.get(key, default)
 
 
-class Unfinished(Enum):
-    """Why a request is not whole, though it may soon be."""
+class Unfinished(NamedTuple):
+    """A request of whose body ``body`` has come, and ``missing`` bytes are still to come."""
 
-    BODY = "its body is behind its head"
+    head: Head
+    body: bytes
+    missing: int
 
 
-def parse_whole(received: bytes, protocol: web.RequestHandler) -> WholeRequest | Literal[Unfinished.BODY] | None:
-    """The request that has arrived; or that its body, a small one, is still to come; or None for anything else.
+def parse_whole(received: bytes, protocol: web.RequestHandler) -> WholeRequest | Unfinished | None:
+    """The request that has arrived, or the beginning of one; None for anything else.
 
     Args:
         received: What has arrived since the last request, or since the connection was made.
@@ -116,9 +115,7 @@ def parse_whole(received: bytes, protocol: web.RequestHandler) -> WholeRequest |
     if missing == 0:
         return WholeRequest(head, received[end:], protocol)
     # Who expects to be asked for the body waits himself.
-    if missing > 0 and head.length <= MAX_BODY and hdrs.EXPECT not in head.headers:
-        return Unfinished.BODY
-    return None
+    return Unfinished(head, received[end:], missing) if missing > 0 and hdrs.EXPECT not in head.headers else None
 
 
 def _parse_head(data: bytes) -> Head | None:

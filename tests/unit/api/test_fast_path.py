@@ -62,7 +62,7 @@ async def test_a_body_just_behind_its_head_needs_no_task(
         data = predict(b"pieces")
         first = len(data) - 6 + cut
         connection.writer.write(data[:first])
-        await until(lambda first=first: len(end._unfinished) == first)
+        await until(lambda first=first: sum(map(len, end._pieces)) == first)
         connection.writer.write(data[first:])
         assert await body_of(connection) == b"pieces"
     assert end._request_count == 0
@@ -83,7 +83,7 @@ async def test_a_head_in_pieces_between_whole_requests(serving: Serving) -> None
     await connection.close()
 
 
-async def test_a_request_behind_a_late_body_isanswered(serving: Serving) -> None:
+async def test_a_request_behind_a_late_body_is_answered(serving: Serving) -> None:
     data = predict(b"one")
     connection = await opened(serving)
     end = served(serving, connection)
@@ -97,19 +97,27 @@ async def test_a_request_behind_a_late_body_isanswered(serving: Serving) -> None
     await connection.close()
 
 
-async def test_a_body_that_trickles_is_left_to_aiohttp(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_may_come_in_many_reads(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_path, "_PATIENCE", 1000)
     connection = await opened(serving)
     end = served(serving, connection)
-    data = predict(b"x" * 5000)
-    connection.writer.write(data[:-5000])
-    await until(lambda: end._unfinished)
-    connection.writer.write(b"x" * 2000)
-    await until(lambda: len(end._unfinished) == len(data) - 3000)
-    connection.writer.write(b"x")
-    await until(lambda: parsed_by_aiohttp(serving, connection))
-    connection.writer.write(b"x" * 2999)
-    assert await body_of(connection) == b"x" * 5000
+    large = bytes(range(256)) * 8000
+    for _ in range(2):
+        connection.writer.write(predict(large))
+        assert await body_of(connection) == large
+    for sent in range(1, 5):
+        connection.writer.write(predict(b"abcd")[:-4] + b"a" if sent == 1 else b"abcd"[sent - 1 : sent])
+        await until(lambda sent=sent: end._missing == 4 - sent)
+    assert await body_of(connection) == b"abcd"
+    assert end._request_count == 0
+    await connection.close()
+
+
+async def test_a_body_that_is_too_large_is_refused_at_its_head(start: Start) -> None:
+    serving = await start(max_request_size=10)
+    connection = await serving.raw(predict(bytes(11))[:-11])
+    head, _ = await answer(connection)
+    assert head.startswith("http/1.1 413 ")
     await connection.close()
 
 
@@ -120,7 +128,7 @@ async def test_a_client_that_leaves_before_its_body_has_sent_no_request(serving:
     await until(lambda: end._unfinished)
     await connection.close()
     await until(lambda: end.transport is None)
-    assert (end._unfinished, end._patience) == (b"", None)
+    assert (end._unfinished, end._pieces, end._patience) == (None, [], None)
     assert not serving.registry.model.calls
 
 
@@ -167,7 +175,7 @@ async def test_requests_sent_behind_one_that_waits_are_answered_after_it(serving
     await connection.close()
 
 
-async def test_requests_behind_a_large_one_are_allanswered(serving: Serving) -> None:
+async def test_requests_behind_a_large_one_are_all_answered(serving: Serving) -> None:
     """More than aiohttp parses at once, behind a body for which it stops reading."""
     large = bytes(2_000_000)
     connection = await serving.raw(predict(large) + predict(b"x") * 100)
@@ -194,7 +202,7 @@ async def test_a_whole_request_behind_one_that_waits_needs_no_task_either(servin
     await connection.close()
 
 
-async def test_what_follows_the_last_request_is_notanswered(serving: Serving) -> None:
+async def test_what_follows_the_last_request_is_not_answered(serving: Serving) -> None:
     model = serving.registry.model
     hold(model)
     connection = await serving.raw(predict(b"", CLOSING))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.api.parsed_twice import parse, parse_alike
 
 from torchserve_py.api import whole_requests
-from torchserve_py.api.whole_requests import Unfinished, WholeRequest, parse_whole
+from torchserve_py.api.whole_requests import Unfinished, parse_whole
 
 CURL = (
     b"POST /predictions/noop HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n"
@@ -206,34 +206,17 @@ def test_heads_with_secrets_are_not_kept() -> None:
     assert len(kept.keys()) == 1
 
 
-def _in_pieces(*pieces: bytes) -> list[WholeRequest | Unfinished | None]:
-    received = [b"".join(pieces[: count + 1]) for count in range(len(pieces))]
-    return [parse_whole(data, cast("Any", None)) for data in received]
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_what_is_missing_of_a_body_is_told(count: int) -> None:
+    begun = parse_whole(request(b"Content-Length: 5") + b"abcd"[:count], cast("Any", None))
+    assert isinstance(begun, Unfinished)
+    assert (begun.body, begun.missing, begun.head.length) == (b"abcd"[:count], 5 - count, 5)
+    assert (b"Content-Length", b"5") in begun.head.raw_headers
 
 
-@pytest.mark.parametrize("cuts", [(0,), (1,), (0, 1), (1, 3, 4)])
-def test_a_body_may_be_behind_its_head(cuts: tuple[int, ...]) -> None:
-    head = request(b"Content-Length: 5")
-    ends = [0, *cuts, 5]
-    bodies = [b"abcde"[start:end] for start, end in itertools.pairwise(ends)]
-    *before, last = _in_pieces(head + bodies[0], *bodies[1:])
-    assert set(before) == {Unfinished.BODY}
-    assert isinstance(last, WholeRequest)
-    assert last.body == b"abcde"
-    assert (b"Content-Length", b"5") in last.raw_headers
-
-
-@pytest.mark.parametrize(
-    "header",
-    [(b"Content-Length: 65537",), (b"Content-Length: 5", b"Expect: 100-continue"), (b"Transfer-Encoding: chunked",)],
-)
-def test_a_large_body_and_one_that_must_be_asked_for_are_not_waited_for(header: tuple[bytes, ...]) -> None:
-    assert _in_pieces(request(*header)) == [None]
-
-
-def test_more_than_the_body_behind_a_head_is_no_whole_request() -> None:
-    head = request(b"Content-Length: 5")
-    assert _in_pieces(head, b"abcde" + WRK) == [Unfinished.BODY, None]
+@pytest.mark.parametrize("headers", [(b"Content-Length: 5", b"Expect: 100-continue"), (b"Transfer-Encoding: chunked",)])
+def test_a_body_that_must_be_asked_for_and_one_without_a_length_are_not_waited_for(headers: tuple[bytes, ...]) -> None:
+    assert parse_whole(request(*headers), cast("Any", None)) is None
 
 
 def test_what_is_noted_about_a_request_is_its_own() -> None:
