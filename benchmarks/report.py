@@ -55,6 +55,9 @@ def _page(results: Results, chart: str | None) -> str:
         "without profile-guided optimization, as version managers often build it, takes about 1.4 times as long as",
         "those of distributions and container images.",
         "",
+        "A load posts the same request again and again, and token authorization is off. torchserve-py parses a head",
+        "that repeats once; requests whose heads all differ, or hold a token, cost it more than these figures say.",
+        "",
     ]
     for rival in dict.fromkeys(result.rival for result in results.figures):
         of_rival = [result for result in results.figures if result.rival == rival]
