@@ -109,7 +109,7 @@ def parse_whole(received: bytes, protocol: web.RequestHandler) -> WholeRequest |
         head = _parse_head(data)
         if head is None:
             return None
-        if not any(_SECRET.search(name) for name in head.headers):
+        if not _hold_secrets(tuple(head.headers)):
             _HEADS[data] = head
     missing = end + head.length - len(received)
     if missing == 0:
@@ -161,6 +161,12 @@ def _are_plain(names: tuple[str, ...], count: int) -> bool:
     """Whether ``count`` headers of these names are beyond doubt: a host, none twice, none that has rules of its own."""
     known = {name.lower() for name in names}
     return "host" in known and len(known) == count <= _MAX_HEADERS and not known & _UNUSUAL
+
+
+@lru_cache(maxsize=_KEPT)
+def _hold_secrets(names: tuple[str, ...]) -> bool:
+    """Whether one of the headers of these names may be of use to others than its client."""
+    return any(_SECRET.search(name) for name in names)
 
 
 @lru_cache(maxsize=_KEPT)
