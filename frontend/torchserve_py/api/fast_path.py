@@ -1,7 +1,8 @@
 """Whole requests are answered without the connection's task: in callbacks, from the read to the answer.
 
 Their door begins at once, in the callback of the read, and the answer is written in the callback of the result. Parsing
-them aiohttp's way and waking a task twice would take a third more time than a small request takes so.
+them aiohttp's way and waking a task twice takes a quarter more of the frontend's time for a small request, and nearly
+twice as much where heads repeat.
 
 What is no whole request (see `whole_requests`) goes to aiohttp, and with it all that follows on the connection, since
 nobody can tell where aiohttp's parser stands. A whole request whose door wants the task goes to aiohttp, too, but
