@@ -19,12 +19,6 @@ from typing import Any
 
 from tests.unit.api.parsed_twice import parse_alike
 
-from torchserve_py.api.grpc.http2 import frames as http2
-from torchserve_py.api.grpc.http2.frame_reader import FrameReader
-from torchserve_py.api.grpc.http2.header_blocks import HeaderDecoder
-from torchserve_py.api.grpc.http2.large_messages import BadMessage, LargeMessages, MessageLimit
-from torchserve_py.api.grpc.http2.messages import MessageReader
-from torchserve_py.api.grpc.http2.patience import Patience
 from torchserve_py.api.requests import split_path
 from torchserve_py.archive.contents import read_contents
 from torchserve_py.archive.errors import ArchiveError
@@ -39,6 +33,12 @@ from torchserve_py.models.contracts import mlserver, truss
 from torchserve_py.properties import PropertiesError, parse_properties
 from torchserve_py.settings import resolve
 from torchserve_py.snapshot_file import parse_snapshot
+from torchserve_py.transport.http2 import frames as http2
+from torchserve_py.transport.http2.frame_reader import FrameReader
+from torchserve_py.transport.http2.header_blocks import HeaderDecoder
+from torchserve_py.transport.http2.large_messages import BadMessage, LargeMessages, MessageLimit
+from torchserve_py.transport.http2.messages import MessageReader
+from torchserve_py.transport.http2.patience import Patience
 from torchserve_py.workflows.errors import WorkflowError
 from torchserve_py.workflows.spec import read_spec
 from ts.open_inference.protos.infer_pb2 import ModelInferRequest

@@ -16,11 +16,9 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from torchserve_py.addresses import Address
+from torchserve_py.api.connections import ConnectionLimits, client_of
 from torchserve_py.api.grpc.calls import Behaviour, Guard
 from torchserve_py.api.grpc.health import HealthService
-from torchserve_py.api.grpc.http2.large_messages import LARGEST
-from torchserve_py.api.grpc.http2.methods import Limits
-from torchserve_py.api.grpc.http2.server import Age, Server
 from torchserve_py.api.grpc.inference import InferenceService, Submission, refuse
 from torchserve_py.api.grpc.management import ManagementService
 from torchserve_py.api.grpc.open_inference import OpenInferenceService
@@ -41,6 +39,9 @@ from torchserve_py.api.management_calls import ManagementCalls
 from torchserve_py.api.tls import TlsError, use_files
 from torchserve_py.api.token_authorization import TokenAuthorization, TokenType
 from torchserve_py.settings import default_of
+from torchserve_py.transport.http2.large_messages import LARGEST
+from torchserve_py.transport.http2.methods import Limits
+from torchserve_py.transport.http2.server import Age, Server
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import ServiceDescriptor
@@ -85,6 +86,19 @@ class _Place(NamedTuple):
     port: int
     max_age: int | None
     max_age_grace: int | None
+
+
+class _Admission:
+    """The limits of connections, as the server asks for them."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
+
+    def enter(self, peer: object) -> bool:
+        return self._limits.enter(client_of(peer)) is None
+
+    def leave(self, peer: object) -> None:
+        self._limits.leave(client_of(peer))
 
 
 class GrpcDoors:
@@ -173,11 +187,10 @@ class GrpcDoors:
         limits = Limits(
             settings.max_request_size,
             settings.grpc_max_concurrent_streams,
-            settings.max_connections,
-            settings.max_connections_per_client,
             float(settings.default_response_timeout),
         )
-        server = Server(limits, Age(_seconds(place.max_age), _seconds(place.max_age_grace)))
+        admission = _Admission(ConnectionLimits(settings.max_connections, settings.max_connections_per_client))
+        server = Server(limits, Age(_seconds(place.max_age), _seconds(place.max_age_grace)), admission)
         for service in services:
             server.add_registered_method_handlers(service.name, self._handlers(service))
             server.allow_messages((f"/{service.name}/{method}" for method in service.raw), *_tensor_limit(settings))

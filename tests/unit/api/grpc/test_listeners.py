@@ -1,5 +1,6 @@
 """What the servers do besides their services: addresses, tokens, TLS, health, reflection, limits, the access log."""
 
+import asyncio
 import json
 import logging
 import re
@@ -180,3 +181,18 @@ async def test_connections_do_not_live_longer_than_they_may(start):
     error = await failure(serving.inference.Predictions(request(data=b"")))
     assert error.code() is StatusCode.UNAVAILABLE
     await serving.registry.model.cancelled.wait()
+
+
+@pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_client"])
+async def test_more_connections_than_the_limit(start, limit):
+    serving = await start(**{limit: 1})
+    host, port = serving.target("inference").split(":")
+    first_reader, first = await asyncio.open_connection(host, port)
+    await first_reader.readexactly(9)
+    reader, second = await asyncio.open_connection(host, port)
+    try:
+        assert await reader.read() == b""
+    except ConnectionResetError:
+        pass
+    first.close()
+    second.close()

@@ -15,11 +15,11 @@ from typing import Any, Final, NoReturn, Protocol
 from grpc import RpcMethodHandler, StatusCode
 from grpc.aio import EOF, AbortError, ServicerContext
 
-from torchserve_py.api.grpc.http2 import header_blocks
-from torchserve_py.api.grpc.http2.header_blocks import Metadata, RequestHead
-from torchserve_py.api.grpc.http2.large_messages import BadMessage, MessageLimit
-from torchserve_py.api.grpc.http2.messages import PREFIX, Compressed, MessageReader
-from torchserve_py.api.grpc.http2.stream import Stream
+from torchserve_py.transport.http2 import header_blocks
+from torchserve_py.transport.http2.header_blocks import Metadata, RequestHead
+from torchserve_py.transport.http2.large_messages import BadMessage, MessageLimit
+from torchserve_py.transport.http2.messages import PREFIX, Compressed, MessageReader
+from torchserve_py.transport.http2.stream import Stream
 
 logger = logging.getLogger(__name__)
 

@@ -7,13 +7,12 @@ import gc
 import struct
 
 import pytest
-from tests.unit.api.grpc.http2.conftest import LIMITS, Running, start
-from tests.unit.api.grpc.http2.raw_client import HEADERS, MESSAGE, RawClient, frame, headers_for
+from tests.unit.transport.http2.conftest import LIMITS, Running, start
+from tests.unit.transport.http2.raw_client import HEADERS, MESSAGE, RawClient, frame, headers_for
 
-from torchserve_py.api.grpc.http2 import frames
-from torchserve_py.api.grpc.http2.call import Call
-from torchserve_py.api.grpc.http2.frames import ErrorCode
-from torchserve_py.api.grpc.http2.methods import Limits
+from torchserve_py.transport.http2 import frames
+from torchserve_py.transport.http2.call import Call
+from torchserve_py.transport.http2.frames import ErrorCode
 
 
 async def test_what_is_no_http_2(client: RawClient) -> None:
@@ -164,7 +163,7 @@ async def test_pings_whose_answers_nobody_reads(client: RawClient) -> None:
 
 
 async def test_a_client_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchserve_py.api.grpc.http2.connection._GREETING_LIMIT", 0.05)
+    monkeypatch.setattr("torchserve_py.transport.http2.connection._GREETING_LIMIT", 0.05)
     running = await start()
     reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
     while await reader.read(100):
@@ -173,10 +172,24 @@ async def test_a_client_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     await running.server.stop(0)
 
 
-@pytest.mark.parametrize("limits", [LIMITS, LIMITS._replace(connections=1000, connections_per_client=10)])
-async def test_more_connections_than_the_limit(limits: Limits) -> None:
-    running = await start(limits=limits)
-    opened = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(LIMITS.connections)]
+class _AtMostTen:
+    """Admits ten connections."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def enter(self, peer: object) -> bool:
+        self.count += 1
+        return self.count <= 10
+
+    def leave(self, peer: object) -> None:
+        self.count -= 1
+
+
+async def test_connections_that_are_not_admitted() -> None:
+    admission = _AtMostTen()
+    running = await start(admission=admission)
+    opened = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(10)]
     for reader, _ in opened:
         await reader.readexactly(9)
     reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
@@ -187,6 +200,9 @@ async def test_more_connections_than_the_limit(limits: Limits) -> None:
     for _, each in [*opened, (reader, writer)]:
         each.close()
     await running.server.stop(0)
+    async with asyncio.timeout(20):
+        while admission.count:
+            await asyncio.sleep(0.001)
 
 
 async def test_unknown_frames_and_priorities_are_ignored(client: RawClient, running: Running) -> None:

@@ -12,10 +12,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from grpc import RpcMethodHandler
 
-from torchserve_py.api.connections import ConnectionLimits
-from torchserve_py.api.grpc.http2.connection import Connection
-from torchserve_py.api.grpc.http2.large_messages import LargeMessages, MessageLimit
-from torchserve_py.api.grpc.http2.methods import Limits, Methods
+from torchserve_py.transport.http2.connection import Connection
+from torchserve_py.transport.http2.large_messages import LargeMessages, MessageLimit
+from torchserve_py.transport.http2.methods import Limits, Methods
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +33,16 @@ class Age(NamedTuple):
     grace: float | None
 
 
+class Admission(Protocol):
+    """Decides how many connections there may be. Peers are what `socket.socket.getpeername` returns."""
+
+    def enter(self, peer: object) -> bool:
+        """Count a connection; return whether it may stay. `leave` follows in either case."""
+
+    def leave(self, peer: object) -> None:
+        """A connection has ended."""
+
+
 class _Service(Protocol):
     def service_name(self) -> str | None: ...
 
@@ -44,16 +53,17 @@ class Server:
     Args:
         limits: What clients may make it hold.
         age: Of its connections.
+        admission: How many connections there may be; None for any number.
     """
 
-    def __init__(self, limits: Limits, age: Age) -> None:
+    def __init__(self, limits: Limits, age: Age, admission: Admission | None = None) -> None:
         self._handlers: dict[str, RpcMethodHandler[Any, Any]] = {}
         self._limits = limits
         self._large = LargeMessages(limits.message_size)
         self._message_limits: dict[str, MessageLimit] = {}
         self._age = age
         self._connections: set[Connection] = set()
-        self._connection_limits = ConnectionLimits(limits.connections, limits.connections_per_client)
+        self._admission = admission
         self._timers: dict[Connection, asyncio.TimerHandle] = {}
         self._listener: asyncio.Server | None = None
         self._all_closed: asyncio.Future[None] | None = None
@@ -120,7 +130,7 @@ class Server:
 
     def _opened(self, connection: Connection) -> None:
         self._connections.add(connection)
-        if self._connection_limits.enter(connection.client) is not None:
+        if self._admission is not None and not self._admission.enter(connection.address):
             connection.abort()
             return
         if self._age.limit is not None:
@@ -135,7 +145,8 @@ class Server:
 
     def _closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self._connection_limits.leave(connection.client)
+        if self._admission is not None:
+            self._admission.leave(connection.address)
         timer = self._timers.pop(connection, None)
         if timer is not None:
             timer.cancel()

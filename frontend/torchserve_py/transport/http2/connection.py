@@ -12,21 +12,19 @@ import logging
 from collections.abc import Callable
 from typing import Final, cast
 
-from aiohttp.tcp_helpers import tcp_keepalive
 from grpc import StatusCode
 
-from torchserve_py.api.connections import client_of
-from torchserve_py.api.grpc.http2 import frames, header_blocks
-from torchserve_py.api.grpc.http2.call import STREAM_WINDOW, Call
-from torchserve_py.api.grpc.http2.farewell import Farewell
-from torchserve_py.api.grpc.http2.frame_reader import MAX_FRAME_SIZE, FrameHandler, FrameReader
-from torchserve_py.api.grpc.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
-from torchserve_py.api.grpc.http2.header_blocks import HeaderDecoder
-from torchserve_py.api.grpc.http2.methods import Methods
-from torchserve_py.api.grpc.http2.patience import Patience
-from torchserve_py.api.grpc.http2.peers import grpc_name
-from torchserve_py.api.grpc.http2.stalls import Stalls
-from torchserve_py.api.grpc.http2.stream import Stream, whole_response, write
+from torchserve_py.transport.http2 import frames, header_blocks
+from torchserve_py.transport.http2.call import STREAM_WINDOW, Call
+from torchserve_py.transport.http2.farewell import Farewell
+from torchserve_py.transport.http2.frame_reader import MAX_FRAME_SIZE, FrameHandler, FrameReader
+from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
+from torchserve_py.transport.http2.header_blocks import HeaderDecoder
+from torchserve_py.transport.http2.methods import Methods
+from torchserve_py.transport.http2.patience import Patience
+from torchserve_py.transport.http2.peers import grpc_name, keep_alive
+from torchserve_py.transport.http2.stalls import Stalls
+from torchserve_py.transport.http2.stream import Stream, whole_response, write
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +48,9 @@ class Connection(asyncio.Protocol):
     def __init__(
         self, methods: Methods, opened: Callable[[Connection], None], closed: Callable[[Connection], None]
     ) -> None:
+        #: The client's address, and the same as gRPC writes it.
+        self.address: object = None
         self.peer = ""
-        #: What it has in common with its client's other connections.
-        self.client: str | int | None = None
         self._methods = methods
         self._opened = opened
         self._closed = closed
@@ -93,9 +91,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say hello."""
         self._transport = cast(asyncio.Transport, transport)
-        tcp_keepalive(self._transport)  # or clients whose machine is gone would be waited for for ever
-        self.peer = grpc_name(transport.get_extra_info("peername"))
-        self.client = client_of(transport.get_extra_info("peername"))
+        keep_alive(self._transport)
+        self.address = transport.get_extra_info("peername")
+        self.peer = grpc_name(self.address)
         settings = {
             frames.MAX_CONCURRENT_STREAMS: self._methods.limits.streams,
             frames.INITIAL_WINDOW_SIZE: STREAM_WINDOW,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from torchserve_py.api.grpc.http2.call import Call
+from torchserve_py.transport.http2.call import Call
 
 
 class Stalls:

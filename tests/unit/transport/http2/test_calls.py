@@ -8,9 +8,9 @@ import logging
 import grpc
 import pytest
 from grpc import StatusCode, aio
-from tests.unit.api.grpc.http2.conftest import LIMITS, Running, start
+from tests.unit.transport.http2.conftest import LIMITS, Running, start
 
-from torchserve_py.api.grpc.http2.server import Age
+from torchserve_py.transport.http2.server import Age
 
 
 async def failure(call: aio.Call) -> aio.AioRpcError:

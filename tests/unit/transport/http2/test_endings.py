@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 from grpc import StatusCode
-from tests.unit.api.grpc.http2.conftest import LIMITS, SERVICE, Running, handlers, start
-from tests.unit.api.grpc.http2.raw_client import MESSAGE, RawClient, frame, headers_for
+from tests.unit.transport.http2.conftest import LIMITS, SERVICE, Running, handlers, start
+from tests.unit.transport.http2.raw_client import MESSAGE, RawClient, frame, headers_for
 
-from torchserve_py.api.grpc.http2 import frames
-from torchserve_py.api.grpc.http2.frames import ErrorCode
-from torchserve_py.api.grpc.http2.server import Age
+from torchserve_py.transport.http2 import frames
+from torchserve_py.transport.http2.frames import ErrorCode
+from torchserve_py.transport.http2.server import Age
 
 LARGE = struct.pack(">BI", 0, 65_536) + bytes(65_536)
 
@@ -76,7 +76,7 @@ async def test_calls_behind_the_farewell_are_not_served_and_the_last_one_is_name
 
 
 async def test_a_client_that_does_not_answer_the_ping(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchserve_py.api.grpc.http2.farewell._PONG_LIMIT", 0.05)
+    monkeypatch.setattr("torchserve_py.transport.http2.farewell._PONG_LIMIT", 0.05)
     running = await start()
     client = await raw_client_of(running)
     await running.server.stop(20)
@@ -202,7 +202,7 @@ async def test_a_client_that_reads_nothing_any_more_is_given_up() -> None:
 async def test_stopping_leaves_handlers_behind_that_do_not_let_themselves_be_cancelled(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("torchserve_py.api.grpc.http2.server._CANCEL_LIMIT", 0.05)
+    monkeypatch.setattr("torchserve_py.transport.http2.server._CANCEL_LIMIT", 0.05)
     running = await start()
     release, entered = asyncio.Event(), threading.Event()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from torchserve_py.api.grpc.http2.frames import ConnectionFailed, ErrorCode
+from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode
 
 #: So many at once …
 BURST: Final = 10_000

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from torchserve_py.api.grpc.http2 import frames
-from torchserve_py.api.grpc.http2.frames import ErrorCode
+from torchserve_py.transport.http2 import frames
+from torchserve_py.transport.http2.frames import ErrorCode
 
 #: How long the answer to the ping is waited for (seconds).
 _PONG_LIMIT: Final = 5.0

@@ -9,7 +9,7 @@ from typing import Final
 
 from grpc import StatusCode
 
-from torchserve_py.api.grpc.http2.large_messages import BadMessage, MessageLimit
+from torchserve_py.transport.http2.large_messages import BadMessage, MessageLimit
 
 PREFIX: Final = struct.Struct(">BI")
 #: Pieces of a message that are smaller than this are joined as they come: each would take more memory than it holds.

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from torchserve_py.api.grpc.http2.frames import (
+from torchserve_py.transport.http2.frames import (
     CONTINUATION,
     DATA,
     END_HEADERS,

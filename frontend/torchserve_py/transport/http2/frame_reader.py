@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from torchserve_py.api.grpc.http2 import frames, header_blocks
-from torchserve_py.api.grpc.http2.frames import ConnectionFailed, ErrorCode
-from torchserve_py.api.grpc.http2.patience import Patience
+from torchserve_py.transport.http2 import frames, header_blocks
+from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode
+from torchserve_py.transport.http2.patience import Patience
 
 MAX_FRAME_SIZE: Final = 65_536
 

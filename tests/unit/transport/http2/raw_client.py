@@ -7,8 +7,8 @@ import struct
 
 from hpack import Encoder
 
-from torchserve_py.api.grpc.http2 import frames
-from torchserve_py.api.grpc.http2.frames import ErrorCode
+from torchserve_py.transport.http2 import frames
+from torchserve_py.transport.http2.frames import ErrorCode
 
 HEADERS = [
     (":method", "POST"),

@@ -7,18 +7,16 @@ from typing import Any, NamedTuple
 
 from grpc import RpcMethodHandler
 
-from torchserve_py.api.grpc.http2.large_messages import MessageLimit
+from torchserve_py.transport.http2.large_messages import MessageLimit
 
 
 class Limits(NamedTuple):
-    """What clients may make a server hold: bytes of a message, calls of a connection, connections in all
-    and of one client (None: no limit); and for how many seconds it holds what waits for a client that does nothing.
+    """What clients may make a server hold: bytes of a message, calls of a connection; and for how many seconds it holds
+    what waits for a client that does nothing.
     """
 
     message_size: int
     streams: int
-    connections: int
-    connections_per_client: int | None = None
     stall: float = 120.0
 
 

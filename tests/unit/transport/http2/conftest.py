@@ -9,14 +9,14 @@ from typing import Any
 import grpc
 import pytest
 from grpc import aio
-from tests.unit.api.grpc.http2.raw_client import RawClient
+from tests.unit.transport.http2.raw_client import RawClient
 
-from torchserve_py.api.grpc.http2.large_messages import LargeMessages, MessageLimit
-from torchserve_py.api.grpc.http2.methods import Limits
-from torchserve_py.api.grpc.http2.server import Age, Server
+from torchserve_py.transport.http2.large_messages import LargeMessages, MessageLimit
+from torchserve_py.transport.http2.methods import Limits
+from torchserve_py.transport.http2.server import Admission, Age, Server
 
 SERVICE = "test.Service"
-LIMITS = Limits(message_size=4 << 20, streams=100, connections=10)
+LIMITS = Limits(message_size=4 << 20, streams=100)
 
 
 def limit_of(size: int) -> MessageLimit:
@@ -122,10 +122,14 @@ class Running:
                 await asyncio.sleep(0.001)
 
 
-async def start(age: Age = Age(None, None), limits: Limits = LIMITS) -> Running:  # noqa: B008 (immutable)
+async def start(
+    age: Age = Age(None, None),  # noqa: B008 (immutable)
+    limits: Limits = LIMITS,
+    admission: Admission | None = None,
+) -> Running:
     """A server."""
     methods = Methods()
-    server = Server(limits, age)
+    server = Server(limits, age, admission)
     server.add_registered_method_handlers(SERVICE, handlers(methods))
     return Running(server, methods, await server.listen("127.0.0.1", 0, None))
 

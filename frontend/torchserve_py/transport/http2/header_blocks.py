@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from hpack import Decoder
 from hpack.exceptions import HPACKError, OversizedHeaderListError
 
-from torchserve_py.api.grpc.http2.frames import ConnectionFailed, ErrorCode
+from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode
 
 #: How large the headers of a request may be, counted as RFC 9113 (6.5.2) does.
 MAX_HEADER_LIST_SIZE: Final = 65_536

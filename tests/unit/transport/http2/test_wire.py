@@ -13,11 +13,11 @@ import h2.settings
 from hpack import Decoder, Encoder
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.api.grpc.http2.conftest import Running, limit_of
+from tests.unit.transport.http2.conftest import Running, limit_of
 
-from torchserve_py.api.grpc.http2 import header_blocks
-from torchserve_py.api.grpc.http2.header_blocks import HeaderDecoder
-from torchserve_py.api.grpc.http2.messages import Compressed, MessageReader
+from torchserve_py.transport.http2 import header_blocks
+from torchserve_py.transport.http2.header_blocks import HeaderDecoder
+from torchserve_py.transport.http2.messages import Compressed, MessageReader
 
 REQUEST = [
     (":method", "POST"),

@@ -8,12 +8,12 @@ import tracemalloc
 
 import pytest
 from grpc import StatusCode, aio
-from tests.unit.api.grpc.http2.conftest import LIMITS, Running, limit_of
-from tests.unit.api.grpc.http2.raw_client import MESSAGE, RawClient, frame, headers_for
+from tests.unit.transport.http2.conftest import LIMITS, Running, limit_of
+from tests.unit.transport.http2.raw_client import MESSAGE, RawClient, frame, headers_for
 
-from torchserve_py.api.grpc.http2 import frames, patience
-from torchserve_py.api.grpc.http2.frames import ErrorCode
-from torchserve_py.api.grpc.http2.messages import MessageReader
+from torchserve_py.transport.http2 import frames, patience
+from torchserve_py.transport.http2.frames import ErrorCode
+from torchserve_py.transport.http2.messages import MessageReader
 
 PING = frame(frames.PING, 0, 0, b"12345678")
 BIG = frames.MAX_WINDOW
@@ -152,7 +152,7 @@ async def test_more_data_than_the_window_of_the_connection(
     client: RawClient, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was looked at makes room at once, so that only one piece can be too large."""
-    monkeypatch.setattr("torchserve_py.api.grpc.http2.connection._WINDOW", 65_535)
+    monkeypatch.setattr("torchserve_py.transport.http2.connection._WINDOW", 65_535)
     other = RawClient(*await asyncio.open_connection("127.0.0.1", running.port))
     client.begin()
     other.begin(other.request(1), frame(frames.DATA, 0, 1, bytes(65_536)))

@@ -11,10 +11,10 @@ import pytest
 from grpc import StatusCode, aio
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.api.grpc.http2.conftest import LIMITS, SERVICE, Running, start
+from tests.unit.transport.http2.conftest import LIMITS, SERVICE, Running, start
 
-from torchserve_py.api.grpc.http2.large_messages import BadMessage, LargeMessages, MessageLimit
-from torchserve_py.api.grpc.http2.messages import PREFIX, Compressed, MessageReader
+from torchserve_py.transport.http2.large_messages import BadMessage, LargeMessages, MessageLimit
+from torchserve_py.transport.http2.messages import PREFIX, Compressed, MessageReader
 
 SMALL = 1000
 LARGE = b"x" * 300_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 
-from tests.unit.api.grpc.http2.raw_client import RawClient, frame, headers_for
+from tests.unit.transport.http2.raw_client import RawClient, frame, headers_for
 
-from torchserve_py.api.grpc.http2 import frames
+from torchserve_py.transport.http2 import frames
 
 
 async def test_calls_share_the_window_of_their_connection(client: RawClient) -> None:
