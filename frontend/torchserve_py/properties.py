@@ -8,7 +8,7 @@ escapes. A backslash before any other character is dropped, as Java does: a regu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ _SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
 _ESCAPE = re.compile(r"\\(?:u(.{0,4})|(.?))", re.DOTALL)
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _TRAILING_BACKSLASHES = re.compile(r"\\*$")
+_GLUED = re.compile(r"(?i:(?P<boolean>true|false))(?P<key>[A-Za-z_]+)[ \t]*[=:][ \t]*(?P<value>.*)", re.DOTALL)
 _BLANK = " \t\f"
 
 
@@ -59,6 +60,22 @@ def parse_properties(text: str) -> list[Property]:
         PropertiesError: An escape is malformed.
     """
     return [_parse_entry(entry, line) for line, entry in _logical_lines(text)]
+
+
+def split_glued(entry: Property, known: Collection[str]) -> tuple[Property, ...]:
+    """The two entries that ``entry`` should be where no line break keeps the next one from its value, else ``entry``.
+
+    SageMaker's toolkit writes ``enable_model_api=truedefault_response_timeout=60``: it appends to a file that does not
+    end in a line break.
+
+    Args:
+        entry: An entry whose value must be a boolean.
+        known: The keys that may be behind it.
+    """
+    glued = _GLUED.fullmatch(entry.value)
+    if glued is None or glued["key"] not in known:
+        return (entry,)
+    return Property(entry.key, glued["boolean"], entry.line), Property(glued["key"], glued["value"], entry.line)
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

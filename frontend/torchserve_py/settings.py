@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from torchserve_py import value_kinds
 from torchserve_py.flags import JVM_FLAGS, Flags, parse_flags
 from torchserve_py.log_config import is_log4j
-from torchserve_py.properties import PropertiesError, Property, read_properties
+from torchserve_py.properties import PropertiesError, Property, read_properties, split_glued
 from torchserve_py.settings_table import INTERNAL_KEYS, JVM_KEYS, SOURCES, Settings, Source, env_of
 from torchserve_py.snapshot_file import newest_snapshot
 
@@ -102,6 +103,7 @@ class _Resolver:
             self._resolve_one(name, source, env_enabled=env_enabled)
         self._check_environment(env_enabled=env_enabled)
         self._check_tls()
+        self._check_workflow_store()
         self._check_snapshot()
         return self._out
 
@@ -125,13 +127,27 @@ class _Resolver:
         except PropertiesError as error:
             self._out.errors.append(f"Invalid configuration: {named}:{error.line}: {error}")
             return
-        for entry in entries:
+        for entry in self._unglued(entries):
             earlier = self._properties.get(entry.key)
             if earlier is not None:
                 self._out.warnings.append(
                     f"{named}:{entry.line}: {entry.key} replaces its value of line {earlier.line}; keep one of them"
                 )
             self._properties[entry.key] = entry
+
+    def _unglued(self, entries: Sequence[Property]) -> Iterator[Property]:
+        """The entries, those apart that a missing line break has made one."""
+        known = {name for name, source in SOURCES.items() if source.in_file} | {*JVM_KEYS, *INTERNAL_KEYS}
+        for entry in entries:
+            source = SOURCES.get(entry.key)
+            is_boolean = source is not None and source.kind is value_kinds.boolean
+            parts = split_glued(entry, known) if is_boolean else (entry,)
+            if len(parts) > 1:
+                self._out.warnings.append(
+                    f"{self._place(entry)}: a line break is missing between {entry.key}={parts[0].value} and"
+                    f" {parts[1].key}; both are read as if there were one"
+                )
+            yield from parts
 
     def _newest_snapshot(self) -> str | None:
         if self._flags.no_config_snapshots:
@@ -230,6 +246,15 @@ class _Resolver:
             elif any(values.get(name) is not None for name in pair):  # else a certificate is made
                 needed.update(dict.fromkeys(pair, f"https with {' and '.join(pair)} needs both"))
         return needed
+
+    def _check_workflow_store(self) -> None:
+        """Tell of a workflow store that is missing; only workflows need it, and TorchServe starts without."""
+        store = self._out.effective.get("workflow_store")
+        if store is not None and store.value is not None and not store.value.is_dir():
+            self._out.warnings.append(
+                f"{store.origin}: workflow_store = {store.value}: there is no such directory;"
+                " workflows cannot be registered until there is"
+            )
 
     def _check_snapshot(self) -> None:
         """Tell of archives that a snapshot needs, and of the flag that it overrides."""

@@ -126,9 +126,9 @@ class Settings:
         )
     )
     workflow_store: Path | None = _setting(
-        kinds.existing_directory,
+        kinds.path,
         None,
-        "directory of the workflow archives",
+        "directory of the workflow archives; where it does not exist, no workflow can be registered",
         flag="--workflow-store",
         default_text="the model store",
     )

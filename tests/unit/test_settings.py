@@ -201,7 +201,6 @@ def test_an_empty_list_of_allowed_urls_allows_none(home):
             "metrics_config=no.yaml",
             "metrics_config = no.yaml: no such file, expected a file as docs/metrics.md describes it",
         ),
-        ("workflow_store=no", "workflow_store = no: no such directory, expected an existing directory"),
         (
             "inference_address=127.0.0.1:8080",
             "inference_address = 127.0.0.1:8080: Invalid binding address: 127.0.0.1:8080, expected http://host[:port], "

@@ -397,4 +397,4 @@ class Steps:
 
 
 def _is_true(value: Any) -> bool:
-    return str(value).strip().lower() == "true"
+    return str(value).strip().lower() in ("true", "1")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from multidict import istr
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torchserve_py.settings import Settings
 
 _REQUEST_ID = istr(REQUEST_ID)
+_TRUE: Final = ("true", "1")
+_FALSE: Final = ("false", "0", "")
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -50,7 +52,7 @@ class SequenceHeaders:
         """The sequence of an HTTP request.
 
         Raises:
-            DoorError: The id is not text.
+            DoorError: As `request_of` does.
         """
         sent = request.headers
         return self.request_of(
@@ -61,7 +63,7 @@ class SequenceHeaders:
         """The sequence that the metadata of a gRPC call name under the headers' names; None if they name none.
 
         Raises:
-            DoorError: The id is not text.
+            DoorError: As `request_of` does.
         """
         sent = {istr(name): value for name, value in metadata if isinstance(value, str)}
         if self._id not in sent:
@@ -76,7 +78,7 @@ class SequenceHeaders:
         A request without an id (or with an empty one) opens a sequence of its own, ``ts-seq-<uuid4>``.
 
         Raises:
-            DoorError: An id, or another value, is not text.
+            DoorError: An id is not text, or a marker is neither true nor false.
         """
         if not sequence_id:
             sequence_id = f"ts-seq-{uuid.uuid4()}"
@@ -88,17 +90,34 @@ class SequenceHeaders:
         headers = [(self.id_name, sequence_id)]
         if start is end is request_id is None:
             return SequenceRequest(sequence_id, False, False, tuple(headers))
-        for name, value in ((self._start, start), (self._end, end)):
-            if value is not None:
-                if not value.isprintable() and _UNUSABLE.search(value):
-                    raise bad_request(f"Header {name}: {value!a} is no text; use true, or leave the header out.")
-                headers.append((str(name), value))
+        starts, ends = False, False
+        if start is not None:
+            starts = is_marked(self._start, start)
+            headers.append((str(self._start), _said(start)))
+        if end is not None:
+            ends = is_marked(self._end, end)
+            headers.append((str(self._end), _said(end)))
         if request_id:
             if _UNUSABLE.search(request_id):
                 raise bad_request(f"Header {REQUEST_ID}: {request_id!a} is no id; use printable characters in UTF-8.")
             headers.append((REQUEST_ID, request_id))
-        return SequenceRequest(sequence_id, _is_true(start), _is_true(end), tuple(headers))
+        return SequenceRequest(sequence_id, starts, ends, tuple(headers))
 
 
-def _is_true(value: str | None) -> bool:
-    return value is not None and value.strip().lower() == "true"
+def is_marked(name: str, value: str) -> bool:
+    """Whether the marker that is called ``name`` is set.
+
+    Raises:
+        DoorError: It says neither that it is nor that it is not.
+    """
+    word = value.strip().lower()
+    if word not in _TRUE and word not in _FALSE:
+        raise bad_request(
+            f"Header {name}: {value!a} is neither true nor false; use true or false, 1 or 0, or no header."
+        )
+    return word in _TRUE
+
+
+def _said(value: str) -> str:
+    """A marker as handlers know it: those of TorchServe compare it with the word."""
+    return {"1": "true", "0": "false"}.get(value.strip(), value)

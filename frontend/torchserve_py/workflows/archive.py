@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from torchserve_py.archive import manifest as model_manifest
@@ -62,6 +63,8 @@ def obtain(
     """
     if workflow_store is None:
         raise WorkflowNotFound("Workflow store has not been configured.")
+    if not workflow_store.is_dir():
+        raise WorkflowNotFound("The workflow store does not exist: workflow_store must name a directory.")
     if ".." in url:
         raise WorkflowNotFound(f"Relative path is not allowed in url: {url}")
     if not is_url(url):
@@ -124,4 +127,5 @@ def _describe_functions(folder: Path) -> None:
     """Make the folder that of a model, so that nothing is guessed from the files that happen to be in it."""
     path = folder / model_manifest.MANIFEST_PATH
     path.parent.mkdir(exist_ok=True)
-    path.write_text(model_manifest.describe(model_name="functions").to_json(), encoding="utf-8")
+    manifest = model_manifest.stamped(model_manifest.describe(model_name="functions"), datetime.now(UTC))
+    path.write_text(manifest.to_json(), encoding="utf-8")

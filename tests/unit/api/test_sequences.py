@@ -41,12 +41,31 @@ async def test_without_an_id_the_server_makes_one_and_starts_a_sequence(stateful
     assert (call.header_dict[ID], call.header_dict[START]) == (call.sequence_id, "true")
 
 
-@pytest.mark.parametrize(("text", "meaning"), [("true", True), ("TRUE", True), ("false", False), ("1", False)])
-async def test_markers(stateful, text, meaning):
+@pytest.mark.parametrize(
+    ("text", "meaning", "handlers_text"),
+    [
+        ("true", True, "true"),
+        ("TRUE", True, "TRUE"),
+        ("1", True, "true"),
+        ("false", False, "false"),
+        ("0", False, "false"),
+        ("", False, ""),
+    ],
+)
+async def test_markers(stateful, text, meaning, handlers_text):
     await post(stateful, {ID: "s", START: text, END: text})
     call = stateful.registry.model.calls[0]
     assert (call.starts_sequence, call.ends_sequence) == (meaning, meaning)
-    assert (call.header_dict[START], call.header_dict[END]) == (text, text)
+    assert (call.header_dict[START], call.header_dict[END]) == (handlers_text, handlers_text)
+
+
+@pytest.mark.parametrize("name", [START, END])
+@pytest.mark.parametrize("text", ["yes", "2", "tru"])
+async def test_a_marker_that_is_neither_true_nor_false_is_refused(stateful, name, text):
+    answer = await post(stateful, {ID: "s", name: text})
+    assert answer.status == 400
+    assert f"Header {name}: '{text}' is neither true nor false; use true or false" in answer.json()["message"]
+    assert stateful.registry.model.calls == []
 
 
 async def test_names_are_matched_without_regard_to_case(stateful):
@@ -125,7 +144,7 @@ async def test_a_mark_that_is_no_text_is_refused(stateful, name):
     head = f"POST /predictions/stateful HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{ID}: s\r\n{name}: "
     connection = await stateful.raw(head.encode() + b"true\xff\r\n\r\n")
     assert "400 bad request" in await connection.head()
-    assert f"Header {name}: 'true\\udcff' is no text" in json.loads(await connection.rest())["message"]
+    assert f"Header {name}: 'true\\udcff' is neither true nor false" in json.loads(await connection.rest())["message"]
     assert stateful.registry.model.calls == []
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchserve_py.archive.cancellation import Cancellation
+from torchserve_py.archive.model_files import open_model
 from torchserve_py.version import __version__
 from torchserve_py.workflows.archive import WorkflowFiles, obtain
 from torchserve_py.workflows.errors import InvalidWorkflow, WorkflowError, WorkflowNotFound
@@ -50,7 +51,9 @@ def unpacked_folders(folder: Path) -> list[Path]:
     return list((folder / "tmp" / "models").iterdir()) if (folder / "tmp").exists() else []
 
 
-def test_what_is_packed_can_be_opened(sources: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_packed_can_be_opened(
+    sources: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     arguments = ["--workflow-name", "w", "--spec-file", "spec.yaml", "--handler", "h.py", "--extra-files", "extra"]
     assert main([*arguments, "--export-path", "store"]) == 0
     assert "Successfully exported workflow w to file store/w.war" in capsys.readouterr().out
@@ -60,12 +63,20 @@ def test_what_is_packed_can_be_opened(sources: Path, capsys: pytest.CaptureFixtu
     assert manifest["workflow"] == MANIFEST
     assert manifest["archiverVersion"] == __version__
 
-    files = opened(sources)
+    with caplog.at_level("WARNING"):
+        files = opened(sources)
+        open_model(files.folder, sources / "tmp", url="w__pre")  # as the registration of the node pre does
+    assert not caplog.records
     assert (files.name, files.handler, list(files.spec.nodes)) == ("w", "h.py", ["pre", "m"])
     assert {path.name for path in files.folder.iterdir()} >= {"spec.yaml", "h.py", "labels.txt"}
     files.remove(downloaded=True)
     assert not files.folder.exists()
     assert Path("store/w.war").exists()
+
+
+def test_a_store_that_does_not_exist_is_told_when_it_is_used(tmp_path: Path) -> None:
+    with pytest.raises(WorkflowNotFound, match="The workflow store does not exist: workflow_store must name"):
+        opened(tmp_path)
 
 
 def test_without_functions_no_handler_is_needed(sources: Path) -> None:

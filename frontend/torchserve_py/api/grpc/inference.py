@@ -10,7 +10,7 @@ from torchserve_py.api.grpc.calls import Behaviour, Context
 from torchserve_py.api.grpc.protos import inference_pb2 as messages
 from torchserve_py.api.grpc.refusals import Refusal, refuse_prediction
 from torchserve_py.api.grpc.writer import Writer
-from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
+from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest, is_marked
 from torchserve_py.workers.parts import JobFailed, Part, Parts
 from ts.protocol.messages import REQUEST_ID
 
@@ -105,7 +105,7 @@ class Submission:
         the header that names the request, mean what the headers mean: gRPC requests have no headers.
 
         Raises:
-            DoorError: The id is not usable.
+            DoorError: The id is not usable, or a marker is neither true nor false.
         """
         values = request.input
         return self._headers.request_of(
@@ -116,9 +116,13 @@ class Submission:
         )
 
     def starts(self, request: messages.PredictionsRequest) -> bool:
-        """Whether the request has a start marker."""
+        """Whether the request has a start marker.
+
+        Raises:
+            DoorError: It is neither true nor false.
+        """
         value = _text(request.input.get(self._start_key))
-        return value is not None and value.strip().lower() == "true"
+        return value is not None and is_marked(self._start_key, value)
 
     def submit(self, model: Model, request: messages.PredictionsRequest, sequence: SequenceRequest | None) -> Submitted:
         """Make a job of a request; a refusal by the scheduler is raised by the first `Submitted.next`.
