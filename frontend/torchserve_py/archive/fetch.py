@@ -1,33 +1,33 @@
 """Downloading an archive into the model store, from the URLs that the operator allows and from no others.
 
-Plain synchronous code: the caller runs it in a thread. A file of the model store is never replaced or half written:
+`fetch` blocks: the caller runs it in a thread. A file of the model store is never replaced or half written:
 the content goes to a hidden `.part` file, which takes its name when it is complete and has the right checksum. A
 `.part` file that a killed server left behind is deleted by a later download.
 """
 
 from __future__ import annotations
 
+import asyncio
 import atexit
-import http.client
 import io
 import logging
 import os
 import re
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+
+import aiohttp
 
 from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.checksum import split_checksum
-from torchserve_py.archive.connections import HttpHandler, HttpsHandler
 from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError
+from torchserve_py.archive.http_source import CHUNK_BYTES, opened
 from torchserve_py.archive.limits import GIB
 from torchserve_py.archive.locate import check_location
 from torchserve_py.archive.networks import Network
@@ -35,7 +35,6 @@ from torchserve_py.archive.progress import Progress, progress_bar
 
 logger = logging.getLogger(__name__)
 
-_CHUNK_BYTES = 1 << 20
 _PARTIAL = re.compile(r"\.[0-9a-f]{32}\.part")
 #: How much longer than a download may take a `.part` file must lie untouched to be taken for a left-over (seconds).
 _LEFT_OVER_MARGIN = 3600
@@ -93,19 +92,11 @@ def fetch(
             if checksum:  # a caller may take it for an earlier download
                 checksum.check(target, f"{target.name} in the model store")
             raise ArchiveExists(target)
-        with (
-            _opened(bare, allowed_urls, allowed_networks, limits) as (content, size),
-            progress_bar(size, target.name) as progress,
-        ):
-            if size is not None and size > limits.max_bytes:
-                raise ValueError(f"it has {size} bytes, more than the limit of {limits.max_bytes}")
-            received = _save(content, partial, progress, limits, cancellation)
-        if size is not None and received != size:
-            raise ValueError(f"the connection ended after {received} of {size} bytes")
+        asyncio.run(_receive(bare, partial, target.name, allowed_urls, allowed_networks, limits, cancellation))
         if checksum:
             checksum.check(partial, "what came")
         _publish(partial, target)
-    except (OSError, http.client.HTTPException, ValueError) as error:
+    except (OSError, aiohttp.ClientError, ValueError) as error:
         raise DownloadError(url, _reason(error)) from error
     finally:
         partial.unlink(missing_ok=True)
@@ -129,36 +120,58 @@ def _check_allowed(url: str, allowed_urls: Sequence[re.Pattern[str]]) -> None:
     raise ArchiveNotFound(f"Given URL {url} does not match any allowed URL(s)", detail)
 
 
-@contextmanager
-def _opened(
+async def _receive(
+    url: str,
+    partial: Path,
+    name: str,
+    allowed_urls: Sequence[re.Pattern[str]],
+    allowed_networks: Sequence[Network],
+    limits: FetchLimits,
+    cancellation: Cancellation,
+) -> None:
+    """Write what is at a URL to a file.
+
+    Raises:
+        ValueError: The URL cannot be used, or what comes is over the limits or incomplete.
+        OSError: It cannot be read or written, or not in time.
+        aiohttp.ClientError: What comes is no HTTP.
+    """
+    try:
+        async with (
+            asyncio.timeout(limits.total_seconds),
+            _opened(url, allowed_urls, allowed_networks, limits) as (content, size),
+        ):
+            if size is not None and size > limits.max_bytes:
+                raise ValueError(f"it has {size} bytes, more than the limit of {limits.max_bytes}")
+            with progress_bar(size, name) as progress:
+                received = await _save(content, partial, progress, limits, cancellation)
+            if size is not None and received != size:  # a local file that shrinks meanwhile
+                raise ValueError(f"it ended after {received} of {size} bytes")
+    except aiohttp.ServerTimeoutError as error:
+        raise TimeoutError(f"it timed out: nothing came for {limits.idle_seconds:g} s ({error})") from error
+    except TimeoutError as error:
+        raise TimeoutError(f"it took longer than the limit of {limits.total_seconds:g} s") from error
+
+
+@asynccontextmanager
+async def _opened(
     url: str, allowed_urls: Sequence[re.Pattern[str]], allowed_networks: Sequence[Network], limits: FetchLimits
-) -> Iterator[tuple[io.BufferedIOBase, int | None]]:
+) -> AsyncIterator[tuple[AsyncIterator[bytes], int | None]]:
     """The content at `url` and its size in bytes where that is known."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme.lower() == "file":
         with _open_file(parts) as file:
-            yield file, os.fstat(file.fileno()).st_size
+            yield _pieces(file), os.fstat(file.fileno()).st_size
         return
-    _check_no_credentials(parts)
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        HttpHandler(allowed_networks),
-        HttpsHandler(allowed_networks),
-        urllib.request.HTTPErrorProcessor(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        _AllowedRedirects(allowed_urls),
-    ):
-        opener.add_handler(handler)
-    with opener.open(url, timeout=limits.idle_seconds) as response:
-        length = response.headers.get("content-length")
-        yield response, int(length) if length else None
+    async with opened(
+        url, lambda target: _check_allowed(target, allowed_urls), allowed_networks, limits.idle_seconds
+    ) as response:
+        yield response.content.iter_chunked(CHUNK_BYTES), response.content_length
 
 
-def _check_no_credentials(parts: urllib.parse.SplitResult) -> None:
-    """They would stand in logs and descriptions; and `https://allowed.example@other.example/` misleads patterns."""
-    if "@" in parts.netloc:
-        raise ValueError("a URL must not hold a user name or a password")
+async def _pieces(file: io.BufferedReader) -> AsyncIterator[bytes]:
+    while piece := file.read(CHUNK_BYTES):
+        yield piece
 
 
 def _open_file(parts: urllib.parse.SplitResult) -> io.BufferedReader:
@@ -170,48 +183,23 @@ def _open_file(parts: urllib.parse.SplitResult) -> io.BufferedReader:
     return path.open("rb")
 
 
-class _AllowedRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows a redirect only to a URL that is allowed itself."""
-
-    def __init__(self, allowed_urls: Sequence[re.Pattern[str]]) -> None:
-        self._allowed_urls = allowed_urls
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        try:
-            if urllib.parse.urlsplit(newurl).scheme not in ("http", "https"):
-                raise ValueError(f"it redirects to {newurl}, which is neither http nor https")
-            _check_allowed(newurl, self._allowed_urls)
-            _check_no_credentials(urllib.parse.urlsplit(newurl))
-        except BaseException:
-            fp.close()
-            raise
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _save(
-    content: io.BufferedIOBase, partial: Path, progress: Progress, limits: FetchLimits, cancellation: Cancellation
+async def _save(
+    content: AsyncIterator[bytes], partial: Path, progress: Progress, limits: FetchLimits, cancellation: Cancellation
 ) -> int:
-    """Write the content to a file and return how many bytes it has. Raises ValueError when it is over the limits."""
-    deadline = time.monotonic() + limits.total_seconds
+    """Write the content to a file and return how many bytes it has. Raises ValueError when it is over the limit."""
     received = 0
     with partial.open("xb") as file:
-        while chunk := content.read1(_CHUNK_BYTES):
-            cancellation.check()
-            received += len(chunk)
-            if received > limits.max_bytes:
-                raise ValueError(f"it has more than the limit of {limits.max_bytes} bytes")
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"it took longer than the limit of {limits.total_seconds:g} s")
-            file.write(chunk)
-            progress.update(len(chunk))
+        try:
+            async for chunk in content:
+                cancellation.check()
+                received += len(chunk)
+                if received > limits.max_bytes:
+                    raise ValueError(f"it has more than the limit of {limits.max_bytes} bytes")
+                file.write(chunk)
+                progress.update(len(chunk))
+                await asyncio.sleep(0)  # where chunks are always at hand, nothing else looks at the time
+        except aiohttp.ClientPayloadError as error:
+            raise ValueError(f"the connection ended early, after {received} bytes ({error})") from error
     return received
 
 
@@ -245,9 +233,6 @@ def _remove_partials() -> None:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, urllib.error.HTTPError):
-        with error:
-            return f"the server answered {error.code} {error.reason}"
-    if isinstance(error, urllib.error.URLError):
-        return str(error.reason)
+    if isinstance(error, aiohttp.ClientConnectorError) and (error.os_error.errno or 0) > 0:
+        return f"cannot connect to {error.host}:{error.port}: {os.strerror(error.os_error.errno or 0)}"
     return str(error) or type(error).__name__

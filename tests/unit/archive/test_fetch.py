@@ -149,7 +149,7 @@ def test_a_server_that_is_not_there_is_told(model_store: Path) -> None:
 
 def test_a_download_cut_short_is_refused(web: WebServer, model_store: Path) -> None:
     web.answers["/x.mar"] = sends(b"x" * 100, length=1000)
-    assert_download_fails(f"{web.url}/x.mar", model_store, "ended after 100 of 1000 bytes")
+    assert_download_fails(f"{web.url}/x.mar", model_store, "the connection ended early, after 100 bytes")
 
 
 @pytest.mark.parametrize("answer", [sends(CONTENT), sends_without_length(CONTENT)])
@@ -369,20 +369,53 @@ def test_the_addresses_of_a_redirect_are_checked_again(web: WebServer, model_sto
     assert_download_fails(f"{web.url}/x.mar", model_store, "169.254.169.254 is no address of the public internet")
 
 
-def test_a_name_that_changes_its_address_between_check_and_connection_is_refused(
+def answering(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
+    """Let lookups of names answer with these addresses, one list after another; return the list of what was asked."""
+    asked: list[str] = []
+    left = list(answers)
+
+    def lookup(host: str, port: int | None, *more: object, flags: int = 0, **further: object) -> list[Any]:
+        if flags & socket.AI_NUMERICHOST:
+            raise socket.gaierror(socket.EAI_NONAME, "it is a name")
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in left.pop(0)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    return asked
+
+
+def test_a_name_is_refused_if_any_of_its_addresses_is(
     web: WebServer, model_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
     web.answers["/x.mar"] = lambda request: asked.append(request.path)
-    answers = iter(["93.184.215.14", "127.0.0.1"])
-
-    def rebinding(host: str, port: int | None, *more: object, **further: object) -> list[Any]:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
-
-    monkeypatch.setattr(socket, "getaddrinfo", rebinding)
-    with pytest.raises(DownloadError, match=r"127[.]0[.]0[.]1 is no address of the public internet"):
+    answering(monkeypatch, ["93.184.215.14", "127.0.0.1"])
+    with pytest.raises(DownloadError, match=r"h[.]example: 127[.]0[.]0[.]1 is no address of the public internet"):
         downloading.fetch(f"http://h.example:{web.server.server_port}/x.mar", model_store, allowed_urls=ANY)
     assert asked == []
+
+
+def test_a_connection_goes_to_the_address_that_was_looked_at(
+    web: WebServer, model_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that stands for another address at its second lookup is looked up once."""
+    web.answers["/x.mar"] = sends(CONTENT)
+    lookups = answering(monkeypatch, ["127.0.0.1"], ["10.0.0.1"])
+    fetch(f"http://h.example:{web.server.server_port}/x.mar", model_store, allowed_urls=ANY)
+    assert lookups == ["h.example"]
+
+
+def test_what_is_sent_in_chunks_and_ends_early_is_refused(web: WebServer, model_store: Path) -> None:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.protocol_version = "HTTP/1.1"
+        request.send_response(200)
+        request.send_header("transfer-encoding", "chunked")
+        request.end_headers()
+        request.wfile.write(b"5\r\nhello\r\n")
+        request.close_connection = True
+
+    web.answers["/x.mar"] = answer
+    assert_download_fails(f"{web.url}/x.mar", model_store, "the connection ended early, after 5 bytes")
 
 
 def test_a_proxy_is_used_but_not_for_an_address_that_is_refused(

@@ -1,0 +1,140 @@
+"""Archives over HTTP: only from URLs that are allowed and from addresses that may be connected to (see `networks`).
+
+The policy on addresses stands in the resolver, so that a connection goes to the very addresses that were looked at.
+aiohttp resolves no host that is an address already; such a host is looked at before each request. Every redirect is
+followed here and passes the same checks as the URL that the caller gave.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import urllib.parse
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from torchserve_py.archive.networks import Forbidden, Network, check_address, check_host, is_address
+
+CHUNK_BYTES: Final = 1 << 20
+_MAX_REDIRECTS: Final = 10
+_REDIRECTS: Final = (301, 302, 303, 307, 308)
+#: Nothing that one reader of URLs takes for a part of the host and another does not: no escapes, no other alphabets.
+_AUTHORITY: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
+
+
+class PermittedAddresses(AbstractResolver):
+    """Resolves names to addresses that may be connected to.
+
+    Args:
+        allowed: The networks that are permitted beside the public internet.
+    """
+
+    def __init__(self, allowed: Sequence[Network]) -> None:
+        self._allowed = allowed
+        self._system = aiohttp.ThreadedResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """Return the addresses of a host.
+
+        Raises:
+            Forbidden: One of them may not be connected to.
+            OSError: The host has no address.
+        """
+        found = await self._system.resolve(host, port, family)
+        for each in found:
+            try:
+                check_address(each["host"], self._allowed)
+            except Forbidden as error:
+                raise Forbidden(f"{host}: {error}") from None
+        return found
+
+    async def close(self) -> None:
+        """Give up what it holds."""
+        await self._system.close()
+
+
+@asynccontextmanager
+async def opened(
+    url: str, check: Callable[[str], None], allowed_networks: Sequence[Network], idle_seconds: float
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """Yield the answer at ``url``, whose body is still to be read.
+
+    Args:
+        url: An http or https URL.
+        check: Raises where a URL must not be asked; called with every URL that ``url`` redirects to.
+        allowed_networks: The networks that are permitted beside the public internet.
+        idle_seconds: How long connecting may take, and the pause between two pieces of data.
+
+    Raises:
+        ValueError: A URL is unusable, an address is forbidden, or the answer is no success.
+        OSError: The connection fails.
+        aiohttp.ClientError: What comes is no HTTP.
+    """
+    for _ in range(_MAX_REDIRECTS + 1):
+        check_authority(url)
+        target = URL(url, encoded=True)
+        host = target.raw_host or ""
+        if is_address(host):
+            check_host(host, allowed_networks)
+        proxy = _proxy_for(target)
+        # A proxy of the operator's finds the addresses of names itself and decides which of them it connects to.
+        resolver = PermittedAddresses(allowed_networks) if proxy is None else aiohttp.ThreadedResolver()
+        async with (
+            _session(resolver, idle_seconds) as session,
+            session.get(target, allow_redirects=False, proxy=proxy) as response,
+        ):
+            location = response.headers.get("location")
+            if response.status not in _REDIRECTS or location is None:
+                if not 200 <= response.status < 300:
+                    raise ValueError(f"the server answered {response.status} {response.reason}")
+                yield response
+                return
+        url = urllib.parse.urljoin(url, location)
+        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+            raise ValueError(f"it redirects to {url}, which is neither http nor https")
+        check(url)
+    raise ValueError(f"it redirects more than {_MAX_REDIRECTS} times, perhaps in an infinite loop")
+
+
+def check_authority(url: str) -> None:
+    """Let a URL pass whose host everybody reads alike.
+
+    Raises:
+        ValueError: It holds credentials, which would stand in logs and mislead patterns as in
+            ``https://allowed.example@other.example/``, or a host that is not written plainly.
+    """
+    authority = urllib.parse.urlsplit(url).netloc
+    if "@" in authority:
+        raise ValueError("a URL must not hold a user name or a password")
+    if _AUTHORITY.fullmatch(authority) is None:
+        raise ValueError(
+            f"the host of a URL must be a plain name or address of ASCII letters, digits, dots and hyphens, it is"
+            f" {authority!a}"
+        )
+
+
+def _session(resolver: AbstractResolver, idle_seconds: float) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(resolver=resolver, use_dns_cache=False, force_close=True),
+        timeout=aiohttp.ClientTimeout(total=None, connect=idle_seconds, sock_read=idle_seconds),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"accept-encoding": "identity"},
+        auto_decompress=False,
+        read_bufsize=CHUNK_BYTES,
+    )
+
+
+def _proxy_for(url: URL) -> str | None:
+    """The proxy that the environment names for a URL (``http_proxy``, ``https_proxy``, ``no_proxy``)."""
+    proxy = urllib.request.getproxies().get(url.scheme)
+    if not proxy or urllib.request.proxy_bypass(url.raw_authority):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
