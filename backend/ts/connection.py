@@ -7,7 +7,6 @@ belongs to runs or before it begins. All other messages wait their turn.
 from __future__ import annotations
 
 import logging
-import os
 import select
 import socket
 from collections import deque
@@ -52,7 +51,7 @@ class Connection:
         self._socket.connect(path)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
-        self.send([HELLO, {"token": token, "channel": channel, "pid": os.getpid(), "rank": rank}])
+        self.send([HELLO, {"token": token, "channel": channel, "rank": rank}])
 
     def receive(self, *, wait: bool) -> list[Any] | None:
         """Return the next message; None if there is none and ``wait`` is false.

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from ts.connection import Connection, FollowerConnection
 from ts.heartbeat import start_heartbeat
+from ts.no_new_privileges import gain_no_privileges
 from ts.parent_death import die_with_parent
 from ts.protocol.log_records import write_records
 from ts.protocol.messages import END_SEQUENCE, INFER, JOBS_CHANNEL, LOAD, LOADED, STOP, TOKEN_VARIABLE, Load, Loaded
@@ -50,6 +51,7 @@ def main(arguments: list[str]) -> int:
     rank = int(os.environ["RANK"]) if arguments[2:] else 0
     # Before connecting: should the frontend be gone already, then connecting fails, and after it the signal is armed.
     die_with_parent()
+    gain_no_privileges()  # the server has done so for those that it starts, but a person may have started this one
     # Ctrl-C in a terminal reaches every process there; the frontend handles it and stops its workers in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_output()

@@ -36,6 +36,7 @@ from torchserve_py.workers.confinement import confinement_of
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import worker_package_root
 from torchserve_py.workflows.registry import WorkflowRegistry
+from ts.no_new_privileges import gain_no_privileges
 
 if TYPE_CHECKING:
     from torchserve_py.api.grpc.listeners import GrpcDoors
@@ -155,6 +156,8 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number)
     server = Server(settings)
+    # Once nvidia-smi has run, which loads the driver with rights of its own; before anything of a model can.
+    gain_no_privileges()
     try:
         received = await _until_signal(server.start(), signals)
         if received is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ def handle(data, context):
         return None
     if data[0]["body"] == "much":
         return [str(len(bytearray(1 << 30)))] * len(data)
+    if data[0]["body"] == "rights":
+        return [open("/proc/self/status").read()] * len(data)
     if data[0]["body"] == "fail":
         raise ValueError("wrong")
     return [row["body"] for row in data]
@@ -99,6 +102,12 @@ def test_a_handler_that_wants_too_much_memory_fails_alone(server: RunningServer)
     assert server.predict("m", "much", headers=headers).status_code == 507
     assert server.predict("m", "less", headers=headers).text == "less"
     assert [each.pid for each in server.workers()] == [worker.pid]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels have no such thing")
+def test_a_worker_cannot_gain_rights(server: RunningServer) -> None:
+    status = server.predict("m", "rights", headers=bearer(keys(server)["inference"])).text
+    assert "NoNewPrivs:\t1\n" in status
 
 
 def test_a_server_that_cannot_confine_its_workers_does_not_start(tmp_path: Path) -> None:

@@ -74,11 +74,10 @@ STATUS_CANCELLED: Final = 499
 
 
 class Hello(TypedDict):
-    """Who connects."""
+    """Who connects. Which process that is, the kernel tells (`torchserve_py.workers.peers`)."""
 
     token: str
     channel: str
-    pid: int
     rank: int  # among the processes that run one worker together; 0 of a single one
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 def server_identity() -> str:
     """Return the identity of this process: where it runs, its process id and when it was started."""
-    started = _started(os.getpid())
+    started = started(os.getpid())
     if started is None:  # no /proc, so nobody could check: unique, and that is all
         return f"{secrets.token_hex(16)}/{os.getpid()}/0"
     return f"{_place()}/{os.getpid()}/{started}"
@@ -25,7 +25,7 @@ def is_gone(identity: str) -> bool:
     pid, _, started = process.partition("/")
     if not pid.isdecimal() or place != _place():
         return False
-    return _started(int(pid)) != started
+    return started(int(pid)) != started
 
 
 def _place() -> str:
@@ -37,8 +37,8 @@ def _place() -> str:
         return ""
 
 
-def _started(pid: int) -> str | None:
-    """When a process was started (clock ticks since the machine was); None if it has ended or cannot be seen."""
+def started(pid: int) -> str | None:
+    """Return when a process was started (clock ticks since the machine was); None if it has ended or cannot be seen."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -21,13 +21,11 @@ class HandStarted:
 
     Attributes:
         pid: -1; which process it is turns out when it connects.
-        groups: Takes process groups as `torchserve_py.workers.process.WorkerProcess` does; they are not killed.
     """
 
     pid = -1
 
     def __init__(self) -> None:
-        self.groups: set[int] = set()
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @classmethod
@@ -39,6 +37,9 @@ class HandStarted:
         """
         logger.warning("Start worker %s by hand:\n\n%s\n", label, command_line(launch, socket, token))
         return cls()
+
+    def adopt(self, pid: int) -> None:
+        """Leave the process alone: who started it ends it."""
 
     @property
     def running(self) -> bool:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, cast
 
+from torchserve_py.workers.peers import peer_pid
 from ts.protocol.frames import MAX_FRAME, Buffer, FrameBuffer
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ class Connection(asyncio.BufferedProtocol):
         self._frames = FrameBuffer(max_frame)
         #: Who is at the other end, for the log.
         self.peer = "a process that has not said who it is"
+        #: The id of the process at the other end, as the kernel tells it; None where it does not.
+        self.peer_pid: int | None = None
         self._transport: asyncio.Transport | None = None
         self._error = ""
 
@@ -65,6 +68,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self.peer_pid = peer_pid(transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.writable()

@@ -17,6 +17,7 @@ from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.launchers import CpuLauncher, Torchrun
 from ts.protocol.log_records import record_of
 from ts.protocol.messages import TOKEN_VARIABLE
+from ts.protocol.server_identity import started
 
 logger = logging.getLogger(__name__)
 model_log = logging.getLogger("MODEL_LOG")
@@ -96,15 +97,14 @@ def worker_package_root() -> Path:
 class WorkerProcess:
     """A running process whose standard output and error go to the model log, line by line.
 
-    It leads a process group of its own, and whoever it has started in there ends with it.
-
-    Attributes:
-        groups: The process groups that end with it. Launchers put the processes that they start in others.
+    It leads a process group of its own, and whoever it has started in there ends with it. Launchers put the processes
+    that they start in groups of their own: each of these ends with it, too, once its leader was adopted.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, label: str) -> None:
         self._process = process
-        self.groups = {process.pid}
+        #: The leaders of the process groups that end with it, and when each was started (None: it is our own child).
+        self._leaders: dict[int, str | None] = {process.pid: None}
         assert process.stdout is not None
         assert process.stderr is not None
         self._pumps = asyncio.gather(
@@ -135,6 +135,10 @@ class WorkerProcess:
         """The process id."""
         return self._process.pid
 
+    def adopt(self, pid: int) -> None:
+        """Let the process group that ``pid`` leads end with this process; ``pid`` is what the kernel has told."""
+        self._leaders.setdefault(pid, started(pid))
+
     @property
     def running(self) -> bool:
         """Whether the process has not been reaped yet."""
@@ -155,11 +159,14 @@ class WorkerProcess:
             self._kill_groups()
 
     def _kill_groups(self) -> None:
-        for group in self.groups:
+        for leader, known in self._leaders.items():
+            now = started(leader)
+            if known is not None and now is not None and now != known:
+                continue  # the process has ended, and its number is another's
             try:
-                os.killpg(group, signal.SIGKILL)
+                os.killpg(leader, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
-                logger.debug("Process group %d has ended already", group)
+                logger.debug("Process group %d has ended already", leader)
 
 
 def describe_exit(code: int) -> str:

@@ -41,7 +41,8 @@ class Ranks:
         if channel not in channels or not 0 <= rank < self.count or rank in channels[channel]:
             raise ValueError(f"channel {channel!r} of rank {rank} is unknown or connected already")
         channels[channel][rank] = connection
-        self._pids[rank] = hello["pid"]
+        if connection.peer_pid is not None:
+            self._pids[rank] = connection.peer_pid
         if channel == JOBS_CHANNEL and (self.every_rank or rank == 0):
             self._receivers = (*self._receivers, connection)
 
@@ -57,12 +58,12 @@ class Ranks:
 
     @property
     def pids(self) -> Sequence[int]:
-        """The ids of the processes that have connected."""
+        """The ids of the processes that have connected, as far as the kernel tells them."""
         return list(self._pids.values())
 
     @property
     def answering_pid(self) -> int | None:
-        """The process id of rank 0."""
+        """The process id of rank 0; None before it has connected, and where the kernel does not tell it."""
         return self._pids.get(0)
 
     def send_request(self, buffers: list[Buffer]) -> None:

@@ -265,8 +265,8 @@ class Worker:
                 self._advance(WorkerEvent.CONNECTED)
             if self.state is WorkerState.LOADING:
                 connection.send(encode([LOAD, self._load_of(hello["rank"])]))
-        if self._process is not None:
-            self._process.groups.add(hello["pid"])
+        if self._process is not None and connection.peer_pid is not None:
+            self._process.adopt(connection.peer_pid)
         if self._ranks.complete:
             self._startup.connected()
 
@@ -324,7 +324,8 @@ class Worker:
         except OSError as error:
             self.ended.set_result(f"could not be started: {error}")
             raise WorkerFailed(500, f"worker {self.label} could not be started: {error}") from error
-        self._process.groups.update(self._ranks.pids)
+        for pid in self._ranks.pids:
+            self._process.adopt(pid)
         self._reaper = asyncio.create_task(self._reap(self._process))
         if self._kill_reason:  # it was to be stopped while it was being launched
             self._process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -50,8 +51,8 @@ async def connect(listener: WorkerListener, message: list[Any] | bytes) -> async
     return reader
 
 
-def hello(token: str, channel: str = "jobs", pid: int = 4242) -> list[Any]:
-    return [HELLO, {"token": token, "channel": channel, "pid": pid, "rank": 0}]
+def hello(token: str, channel: str = "jobs") -> list[Any]:
+    return [HELLO, {"token": token, "channel": channel, "rank": 0}]
 
 
 async def test_a_worker_with_its_token_is_handed_to_its_owner(listener: WorkerListener, owner: Owner) -> None:
@@ -91,13 +92,17 @@ async def test_strangers_are_turned_away(listener: WorkerListener, owner: Owner,
     assert owner.channels.empty()
 
 
-@pytest.mark.parametrize("pid", [-1, 0, 1])
-async def test_a_worker_that_would_have_other_processes_killed_is_turned_away(
-    listener: WorkerListener, owner: Owner, pid: int
-) -> None:
-    token = listener.expect(owner)
-    assert await (await connect(listener, hello(token, pid=pid))).read() == b""
-    assert owner.channels.empty()
+async def test_which_process_a_worker_is_the_kernel_tells(listener: WorkerListener) -> None:
+    connections: asyncio.Queue[Connection] = asyncio.Queue()
+
+    class Notes:
+        def connected(self, connection: Connection, hello: Hello) -> None:
+            connection.on_close = lambda _, reason: None
+            connections.put_nowait(connection)
+
+    kind, said = hello(listener.expect(Notes()))
+    await connect(listener, [kind, {**said, "pid": 1}])
+    assert (await connections.get()).peer_pid == os.getpid()
 
 
 async def test_a_forgotten_token_is_worth_nothing(listener: WorkerListener, owner: Owner) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,23 @@ async def test_what_a_process_has_started_ends_with_it(tmp_path: Path) -> None:
         child = int((tmp_path / "child").read_text())
         while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
             await asyncio.sleep(0.01)
+
+
+async def test_a_process_that_got_the_number_of_an_adopted_one_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    process = await run(tmp_path, "import time; time.sleep(600)")
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("torchserve_py.workers.process.started", lambda pid: "long ago")
+            process.adopt(other.pid)
+        process.kill()
+        await process.wait()
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
 
 
 async def test_a_child_that_holds_the_output_open_is_not_waited_for(tmp_path: Path) -> None:

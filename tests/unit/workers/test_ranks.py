@@ -15,7 +15,8 @@ from ts.protocol.messages import HEARTBEAT_CHANNEL, JOBS_CHANNEL, Hello
 class FakeConnection:
     """Notes what is sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, peer_pid: int) -> None:
+        self.peer_pid = peer_pid
         self.sent: list[Buffer] = []
         self.closed = False
 
@@ -27,8 +28,8 @@ class FakeConnection:
 
 
 def attach(ranks: Ranks, rank: int, channel: str = JOBS_CHANNEL) -> FakeConnection:
-    connection = FakeConnection()
-    ranks.attach(cast("Connection", connection), Hello(token="", channel=channel, pid=100 + rank, rank=rank))
+    connection = FakeConnection(100 + rank)
+    ranks.attach(cast("Connection", connection), Hello(token="", channel=channel, rank=rank))
     return connection
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,26 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     folder.mkdir()
     yield Bench(folder, listener)
     await listener.close()
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that leads a group of its own and has nothing to do with any worker."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+async def test_a_worker_cannot_have_another_process_killed(bench: Bench, bystander: subprocess.Popen[bytes]) -> None:
+    (bench.directory / "sitecustomize.py").write_text(f"import os\nos.getpid = lambda: {bystander.pid}\n")
+    worker = bench.worker()
+    await worker.start()
+    assert psutil.pid_exists(worker.pid)
+    assert worker.pid != bystander.pid
+    worker.kill("it is over")
+    await worker.ended
+    assert bystander.poll() is None
 
 
 async def test_a_life(bench: Bench) -> None:
