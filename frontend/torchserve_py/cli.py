@@ -1,7 +1,7 @@
 """The command ``torchserve-py`` (also installed as ``torchserve``): start the server, stop it, show its configuration.
 
-The server is a process of its own, ``python -m torchserve_py.server`` with the same arguments. Everything that can be
-wrong with the configuration is told here, before that process exists. Messages and exit codes are TorchServe's.
+The server is ``python -m torchserve_py.server`` with the same arguments: a process of its own or, in the foreground, what
+this process becomes. Everything that can be wrong with the configuration is told here, before there is a server. Messages and exit codes are TorchServe's.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from torchserve_py import end_signals
 from torchserve_py.flags import Flags, parse_flags
 from torchserve_py.pid_file import PidFile, default_path
 from torchserve_py.settings import Resolution, resolve
@@ -80,26 +80,39 @@ class Launcher:
         if errors:
             print("\n".join(errors))
             return 1
-        forwarder = _SignalForwarder() if flags.foreground else None
         sys.stdout.flush()
+        if flags.foreground:
+            end_signals.hold()
         try:
             with self._pid_file.lock():
                 running = self._pid_file.server()  # another start may have come between
                 if running is not None:
                     return _tell_of(running)
-                server = self._launch()
+                if flags.foreground:
+                    self._become_server()
+                self._launch()
         except OSError as error:
             print(f"The pid file {self.pid_path} cannot be written: {error.strerror}. The server is not started.")
             return 1
-        return 0 if forwarder is None else self._wait_in_foreground(server, forwarder)
+        return 0
 
-    def _launch(self) -> subprocess.Popen[bytes]:
-        # A session of its own: Ctrl-C in the shell must not reach the server past its launcher, or after it.
+    @property
+    def _command(self) -> list[str]:
+        return [sys.executable, "-P", "-m", self.module, *self.argv]
+
+    def _become_server(self) -> NoReturn:
+        """Go on as the server, with this process's number: who watches, signals or kills this process has the server.
+
+        The kernel gives the lock on the pid file back; its file is removed with the pid file.
+        """
+        self._pid_file.write(os.getpid())
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.execve(sys.executable, self._command, _ALLOCATOR | os.environ)  # noqa: S606 - there is no shell to want
+
+    def _launch(self) -> None:
+        # A session of its own: Ctrl-C in the shell must not reach the server when its launcher is gone.
         server = subprocess.Popen(
-            [sys.executable, "-P", "-m", self.module, *self.argv],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            env=_ALLOCATOR | os.environ,
+            self._command, stdin=subprocess.DEVNULL, start_new_session=True, env=_ALLOCATOR | os.environ
         )
         try:
             self._pid_file.write(server.pid)
@@ -107,13 +120,6 @@ class Launcher:
             server.kill()
             server.wait()
             raise
-        return server
-
-    def _wait_in_foreground(self, server: subprocess.Popen[bytes], forwarder: _SignalForwarder) -> int:
-        forwarder.attach(server)
-        code = server.wait()
-        self._pid_file.remove(server.pid)
-        return code if code >= 0 else 128 - code
 
     # Stop
 
@@ -160,29 +166,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Launcher(sys.argv[1:] if argv is None else argv).run()
     except KeyboardInterrupt:
         return _INTERRUPTED
-
-
-class _SignalForwarder:
-    """Passes the signals that end this process on to the server, those too that come before it exists."""
-
-    def __init__(self) -> None:
-        self._server: subprocess.Popen[bytes] | None = None
-        self._waiting: list[int] = []
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or a background job of a script
-                signal.signal(number, self._forward)
-
-    def attach(self, server: subprocess.Popen[bytes]) -> None:
-        self._server = server
-        for number in self._waiting:
-            server.send_signal(number)
-
-    def _forward(self, number: int, _: FrameType | None) -> None:
-        number = signal.SIGTERM if number == signal.SIGHUP else number
-        if self._server is None:
-            self._waiting.append(number)
-        else:
-            self._server.send_signal(number)
 
 
 def _tell_of(running: psutil.Process) -> int:

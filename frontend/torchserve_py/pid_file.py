@@ -86,7 +86,13 @@ class PidFile:
             raise
 
     def remove(self, pid: int) -> None:
-        """Delete the file if it still names ``pid``: another server may have taken it over."""
+        """Delete the file if it still names ``pid``: another server may have taken it over.
+
+        Raises:
+            OSError: It cannot be deleted, or its lock not be had.
+        """
+        if self._read() != pid:
+            return
         with self.lock():
             if self._read() == pid:
                 self.path.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
+from torchserve_py import end_signals
 from torchserve_py.descriptors import raise_descriptor_limit
 from torchserve_py.flags import parse_flags
 from torchserve_py.log_config import LogConfigError
@@ -31,6 +32,7 @@ from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.metrics.system import SystemMetrics
 from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.models.snapshot import SnapshotWriter
+from torchserve_py.pid_file import PidFile, default_path
 from torchserve_py.settings import Settings, SettingsError, resolve
 from torchserve_py.workers.confinement import confinement_of
 from torchserve_py.workers.listener import WorkerListener
@@ -146,15 +148,16 @@ def _metrics_plan(settings: Settings) -> MetricsPlan:
 
 
 async def serve(settings: Settings) -> None:
-    """Run a server until SIGTERM or SIGINT, which cuts the start short, too; a second signal does so with the drain.
+    """Run a server until a signal ends it, which cuts the start short, too; a second signal does so with the drain.
 
     Raises:
         OSError: An address cannot be bound.
     """
     signals = asyncio.Queue[signal.Signals]()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in end_signals.heeded():
         loop.add_signal_handler(number, signals.put_nowait, number)
+    end_signals.release()
     server = Server(settings)
     # Once nvidia-smi has run, which loads the driver with rights of its own; before anything of a model can.
     gain_no_privileges()
@@ -206,6 +209,13 @@ def run(settings: Settings) -> int:
 
 def main() -> int:
     """Run the server that the environment and the command line, which is that of `torchserve-py`, describe."""
+    try:
+        return _configure_and_run()
+    finally:
+        _remove_pid_file()
+
+
+def _configure_and_run() -> int:
     resolution = resolve(parse_flags(sys.argv[1:]), os.environ, Path.cwd())
     try:
         settings = resolution.settings()
@@ -216,6 +226,14 @@ def main() -> int:
     for warning in resolution.warnings:
         logger.warning(warning)
     return run(settings)
+
+
+def _remove_pid_file() -> None:
+    """Remove the file by which the launcher knows this server."""
+    try:
+        PidFile(default_path(), __name__).remove(os.getpid())
+    except OSError as error:
+        logger.warning("The pid file stays, the next start removes it: %s", error)
 
 
 if __name__ == "__main__":

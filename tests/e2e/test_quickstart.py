@@ -131,8 +131,8 @@ def test_stop_waits_until_accepted_work_is_done(tmp_path: Path) -> None:
         assert is_gone(server)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_foreground_ends_with_its_server(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_foreground_server_drains_and_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     folder = model_folder(tmp_path, "model", "def handle(data, context):\n    return data\n")
     with RunningServer({"model": folder}, {"drain_timeout": 1}) as server:
         server.wait_ready()
@@ -140,6 +140,19 @@ def test_foreground_ends_with_its_server(number: signal.Signals, tmp_path: Path)
         assert len(processes) == 2
         assert server.terminate(number) == 0
         assert all(is_gone(process) for process in processes)
+        assert list(server.temp.glob(".model_server*")) == []
+
+
+def test_nothing_survives_a_foreground_process_that_is_killed(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, "model", "def handle(data, context):\n    return data\n")
+    with RunningServer({"model": folder}) as server:
+        server.wait_ready()
+        processes = [server.server, *server.workers()]
+        assert len(processes) == 2
+        assert server.process is not None
+        assert server.process.pid == server.server.pid == int((server.temp / ".model_server.pid").read_text())
+        server.process.kill()
+        eventually(lambda: all(is_gone(process) for process in processes), "the server and its workers are gone")
 
 
 # What can be wrong
@@ -179,7 +192,7 @@ def test_a_port_in_use_is_told_and_leaves_no_process(workplace: Workplace, foreg
     assert "the address is in use" in printed
     assert "Model server started." not in printed
     assert "Traceback" not in printed
-    assert processes_of(workplace) == []
+    eventually(lambda: not processes_of(workplace), "no process is left")
     assert workplace.run(STOP)[1].splitlines()[-1] == "TorchServe is not currently running."
 
 

@@ -24,10 +24,14 @@ def end(number, frame):
     if "stubborn" not in os.environ.get("FAKE", ""):
         sys.exit(int(os.environ.get("FAKE_EXIT", "0")))
 
-signal.signal(signal.SIGTERM, end)
-signal.signal(signal.SIGINT, end)
+if "slow" in os.environ.get("FAKE", ""):
+    while not Path("go on").exists():
+        time.sleep(0.01)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, end)
 Path("argv.part").write_text(" ".join(sys.argv[1:]))
 os.rename("argv.part", "argv")
+signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 while True:
     time.sleep(0.05)
 """
@@ -270,35 +274,49 @@ def test_stop_of_a_server_that_vanishes_meanwhile(home, capsys, monkeypatch):
 
 
 def foreground(home, **environ):
-    """Start a launcher process with --foreground and wait until its server listens to signals."""
+    """Start a launcher process with --foreground and wait until it is the server and listens to signals."""
     process = start_launcher(home, "--foreground", **environ)
     wait_for((home / "argv").exists)
-    wait_for((home / "pid").exists)
     return process
 
 
-@pytest.mark.parametrize(
-    ("sent", "received"), [(signal.SIGINT, "SIGINT "), (signal.SIGTERM, "SIGTERM "), (signal.SIGHUP, "SIGTERM ")]
-)
-def test_foreground_forwards_signals_once_and_passes_the_exit_code_on(home, sent, received):
-    launcher = foreground(home, FAKE_EXIT="7")
-    launcher.send_signal(sent)
-    assert launcher.wait(DEADLINE) == 7
-    assert (home / "signals").read_text() == received
-    assert not (home / "pid").exists()
+def test_in_the_foreground_the_launcher_becomes_the_server(home):
+    process = foreground(home)
+    assert fake_servers() == [process.pid] == [int((home / "pid").read_text())]
+    process.kill()
+    assert process.wait(DEADLINE) == -signal.SIGKILL
+    assert fake_servers() == []
 
 
-def test_foreground_tells_of_a_killed_server_as_a_shell_does(home):
-    launcher = foreground(home)
-    os.kill(int((home / "pid").read_text()), signal.SIGKILL)
-    assert launcher.wait(DEADLINE) == 128 + signal.SIGKILL
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_foreground_server_gets_signals_itself_and_has_its_own_exit_code(home, sent):
+    process = foreground(home, FAKE_EXIT="7")
+    process.send_signal(sent)
+    assert process.wait(DEADLINE) == 7
+    assert (home / "signals").read_text() == f"{sent.name} "
 
 
-def test_stop_ends_a_foreground_server_and_its_launcher(home, capsys):
-    launcher = foreground(home)
+def test_a_signal_that_comes_before_the_server_listens_is_not_lost(home):
+    process = start_launcher(home, "--foreground", FAKE="slow", FAKE_EXIT="7")
+    wait_for((home / "pid").exists)
+    process.send_signal(signal.SIGTERM)
+    (home / "go on").touch()
+    assert process.wait(DEADLINE) == 7
+    assert (home / "signals").read_text() == "SIGTERM "
+
+
+def test_a_second_start_in_the_foreground_tells_who_is_running(home, capsys):
+    server = foreground(home)
+    assert launch(home, "--foreground", "--model-store", "store") == 1
+    assert f"It is process {server.pid}, running since 20" in capsys.readouterr().out
+
+
+def test_stop_ends_a_foreground_server(home, capsys):
+    server = foreground(home)
     assert launch(home, "--stop") == 0
-    assert launcher.wait(DEADLINE) == 0
+    assert server.wait(DEADLINE) == 0
     assert capsys.readouterr().out == "TorchServe has stopped.\n"
+    assert [path.name for path in home.glob("pid*")] == []
 
 
 # The rest

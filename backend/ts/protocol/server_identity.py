@@ -13,19 +13,19 @@ from pathlib import Path
 
 def server_identity() -> str:
     """Return the identity of this process: where it runs, its process id and when it was started."""
-    started = started(os.getpid())
-    if started is None:  # no /proc, so nobody could check: unique, and that is all
+    since = started(os.getpid())
+    if since is None:  # no /proc, so nobody could check: unique, and that is all
         return f"{secrets.token_hex(16)}/{os.getpid()}/0"
-    return f"{_place()}/{os.getpid()}/{started}"
+    return f"{_place()}/{os.getpid()}/{since}"
 
 
 def is_gone(identity: str) -> bool:
     """Whether the server with this identity is known to have ended; False of one that cannot be looked at from here."""
     place, _, process = identity.partition("/")
-    pid, _, started = process.partition("/")
+    pid, _, since = process.partition("/")
     if not pid.isdecimal() or place != _place():
         return False
-    return started(int(pid)) != started
+    return started(int(pid)) != since
 
 
 def _place() -> str:
