@@ -1,7 +1,8 @@
 """The command ``torchserve-py`` (also installed as ``torchserve``): start the server, stop it, show its configuration.
 
-The server is ``python -m torchserve_py.server`` with the same arguments: a process of its own or, in the foreground, what
-this process becomes. Everything that can be wrong with the configuration is told here, before there is a server. Messages and exit codes are TorchServe's.
+The server is ``python -m torchserve_py.server`` with the same arguments: a process of its own or, in the foreground,
+what this process becomes. Everything that can be wrong with the configuration is told here, before there is a server.
+Messages and exit codes are TorchServe's.
 """
 
 from __future__ import annotations
