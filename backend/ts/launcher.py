@@ -20,7 +20,8 @@ from typing import IO, Any
 #: Where `register_model` finds the management API.
 MANAGEMENT_ADDRESS = "http://localhost:8081"
 
-_COMMAND = (sys.executable, "-m", "torchserve_py.cli")
+#: The command that starts and stops servers.
+COMMAND = (sys.executable, "-m", "torchserve_py.cli")
 _STARTED = "Model server started"
 #: A registration waits until the model is loaded (seconds).
 _REGISTRATION_LIMIT = 1200
@@ -61,7 +62,7 @@ def start(
         RuntimeError: It did not start; the message is what it said.
     """
     stop()
-    command = [*_COMMAND, "--start"]
+    command = [*COMMAND, "--start"]
     for flag, value in (
         ("--model-store", model_store),
         ("--ts-config", snapshot_file),
@@ -97,7 +98,7 @@ def start(
 
 def stop(wait: bool = True) -> None:
     """Stop the server that runs, if one does; with ``wait`` it is gone when this returns."""
-    command = [*_COMMAND, "--stop"]
+    command = [*COMMAND, "--stop"]
     if wait:
         subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
     else:

@@ -96,7 +96,8 @@ def test_a_good_model_is_fine(home, capsys):
     ("model", "problem"),
     [
         ({"handler": "other.py"}, "there is no handler other.py: no other.py in the archive, and no built-in"),
-        ({"handler": "vllm_handler"}, "the handler vllm_handler of TorchServe is not part of this server"),
+        ({"handler": "trt_llm_handler"}, "the handler trt_llm_handler of TorchServe is not part of this server"),
+        ({"handler": "vllm_handler"}, "the handler vllm_handler needs more packages: pip install vllm"),
         ({"handler": ""}, "no handler is named in the manifest or as default_service_handler"),
         ({"runtime": "LSP"}, "Invalid RuntimeType value: LSP: the C++ backend is not run here"),
         ({"runtime": "perl"}, "Runtime is not defined or invalid."),

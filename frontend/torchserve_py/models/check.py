@@ -30,6 +30,7 @@ from torchserve_py.workers.process import worker_package_root
 
 #: What a built-in handler needs apart from PyTorch, and the extra of this package that installs it.
 _IMAGE_HANDLERS = ("image_classifier", "image_segmenter", "object_detector", "densenet_handler")
+_VLLM_HANDLER = "vllm_handler"
 
 
 @dataclass(slots=True)
@@ -197,6 +198,8 @@ class _Check:
         missing = [] if _is_installed("torch") else ["torchserve-py[torch]"]
         if handler in _IMAGE_HANDLERS and not _is_installed("PIL"):
             missing.append("torchserve-py[vision]")
+        if handler == _VLLM_HANDLER and not _is_installed("vllm"):
+            missing = ["vllm"]  # which brings the PyTorch that it was built for
         if missing:
             self._out.problems.append(f"the handler {handler} needs more packages: pip install {' '.join(missing)}")
 

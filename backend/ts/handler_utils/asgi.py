@@ -1,0 +1,107 @@
+"""A request to a model with an asynchronous handler, answered by an ASGI application inside the worker.
+
+The application's status and content type are the response's, the parts of a stream leave as the application sends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+from ts.context import Context
+from ts.handler_utils.utils import send_intermediate_predict_response
+
+#: As the ASGI specification has it: ``await application(scope, receive, send)``.
+Application = Callable[
+    [
+        MutableMapping[str, Any],
+        Callable[[], Awaitable[MutableMapping[str, Any]]],
+        Callable[[MutableMapping[str, Any]], Awaitable[None]],
+    ],
+    Awaitable[None],
+]
+
+
+async def answer(application: Application, path: str, body: Any, context: Context) -> bytes:
+    """Have the application answer the one request of ``context``; return what the handler is to return for it.
+
+    Args:
+        application: The application.
+        path: Where the request goes, without the first slash.
+        body: Bytes, text, or the value of a JSON body; None for a request without a body, which is a GET.
+        context: The context that the handler was called with.
+    """
+    content = _encode(body)
+    response = _Response(context)
+    await application(_scope(path, context.get_request_id(0), content), _Request(content).receive, response.send)
+    return bytes(response.last)
+
+
+def _encode(body: Any) -> bytes:
+    if body is None:
+        return b""
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        return bytes(body)
+    return (body if isinstance(body, str) else json.dumps(body)).encode()
+
+
+def _scope(path: str, request_id: str | None, body: bytes) -> dict[str, Any]:
+    """A request as ASGI has it. The worker is not told the method; without a body it can only be GET."""
+    headers = [(b"host", b"localhost"), (b"content-length", str(len(body)).encode())]
+    if body:
+        headers.append((b"content-type", b"application/json"))
+    if request_id:
+        headers.append((b"x-request-id", request_id.encode()))
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "POST" if body else "GET",
+        "scheme": "http",
+        "path": f"/{path}",
+        "raw_path": f"/{path}".encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": headers,
+        "client": None,
+        "server": None,
+    }
+
+
+class _Request:
+    """The body that the application reads, once. A client that leaves cancels the call, so no message tells of it."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body: bytes | None = body
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        if self._body is None:
+            await asyncio.get_running_loop().create_future()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+class _Response:
+    """Takes what the application sends: a stream's parts go out at once, a body of known length is kept whole."""
+
+    def __init__(self, context: Context) -> None:
+        self.last = bytearray()
+        self._context = context
+        self._ids = context.request_ids or {}
+        self._streaming = False
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self._start(message["status"], dict(message.get("headers") or ()))
+        elif message["type"] == "http.response.body" and (body := message.get("body")):
+            if self._streaming:
+                send_intermediate_predict_response([bytes(body)], self._ids, "OK", 200, self._context)
+            else:
+                self.last += body
+
+    def _start(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        self._context.set_response_status(status, "", 0)
+        self._context.set_response_content_type(0, headers.get(b"content-type", b"application/json").decode())
+        self._streaming = b"content-length" not in headers

@@ -1,0 +1,82 @@
+"""The handler for models that vLLM runs: OpenAI's API below the model's own path, under TorchServe's import path.
+
+A request to ``/predictions/{model}/{version}/v1/…`` is answered by the application of vLLM's own OpenAI server, in this
+process: completions, chat, embeddings, whatever the installed version has. Streams leave token by token, and a client
+that leaves ends its generation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ts.handler_utils.asgi import Application, answer
+from ts.torch_handler.base_handler import BaseHandler
+from ts.torch_handler.vllm_server import open_application
+from ts.utils.util import PredictionException
+
+#: Only these paths are handed on: vLLM's server has others, for those who run it.
+_API = "v1/"
+
+
+class VLLMHandler(BaseHandler):
+    """Answers requests with vLLM's OpenAI server; needs ``asyncCommunication: true`` in model-config.yaml.
+
+    Attributes:
+        vllm_engine: vLLM's ``AsyncLLMEngine``.
+        application: The application of vLLM's OpenAI server.
+        adapters: LoRA adapters by name.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vllm_engine: Any = None
+        self.application: Application | None = None
+        self.adapters: dict[str, str] = {}
+
+    def initialize(self, ctx: Any) -> None:
+        """Load the model.
+
+        Raises:
+            ModuleNotFoundError: vLLM is not installed.
+            ImportError: The installed version of vLLM lacks what is needed.
+            ValueError: The configuration names no model.
+        """
+        config = (ctx.model_yaml_config or {}).get("handler") or {}
+        self.adapters = config.get("adapters") or {}
+        opening = open_application(config, Path(ctx.system_properties["model_dir"]))
+        self.vllm_engine, self.application = asyncio.get_event_loop().run_until_complete(opening)
+        self.initialized = True
+
+    async def handle(self, data: Any, context: Any) -> Any:
+        """Answer one request."""
+        started = time.perf_counter()
+        prepared = await self.preprocess(data, context)
+        output = await self.postprocess(await self.inference(prepared, context))
+        context.metrics.add_time("HandlerTime", round((time.perf_counter() - started) * 1000, 2), None, "ms")
+        return output
+
+    async def preprocess(self, requests: Any, context: Any) -> Sequence[Any]:  # type: ignore[override]
+        """Return the request's body: bytes, text, a JSON value, or None where it has none."""
+        if len(requests) != 1:
+            raise ValueError(f"vllm_handler takes one request at a time, got {len(requests)}: batchSize must be 1")
+        return [requests[0].get("data") or requests[0].get("body")]
+
+    async def inference(self, input_batch: Sequence[Any], context: Any) -> Sequence[Any]:
+        """Have vLLM's application answer; all parts of a stream but the last are sent here.
+
+        Raises:
+            PredictionException: The path is none of OpenAI's API (404).
+        """
+        assert self.application is not None, "the model is loaded"
+        path = context.get_request_header(0, "url_path") or ""
+        if not path.startswith(_API):
+            raise PredictionException(f"Unknown API endpoint: {path}", 404)
+        return [await answer(self.application, path, input_batch[0], context)]
+
+    async def postprocess(self, inference_outputs: Sequence[Any]) -> Sequence[Any]:
+        """Return the answer as it is to be sent."""
+        return inference_outputs
