@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ts.protocol.response_head import headers_problem, reason_problem, status_problem
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -143,10 +145,14 @@ class RequestProcessor:
         status, reason = self._status_code, self._reason_phrase or ""
         if status is None:
             status = 200
-        if not isinstance(status, int) or not 100 <= status <= 599:
-            raise ValueError(f"the handler set the response status {status!r}; it must be an integer from 100 to 599")
-        pairs = [] if headers is None else [(_line(name), _line(value)) for name, value in headers.items()]
-        return int(status), _line(reason), pairs
+        elif isinstance(status, int):
+            status = int(status)  # of an enumeration
+        reason = str(reason)
+        pairs = [] if headers is None else [(str(name), str(value)) for name, value in headers.items()]
+        problem = status_problem(status) or reason_problem(reason) or headers_problem(pairs)
+        if problem is not None:
+            raise ValueError(f"the handler set {problem}")
+        return status, reason, pairs
 
     def reset_response(self) -> None:
         """Forget the response's status and headers: the next step of a continuous batch sets its own."""
@@ -310,14 +316,3 @@ def _text(raw: bytes) -> str:
         return raw.decode()
     except UnicodeDecodeError:
         return raw.decode("latin-1")
-
-
-def _line(value: Any) -> str:
-    text = value if type(value) is str else str(value)
-    if text.isascii() and text.isprintable():
-        return text
-    if "\n" in text or "\r" in text:
-        raise ValueError(f"the handler set the response header or reason {text!r}, which holds a line break")
-    if not text.isascii():
-        text.encode()  # a lone surrogate is no text that can be sent: UnicodeEncodeError is a ValueError
-    return text

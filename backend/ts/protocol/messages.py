@@ -66,6 +66,9 @@ ResultRow = tuple[str, bool, int, str, Sequence[Sequence[str]], Buffer, str | No
 #: The header with which a client names a request of a sequence, so that it may send it again.
 REQUEST_ID: Final = "ts_request_id"
 
+#: What is between the ids in the response header with which a handler ends sequences; no id may hold it.
+SEQUENCE_ID_SEPARATOR: Final = ";"
+
 #: The header of an error that says why it happened; of a step of a sequence, why it was not applied.
 CAUSE_HEADER: Final = "ts-error-cause"
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import msgpack
 
-from ts.protocol.messages import ResultRow
+from ts.protocol.messages import SEQUENCE_ID_SEPARATOR, ResultRow
 from ts.runtimes.rows import Row
 
 #: The header of a kept answer that says that the stream broke off when it was given.
 INTERRUPTED_HEADER = "ts_stream_interrupted"
 _STREAM_NEXT = "ts_stream_next"
-_SEPARATOR = ";"
 _NOTHING_YET: ResultRow = ("", True, 200, "", (), b"", None)
 
 
@@ -61,7 +60,7 @@ class Step:
         if answer is None or not answer[4]:
             return False
         return any(
-            key.lower() == header and self.sequence_id in map(str.strip, value.split(_SEPARATOR))
+            key.lower() == header and self.sequence_id in map(str.strip, value.split(SEQUENCE_ID_SEPARATOR))
             for key, value in answer[4]
         )
 

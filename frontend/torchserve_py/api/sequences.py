@@ -15,7 +15,7 @@ from multidict import istr
 
 from torchserve_py.api.errors import bad_request
 from torchserve_py.api.requests import HttpRequest
-from ts.protocol.messages import REQUEST_ID
+from ts.protocol.messages import REQUEST_ID, SEQUENCE_ID_SEPARATOR
 
 if TYPE_CHECKING:
     from torchserve_py.settings import Settings
@@ -78,7 +78,7 @@ class SequenceHeaders:
         A request without an id (or with an empty one) opens a sequence of its own, ``ts-seq-<uuid4>``.
 
         Raises:
-            DoorError: An id is not text, or a marker is neither true nor false.
+            DoorError: An id is not usable, or a marker is neither true nor false.
         """
         if not sequence_id:
             sequence_id = f"ts-seq-{uuid.uuid4()}"
@@ -86,6 +86,12 @@ class SequenceHeaders:
         elif not sequence_id.isprintable() and _UNUSABLE.search(sequence_id):
             raise bad_request(
                 f"Header {self.id_name}: {sequence_id!a} is no sequence id; use printable characters in UTF-8."
+            )
+        elif SEQUENCE_ID_SEPARATOR in sequence_id or sequence_id != sequence_id.strip():
+            # A handler that ends this sequence would end others: those whose ids are the pieces of this one.
+            raise bad_request(
+                f"Header {self.id_name}: {sequence_id!a} is no sequence id; it must hold no {SEQUENCE_ID_SEPARATOR!r},"
+                " which separates ids, and neither begin nor end with a space."
             )
         headers = [(self.id_name, sequence_id)]
         if start is end is request_id is None:

@@ -24,13 +24,13 @@ from torchserve_py.workers.inputs import Input, Inputs
 from torchserve_py.workers.job_ids import JobIds
 from torchserve_py.workers.parts import Part, Parts, Span
 from torchserve_py.workers.worker import Worker
+from ts.protocol.messages import SEQUENCE_ID_SEPARATOR
 
 logger = logging.getLogger(__name__)
 
 _new_job_id = JobIds().new
 #: A reader this many times behind its buffer limit is given up when others need the worker that serves it.
 _GIVE_UP_FACTOR = 8
-_SEQUENCE_ID_SEPARATOR = ";"
 #: How many sequences without a job end in one turn of the event loop.
 _ENDED_AT_ONCE = 500
 #: What encoding a batch raises: text that is no Unicode, a value that msgpack does not know, a frame over 4 GiB.
@@ -127,44 +127,52 @@ class Dispatcher:
 
     # What workers tell.
 
-    def results(self, worker: Worker, rows: list[list[Any]], handler_seconds: float) -> None:
-        """Deliver result rows to their readers and tell the scheduler.
+    def results(self, worker: Worker, results: Sequence[Part], handler_seconds: float) -> None:
+        """Deliver parts of responses to their readers and tell the scheduler, which hears of each in every case.
 
         Raises:
-            ValueError: A row is of a job that ``worker`` does not have, and so not from a worker in its right mind.
+            ValueError: A part is of a job that ``worker`` does not have, and so not from a worker in its right mind.
         """
         now = time.monotonic()
         if handler_seconds:
-            self._metrics.observe_handler(handler_seconds, now - worker.sent_at, rows)
-        in_flight = worker.in_flight
-        arrived = []
-        for row in rows:
-            part = Part._make(row)
-            job_id = part.job_id
-            parts = self._parts.get(job_id)
-            if job_id not in in_flight:
-                if parts is None:
-                    continue  # the job is over
-                raise ValueError(f"a result of job {job_id}, which it does not have")
-            if self._end_header is not None and part.headers:
-                if part.error is not None and parts is not None and self._refuse_step(parts, part, now):
-                    in_flight.remove(job_id)
-                    arrived.append((job_id, False))
-                    continue
-                self._end_sequences(part.headers, now)
-            if parts is not None:
-                parts.deliver(part)
-                if part.more:
-                    if parts.buffered_bytes > self._stream_buffer_size:
-                        self._slow_reader(parts, worker, now)
-                    if parts.job.state is STREAMING:
-                        continue  # one part more is no news to the scheduler
-                else:
-                    self._forget(parts, now, failed=part.error is not None)
-            if not part.more:
-                in_flight.remove(job_id)
-            arrived.append((job_id, part.more))
-        self._perform(self._scheduler.parts(arrived, now), now)
+            self._metrics.observe_handler(handler_seconds, now - worker.sent_at, results)
+        arrived: list[tuple[str, bool]] = []
+        try:
+            for part in results:
+                self._result(worker, part, arrived, now)
+        finally:
+            self._perform(self._scheduler.parts(arrived, now), now)
+
+    def _result(self, worker: Worker, part: Part, arrived: list[tuple[str, bool]], now: float) -> None:
+        """Deliver one part. What the scheduler is to hear of it joins ``arrived`` before anything can fail."""
+        job_id, more = part.job_id, part.more
+        parts = self._parts.get(job_id)
+        if job_id not in worker.in_flight:
+            if parts is None:
+                return  # the job is over
+            raise ValueError(f"a result of job {job_id}, which it does not have")
+        if not more:
+            worker.in_flight.remove(job_id)
+        if not (more and parts is not None and parts.job.state is STREAMING):  # then one more is no news to it
+            arrived.append((job_id, more))
+        if self._end_header is not None and part.headers:
+            if part.error is not None and parts is not None and self._refuse_step(parts, part, now):
+                return
+            self._end_sequences(part.headers, now)
+        if parts is None:
+            return
+        if part.error is not None:
+            self._forget(parts, now, failed=True)
+            parts.deliver(part._replace(more=False))
+            if more:  # the part is malformed: nobody waits for those that follow it
+                self._perform(self._scheduler.cancel(job_id, now), now)
+        elif not more:
+            self._forget(parts, now, failed=False)
+            parts.deliver(part)
+        else:
+            parts.deliver(part)
+            if parts.buffered_bytes > self._stream_buffer_size:
+                self._slow_reader(parts, worker, now)
 
     def model_metrics(self, entries: list[list[Any]]) -> None:
         """Pass on what a handler measured."""
@@ -302,7 +310,7 @@ class Dispatcher:
                 text = "Request %s cannot be passed on to worker %s: %s"
                 logger.warning(text, job.id, worker.id, error, extra=about)
                 worker.in_flight.add(job.id)
-                refused.append([job.id, False, 400, "", [], b"", f"The request cannot be passed on: {error}"])
+                refused.append(Part(job.id, False, 400, "", [], b"", f"The request cannot be passed on: {error}"))
         if refused:  # not at once: the scheduler's effects are still being performed
             asyncio.get_running_loop().call_soon(self.results, worker, refused, 0.0)
 
@@ -355,7 +363,7 @@ class Dispatcher:
         """Obey the response header with which a handler ends sequences."""
         for name, value in headers:
             if name.lower() == self._end_header:
-                for sequence_id in value.split(_SEQUENCE_ID_SEPARATOR):
+                for sequence_id in value.split(SEQUENCE_ID_SEPARATOR):
                     self._perform(self._scheduler.end_sequence(sequence_id.strip(), EndReason.ended, now), now)
 
     # What readers do.

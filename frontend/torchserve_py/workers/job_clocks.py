@@ -7,7 +7,8 @@ independently (asyncCommunication) may answer some while another hangs: those th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+
+from torchserve_py.workers.parts import Part
 
 
 class JobClocks:
@@ -20,9 +21,9 @@ class JobClocks:
         """These jobs were sent to the worker."""
         self._heard.update(dict.fromkeys(job_ids, now))
 
-    def heard(self, rows: Iterable[list[Any]], now: float) -> None:
-        """These result rows came, see `ts.protocol.messages.ResultRow`."""
-        for job_id, more, *_ in rows:
+    def heard(self, results: Iterable[Part], now: float) -> None:
+        """These parts of responses came."""
+        for job_id, more, *_ in results:
             if job_id in self._heard:
                 if more:
                     self._heard[job_id] = now

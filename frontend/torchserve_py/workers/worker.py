@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +19,11 @@ from torchserve_py.workers.inputs import Input
 from torchserve_py.workers.job_clocks import JobClocks
 from torchserve_py.workers.lifecycle import WorkerEvent, WorkerState, next_state
 from torchserve_py.workers.listener import WorkerListener
+from torchserve_py.workers.parts import Part
 from torchserve_py.workers.process import Launch, WorkerProcess
 from torchserve_py.workers.questions import Questions
 from torchserve_py.workers.ranks import Ranks
+from torchserve_py.workers.result_rows import part_of
 from torchserve_py.workers.startup import Startup, WorkerFailed
 from ts.protocol.frames import encode
 from ts.protocol.messages import (
@@ -72,8 +75,8 @@ class WorkerLimits:
 class WorkerOwner(Protocol):
     """Who takes what a worker sends."""
 
-    def results(self, worker: Worker, rows: list[list[Any]], handler_seconds: float) -> None:
-        """Take result rows, see `ts.protocol.messages.ResultRow`."""
+    def results(self, worker: Worker, results: Sequence[Part], handler_seconds: float) -> None:
+        """Take parts of responses."""
 
     def taken(self, job_id: str, count: int) -> None:
         """Note that the model has taken so many further inputs of a job."""
@@ -280,9 +283,7 @@ class Worker:
         kind = message[0]
         self._last_heard = time.monotonic()
         if kind == RESULTS and connection is self._jobs:
-            if self._clocks is not None:
-                self._clocks.heard(message[1], self._last_heard)
-            self._owner.results(self, message[1], message[2])
+            self._results(message[1], message[2])
         elif kind == TAKEN:
             self._owner.taken(message[1], message[2])
         elif kind in (HEALTHY, EXPOSED):
@@ -295,6 +296,22 @@ class Worker:
             self._startup.loaded(message[1])
         else:
             raise ValueError(f"unexpected message {kind!r}")
+
+    def _results(self, rows: list[Any], handler_seconds: float) -> None:
+        """Pass result rows on; those before one that names no job are still delivered.
+
+        Raises:
+            ValueError: A row names no job, or the time of the handler is no number of seconds.
+        """
+        if type(handler_seconds) not in (float, int) or not 0 <= handler_seconds < math.inf:
+            raise ValueError(f"its handler took {handler_seconds!r} seconds")
+        results: list[Part] = []
+        try:
+            results.extend(map(part_of, rows))
+        finally:
+            if self._clocks is not None:
+                self._clocks.heard(results, self._last_heard)
+            self._owner.results(self, results, handler_seconds)
 
     def _beat(self, connection: Connection, message: list[Any]) -> None:
         if message[0] != PONG:

@@ -13,7 +13,8 @@ ID = "ts_request_sequence_id"
 START = "ts_request_sequence_start"
 END = "ts_request_sequence_end"
 
-ids = st.integers(1, 2**64 - 1) | st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1)
+usable = st.characters(codec="utf-8", exclude_categories=["Cc"], exclude_characters=";")
+ids = st.integers(1, 2**64 - 1) | st.text(usable, min_size=1).filter(lambda text: text == text.strip())
 
 
 @pytest.fixture
@@ -63,6 +64,8 @@ def test_a_number_and_a_text_of_its_digits_are_two_sequences(headers):
         ({"sequence_id": False, "sequence_start": True}, "False is no sequence id"),
         ({"sequence_id": 1, "sequence_start": 1}, "sequence_start: 1 is neither true nor false"),
         ({"sequence_id": "a\n", "sequence_start": True}, "is no sequence id"),
+        ({"sequence_id": "zz;alice", "sequence_start": True}, "'zz;alice' is no sequence id; it must hold no ';'"),
+        ({"sequence_id": " alice", "sequence_start": True}, "neither begin nor end with a space"),
     ],
 )
 def test_what_is_refused(headers, parameters, says):

@@ -139,6 +139,14 @@ async def test_an_id_that_is_no_text_is_refused(stateful):
     assert stateful.registry.model.calls == []
 
 
+@pytest.mark.parametrize("sequence_id", ["zz;alice", ";", "alice;"])
+async def test_an_id_that_a_handler_would_end_as_several_is_refused(stateful, sequence_id):
+    answer = await post(stateful, {ID: sequence_id})
+    assert answer.status == 400
+    assert f"Header {ID}: '{sequence_id}' is no sequence id; it must hold no ';'" in answer.json()["message"]
+    assert stateful.registry.model.calls == []
+
+
 @pytest.mark.parametrize("name", [START, END])
 async def test_a_mark_that_is_no_text_is_refused(stateful, name):
     head = f"POST /predictions/stateful HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{ID}: s\r\n{name}: "

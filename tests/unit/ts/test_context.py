@@ -99,7 +99,7 @@ def test_a_status_that_http_cannot_carry_is_refused(status: int) -> None:
     processor = RequestProcessor({})
     processor.report_status(status)
 
-    with pytest.raises(ValueError, match=r"response status .* must be an integer from 100 to 599"):
+    with pytest.raises(ValueError, match=r"response status .* must be an integer from 200 to 599"):
         processor.response_head()
 
 

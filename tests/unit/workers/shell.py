@@ -14,6 +14,7 @@ from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.workers.dispatcher import Dispatcher
 from torchserve_py.workers.parts import JobFailed, Parts
+from torchserve_py.workers.result_rows import part_of
 from torchserve_py.workers.worker import Worker
 
 STREAM_BUFFER = 100
@@ -55,6 +56,7 @@ class Shell:
     """A dispatcher and its workers, ``w1``, ``w2``, …"""
 
     def __init__(self, policy: Policy, workers: int = 1) -> None:
+        self.is_stateful = policy.sequences is not None
         self.recorded: list[list[Any]] = []
         self.metrics = ServerMetrics()
         self.dispatcher = Dispatcher(
@@ -78,8 +80,15 @@ class Shell:
     def answer(
         self, worker: FakeWorker, parts: Parts, body: bytes = b"ok", *, more: bool = False, headers: Any = ()
     ) -> None:
-        row = [parts.job.id, more, 200, "", headers, body, None]
-        self.dispatcher.results(cast("Worker", worker), [row], 0.001)
+        self.result(worker, parts.job.id, more, 200, "", [*headers], body, None)
+
+    def result(self, worker: FakeWorker, *fields: Any) -> None:
+        """The worker sends one row of these fields."""
+        self.results(worker, [[*fields]])
+
+    def results(self, worker: FakeWorker, rows: list[list[Any]]) -> None:
+        """The worker sends these rows together."""
+        self.dispatcher.results(cast("Worker", worker), [part_of(row) for row in rows], 0.001)
 
     def lose(self, worker: FakeWorker) -> None:
         self.dispatcher.worker_lost(cast("Worker", worker))

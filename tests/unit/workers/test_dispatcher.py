@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
 
 import pytest
 from tests.unit.workers.shell import Shell, cause_of, stateful, stateless
 
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
-from torchserve_py.workers.worker import Worker
 
 
 async def test_a_job_goes_to_a_worker_and_its_answer_to_its_reader() -> None:
@@ -220,7 +218,7 @@ async def test_jobs_are_counted_by_how_they_ended():
     (worker,) = shell.workers
     answered, refused, given_up = shell.submit("a"), shell.submit("b"), shell.submit("c")
     shell.answer(worker, answered)
-    shell.dispatcher.results(worker, [[refused.job.id, False, 400, "", [], b"", "no"]], 0.25)
+    shell.result(worker, refused.job.id, False, 400, "", [], b"", "no")
     given_up.cancel()
     outcomes = shell.dispatcher.metrics.outcomes
     assert (outcomes.succeeded, outcomes.failed) == (1, 2)
@@ -244,8 +242,7 @@ async def test_a_step_that_the_worker_does_not_apply_fails_with_its_cause(
     shell = Shell(stateful())
     (worker,) = shell.workers
     parts = shell.submit("a", sequence_id="s")
-    row = [parts.job.id, False, 409, "", [["ts-error-cause", cause.value]], b"", "why"]
-    shell.dispatcher.results(cast("Worker", worker), [row], 0.0)
+    shell.result(worker, parts.job.id, False, 409, "", [["ts-error-cause", cause.value]], b"", "why")
     assert await cause_of(parts) is cause
     assert not worker.in_flight
     assert [worker.ended.get_nowait() for _ in range(worker.ended.qsize())] == ended

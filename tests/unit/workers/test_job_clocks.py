@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torchserve_py.workers.job_clocks import JobClocks
+from torchserve_py.workers.parts import Part
 
 
-def part(job_id: str, *, more: bool) -> list[Any]:
-    return [job_id, more, 200, "", (), b"", None]
+def part(job_id: str, *, more: bool) -> Part:
+    return Part(job_id, more, 200, "", [], b"", None)
 
 
 def test_a_silent_job_is_overdue_once() -> None:

@@ -81,6 +81,12 @@ async def test_a_request_of_a_stateful_model_without_an_id_opens_a_sequence(star
     assert [answer.sequence_id for answer in answers] == [call.sequence_id]
 
 
+async def test_an_id_that_a_handler_would_end_as_several_is_refused(start):
+    serving = await start(registry_of(stateful_model()))
+    error = await failure(serving.inference.Predictions(request("zz;alice", data=b"1")))
+    assert "'zz;alice' is no sequence id; it must hold no ';'" in str(error.details())
+
+
 async def test_a_sequence_of_unary_requests(start):
     serving = await start(registry_of(stateful_model()))
     markers = [{"ts_request_sequence_start": b"true"}, {}, {"ts_request_sequence_end": b"true"}]

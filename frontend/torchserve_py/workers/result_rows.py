@@ -1,0 +1,50 @@
+"""Result rows as they arrive from a worker.
+
+A worker runs code of others, which may write to its socket whatever it likes. What is malformed fails the job that it
+is about, and nothing of it reaches a client.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from torchserve_py.workers.parts import Part
+from ts.protocol.response_head import headers_problem, reason_problem, status_problem
+
+_FIELDS: Final = len(Part._fields)
+
+
+def part_of(row: Any) -> Part:
+    """Return the part of a response that a result row is, see `ts.protocol.messages.ResultRow`.
+
+    A malformed row becomes an error of status 500. Its ``more`` is true if the worker may still send parts of the job.
+
+    Raises:
+        ValueError: The row names no job.
+    """
+    if type(row) is not list or not row or type(row[0]) is not str:
+        raise ValueError("a result row must be an array that begins with the id of a job")
+    problem = _problem(row)
+    if problem is None:
+        return Part._make(row)
+    goes_on = len(row) > 1 and row[1] is True
+    return Part(row[0], goes_on, 500, "", [], b"", f"The result cannot be sent: {problem}.")
+
+
+def _problem(row: list[Any]) -> str | None:
+    """Why the row is malformed, None if it is not."""
+    if len(row) != _FIELDS:
+        return f"its row has {len(row)} fields instead of {_FIELDS}"
+    _, more, status, reason, headers, body, error = row
+    if type(more) is not bool:
+        return f"whether parts follow is told as {more!r}"
+    if type(body) is not bytes:
+        return f"the body is of type {type(body).__name__}; it must be bytes"
+    if error is not None and (type(error) is not str or more):
+        return "its error is no text, or parts are to follow it"
+    if type(headers) is not list or not all(type(pair) is list and len(pair) == 2 for pair in headers):
+        return "its headers are no list of pairs"
+    problem = status_problem(status) or (reason_problem(reason) if reason != "" else None)
+    if problem is None and headers:
+        problem = headers_problem(headers)
+    return None if problem is None else f"the handler set {problem}"
