@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import logging
 import sys
@@ -15,7 +16,8 @@ from ts.protocol.messages import Load
 from ts.runtimes.errors import LoadError
 
 if TYPE_CHECKING:
-    from ts.mlserver import MLModel, ModelSettings, Settings
+    from mlserver import MLModel, ModelSettings, Settings
+
     from ts.runtimes.mlserver.runtime import MLServerRuntime
 
 logger = logging.getLogger(__name__)
@@ -38,7 +40,9 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> MLServer
     folder = Path(load["model_dir"])
     settings = model_settings(folder, load["model_name"])
     server_settings = read_settings(folder)
-    write_records(configure_logger(server_settings))
+    logger_of_models = configure_logger(server_settings)
+    logger_of_models.propagate = False  # it writes to standard output itself, as the worker's root logger does
+    write_records(logger_of_models)
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     implementation: Any = settings.implementation
@@ -103,12 +107,11 @@ def _first_problem(error: Exception) -> str:
 
 
 def _check_installed() -> None:
-    try:
-        import pydantic_settings  # noqa: F401 - and with it pydantic
-    except ModuleNotFoundError as error:
+    if importlib.util.find_spec("mlserver") is None:
         raise LoadError(
-            f"An MLServer model needs {error.name}, which is not installed: pip install 'torchserve-py[mlserver]'"
-        ) from error
+            "An MLServer model needs the package mlserver, which its worker's Python does not have: "
+            "pip install 'torchserve-py[mlserver]'"
+        )
 
 
 def _runtime(
@@ -122,12 +125,8 @@ def _runtime(
 
     routes = None
     if get_custom_handlers(model):
-        try:
-            from ts.runtimes.mlserver.custom_routes import CustomRoutes
-        except ModuleNotFoundError as error:
-            raise LoadError(
-                f"Custom handlers need {error.name}, which is not installed: pip install 'torchserve-py[mlserver]'"
-            ) from error
+        from ts.runtimes.mlserver.custom_routes import CustomRoutes
+
         routes = CustomRoutes(model)
     caches = server_settings.cache_enabled and model.settings.cache_enabled and server_settings.cache_size > 0
     declares = runner.get_loop().run_until_complete(declarations(model))

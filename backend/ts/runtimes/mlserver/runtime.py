@@ -21,13 +21,14 @@ from ts.open_inference.types import InferenceResponse
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, TAKEN, InferRow
 from ts.runtimes.errors import Failure, wire_text
-from ts.runtimes.mlserver.api import MLModel, model_context, take_records, types
+from ts.runtimes.mlserver.api import MLModel, model_context, types
 from ts.runtimes.mlserver.batching import AdaptiveBatcher
 from ts.runtimes.mlserver.cloud_events import CloudEvents
 from ts.runtimes.mlserver.conversion import lower_case_headers, model_request, wire_response
 from ts.runtimes.mlserver.custom_routes import CustomRoutes
 from ts.runtimes.mlserver.failures import failure_of
 from ts.runtimes.mlserver.inputs import FurtherInputs, Inputs
+from ts.runtimes.mlserver.reported_metrics import take_records
 from ts.runtimes.mlserver.response_cache import ResponseCache, key_of
 from ts.runtimes.outbox import Outbox
 from ts.runtimes.responses import error_row

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from fastapi import Body, HTTPException, Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
+from mlserver.handlers import custom_handler
 from tests.unit.ts.mlserver.frontend import Frontend
 from tests.unit.ts.sent_jobs import DEADLINE
 
-from ts.mlserver.handlers import custom_handler
 from ts.runtimes.mlserver.api import MLModel, MLServerError
 
 

@@ -6,18 +6,20 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from mlserver import ModelSettings, Settings, log, register
+from mlserver.context import model_context
+from mlserver.logging import ModelLoggerFormatter
+from mlserver.metrics.errors import InvalidModelContext
 
-from ts.mlserver import ModelSettings, Settings, log, register
-from ts.mlserver.context import model_context
-from ts.mlserver.logging import ModelLoggerFormatter
-from ts.mlserver.metrics.context import take_records
-from ts.mlserver.metrics.errors import InvalidModelContext
+from ts.runtimes.mlserver.api import adapt
+from ts.runtimes.mlserver.reported_metrics import take_records
 
 SETTINGS = ModelSettings(implementation="a.B", name="mine", parameters={"version": "v1"})
 
 
 @pytest.fixture(autouse=True)
 def nothing_reported() -> Iterator[None]:
+    adapt()
     take_records()
     yield
     take_records()
@@ -26,7 +28,7 @@ def nothing_reported() -> Iterator[None]:
 def test_values_are_labelled_with_the_model() -> None:
     with model_context(SETTINGS):
         log(size=1, length=2.5)
-        register("depth", "how deep").observe(3)
+        register("depth", "how deep").labels(model_name="mine", model_version="v1").observe(3)
     records = take_records()
     labels = [["model_name", "mine"], ["model_version", "v1"]]
     assert [(record[0], record[3], record[4]) for record in records] == [

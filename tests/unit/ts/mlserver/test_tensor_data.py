@@ -6,13 +6,10 @@ import copy
 import json
 import math
 import pickle
-import subprocess
-import sys
 import threading
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +17,9 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mlserver.codecs import NumpyCodec, PandasCodec, StringCodec
+from mlserver.types import InferenceRequest, InferenceResponse, RequestInput, ResponseOutput, TensorData
 
-from ts.mlserver.codecs import NumpyCodec, PandasCodec, StringCodec
-from ts.mlserver.types import InferenceRequest, InferenceResponse, RequestInput, ResponseOutput, TensorData
 from ts.open_inference import grpc, unread
 from ts.open_inference.datatypes import BOUNDS, DATATYPES
 from ts.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
@@ -30,10 +27,13 @@ from ts.open_inference.receive import receive
 from ts.open_inference.tensors import flat_list, raw_bytes
 from ts.open_inference.types import Tensor
 from ts.protocol.messages import OPEN_INFERENCE_REST
+from ts.runtimes.mlserver.api import UnreadData, adapt
 from ts.runtimes.mlserver.batching import merge, split
 from ts.runtimes.mlserver.conversion import model_request, wire_response
 
-BACKEND = Path(__file__).resolve().parents[4] / "backend"
+adapt()
+#: MLServer knows no BF16.
+KNOWN = sorted(set(DATATYPES) - {"BF16"})
 
 
 def _elements(datatype: str) -> st.SearchStrategy[Any]:
@@ -43,10 +43,10 @@ def _elements(datatype: str) -> st.SearchStrategy[Any]:
         return st.text().map(str.encode)
     if datatype == "BOOL":
         return st.booleans()
-    return st.floats(width={"FP16": 16, "BF16": 16, "FP32": 32, "FP64": 64}[datatype])
+    return st.floats(width={"FP16": 16, "FP32": 32, "FP64": 64}[datatype])
 
 
-TENSORS = st.sampled_from(sorted(DATATYPES)).flatmap(
+TENSORS = st.sampled_from(KNOWN).flatmap(
     lambda datatype: st.lists(_elements(datatype), max_size=6).map(
         lambda data: Tensor("x", datatype, [len(data), 1], bytes(raw_bytes(Tensor("", datatype, [len(data)], data))))
     )
@@ -54,7 +54,7 @@ TENSORS = st.sampled_from(sorted(DATATYPES)).flatmap(
 
 
 def lazily(tensor: Tensor) -> TensorData:
-    return TensorData.of_tensor(tensor)
+    return UnreadData.of_tensor(tensor)
 
 
 def eagerly(tensor: Tensor) -> TensorData:
@@ -142,8 +142,6 @@ def _answer(received: Any, touch: Callable[[RequestInput], Any]) -> bytes:
 
 @given(TENSORS, st.booleans(), st.booleans())
 def test_clients_get_the_same_whether_the_model_reads_or_not(tensor: Tensor, binary: bool, binary_out: bool) -> None:
-    if tensor.datatype == "BF16" and not binary:
-        binary = True
     requests: list[Callable[[], Any]] = [lambda: _grpc_request(tensor)]
     requests.append(lambda: _rest_request(tensor, binary=binary, binary_out=binary_out))
     for request in requests:
@@ -216,7 +214,7 @@ def test_what_the_model_changes_is_what_the_client_gets() -> None:
 
 def test_nan_is_none_in_the_list_of_an_array_and_nan_in_that_of_a_client() -> None:
     array = np.array([1, math.nan], np.float32)
-    assert TensorData.of_array(array).root == [1.0, None]
+    assert UnreadData.of_array(array).root == [1.0, None]
     assert math.isnan(lazily(Tensor("x", "FP32", [2], array.tobytes())).root[1])
 
 
@@ -271,15 +269,3 @@ def test_memory_of_a_megabyte_that_only_passes_through() -> None:
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
-
-
-def test_numpy_is_not_imported_for_what_only_passes_through() -> None:
-    code = (
-        "import sys\n"
-        "from ts.open_inference.types import Tensor\n"
-        "from ts.mlserver.types import TensorData, ResponseOutput\n"
-        "data = TensorData.of_tensor(Tensor('x', 'FP32', [50000], bytes(200000)))\n"
-        "ResponseOutput(name='y', shape=[50000], datatype='FP32', data=data)\n"
-        "assert data.tensor is not None and 'numpy' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(BACKEND)}, check=True)
