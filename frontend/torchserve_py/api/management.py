@@ -100,7 +100,7 @@ class ManagementDoor:
     async def _scale(self, request: web.BaseRequest, name: str, version: str | None) -> Sent:
         """``PUT /models/{model}[/{version}]?min_worker=&max_worker=&synchronous=&model_version=``."""
         parameters = of_query(request)
-        version = version or parameters.text("model_version")
+        version = version or parameters.text("model_version") or None
         min_workers = parameters.count("min_worker", 1)
         max_workers = parameters.count("max_worker", min_workers)
         synchronous = parameters.boolean("synchronous", default=False)

@@ -1,7 +1,7 @@
 """The parameters of a management call, from its query or its JSON body.
 
 TorchServe takes its default for a value that it cannot read. Here such a value is an error that names it: a mistyped
-number of workers is better told than guessed.
+number of workers is better told than guessed. An empty number or boolean means that it was not given, as in TorchServe.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Parameters:
     def integer(self, name: str) -> int | None:
         """An integer, None if it was not given."""
         value = self._values.get(name)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        if value is None or value == "":
+            return None
+        if isinstance(value, int) and not isinstance(value, bool):
             return value
         if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
             return int(value)
@@ -58,7 +60,7 @@ class Parameters:
     def boolean(self, name: str, default: bool) -> bool:
         """``true`` or ``false``, in any case."""
         value = self._values.get(name)
-        if value is None:
+        if value is None or value == "":
             return default
         if isinstance(value, bool):
             return value

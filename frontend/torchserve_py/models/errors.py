@@ -4,6 +4,8 @@ The doors give each class its status and `type`; nothing here knows of HTTP. Wha
 `torchserve_py.archive.errors` and passes through the registry as it is.
 """
 
+_NOT_GIVEN = "(none was given)"
+
 
 class ModelError(Exception):
     """Any of these."""
@@ -13,7 +15,7 @@ class ModelNotFound(ModelError):
     """No model of that name is registered."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"Model not found: {name}")
+        super().__init__(f"Model not found: {name or _NOT_GIVEN}")
 
 
 class ModelVersionNotFound(ModelError):
@@ -27,7 +29,7 @@ class DefaultVersionNotFound(ModelVersionNotFound):
     """A version that is not registered was to become the default; TorchServe words this one differently."""
 
     def __init__(self, name: str, version: str) -> None:
-        ModelError.__init__(self, f"Model version {version} does not exist for model {name}")
+        ModelError.__init__(self, f"Model version {version or _NOT_GIVEN} does not exist for model {name}")
 
 
 class InvalidModel(ModelError):

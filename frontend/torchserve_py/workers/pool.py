@@ -80,10 +80,11 @@ class WorkerPool:
     async def scale(self, min_workers: int, max_workers: int) -> None:
         """Start workers up to ``min_workers``, stop the newest above ``max_workers``, replace those that gave up.
 
-        Returns when every started worker is ready and every stopped one gone, or given up as unkillable.
+        Returns when every worker is ready, those too that were starting already, and every stopped one gone or given up
+        as unkillable.
 
         Raises:
-            WorkerFailed: A started worker failed its first attempt (it is tried again, as any that dies).
+            WorkerFailed: A worker failed to get ready (it is tried again, as any that dies).
         """
         self.min_workers, self.max_workers = min_workers, max_workers
         leaving = [supervisor for supervisor in self._supervisors if supervisor.gave_up]
@@ -97,7 +98,7 @@ class WorkerPool:
         self._supervisors = staying + started
         self._tell_dispatcher()
         outcomes = await asyncio.gather(
-            *(supervisor.first_attempt() for supervisor in started),
+            *(supervisor.attempt() for supervisor in self._supervisors),
             *(self._stop(supervisor, self._stop_limit) for supervisor in leaving),
         )
         for failure in outcomes:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 from ts.protocol.messages import Loaded
 
-logger = logging.getLogger(__name__)
-
 
 class WorkerFailed(Exception):
-    """A worker did not get ready; ``status`` is 507 when memory ran out, else 500."""
+    """A worker did not get ready.
 
-    def __init__(self, status: int, message: str) -> None:
+    Args:
+        status: 507 when memory ran out, else 500.
+        message: Why.
+        traceback_printed: Whether the worker has printed why, with a traceback.
+    """
+
+    def __init__(self, status: int, message: str, *, traceback_printed: bool = False) -> None:
         super().__init__(message)
         self.status = status
+        self.traceback_printed = traceback_printed
 
 
 class Startup:
@@ -51,8 +55,7 @@ class Startup:
         """
         loaded: Loaded = await self._reach(self._loaded, limit, "load the model")
         if not loaded["ok"]:
-            logger.error("Worker %s could not load the model: %s", self._label, loaded["message"])
-            raise WorkerFailed(int(loaded["status"]), str(loaded["message"]))
+            raise WorkerFailed(int(loaded["status"]), str(loaded["message"]), traceback_printed=True)
         if self._ended.done():
             raise WorkerFailed(500, f"worker {self._label} {self._ended.result()} as soon as it had loaded the model")
         return loaded

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from torchserve_py.workers.dispatcher import Dispatcher
@@ -47,7 +47,8 @@ class Supervisor:
         self._dispatcher = dispatcher
         self._max_retry = max_retry
         self._stopping = asyncio.Event()
-        self._first_attempt: asyncio.Future[WorkerFailed | None] = asyncio.get_running_loop().create_future()
+        #: How the attempt to have a ready worker ends that is under way or next; done while the worker is ready.
+        self._attempt: asyncio.Future[WorkerFailed | None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"supervisor-{worker_id}")
 
     @property
@@ -65,9 +66,12 @@ class Supervisor:
         """The GPU of its worker, by nvidia-smi's number; None on a CPU."""
         return self.worker.gpu_index if self.worker is not None else None
 
-    async def first_attempt(self) -> WorkerFailed | None:
-        """Wait until the first worker is ready or has failed; return the failure."""
-        return await asyncio.shield(self._first_attempt)
+    def attempt(self) -> Awaitable[WorkerFailed | None]:
+        """Return what waits until the worker is ready (at once if it is), or has failed to get so this time.
+
+        It results in the failure. The attempt is the one that is under way at the call, or the next one.
+        """
+        return asyncio.shield(self._attempt)
 
     async def stop(self, limit: float) -> None:
         """Take the worker out of service, let it finish its jobs for at most ``limit`` seconds, and end it."""
@@ -90,7 +94,8 @@ class Supervisor:
             self.gave_up = True
             self.on_give_up()
         finally:
-            self._answer_first_attempt(WorkerFailed(500, f"worker {self.id} was stopped before it was ready"))
+            if not self._attempt.done():
+                self._attempt.set_result(WorkerFailed(500, f"worker {self.id} was stopped before it was ready"))
 
     async def _keep_filled(self) -> None:
         failing_since: float | None = None
@@ -123,9 +128,14 @@ class Supervisor:
             await worker.start()
         except WorkerFailed as failure:
             if not self._stopping.is_set():
-                logger.error("Worker %s did not get ready: %s", worker.label, failure)
+                if failure.traceback_printed:
+                    # Who reads the log up to the error's name finds the traceback: it is nowhere else in the log.
+                    logger.error("Worker %s could not load the model; the model log tells why", worker.label)
+                else:
+                    logger.error("Worker %s did not get ready: %s", worker.label, failure)
                 self.failure = str(failure)
-            self._answer_first_attempt(failure)
+            self._attempt.set_result(failure)
+            self._await_next_attempt()
             return None
         ready_at = time.monotonic()
         if worker.state is WorkerState.READY:
@@ -133,17 +143,18 @@ class Supervisor:
             self.failure = ""
             self.on_ready(worker.label, ready_at - launched)
             self._dispatcher.worker_up(worker)
-            self._answer_first_attempt(None)
+            self._attempt.set_result(None)
         await worker.disconnected.wait()
+        self._await_next_attempt()
         self._dispatcher.worker_lost(worker)
         reason = await worker.ended
         if worker.state is WorkerState.DIED:
             logger.error("Worker %s (pid %d) %s", worker.label, worker.pid, reason)
         return time.monotonic() - ready_at
 
-    def _answer_first_attempt(self, failure: WorkerFailed | None) -> None:
-        if not self._first_attempt.done():
-            self._first_attempt.set_result(failure)
+    def _await_next_attempt(self) -> None:
+        if self._attempt.done():
+            self._attempt = asyncio.get_running_loop().create_future()
 
     def _give_up(self) -> None:
         logger.error("Worker %s is not started again: it has been failing for %g s", self.id, self._max_retry)

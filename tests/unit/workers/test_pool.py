@@ -15,12 +15,13 @@ from torchserve_py.workers.worker import Worker
 
 
 class FakeWorker:
-    """Gets ready at once and lives until it is stopped."""
+    """Gets ready as soon as ``loading`` is set, and lives until it is stopped."""
 
     pid = 1
     gpu_index = None
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, loading: asyncio.Event) -> None:
+        self.loading = loading
         self.id = place.worker_id
         self.label = f"W-{place.worker_id}-m_1.0"
         self.state = WorkerState.STARTING
@@ -32,6 +33,7 @@ class FakeWorker:
         return self.state is WorkerState.READY
 
     async def start(self) -> None:
+        await self.loading.wait()
         self.state = WorkerState.READY
 
     async def stop(self, limit: float) -> None:
@@ -52,6 +54,8 @@ class Pool:
 
     def __init__(self, *, renew_to_scale: bool) -> None:
         self.places: list[tuple[str, int, int]] = []
+        self.loading = asyncio.Event()
+        self.loading.set()
         numbers = itertools.count(1)
         self.pool = WorkerPool(
             self._new_place,
@@ -65,7 +69,7 @@ class Pool:
 
     def _new_place(self, place: Place) -> Callable[[], Worker]:
         self.places.append((place.worker_id, place.index, place.count))
-        return lambda: cast("Worker", FakeWorker(place))
+        return lambda: cast("Worker", FakeWorker(place, self.loading))
 
     async def scale(self, workers: int) -> list[str]:
         """Scale, and return the ids of the workers that are there then."""
@@ -78,6 +82,20 @@ class Pool:
 async def test_scaling_keeps_the_oldest_workers() -> None:
     pool = Pool(renew_to_scale=False)
     assert [await pool.scale(count) for count in (2, 3, 1, 2)] == [["1", "2"], ["1", "2", "3"], ["1"], ["1", "4"]]
+    assert await pool.pool.stop(60) == []
+
+
+async def test_scaling_to_the_number_that_is_set_waits_for_workers_that_load() -> None:
+    pool = Pool(renew_to_scale=False)
+    pool.loading.clear()
+    first = asyncio.create_task(pool.pool.scale(1, 1))
+    again = asyncio.create_task(pool.pool.scale(1, 1))
+    done, _ = await asyncio.wait([first, again], timeout=0.05)
+    assert not done
+    pool.loading.set()
+    async with asyncio.timeout(60):
+        await asyncio.gather(first, again)
+    assert pool.pool.ready_count == 1
     assert await pool.pool.stop(60) == []
 
 

@@ -95,7 +95,7 @@ def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_worker_that_gets_ready_is_given_work() -> None:
     place = Place([True])
-    assert await place.supervisor.first_attempt() is None
+    assert await place.supervisor.attempt() is None
     assert place.supervisor.ready
     assert await place.events.up.get() is place.made[0]
     await place.supervisor.stop(1)
@@ -126,7 +126,7 @@ async def test_jobs_are_settled_when_the_connection_is_gone_though_the_process_l
 
 async def test_the_first_failure_is_told_and_the_worker_is_tried_again() -> None:
     place = Place([507, 500, True])
-    failure = await place.supervisor.first_attempt()
+    failure = await place.supervisor.attempt()
     assert failure is not None
     assert failure.status == 507
     assert await place.events.up.get() is place.made[2]
@@ -159,7 +159,7 @@ async def test_stopping_retires_the_worker_and_starts_no_other() -> None:
 async def test_stopping_ends_the_wait_for_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESTART_DELAYS", (600,))
     place = Place([500])
-    assert await place.supervisor.first_attempt() is not None
+    assert await place.supervisor.attempt() is not None
     async with asyncio.timeout(60):
         await place.supervisor.stop(1)
     assert len(place.made) == 1
@@ -168,7 +168,7 @@ async def test_stopping_ends_the_wait_for_the_next_attempt(monkeypatch: pytest.M
 async def test_stopping_before_the_start_answers_who_waits_for_it() -> None:
     place = Place([True])
     await place.supervisor.stop(1)
-    failure = await place.supervisor.first_attempt()
+    failure = await place.supervisor.attempt()
     assert failure is not None
     assert failure.status == 500
     assert place.made == []
@@ -182,7 +182,7 @@ async def test_an_error_in_the_server_itself_leaves_nobody_waiting() -> None:
     gave_up = asyncio.Event()
     supervisor.on_give_up = gave_up.set
     async with asyncio.timeout(60):
-        assert await supervisor.first_attempt() is not None
+        assert await supervisor.attempt() is not None
         await gave_up.wait()
         await supervisor.stop(1)
     assert supervisor.gave_up

@@ -39,8 +39,9 @@ class ManagementService:
         self, request: messages.DescribeModelRequest, context: Context
     ) -> messages.ManagementResponse:
         """JSON of one version or of all."""
-        name = _required("model_name", request.model_name)
-        described = await self._calls.describe(name, request.model_version or None, customized=request.customized)
+        described = await self._calls.describe(
+            request.model_name, request.model_version or None, customized=request.customized
+        )
         return _json(described)
 
     async def list_models(self, request: messages.ListModelsRequest, context: Context) -> messages.ManagementResponse:
@@ -72,28 +73,25 @@ class ManagementService:
 
     async def scale_worker(self, request: messages.ScaleWorkerRequest, context: Context) -> messages.ManagementResponse:
         """Change the number of workers."""
-        name = _required("model_name", request.model_name)
         given = request.HasField("min_worker")
         min_workers = _count("min_worker", request.min_worker) if given else _DEFAULT_MIN_WORKERS
         given = request.HasField("max_worker")
         max_workers = _count("max_worker", request.max_worker) if given else min_workers
         done = await self._calls.scale(
-            name, request.model_version or None, min_workers, max_workers, synchronous=request.synchronous
+            request.model_name, request.model_version or None, min_workers, max_workers, synchronous=request.synchronous
         )
         return messages.ManagementResponse(msg=done.text)
 
     async def set_default(self, request: messages.SetDefaultRequest, context: Context) -> messages.ManagementResponse:
         """Set the default version."""
-        name = _required("model_name", request.model_name)
-        done = self._calls.set_default(name, _required("model_version", request.model_version))
+        done = self._calls.set_default(request.model_name, request.model_version)
         return messages.ManagementResponse(msg=done.text)
 
     async def unregister_model(
         self, request: messages.UnregisterModelRequest, context: Context
     ) -> messages.ManagementResponse:
         """Unregister a version."""
-        name = _required("model_name", request.model_name)
-        done = await self._calls.unregister(name, request.model_version or None)
+        done = await self._calls.unregister(request.model_name, request.model_version or None)
         return messages.ManagementResponse(msg=done.text)
 
 

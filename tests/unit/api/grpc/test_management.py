@@ -196,13 +196,21 @@ async def test_an_unregistration_that_takes_too_long(serving):
             "NOT_FOUND",
             "Model version 9 does not exist for model noop",
         ),
-        ("DescribeModel", messages.DescribeModelRequest(), "INVALID_ARGUMENT", "Parameter model_name is required."),
+        *(
+            (method, request_, "NOT_FOUND", "Model not found: (none was given)")
+            for method, request_ in (
+                ("DescribeModel", messages.DescribeModelRequest(model_version="9")),
+                ("ScaleWorker", messages.ScaleWorkerRequest(model_version="9")),
+                ("SetDefault", messages.SetDefaultRequest(model_version="9")),
+                ("UnregisterModel", messages.UnregisterModelRequest(model_version="9")),
+            )
+        ),
         ("RegisterModel", messages.RegisterModelRequest(), "INVALID_ARGUMENT", "Parameter url is required."),
         (
             "SetDefault",
             messages.SetDefaultRequest(model_name="noop"),
-            "INVALID_ARGUMENT",
-            "Parameter model_version is required.",
+            "NOT_FOUND",
+            "Model version (none was given) does not exist for model noop",
         ),
         (
             "ScaleWorker",
