@@ -14,28 +14,14 @@ from google.protobuf.message import DecodeError
 from ts.open_inference.datatypes import DATATYPES, FLOATS
 from ts.open_inference.json_response import selected_outputs
 from ts.open_inference.protos import infer_pb2
-from ts.open_inference.receive import Headers
 from ts.open_inference.tensors import check, flat_list, raw_bytes
-from ts.open_inference.types import InferenceRequest, InferenceResponse, Parameters, RequestedOutput, Tensor
+from ts.open_inference.types import Headers, InferenceRequest, InferenceResponse, Parameters, RequestedOutput, Tensor
 from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 from ts.protocol.frames import Buffer
 from ts.runtimes.errors import Failure
 
 #: Where the typed form has the elements of a datatype; FP16 and BF16 have no such place.
-_CONTENTS: Final = {
-    "BOOL": "bool_contents",
-    "UINT8": "uint_contents",
-    "UINT16": "uint_contents",
-    "UINT32": "uint_contents",
-    "UINT64": "uint64_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    "BYTES": "bytes_contents",
-}
+_CONTENTS: Final = {name: datatype.contents for name, datatype in DATATYPES.items() if datatype.contents}
 _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 #: What only Triton's clients send, who read the raw form and no other; and what begins with `triton_`.
 _TRITON_KEYS: Final = frozenset(("sequence_id", "sequence_start", "sequence_end", "priority", "timeout"))
@@ -52,7 +38,7 @@ _NAN: Final = float("nan")
 
 
 class GrpcRequest:
-    """A request that came over gRPC; a `ts.open_inference.receive.Received`.
+    """A request that came over gRPC; a `ts.open_inference.types.Received`.
 
     Attributes:
         headers: The call's metadata.

@@ -7,31 +7,12 @@ binary over REST, typed or raw contents over gRPC.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from ts.open_inference.types import InferenceRequest, InferenceResponse
-from ts.protocol.frames import Buffer
+from ts.open_inference.types import Received
 from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, InferRow
 
-#: Names and values of response headers (over gRPC: trailing metadata).
-Headers = list[tuple[str, str]]
-
 _NOTHING: Mapping[str, Any] = {}
-
-
-class Received(Protocol):
-    """A request, and how its client wants to be answered."""
-
-    request: InferenceRequest
-
-    def encode(self, response: InferenceResponse) -> tuple[Headers, Buffer]:
-        """Return headers and body for a response, with only the outputs that the client asked for.
-
-        Where the response has no id, it gets the request's.
-
-        Raises:
-            Failure: The client asked for an output that is not there, or the response cannot be said in its form.
-        """
 
 
 def receive(row: InferRow, declared: Mapping[str, Any] = _NOTHING) -> Received:

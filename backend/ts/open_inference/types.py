@@ -6,13 +6,17 @@ Plain values only: a worker whose model needs no numpy does not import it for th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ts.protocol.frames import Buffer
 
 if TYPE_CHECKING:
     import numpy as np
 
 #: A parameter's value: what JSON can say. Over gRPC only str, int, float and bool exist.
 Parameters = dict[str, Any]
+#: Names and values of response headers (over gRPC: trailing metadata).
+Headers = list[tuple[str, str]]
 
 
 @dataclass(slots=True)
@@ -87,3 +91,18 @@ class InferenceResponse:
     id: str | None = None
     parameters: Parameters = field(default_factory=dict)
     outputs: list[Tensor] = field(default_factory=list)
+
+
+class Received(Protocol):
+    """A request, and how its client wants to be answered."""
+
+    request: InferenceRequest
+
+    def encode(self, response: InferenceResponse) -> tuple[Headers, Buffer]:
+        """Return headers and body for a response, with only the outputs that the client asked for.
+
+        Where the response has no id, it gets the request's.
+
+        Raises:
+            Failure: The client asked for an output that is not there, or the response cannot be said in its form.
+        """

@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any
 
 from ts.context import Context, RequestProcessor
-from ts.open_inference.receive import Received, receive
+from ts.open_inference.receive import receive
 from ts.open_inference.tensors import flat_list, numpy_of, tensor_of
-from ts.open_inference.types import InferenceResponse, Tensor
+from ts.open_inference.types import InferenceResponse, Received, Tensor
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow
 from ts.runtimes.errors import Failure

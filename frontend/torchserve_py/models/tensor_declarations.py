@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, TypedDict
 
-DATATYPES: Final = (
-    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "BF16", "FP32", "FP64",
-    "BYTES",
-)  # fmt: skip
+from ts.open_inference.datatypes import DATATYPES
+
 _RIGHT: Final = (
     "a list of one or more tensors, each with a name of its own, a datatype and a shape (-1: any size), for example "
     "[{name: image, datatype: FP32, shape: [-1, 3, 224, 224]}]"
@@ -43,6 +41,7 @@ def _is_tensor(value: Any) -> bool:
     return (
         isinstance(value["name"], str)
         and value["name"] != ""
+        and isinstance(value["datatype"], str)
         and value["datatype"] in DATATYPES
         and isinstance(shape, list)
         and all(type(size) is int and -1 <= size <= _MAX_SIZE for size in shape)

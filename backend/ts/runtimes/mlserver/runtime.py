@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from ts.connection import Connection
 from ts.event_loop import AsyncRuntime
-from ts.open_inference.receive import Received, receive, receive_input
-from ts.open_inference.types import InferenceResponse
+from ts.open_inference.receive import receive, receive_input
+from ts.open_inference.types import InferenceResponse, Received
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, TAKEN, InferRow
 from ts.runtimes.errors import Failure, wire_text

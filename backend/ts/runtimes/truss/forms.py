@@ -11,10 +11,7 @@ from pydantic import BaseModel
 
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import TRUSS, InferRow, ResultRow
-from ts.runtimes.errors import wire_text
-from ts.runtimes.responses import error_row
 from ts.runtimes.truss.answers import BINARY_HEADERS, CLIENT_ERROR, Answer, Headers, Problem
-from ts.runtimes.truss.json_payload import to_json
 from ts.runtimes.truss.payloads import decode, encode, is_binary, validate
 from ts.runtimes.truss.request import header
 
@@ -118,7 +115,7 @@ class PredictionsForm(TrussForm):
 
     def problem_row(self, job_id: str, problem: Problem) -> ResultRow:
         """Return an error that the door tells in TorchServe's shape."""
-        return told_row(job_id, problem)
+        return problem.row(job_id)
 
 
 def form_of(row: InferRow, model_name: str, model_version: str) -> Form:
@@ -131,12 +128,6 @@ def form_of(row: InferRow, model_name: str, model_version: str) -> Form:
     from ts.runtimes.truss.tensor_form import TensorForm
 
     return TensorForm(row, model_name, model_version)
-
-
-def told_row(job_id: str, problem: Problem) -> ResultRow:
-    """Return the row of an error that the door of another protocol than Truss's puts into its own shape."""
-    text = problem.error if isinstance(problem.error, str) else to_json(problem.error).decode()
-    return error_row(job_id, problem.status, wire_text(text))
 
 
 def raw_chunk(chunk: Any) -> Buffer:

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import BaseModel
 
 from ts.open_inference.datatypes import FLOATS
-from ts.open_inference.receive import Received, receive
+from ts.open_inference.receive import receive
 from ts.open_inference.tensors import flat_list
-from ts.open_inference.types import InferenceResponse, Tensor
+from ts.open_inference.types import InferenceResponse, Received, Tensor
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow, ResultRow
 from ts.runtimes.errors import Failure
 from ts.runtimes.truss.answers import CLIENT_ERROR, SERVER_ERROR, Answer, Headers, Problem
-from ts.runtimes.truss.forms import told_row
 from ts.runtimes.truss.json_payload import plain
 from ts.runtimes.truss.payloads import validate
 from ts.runtimes.truss.request import pseudo_header
@@ -84,7 +83,7 @@ class TensorForm:
 
     def problem_row(self, job_id: str, problem: Problem) -> ResultRow:
         """Return an error that the door tells in the protocol's shape."""
-        return told_row(job_id, problem)
+        return problem.row(job_id)
 
     def _request(self) -> Received:
         if self._received is None:

@@ -10,23 +10,11 @@ import json
 import sys
 from typing import Any, Final
 
+from ts.open_inference.datatypes import DATATYPES
 from ts.utils.util import PredictionException
 
-#: The protocol's data types with a number of bits, to numpy's.
-_NUMERIC: Final = {
-    "BOOL": "bool",
-    "UINT8": "uint8",
-    "UINT16": "uint16",
-    "UINT32": "uint32",
-    "UINT64": "uint64",
-    "INT8": "int8",
-    "INT16": "int16",
-    "INT32": "int32",
-    "INT64": "int64",
-    "FP16": "float16",
-    "FP32": "float32",
-    "FP64": "float64",
-}
+#: The protocol's datatypes of numbers and truth values that numpy has, with numpy's name.
+_NUMERIC: Final = {name: each.numpy for name, each in DATATYPES.items() if name not in ("BF16", "BYTES")}
 _DATATYPES: Final = {name: datatype for datatype, name in _NUMERIC.items()}
 _SCALARS: Final = {bool: "BOOL", int: "INT64", float: "FP64"}
 

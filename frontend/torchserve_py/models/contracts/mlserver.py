@@ -16,28 +16,11 @@ from typing import Any, Final
 from torchserve_py.archive.contract import MLSERVER_SETTINGS
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig
 from torchserve_py.models.contracts import Configured
+from ts.open_inference.datatypes import DATATYPES
 
 SERVER_SETTINGS: Final = "settings.json"
 _MODEL_PREFIX: Final = "MLSERVER_MODEL_"
 _WORKERS_VARIABLE: Final = "MLSERVER_PARALLEL_WORKERS"
-_DATATYPES: Final = frozenset(
-    [
-        "BOOL",
-        "UINT8",
-        "UINT16",
-        "UINT32",
-        "UINT64",
-        "INT8",
-        "INT16",
-        "INT32",
-        "INT64",
-        "FP16",
-        "BF16",
-        "FP32",
-        "FP64",
-        "BYTES",
-    ]
-)
 _OWN_ENVIRONMENT: Final = "requirements.txt, and useVenv in model-config.yaml, give a model packages of its own"
 _SHOWN_LENGTH: Final = 80
 
@@ -214,8 +197,8 @@ def _tensor_problems(settings: Mapping[str, Any]) -> Iterator[str]:
             name, datatype, shape = (tensor.get(each) for each in ("name", "datatype", "shape"))
             if not isinstance(name, str) or not name:
                 yield f"{place}.name is {_shown(name)}, it must be a text"
-            if not isinstance(datatype, str) or datatype not in _DATATYPES:
-                yield f"{place}.datatype is {_shown(datatype)}, it must be one of {', '.join(sorted(_DATATYPES))}"
+            if not isinstance(datatype, str) or datatype not in DATATYPES:
+                yield f"{place}.datatype is {_shown(datatype)}, it must be one of {', '.join(sorted(DATATYPES))}"
             if not isinstance(shape, list) or not all(type(each) is int and each >= -1 for each in shape):
                 yield f"{place}.shape is {_shown(shape)}, it must be a list of integers from -1 (any size)"
 
