@@ -17,11 +17,13 @@ import sys
 import time
 from collections.abc import Coroutine
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import uvloop
 
 from torchserve_py import end_signals
+from torchserve_py.api.grpc_packages import GrpcPackagesError, check_grpc_packages
 from torchserve_py.descriptors import raise_descriptor_limit
 from torchserve_py.flags import parse_flags
 from torchserve_py.log_config import LogConfigError
@@ -80,15 +82,14 @@ class Server:
 
         Raises:
             OSError: An address cannot be bound.
+            GrpcPackagesError: gRPC cannot be served with the packages that are installed.
         """
         await self._listener.start()
         # The doors' libraries take longest to import: meanwhile the first workers start.
-        _, listener = await asyncio.gather(
-            self._registry.load_startup_models(),
-            asyncio.to_thread(importlib.import_module, "torchserve_py.api.listener"),
+        _, (listener, grpc_listeners) = await asyncio.gather(
+            self._registry.load_startup_models(), asyncio.to_thread(_import_doors)
         )
         self._doors = await listener.start_doors(self._settings, self._registry, self._workflows, self._metrics)
-        grpc_listeners = await asyncio.to_thread(importlib.import_module, "torchserve_py.api.grpc.listeners")
         self._grpc_doors = await grpc_listeners.start_grpc_doors(
             self._settings, self._registry, self._doors.tokens, self._doors.repository
         )
@@ -140,6 +141,17 @@ class Server:
         while True:
             await asyncio.sleep(FLUSH_INTERVAL)
             self._metrics.flush_logs()
+
+
+def _import_doors() -> tuple[ModuleType, ModuleType]:
+    """Import the modules that open the doors, over HTTP and gRPC.
+
+    Raises:
+        GrpcPackagesError: gRPC's packages do not fit together.
+    """
+    check_grpc_packages()
+    http, grpc = "torchserve_py.api.listener", "torchserve_py.api.grpc.listeners"
+    return importlib.import_module(http), importlib.import_module(grpc)
 
 
 def _metrics_plan(settings: Settings) -> MetricsPlan:
@@ -198,7 +210,7 @@ def run(settings: Settings) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings))
-    except (OSError, MetricsConfigError) as error:
+    except (OSError, MetricsConfigError, GrpcPackagesError) as error:
         logger.error("The server cannot run: %s", error)
         return 1
     except Exception:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
 import aiohttp
 import requests
-from tests.e2e.running_server import HANDLERS, RunningServer, free_ports, model_folder
+from tests.e2e.running_server import DEADLINE, HANDLERS, ROOT, RunningServer, free_ports, model_folder
 
 from model_archiver import ModelArchiver, ModelArchiverConfig
 
@@ -78,3 +80,25 @@ def test_all_models_of_the_store(tmp_path: Path) -> None:
         listed = requests.get(f"{server.management}/models", timeout=60).json()["models"]
         assert [model["modelName"] for model in listed] == ["folder", "packed", "tarball"]
         assert "broken.mar is not loaded" in server.log()
+
+
+def test_grpc_packages_that_do_not_fit_are_named_before_anything_is_served(tmp_path: Path) -> None:
+    package = tmp_path / "packages" / "grpc_health" / "v1"
+    package.mkdir(parents=True)
+    for each in (package, package.parent):
+        (each / "__init__.py").touch()
+    refusal = "Detected incompatible Protobuf Gencode/Runtime versions: gencode 7.35.1 runtime 6.33.6."
+    (package / "health.py").write_text(f"raise RuntimeError({refusal!r})\n")
+    path = os.pathsep.join([str(tmp_path / "packages"), str(ROOT / "frontend"), str(ROOT / "backend")])
+    server = RunningServer({}, environment={"PYTHONPATH": path})
+    try:
+        server.launch()
+        assert server.process is not None
+        assert server.process.wait(DEADLINE) == 1
+        (told,) = (line for line in server.log().splitlines() if "[ERROR]" in line)
+        assert f"grpc_health.v1.health cannot be imported: RuntimeError: {refusal}" in told
+        assert f"protobuf {version('protobuf')}, grpcio {version('grpcio')}, grpcio-health-checking" in told
+        assert "listening at" not in server.log()
+        assert "Traceback" not in server.log()
+    finally:
+        server.__exit__()
