@@ -60,6 +60,14 @@ class Handler:
             await self.gate(f"{name}{number}").wait()
         return "end"
 
+    async def cling(self, name, context):
+        open(f"{self.directory}/{name}.reached", "w").close()
+        while True:
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                pass
+
     async def told(self, name, context):
         return {"running": self.running, "most": self.most, "pid": os.getpid()}
 """
@@ -154,6 +162,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "async": model_folder(directory, "async", HANDLER, asynchronous),
         "impatient": model_folder(directory, "impatient", HANDLER, f"{asynchronous}responseTimeout: 1\n"),
+        "few": model_folder(directory, "few", HANDLER, f"{asynchronous}responseTimeout: 1\nconcurrencyTarget: 2\n"),
     }
 
 
@@ -264,6 +273,34 @@ def test_a_request_that_hangs_is_ended_though_others_are_answered(
     assert (answer.status_code, answer.headers["ts-error-cause"]) == (500, "response_timeout")
     eventually((folders["impatient"] / "cancelled-hangs").exists, "the call that hangs is cancelled")
     assert server.predict("impatient", "told").json() == {"running": 1, "most": 2, "pid": pid}
+
+
+def test_a_place_that_a_call_does_not_give_back_comes_back_with_another_worker(
+    server: RunningServer, send: Callable[[str, str], Future[requests.Response]]
+) -> None:
+    pid = server.predict("few", "told").json()["pid"]
+    clings = send("few", "cling alone")
+
+    def answered_by_another() -> bool:
+        """Requests keep the worker heard; none of them may fail while it is replaced."""
+        answer = server.predict("few", "told")
+        assert answer.status_code == 200, answer.text
+        return bool(answer.json()["pid"] != pid)
+
+    eventually(answered_by_another, "the worker is replaced")
+    answer = clings.result()
+    assert (answer.status_code, answer.headers["ts-error-cause"]) == (500, "response_timeout")
+    assert server.predict("few", "told").json()["running"] == 1
+
+
+def test_the_places_of_clients_that_left_come_back_with_another_worker(
+    server: RunningServer, folders: dict[str, Path]
+) -> None:
+    pid = server.predict("few", "told").json()["pid"]
+    for name in ("first", "second"):
+        with stream(server, "few", f"cling {name}"):
+            Gate(folders["few"], name).wait_until_reached()
+    assert server.predict("few", "told").json()["pid"] != pid
 
 
 def test_all_requests_of_a_worker_that_dies_are_answered(

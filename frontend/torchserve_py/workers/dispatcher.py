@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from torchserve_py.scheduling.effects import Cancel, Cause, Effect, EndReason, E
 from torchserve_py.scheduling.job import STREAMING, Job
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scheduler import Scheduler
-from torchserve_py.workers import refused_steps
+from torchserve_py.workers import refused_steps, sending
 from torchserve_py.workers.alarm import Alarm
 from torchserve_py.workers.inputs import Input, Inputs
 from torchserve_py.workers.job_ids import JobIds
@@ -33,8 +32,6 @@ _new_job_id = JobIds().new
 _GIVE_UP_FACTOR = 8
 #: How many sequences without a job end in one turn of the event loop.
 _ENDED_AT_ONCE = 500
-#: What encoding a batch raises: text that is no Unicode, a value that msgpack does not know, a frame over 4 GiB.
-UNSENDABLE = (ValueError, TypeError, OverflowError, struct.error)
 
 
 class Dispatcher:
@@ -188,6 +185,12 @@ class Dispatcher:
                 self._forget(parts, now, failed=True)
                 self._perform(self._scheduler.cancel(job_id, now), now)
 
+    def take_out(self, worker: Worker) -> None:
+        """Give no more work to a worker that will be replaced."""
+        if self._workers.get(worker.id) is worker:
+            now = time.monotonic()
+            self._perform(self._scheduler.retire(worker.id, now), now)
+
     def worker_up(self, worker: Worker) -> None:
         """Give work to ``worker`` from now on."""
         now = time.monotonic()
@@ -275,10 +278,9 @@ class Dispatcher:
         for job in effect.jobs:
             self._metrics.observe_queue(now - job.submitted_at, by_default=self._parts[job.id].by_default)
         worker = self._workers[effect.worker_id]
-        try:
-            worker.send(effect.jobs, now)
-        except UNSENDABLE:
-            self._send_singly(worker, effect.jobs, now)
+        refused = sending.send(worker, effect.jobs, now)
+        if refused:  # not at once: the scheduler's effects are still being performed
+            asyncio.get_running_loop().call_soon(self.results, worker, refused, 0.0)
         for job in effect.jobs:
             inputs = self._parts[job.id].inputs
             if inputs is not None:
@@ -299,21 +301,6 @@ class Dispatcher:
         if parts is not None and parts.inputs is not None:
             parts.inputs.taken(count)
 
-    def _send_singly(self, worker: Worker, jobs: Sequence[Job], now: float) -> None:
-        """Send a batch that cannot be encoded but for the jobs that are to blame; those are refused."""
-        refused = []
-        for job in jobs:
-            try:
-                worker.send([job], now)
-            except UNSENDABLE as error:
-                about = {"request_id": job.id, "sequence_id": job.sequence_id}
-                text = "Request %s cannot be passed on to worker %s: %s"
-                logger.warning(text, job.id, worker.id, error, extra=about)
-                worker.in_flight.add(job.id)
-                refused.append(Part(job.id, False, 400, "", [], b"", f"The request cannot be passed on: {error}"))
-        if refused:  # not at once: the scheduler's effects are still being performed
-            asyncio.get_running_loop().call_soon(self.results, worker, refused, 0.0)
-
     def _finish(self, effect: Finish, now: float) -> None:
         parts = self._parts.get(effect.job.id)
         if parts is not None:
@@ -327,9 +314,9 @@ class Dispatcher:
             worker.end_sequence(effect.sequence_id, effect.reason.value)
 
     def _release(self, worker_id: str) -> None:
+        self._workers.pop(worker_id, None)
         released = self._released.pop(worker_id, None)
         if released is not None and not released.done():
-            self._workers.pop(worker_id, None)
             released.set_result(None)
 
     def _forget(self, parts: Parts, now: float, *, failed: bool) -> None:

@@ -16,7 +16,6 @@ from torchserve_py.scheduling.job import Job
 from torchserve_py.workers.by_hand import HandStarted
 from torchserve_py.workers.connection import Connection
 from torchserve_py.workers.inputs import Input
-from torchserve_py.workers.job_clocks import JobClocks
 from torchserve_py.workers.lifecycle import WorkerEvent, WorkerState, next_state
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.parts import Part
@@ -25,6 +24,7 @@ from torchserve_py.workers.questions import Questions
 from torchserve_py.workers.ranks import Ranks
 from torchserve_py.workers.result_rows import part_of
 from torchserve_py.workers.startup import Startup, WorkerFailed
+from torchserve_py.workers.watchdog import Watchdog
 from ts.protocol.frames import encode
 from ts.protocol.messages import (
     CANCEL,
@@ -39,7 +39,6 @@ from ts.protocol.messages import (
     LOAD,
     LOADED,
     METRICS,
-    PING,
     PONG,
     RESULTS,
     STOP,
@@ -55,8 +54,6 @@ logger = logging.getLogger(__name__)
 _LINGER = 1.0
 #: How long a process that did not get ready may take to go once it was sent SIGKILL (seconds).
 _KILL_LIMIT = 20.0
-#: How often a worker's limits are checked: this many times in the shortest of them, but at least once a second.
-_CHECKS_PER_LIMIT = 5
 #: Where an `InferRow` tells that further inputs follow.
 MORE_INPUT = 5
 
@@ -86,6 +83,9 @@ class WorkerOwner(Protocol):
 
     def jobs_overdue(self, job_ids: Sequence[str]) -> None:
         """End these jobs: the worker has said nothing about them for too long, while it may go on with others."""
+
+    def take_out(self, worker: Worker) -> None:
+        """Give the worker no more jobs: it will be replaced."""
 
 
 class Worker:
@@ -131,8 +131,15 @@ class Worker:
         self._startup = Startup(label, self._ranks.count, self.ended)
         self._paused = False
         self._questions = Questions(self._ranks.send_request, self.ended)
-        self._clocks = JobClocks() if load["asynchronous"] else None
-        self._last_heard = 0.0
+        self._watchdog = Watchdog(
+            self,
+            self._ranks,
+            response=limits.response,
+            heartbeat=limits.heartbeat,
+            independent=load["asynchronous"],
+            end_overdue=owner.jobs_overdue,
+            take_out=lambda: owner.take_out(self),
+        )
         self._kill_reason = ""
         self._reaper: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -167,7 +174,7 @@ class Worker:
         self.declares = loaded["declares"]
         self._advance(WorkerEvent.LOADED)
         self._ranks.start_listening(time.monotonic())
-        self._watcher = asyncio.create_task(self._watch())
+        self._watcher = asyncio.create_task(self._watchdog.run())
 
     async def stop(self, limit: float) -> None:
         """Ask a ready worker to stop, kill it when it is not ready or not gone within ``limit`` seconds.
@@ -203,14 +210,10 @@ class Worker:
             ValueError, TypeError, OverflowError, struct.error: It cannot be encoded; nothing was sent.
         """
         buffers = encode_infer([job.payload for job in jobs])
-        if not self.in_flight:
-            self._last_heard = now
         self.sent_at = now
-        job_ids = [job.id for job in jobs]
-        self.in_flight.update(job_ids)
-        if self._clocks is not None:
-            # A job that takes several inputs lasts as long as its client likes.
-            self._clocks.sent([job.id for job in jobs if not job.payload[MORE_INPUT]], now)
+        # A job that takes several inputs lasts as long as its client likes.
+        self._watchdog.sent([job.id for job in jobs if not job.payload[MORE_INPUT]], now)
+        self.in_flight.update([job.id for job in jobs])
         if self._paused:  # what slow readers hold back must not hold back the new jobs
             self.resume()
         self._ranks.send_request(buffers)
@@ -218,6 +221,7 @@ class Worker:
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Tell the worker to drop rows that it has."""
         self._ranks.cancel(encode([CANCEL, list(job_ids)]))
+        self._watchdog.told_to_drop(job_ids, time.monotonic())
 
     def send_input(self, job_id: str, given: Input) -> None:
         """Send a further input of a job that it has."""
@@ -240,15 +244,14 @@ class Worker:
         """Take no results for now, so that the worker is slowed down to the pace of its readers."""
         if not self._paused and self._jobs is not None:
             self._paused = True
+            self._watchdog.pause()
             self._jobs.pause()
 
     def resume(self) -> None:
         """Take results again."""
         if self._paused and self._jobs is not None:
             self._paused = False
-            self._last_heard = time.monotonic()
-            if self._clocks is not None:
-                self._clocks.restart(self._last_heard)
+            self._watchdog.resume(time.monotonic())
             self._jobs.resume()
 
     # Connections, called by the listener and by the connections themselves.
@@ -281,9 +284,10 @@ class Worker:
 
     def _received(self, connection: Connection, message: list[Any]) -> None:
         kind = message[0]
-        self._last_heard = time.monotonic()
+        now = time.monotonic()
+        self._watchdog.heard(now)
         if kind == RESULTS and connection is self._jobs:
-            self._results(message[1], message[2])
+            self._results(message[1], message[2], now)
         elif kind == TAKEN:
             self._owner.taken(message[1], message[2])
         elif kind in (HEALTHY, EXPOSED):
@@ -297,7 +301,7 @@ class Worker:
         else:
             raise ValueError(f"unexpected message {kind!r}")
 
-    def _results(self, rows: list[Any], handler_seconds: float) -> None:
+    def _results(self, rows: list[Any], handler_seconds: float, now: float) -> None:
         """Pass result rows on; those before one that names no job are still delivered.
 
         Raises:
@@ -309,8 +313,7 @@ class Worker:
         try:
             results.extend(map(part_of, rows))
         finally:
-            if self._clocks is not None:
-                self._clocks.heard(results, self._last_heard)
+            self._watchdog.results(results, now)
             self._owner.results(self, results, handler_seconds)
 
     def _beat(self, connection: Connection, message: list[Any]) -> None:
@@ -372,30 +375,3 @@ class Worker:
         self.ended.set_result(reason)
         if self._watcher is not None:
             self._watcher.cancel()
-
-    def _end_overdue_jobs(self, clocks: JobClocks, now: float) -> None:
-        overdue = clocks.take_overdue(self._limits.response, now)
-        if overdue:
-            logger.warning("Worker %s said nothing about %d jobs for too long", self.label, len(overdue))
-            self._owner.jobs_overdue(overdue)
-
-    async def _watch(self) -> None:
-        """Kill the worker when it answers neither jobs nor pings for too long."""
-        limits = self._limits
-        interval = min(1.0, limits.response / _CHECKS_PER_LIMIT, limits.heartbeat / _CHECKS_PER_LIMIT)
-        # Where single jobs are ended first, a worker that lives answers their cancellation.
-        silence = limits.response * (1 if self._clocks is None else 2)
-        beat = 0
-        while not self.ended.done():
-            await asyncio.sleep(interval)
-            now = time.monotonic()
-            if not self._paused and self._clocks is not None:
-                self._end_overdue_jobs(self._clocks, now)
-            if self.in_flight and not self._paused and now - self._last_heard > silence:
-                self.loss_cause = Cause.response_timeout
-                self.kill(f"it gave no response for {silence:g} s")
-            elif self._ranks.silence(now) > limits.heartbeat:
-                self.kill(f"it answered no ping for {limits.heartbeat:g} s")
-            else:
-                beat += 1
-                self._ranks.ping(encode([PING, beat]))

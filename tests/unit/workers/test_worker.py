@@ -58,6 +58,9 @@ class Owner:
     def jobs_overdue(self, job_ids: Sequence[str]) -> None:
         """Of no interest here."""
 
+    def take_out(self, worker: Worker) -> None:
+        """Of no interest here."""
+
 
 class Bench:
     """Makes workers."""
