@@ -1,0 +1,142 @@
+"""Accepts connections of one listening socket: counts each before anything else, and limits its TLS handshake."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from asyncio import BaseProtocol
+from collections.abc import Callable
+from typing import Final
+
+from torchserve_py.transport.admission import Admission, Place
+
+logger = logging.getLogger(__name__)
+
+#: What a connection is spoken to with; it gives the place back when the connection has ended.
+Factory = Callable[[Place], BaseProtocol]
+
+_HANDSHAKE_SECONDS: Final = 30.0
+#: How long accepting rests when the process has no file descriptor left for another connection.
+_REST_SECONDS: Final = 0.5
+_ACCEPT_AT_ONCE: Final = 64
+_NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_TLS_HANDSHAKE: Final = b"\x16"
+_DEFER_SECONDS: Final = 5
+
+
+class Acceptor:
+    """Accepts connections until it is closed.
+
+    Args:
+        listening: A socket that listens.
+        admission: How many connections there may be.
+        make: Makes the protocol of a connection.
+        refuse: What a client is told that is one too many; without TLS, as nobody hears it before the handshake.
+        context: For TLS; None for none.
+        plain: Makes the protocol of a connection to a listener with TLS that speaks none.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        admission: Admission,
+        make: Factory,
+        refuse: Callable[[str], bytes] | None = None,
+        context: ssl.SSLContext | None = None,
+        plain: Factory | None = None,
+    ) -> None:
+        self._listening = listening
+        self._admission = admission
+        self._make = make
+        self._refuse = refuse
+        self._context = context
+        self._plain = plain
+        self._loop = asyncio.get_running_loop()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._rest: asyncio.TimerHandle | None = None
+        self._closed = False
+        listening.setblocking(False)
+        if plain is not None and hasattr(socket, "TCP_DEFER_ACCEPT"):  # so that the first byte is there to look at
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _DEFER_SECONDS)
+        self._loop.add_reader(listening, self._accept)
+
+    def close(self) -> None:
+        """Accept no more, and drop connections whose handshake is not over."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._listening)
+        if self._rest is not None:
+            self._rest.cancel()
+        self._listening.close()
+        for task in self._connecting:
+            task.cancel()
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPT_AT_ONCE):
+            try:
+                connection, peer = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                logger.error("No more connections can be accepted for now: %s", error)
+                self._loop.remove_reader(self._listening)
+                self._rest = self._loop.call_later(_REST_SECONDS, self._resume)
+                return
+            connection.setblocking(False)
+            place = self._admission.enter(peer)
+            if isinstance(place, str):
+                self._turn_away(connection, place)
+                continue
+            task = self._loop.create_task(self._connect(connection, place))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+    def _turn_away(self, connection: socket.socket, reason: str) -> None:
+        try:
+            if self._refuse is not None and self._context is None:
+                connection.send(self._refuse(reason))
+        except OSError as error:  # it has left already
+            logger.debug("A refused client left: %s", error)
+        connection.close()
+
+    def _resume(self) -> None:
+        self._rest = None
+        self._loop.add_reader(self._listening, self._accept)
+
+    async def _connect(self, connection: socket.socket, place: Place) -> None:
+        """Give a connection its protocol, after the handshake."""
+        connected = False
+        try:
+            if self._context is None:
+                await self._loop.connect_accepted_socket(lambda: self._make(place), connection)
+            elif self._plain is not None and not _may_speak_tls(connection):
+                plain = self._plain
+                await self._loop.connect_accepted_socket(lambda: plain(place), connection)
+            else:
+                await self._loop.connect_accepted_socket(
+                    lambda: self._make(place),
+                    connection,
+                    ssl=self._context,
+                    ssl_handshake_timeout=_HANDSHAKE_SECONDS,
+                )
+            connected = True
+        except OSError as error:  # also a time-out and what TLS finds wrong: it is the client's doing
+            logger.debug("A connection did not come about: %s", error)
+        finally:
+            if not connected:
+                connection.close()
+                place.leave()
+
+
+def _may_speak_tls(connection: socket.socket) -> bool:
+    """Whether the first byte begins a TLS handshake, or is not there yet; it is left where it is."""
+    try:
+        return connection.recv(1, socket.MSG_PEEK) in (_TLS_HANDSHAKE, b"")
+    except BlockingIOError:
+        return True

@@ -1,0 +1,104 @@
+"""How many connections there may be: one budget for the process, counted when a connection is accepted.
+
+File descriptors are what runs out. The budget is shared by all listeners; a part of it is reserved for those that
+operators need when the others are full (management, metrics).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from ipaddress import IPv6Address
+from typing import Final
+
+#: The part of the budget that only listeners for operators may use.
+_RESERVE: Final = 16
+
+Client = str | int
+
+
+class Budget:
+    """How many connections all listeners together may hold.
+
+    Args:
+        total: All of them.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        #: How many of them listeners for everybody may have.
+        self.shared = total - total // _RESERVE
+        self.taken = 0
+
+
+class Place:
+    """The place of one connection; whoever has it gives it back once, when the connection has ended."""
+
+    __slots__ = ("_admission", "_client")
+
+    def __init__(self, admission: Admission, client: Client | None) -> None:
+        self._admission: Admission | None = admission
+        self._client = client
+
+    def leave(self) -> None:
+        """The connection has ended."""
+        admission, self._admission = self._admission, None
+        if admission is not None:
+            admission.leave(self._client)
+
+
+class Admission:
+    """How many connections one listener may hold.
+
+    Args:
+        budget: The process's.
+        total: Connections of this listener.
+        per_client: From one address (of IPv6 one /64 network, of which a client has all addresses); None for no limit.
+        is_reserved: Whether the listener may use the budget's reserve.
+    """
+
+    def __init__(self, budget: Budget, total: int, per_client: int | None = None, *, is_reserved: bool = False) -> None:
+        self._budget = budget
+        self._most = budget.total if is_reserved else budget.shared
+        self._total = total
+        self._per_client = per_client
+        self._open = 0
+        self._clients: Counter[Client] = Counter()
+
+    def enter(self, peer: object) -> Place | str:
+        """Count a connection that has been accepted.
+
+        Args:
+            peer: The client, as `socket.socket.getpeername` returns it.
+
+        Returns:
+            Its place; or, for one too many, which is not counted, what its client is told.
+        """
+        client = client_of(peer)
+        if self._open >= self._total:
+            return f"The server holds {self._total} connections, which is its limit."
+        if self._budget.taken >= self._most:
+            return f"The server holds {self._budget.taken} connections, as many as its file descriptors allow."
+        if client is not None and self._per_client is not None:
+            if self._clients[client] >= self._per_client:
+                return f"Your address has {self._per_client} connections, which is the limit."
+            self._clients[client] += 1
+        self._open += 1
+        self._budget.taken += 1
+        return Place(self, client)
+
+    def leave(self, client: Client | None) -> None:
+        """A connection that was counted has ended."""
+        self._open -= 1
+        self._budget.taken -= 1
+        if client is not None and client in self._clients:
+            self._clients[client] -= 1
+            if not self._clients[client]:
+                del self._clients[client]
+
+
+def client_of(peer: object) -> Client | None:
+    """What the connections of one client have in common; None for a client on this machine's Unix socket."""
+    if not isinstance(peer, tuple):
+        return None
+    host = str(peer[0])
+    return int(IPv6Address(host.partition("%")[0])) >> 64 if ":" in host and not host.startswith("::ffff:") else host

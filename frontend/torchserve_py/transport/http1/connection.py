@@ -1,0 +1,434 @@
+"""One HTTP/1.1 connection: requests one after the other, and an end to every wait.
+
+What arrives is parsed at once, in slices, so that little is parsed ahead of the request that is being answered. While a
+request is answered whose body is complete, what follows waits unparsed; once that is much, the client must wait, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from torchserve_py.transport.http1.errors import BadMessage, BodyMalformed, BodyTooSlow
+from torchserve_py.transport.http1.parser import Head, RequestParser
+from torchserve_py.transport.http1.reader import MIN_RATE, Reader
+from torchserve_py.transport.http1.request import Buffer, Request
+from torchserve_py.transport.http1.response import CONTINUE
+from torchserve_py.transport.http1.timer import Timer
+
+if TYPE_CHECKING:
+    from torchserve_py.transport.http1.server import Server
+
+logger = logging.getLogger(__name__)
+
+_SLICE: Final = 16 * 1024
+#: Bytes that may wait unparsed behind a request that is being answered; then the client must wait.
+_MAX_HELD: Final = 64 * 1024
+_NO_LINGERING: Final = struct.pack("ii", 1, 0)
+
+
+class Upgraded(Protocol):
+    """Who has a connection after an upgrade."""
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have arrived."""
+
+    def connection_lost(self) -> None:
+        """The client is gone."""
+
+    def writable_again(self) -> None:
+        """Little of what was written is still waiting for the client."""
+
+    def go_away(self) -> None:
+        """The server is closing."""
+
+
+class Connection(asyncio.Protocol):
+    """The server's end of one connection."""
+
+    def __init__(self, server: Server) -> None:
+        self.loop = server.loop
+        self.peer: Any = None
+        self.is_secure = False
+        #: Whether no further request is answered.
+        self.is_closing = False
+        self._server = server
+        self._limits = server.limits
+        self._transport: asyncio.Transport | None = None
+        self._parser = RequestParser(self)
+        self._timer = Timer(server.loop)
+        self.reader = Reader(self, self._timer, self._limits.stall_seconds)
+        #: Requests that have arrived behind `_current`, or what is wrong with the bytes behind it.
+        self._queue: deque[Request | BadMessage] = deque()
+        #: The request that is being answered.
+        self._current: Request | None = None
+        #: The request whose body is arriving: `_current`, the last of `_queue`, or `_draining`.
+        self._incoming: Request | None = None
+        #: A request that was answered before its body had arrived, which is dropped.
+        self._draining: Request | None = None
+        self._held = bytearray()
+        #: Whether an answer is on its way to a slow reader, and the next request waits for that.
+        self._awaits_reader = False
+        #: Whether the next request begins in the event loop's next turn.
+        self.is_scheduled = False
+        #: Whether a head has begun to arrive and its time is running.
+        self._awaits_head = False
+        #: Whether nothing that arrives is of interest any more.
+        self._ignores_input = False
+        #: When the current request began to wait for its body.
+        self._since = 0.0
+        self._upgraded: Upgraded | None = None
+
+    # What the event loop tells.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the first request."""
+        self._transport = cast(asyncio.Transport, transport)
+        self.peer = transport.get_extra_info("peername")
+        self.is_secure = transport.get_extra_info("sslcontext") is not None
+        self._server.opened(self)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has arrived, and begin to answer a request that is there."""
+        if self._upgraded is not None:
+            self._upgraded.data_received(data)
+        elif self._ignores_input:
+            pass
+        elif self._holds_input():
+            self._hold(data)
+        else:
+            self._feed(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The client is gone: nobody waits for an answer."""
+        self._transport = None
+        self._ignores_input = self.is_closing = True
+        self._timer.close()
+        self._held.clear()
+        self._queue.clear()
+        self._server.closed(self)
+        self.reader.left()
+        if self._upgraded is not None:
+            self._upgraded.connection_lost()
+        current = self._current
+        if current is not None and current.on_lost is not None:
+            current.on_lost()
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than it is written to."""
+        self.reader.is_slow = True
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self.reader.caught_up()
+        if self._upgraded is not None:
+            self._upgraded.writable_again()
+        if self._awaits_reader:
+            self._awaits_reader = False
+            self._next()
+
+    # What the parser tells, amid `_feed`.
+
+    def on_head(self, head: Head) -> None:
+        """A request begins."""
+        self._awaits_head = False
+        self._incoming = request = Request(head, self)
+        self._queue.append(request)
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of its body."""
+        if self._incoming is not None and not self._incoming.take_body(data):
+            self._pause_reading()
+
+    def on_end(self) -> None:
+        """The request is complete."""
+        request, self._incoming = self._incoming, None
+        if request is not None:
+            request.complete_body()
+            if not request.keep_alive:
+                self._ignores_input = True
+        if self._draining is not None:
+            self._draining = None
+            self._await_head()
+
+    # Input.
+
+    def _holds_input(self) -> bool:
+        """Whether what arrives has to wait for the answer to an earlier request."""
+        current = self._current
+        return bool(
+            self._held or self._queue or self._awaits_reader or self.is_scheduled or (current and current.is_complete)
+        )
+
+    def _hold(self, data: bytes | memoryview) -> None:
+        self._held += data
+        if len(self._held) > _MAX_HELD:
+            self._pause_reading()
+
+    def _feed(self, data: bytes) -> None:
+        if len(data) <= _SLICE:
+            self._parse(data)
+            return
+        view = memoryview(data)
+        for start in range(0, len(data), _SLICE):
+            if self._upgraded is not None:
+                self._upgraded.data_received(bytes(view[start:]))
+                return
+            if self._ignores_input:
+                return
+            if self._holds_input():
+                self._hold(view[start:])
+                return
+            self._parse(view[start : start + _SLICE])
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        try:
+            self._parser.feed(data)
+        except BadMessage as error:
+            if not self._ignores_input:  # else it stands behind the last request
+                self._fail_input(error)
+        rest = self._parser.rest
+        if rest is not None:  # of a client that asks for a WebSocket
+            self._parser = RequestParser(self)
+            self._held += rest
+        self._advance()
+
+    def _fail_input(self, error: BadMessage) -> None:
+        self._ignores_input = True
+        incoming, self._incoming = self._incoming, None
+        if incoming is None:
+            self._queue.append(error)
+        else:
+            incoming.fail_body(BodyMalformed(str(error)))
+
+    def _advance(self) -> None:
+        """Do what is due now that something has been parsed."""
+        if self._current is not None:
+            self._tell_body(self._current)
+        elif self._draining is not None:
+            if self._ignores_input:
+                self._linger()
+        elif self._awaits_reader or self.is_scheduled:
+            pass
+        elif self._queue:
+            self._begin()
+        elif self._parser.is_within_head and not self._awaits_head:
+            self._await_head()
+
+    def _await_head(self) -> None:
+        """Limit the time for the rest of a head, or for the beginning of one."""
+        self._awaits_head = self._parser.is_within_head
+        if self._awaits_head:
+            self._timer.start(self._limits.head_seconds, self._refuse_slow_head)
+        else:
+            self._timer.start(self._limits.idle_seconds, self.close)
+
+    def _refuse_slow_head(self) -> None:
+        limit = f"request_head_timeout ({self._limits.head_seconds:g} seconds)"
+        self._refuse(408, f"The head of the request did not arrive within {limit}.")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer what never became a request, and close the connection."""
+        self.write((self._server.application.refusal(status, message),))
+        self._linger()
+
+    # Bodies.
+
+    def wait_for_body(self, *, ask: bool) -> None:
+        """The current request waits for its body; ``ask`` its client for it."""
+        if ask:
+            self.write((CONTINUE,))
+        self._since = self.loop.time()
+        self._timer.start(self._limits.stall_seconds, self._fail_slow_body)
+        self._resume_reading()
+
+    def _tell_body(self, request: Request) -> None:
+        if request.tell_progress():
+            now = self.loop.time()
+            in_time = min(now, self._since + request.body_size / MIN_RATE) + self._limits.stall_seconds
+            self._timer.start(in_time - now, self._fail_slow_body)
+
+    def _fail_slow_body(self) -> None:
+        request = self._current
+        if request is None:
+            return
+        self._ignores_input = True
+        seconds, stall = self.loop.time() - self._since, self._limits.stall_seconds
+        message = (
+            f"The request body arrives too slowly: {request.body_size} bytes in {seconds:.0f} seconds. Its bytes may"
+            f" pause for {stall:g} seconds and must come at {MIN_RATE:g} bytes per second or more in the mean."
+        )
+        request.fail_body(BodyTooSlow(message))
+        request.tell_progress()
+
+    # Requests, from the beginning to the end.
+
+    def _begin(self) -> None:
+        """Answer the next request of the queue."""
+        self._timer.stop()
+        request = self._queue.popleft()
+        if isinstance(request, BadMessage):
+            self._refuse(400, str(request))
+            return
+        self._current = request
+        try:
+            self._server.application.begin(request)
+        except Exception:
+            logger.exception("%s %s failed.", request.method, ascii(request.target))
+            request.finish()
+        if self._current is request and self._held and not request.is_complete:
+            self._schedule()
+
+    def finished(self, request: Request) -> None:
+        """A request needs nothing more; called by the request."""
+        if request is not self._current:
+            return
+        self._current = None
+        if self._transport is None:
+            return
+        if self._upgraded is not None:
+            self.close()
+        elif not request.is_answered:
+            self.reset()
+        elif not request.keep_alive or self.is_closing:
+            if self._incoming is request or request.is_body_malformed:
+                self._linger()
+            else:
+                self.close()
+        elif self._incoming is request:  # the rest of a body that nobody asked for is dropped, but not for long
+            self._draining = request
+            self._resume_reading()
+            self._timer.start(self._limits.linger_seconds, self._linger)
+        else:
+            self._next()
+
+    def _next(self) -> None:
+        """Go on with what has arrived behind an answered request, or wait for more."""
+        if self.reader.is_slow:
+            self._awaits_reader = True
+            self.reader.watch()
+        elif self._queue or self._held:
+            self._timer.stop()
+            self._schedule()
+        elif self._ignores_input:
+            self.close()
+        else:
+            self._resume_reading()
+            self._await_head()
+
+    def _schedule(self) -> None:
+        """Go on in the event loop's next turn: other connections have theirs in between."""
+        if not self.is_scheduled:
+            self.is_scheduled = True
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self.is_scheduled = False
+        current = self._current
+        if self._transport is None or self.is_closing:
+            return
+        if current is None and self._queue:
+            self._begin()
+        elif self._held and (current is None or not current.is_complete):
+            held, self._held = bytes(self._held), bytearray()
+            self._resume_reading()
+            self._feed(held)
+
+    # Output.
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the client is still there."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def write(self, pieces: Sequence[Buffer]) -> None:
+        """Send bytes; nothing once the client is gone."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if len(pieces) == 1:
+            transport.write(pieces[0])
+        else:
+            transport.writelines(pieces)
+
+    @property
+    def unread_size(self) -> int:
+        """Bytes that were written and wait for the client, beside those that the system has taken."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    # Other ends of a connection.
+
+    def upgrade(self, head: bytes, receiver: Upgraded) -> None:
+        """Send the head that switches protocols; ``receiver`` has the connection from now on."""
+        self.write((head,))
+        self._upgraded = receiver
+        self._timer.stop()
+        held, self._held = bytes(self._held), bytearray()
+        self._resume_reading()
+        if held:
+            receiver.data_received(held)
+
+    def set_reading(self, reading: bool) -> None:
+        """Take more from the client, or let it wait; for who has the connection after an upgrade."""
+        if reading:
+            self._resume_reading()
+        else:
+            self._pause_reading()
+
+    def go_away(self) -> None:
+        """Close the connection once the request that is being answered has its answer."""
+        self.is_closing = True
+        if self._upgraded is not None:
+            self._upgraded.go_away()
+        elif self._current is None:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection once the client has read what it was sent, unless it reads too slowly."""
+        self.is_closing = self._ignores_input = True
+        self._timer.stop()
+        if self._transport is None:
+            return
+        if self.unread_size:
+            self.reader.watch()
+        self._transport.close()
+
+    def _linger(self) -> None:
+        """Close the connection, but read what still comes for a moment: else the client would not see the answer."""
+        self.is_closing = self._ignores_input = True
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if transport.can_write_eof():
+            transport.write_eof()
+        self._resume_reading()
+        self._timer.start(self._limits.linger_seconds, self.close)
+
+    def abort(self) -> None:
+        """Close the connection, and drop what the client has not read."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def reset(self) -> None:
+        """Close the connection so that the client sees an error and no orderly end."""
+        if self._transport is None:
+            return
+        connection = self._transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
+        self._transport.abort()
+
+    def _pause_reading(self) -> None:
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and not transport.is_reading():
+            transport.resume_reading()

@@ -1,0 +1,254 @@
+"""Bytes to heads and bodies: httptools (llhttp), and the rules that it leaves to its users.
+
+The rules here: a version that we speak, a host, no header twice that may stand only once, and limits. What may be read
+in two ways is refused, since a proxy might read it in the other one (request smuggling).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple, NoReturn, Protocol
+
+import httptools
+
+from torchserve_py.transport.http1.errors import BadMessage
+
+#: TorchServe's limits; it counts 8192 bytes for all headers together, here they are for each of at most 128.
+MAX_REQUEST_LINE: Final = 4096
+MAX_HEADER: Final = 8192
+MAX_HEADERS: Final = 128
+#: A head, all in all.
+MAX_HEAD: Final = 64 * 1024
+#: Bytes that the parser may take without telling of anything: half a header, line ends between two requests.
+_MAX_SILENT: Final = 2 * MAX_HEAD
+#: What stands beside the target in the line of a request: two spaces and ``HTTP/1.1``.
+_REST_OF_LINE: Final = 10
+_VERSIONS: Final = {"1.1": (1, 1), "1.0": (1, 0)}
+#: Headers of which a second one would leave open which of them holds (RFC 9110, 5.3).
+_ONLY_ONCE: Final = frozenset(
+    (
+        b"content-length",
+        b"content-location",
+        b"content-range",
+        b"content-type",
+        b"etag",
+        b"host",
+        b"max-forwards",
+        b"server",
+        b"transfer-encoding",
+        b"user-agent",
+    )
+)
+_TLS_HANDSHAKE: Final = 0x16
+
+
+class Headers(Mapping[str, str]):
+    """The headers of a request by their names, whose case does not matter; of one that is repeated, the first."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[bytes, bytes]) -> None:
+        self._values = values
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name.lower().encode("utf-8", "surrogateescape")].decode("utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.decode("utf-8", "surrogateescape") for name in self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class Head(NamedTuple):
+    """What a request says before its body.
+
+    Attributes:
+        method: ``GET``, …
+        target: As it was sent: a path with its query, or an absolute URL.
+        version: Of HTTP: (1, 1) or (1, 0).
+        headers: By name.
+        raw_headers: As they were sent, in order.
+        keep_alive: Whether the connection stays open after the answer, as far as the client goes.
+        length: Bytes of the body; None where it comes in chunks.
+        expects_continue: Whether the client waits with the body until it is asked for it.
+        upgrades: Whether the client wants a WebSocket. (The wish for another protocol is ignored.)
+    """
+
+    method: str
+    target: str
+    version: tuple[int, int]
+    headers: Headers
+    raw_headers: tuple[tuple[bytes, bytes], ...]
+    keep_alive: bool
+    length: int | None
+    expects_continue: bool
+    upgrades: bool
+
+
+class Receiver(Protocol):
+    """Who is told what has been parsed."""
+
+    def on_head(self, head: Head) -> None:
+        """A request begins."""
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of its body has arrived."""
+
+    def on_end(self) -> None:
+        """The request is complete."""
+
+
+class RequestParser:
+    """Parses the requests of one connection.
+
+    After an upgrade, or a request that is the last, the parser takes nothing more.
+    """
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._parser = httptools.HttpRequestParser(self)
+        #: Whether a head has begun to arrive and is not complete.
+        self.is_within_head = False
+        #: What followed a request that wants an upgrade, once there was one.
+        self.rest: bytes | None = None
+        self._problem: BadMessage | None = None
+        #: How the body of a request is framed whose wish for an upgrade is ignored; and whether that is parsed again.
+        self._ignored_upgrade: bytes | None = None
+        self._is_replayed = False
+        self._silent = 0
+        self._size = 0
+        self._target = b""
+        self._raw_headers: list[tuple[bytes, bytes]] = []
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Take bytes.
+
+        Raises:
+            BadMessage: They are no HTTP. What was told before holds; the parser is of no use any more.
+        """
+        self._silent += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            rest = bytes(data[upgrade.args[0] :])
+            if self._ignored_upgrade is None:
+                self.rest = rest
+            else:
+                self._go_on(self._ignored_upgrade, rest)
+        except httptools.HttpParserError as error:
+            if self._problem is None:
+                if isinstance(error, httptools.HttpParserCallbackError):  # a defect of the receiver
+                    raise
+                is_tls = data[0] == _TLS_HANDSHAKE and not self._target
+                text = "This is HTTPS traffic on an HTTP port" if is_tls else str(error)
+                self._problem = BadMessage(text)
+            raise self._problem from None
+        if self._silent > _MAX_SILENT:
+            raise BadMessage(f"More than {_MAX_SILENT} bytes hold neither a header nor a part of a body.")
+
+    def _go_on(self, framing: bytes, rest: bytes) -> None:
+        """Parse on in HTTP/1.1: httptools has stopped behind a head that wants another protocol than WebSocket."""
+        self._parser = httptools.HttpRequestParser(self)
+        self._is_replayed = True
+        self._parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n\r\n")
+        self._is_replayed = False
+        if rest:
+            self.feed(rest)
+
+    # What httptools calls. What is raised in here stops it.
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request line."""
+        self.is_within_head = True
+        self._target = b""
+        self._raw_headers = []
+        self._size = 0
+
+    def on_url(self, piece: bytes) -> None:
+        """A piece of the target."""
+        self._silent = 0
+        self._target += piece
+        if len(self._target) > MAX_REQUEST_LINE:
+            self._fail(f"The request line may have {MAX_REQUEST_LINE} bytes.")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header of the head, or one behind a body that came in chunks, which nobody asked for."""
+        self._silent = 0
+        size = len(name) + len(value)
+        self._size += size
+        headers = self._raw_headers
+        headers.append((name, value.rstrip(b" \t")))
+        if size > MAX_HEADER:
+            self._fail(f"A header may have {MAX_HEADER} bytes.")
+        if len(headers) > MAX_HEADERS or self._size > MAX_HEAD:
+            self._fail(f"A request may have {MAX_HEADERS} headers of {MAX_HEAD} bytes together.")
+
+    def on_headers_complete(self) -> None:
+        """The empty line behind the headers."""
+        self._silent = 0
+        self.is_within_head = False
+        if self._is_replayed:
+            self._ignored_upgrade = None
+            return
+        parser = self._parser
+        version = _VERSIONS.get(parser.get_http_version())
+        if version is None:
+            self._fail("The version of HTTP must be 1.0 or 1.1.")
+        method = parser.get_method().decode()
+        if method == "CONNECT":
+            self._fail("CONNECT is for proxies.")
+        if len(method) + len(self._target) + _REST_OF_LINE > MAX_REQUEST_LINE:
+            self._fail(f"The request line may have {MAX_REQUEST_LINE} bytes.")
+        values = self._values(version)
+        length: int | None = int(values.get(b"content-length", b"0"))
+        coding = values.get(b"transfer-encoding")
+        if coding is not None:
+            if version == (1, 0) or coding.lower() != b"chunked":
+                self._fail("Transfer-Encoding must be chunked, and is not for HTTP/1.0.")
+            length = None
+        asked = (method, version, length) == ("GET", (1, 1), 0)
+        is_websocket = asked and values.get(b"upgrade", b"").lower() == b"websocket"
+        if parser.should_upgrade() and not is_websocket:
+            self._ignored_upgrade = b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
+        head = Head(
+            method,
+            self._target.decode("utf-8", "surrogateescape"),
+            version,
+            Headers(values),
+            tuple(self._raw_headers),
+            parser.should_keep_alive(),
+            length,
+            values.get(b"expect", b"").lower() == b"100-continue",
+            is_websocket and parser.should_upgrade(),
+        )
+        self._raw_headers = []
+        self._receiver.on_head(head)
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+        self._silent = 0
+        self._receiver.on_body(data)
+
+    def on_message_complete(self) -> None:
+        """The end of the request."""
+        self._silent = 0
+        if self._ignored_upgrade is None:
+            self._receiver.on_end()
+
+    def _values(self, version: tuple[int, int]) -> dict[bytes, bytes]:
+        """The headers by their names, in lower case."""
+        values: dict[bytes, bytes] = {}
+        for name, value in self._raw_headers:
+            lower = name.lower()
+            if lower not in values:
+                values[lower] = value
+            elif lower in _ONLY_ONCE:
+                self._fail(f"Header {name.decode('ascii', 'replace')} is given twice.")
+        if b"host" not in values and version == (1, 1):
+            self._fail("Header Host is missing.")
+        return values
+
+    def _fail(self, message: str) -> NoReturn:
+        self._problem = BadMessage(message)
+        raise self._problem

@@ -1,0 +1,92 @@
+"""A client as a reader of what it is sent: it may be slow, but not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from torchserve_py.transport.http1.errors import ReaderStalled
+from torchserve_py.transport.http1.timer import Timer
+
+if TYPE_CHECKING:
+    from torchserve_py.transport.http1.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+#: Bytes per second that a client must read of an answer, and send of a body, in the mean; or one byte a minute would
+#: hold a connection for ever.
+MIN_RATE: Final = 500.0
+
+
+class Reader:
+    """Waits for the client of a connection to read.
+
+    Args:
+        connection: The connection; it is reset when its client does not read.
+        timer: The connection's.
+        stall_seconds: How long the client may read nothing.
+    """
+
+    def __init__(self, connection: Connection, timer: Timer, stall_seconds: float) -> None:
+        #: Whether more than a little waits for the client.
+        self.is_slow = False
+        self._connection = connection
+        self._timer = timer
+        self._stall = stall_seconds
+        self._waiters: list[asyncio.Future[None]] = []
+        #: When the wait began, and how much was unread then and when it was looked at last.
+        self._since = 0.0
+        self._unread_first = self._unread = 0
+
+    def caught_up(self) -> None:
+        """Little waits for the client now."""
+        self.is_slow = False
+        if self._waiters:
+            self._timer.stop()
+        self._end(None)
+
+    def left(self) -> None:
+        """The client is gone."""
+        self._end(ConnectionResetError("The client is gone."))
+
+    async def drained(self) -> None:
+        """Wait until little waits for the client.
+
+        Raises:
+            ReaderStalled: The client does not read; its connection is reset.
+            ConnectionError: The client is gone.
+        """
+        if not self.is_slow:
+            return
+        waiter = self._connection.loop.create_future()
+        self._waiters.append(waiter)
+        self.watch()
+        await waiter
+
+    def watch(self) -> None:
+        """Reset the connection if its client reads nothing, or too slowly."""
+        self._since = self._connection.loop.time()
+        self._unread_first = self._unread = self._connection.unread_size
+        self._timer.start(self._stall, self._check)
+
+    def _check(self) -> None:
+        unread = self._connection.unread_size
+        slowest = MIN_RATE * (self._connection.loop.time() - self._since - self._stall)
+        if unread < self._unread and self._unread_first - unread >= slowest:
+            self._unread = unread
+            self._timer.start(self._stall, self._check)
+            return
+        logger.warning("Dropped a connection: the client has read too little in %g seconds.", self._stall)
+        self._end(ReaderStalled(f"the client has read too little in {self._stall:g} seconds"))
+        self._connection.reset()
+
+    def _end(self, error: Exception | None) -> None:
+        for waiter in self._waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+        self._waiters.clear()

@@ -1,0 +1,215 @@
+"""A connection after its upgrade to a WebSocket: the protocol of `websockets`, without its I/O."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from websockets.datastructures import Headers as WebSocketHeaders
+from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request as Handshake
+from websockets.protocol import OPEN, SEND_EOF
+from websockets.server import ServerProtocol
+
+from torchserve_py.transport.http1.connection import Connection
+from torchserve_py.transport.http1.request import Request
+
+_protocol_logger: Final = logging.getLogger(f"{__name__}.protocol")
+_protocol_logger.setLevel(logging.WARNING)  # it tells of every connection otherwise
+
+#: Messages that may wait to be received; then the client must wait.
+_MAX_WAITING: Final = 16
+_SWITCHING_PROTOCOLS: Final = 101
+
+
+class Kind(Enum):
+    """What was received."""
+
+    text = "text"
+    binary = "binary"
+    pong = "pong"
+    #: The client closes, or is gone: nothing more comes.
+    close = "close"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of the client; of a `Kind.close` the code, and the reason as data."""
+
+    kind: Kind
+    data: bytes = b""
+    code: int = 0
+
+
+class WebSocket:
+    """A WebSocket, from the client's handshake to the end of its connection.
+
+    Args:
+        request: The handshake.
+        max_message_size: Bytes that a message may have.
+    """
+
+    def __init__(self, request: Request, max_message_size: int) -> None:
+        self._request = request
+        self._protocol = ServerProtocol(
+            extensions=[ServerPerMessageDeflateFactory()], max_size=max_message_size, logger=_protocol_logger
+        )
+        self._connection: Connection | None = None
+        self._waiting: deque[Message] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._lost = asyncio.Event()
+        self._opcode: Opcode | None = None
+        self._message = bytearray()
+        headers = WebSocketHeaders()
+        for name, value in request.raw_headers:
+            headers[name.decode("latin-1")] = value.decode("latin-1")
+        handshake = Handshake(request.target.encode("utf-8", "surrogateescape").decode("latin-1"), headers)
+        self._response = self._protocol.accept(handshake)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the request is a handshake as it should be."""
+        return self._request.upgrades and self._response.status_code == _SWITCHING_PROTOCOLS
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages can be sent: neither side has begun to close."""
+        return self._connection is not None and self._protocol.state is OPEN
+
+    def accept(self, headers: Iterable[Sequence[str]]) -> None:
+        """Finish the handshake; with further headers, which must be such as HTTP allows."""
+        for name, value in headers:
+            self._response.headers[name] = value
+        self._protocol.send_response(self._response)
+        head = b"".join(self._protocol.data_to_send())
+        self._connection = self._request.upgrade(head, self)
+
+    async def receive(self) -> Message:
+        """The next message; after the last one, `Kind.close` again and again."""
+        while not self._waiting:
+            if self._lost.is_set():
+                return Message(Kind.close, code=CloseCode.ABNORMAL_CLOSURE)
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        message = self._waiting.popleft()
+        self._set_pace()
+        return message
+
+    async def send(self, data: bytes, *, is_text: bool) -> None:
+        """Send a message, and wait until the client has taken most of what was sent; nothing once the socket closes.
+
+        Raises:
+            ReaderStalled: The client does not read; its connection is reset.
+            ConnectionError: The client is gone.
+        """
+        if not self.is_open:
+            return
+        (self._protocol.send_text if is_text else self._protocol.send_binary)(data)
+        self._flush()
+        await self._request.drained()
+
+    def ping(self) -> None:
+        """Send a ping; a `Kind.pong` answers it."""
+        if self.is_open:
+            self._protocol.send_ping(b"")
+            self._flush()
+
+    async def close(self, code: int, reason: bytes, limit: float) -> None:
+        """Close the socket and wait until the client has done so, too, for ``limit`` seconds; then hang up.
+
+        Args:
+            code: Why; one that may not be sent becomes 1011, an internal error.
+            reason: Of at most 123 bytes; what is longer is cut off.
+            limit: Seconds.
+        """
+        if self._connection is None:
+            return
+        if self.is_open:
+            text = reason[:123].decode("utf-8", "ignore")
+            try:
+                self._protocol.send_close(code, text)
+            except Exception:  # websockets tells what may be sent by raising
+                self._protocol.send_close(CloseCode.INTERNAL_ERROR, text)
+            self._flush()
+        try:
+            async with asyncio.timeout(limit):
+                await self._lost.wait()
+        except TimeoutError:
+            self._connection.abort()
+
+    # What the connection tells.
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have arrived."""
+        self._protocol.receive_data(data)
+        for event in self._protocol.events_received():
+            if isinstance(event, Frame):
+                self._take(event)
+        self._flush()
+        self._set_pace()
+
+    def connection_lost(self) -> None:
+        """The client is gone."""
+        self._lost.set()
+        self._wake()
+
+    def writable_again(self) -> None:
+        """Little waits for the client."""
+        self._set_pace()
+
+    def go_away(self) -> None:
+        """The server is closing: whoever uses the socket hears of that elsewhere, and closes it."""
+
+    def _take(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.CLOSE:
+            received = self._protocol.close_rcvd
+            if received is not None:
+                self._tell(Message(Kind.close, received.reason.encode(), received.code))
+        elif frame.opcode is Opcode.PONG:
+            self._tell(Message(Kind.pong))
+        elif frame.opcode is not Opcode.PING:
+            if frame.opcode is not Opcode.CONT:
+                self._opcode = frame.opcode
+            self._message += frame.data
+            if frame.fin:
+                self._take_message()
+
+    def _take_message(self) -> None:
+        data, self._message = bytes(self._message), bytearray()
+        is_text = self._opcode is Opcode.TEXT
+        if is_text:
+            try:
+                data.decode()
+            except UnicodeDecodeError as error:
+                self._protocol.fail(CloseCode.INVALID_DATA, f"{error.reason} at position {error.start}")
+                return
+        self._tell(Message(Kind.text if is_text else Kind.binary, data))
+
+    def _tell(self, message: Message) -> None:
+        self._waiting.append(message)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _flush(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        for data in self._protocol.data_to_send():
+            if data == SEND_EOF:
+                connection.close()
+            else:
+                connection.write((data,))
+
+    def _set_pace(self) -> None:
+        """Read from the client unless it is to wait for whoever receives, or does not read itself (pongs, say)."""
+        if self._connection is not None:
+            self._connection.set_reading(len(self._waiting) < _MAX_WAITING and not self._request.is_reader_slow)
