@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.e2e.running_server import HANDLERS, RunningServer, eventually, model_
 
 START = {"ts_request_sequence_start": "true"}
 END = {"ts_request_sequence_end": "true"}
+#: How long a sequence of the model ``lifetime`` may live (seconds).
+LIFETIME = 0.4
 
 #: The ready-made handler, whose streams here go on until they are cancelled.
 ENDLESS = """
@@ -51,7 +54,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     shutil.copy(HANDLERS / "stateful" / "stateful_handler.py", endless)
     configs = {
         "idle": "sequenceMaxIdleMSec: 300\nmaxNumSequence: 10\n",
-        "lifetime": "sequenceTimeoutMSec: 400\nmaxNumSequence: 10\n",
+        "lifetime": f"sequenceTimeoutMSec: {LIFETIME * 1000:g}\nmaxNumSequence: 10\n",
         "lenient": "sequenceMaxIdleMSec: 300\nmaxNumSequence: 10\nonExpiredSequence: restart\n",
         "small": "maxNumSequence: 2\nmaxSequenceJobQueueSize: 1\n",
         "ordered": "maxNumSequence: 10\nmaxSequenceJobQueueSize: 100\nbatchSize: 4\nmaxBatchDelay: 0\n",
@@ -152,6 +155,19 @@ def test_a_sequence_lives_no_longer_than_its_limit(server: RunningServer, folder
     wait_until_ended(folders["lifetime"], "s", "timeout")
     assert_refused(server.predict("lifetime", "b", sequence="s"), 410, "sequence_expired")
     assert server.predict("lifetime", "c", sequence="s", headers=START).text == "c"
+
+
+def test_a_start_marker_that_comes_when_a_busy_sequence_has_lived_its_time_opens_it_anew(
+    server: RunningServer, folders: dict[str, Path], send: Callable[..., Future[requests.Response]]
+) -> None:
+    gate = Gate(folders["lifetime"])
+    running = send("lifetime", "wait gate", sequence="busy")
+    gate.wait_until_reached()
+    time.sleep(LIFETIME)
+    anew = send("lifetime", "anew", sequence="busy", headers=START)
+    eventually(lambda: server.pending("lifetime") == 1, "the request with the start marker waits")
+    gate.open()
+    assert [running.result().text, anew.result().text] == ["wait gate", "anew"]
 
 
 def test_an_expired_sequence_may_be_configured_to_restart(server: RunningServer, folders: dict[str, Path]) -> None:

@@ -67,6 +67,7 @@ class Sequence:
     """The jobs of one sequence id, from the first to the end of the sequence.
 
     `waiting` and `in_flight` are lists, not deques: they hold a handful of jobs, and an empty deque takes 600 bytes.
+    `successors` wait for the next sequence of this id: they came when this one had lived its time and was busy.
     `ending` is set when the sequence is to close as soon as nothing of it is in flight; `has_state` once its worker has
     had a job of it, and so state that can be lost.
     """
@@ -81,6 +82,7 @@ class Sequence:
         "lane",
         "max_idle",
         "state",
+        "successors",
         "waiting",
         "watched",
     )
@@ -90,6 +92,7 @@ class Sequence:
         self.state = PENDING
         self.lane = lane
         self.waiting: list[Job] = [first]
+        self.successors: list[Job] = []
         self.in_flight: list[Job] = []
         self.max_idle = policy.max_idle
         self.ends_at = math.inf if policy.timeout is None else now + policy.timeout

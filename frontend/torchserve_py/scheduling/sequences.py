@@ -67,10 +67,12 @@ class Sequences:
             if len(self.open) >= self._capacity:
                 return Cause.sequence_capacity
             self._open(job, now)
-        elif sequence.ends_at <= now:
+        elif sequence.ends_at <= now and not (sequence.successors or self._may_begin_anew(job)):
             return Cause.sequence_expired
-        elif len(sequence.waiting) >= self._policy.queue_size:
+        elif len(sequence.waiting) + len(sequence.successors) >= self._policy.queue_size:
             return Cause.sequence_queue_full
+        elif sequence.ends_at <= now:
+            sequence.successors.append(job)
         else:
             sequence.waiting.append(job)
             if sequence.state is IDLE or (sequence.state is RUNNING and self._may_join(sequence)):
@@ -80,7 +82,7 @@ class Sequences:
     def withdraw(self, job: Job, now: float) -> None:
         """A waiting job is over: its place in the queue of its sequence is free."""
         sequence = self.open[job.sequence_id]
-        sequence.waiting.remove(job)
+        (sequence.waiting if job in sequence.waiting else sequence.successors).remove(job)
         self._settle(sequence, now)
 
     def streams(self, job: Job, now: float) -> None:
@@ -136,6 +138,7 @@ class Sequences:
         for sequence in sorted(busy, key=lambda sequence: sequence.state is not PENDING):
             self._drop_in_flight(sequence)
             sequence.waiting.clear()
+            sequence.successors.clear()
             self._close(sequence, reason, now)
 
     def end_idle(self, reason: EndReason, now: float, most: int | None) -> None:
@@ -158,9 +161,11 @@ class Sequences:
 
     def _closed_cause(self, job: Job, now: float) -> Cause | None:
         """Why a job must not open a sequence: it continues one whose state is gone."""
-        if job.starts_sequence or self._policy.restart_expired:
-            return None
-        return self._closed.refusal(job.sequence_id, now)
+        return None if self._may_begin_anew(job) else self._closed.refusal(job.sequence_id, now)
+
+    def _may_begin_anew(self, job: Job) -> bool:
+        """Whether the job may open a sequence of an id whose earlier state is gone."""
+        return job.starts_sequence or self._policy.restart_expired
 
     def _open(self, job: Job, now: float) -> None:
         if job.sequence_id is None:
@@ -260,7 +265,7 @@ class Sequences:
             self._closed.remember(sequence.id, reason, now)
         self._ledger.effects.append(EndSequence(lane.worker_id, sequence.id, reason))
         self._bind_pending(now)
-        for job in sequence.waiting:
+        for job in (*sequence.waiting, *sequence.successors):
             self._admit_again(job, now)
 
     def _admit_again(self, job: Job, now: float) -> None:

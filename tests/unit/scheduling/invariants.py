@@ -65,7 +65,8 @@ def validate_job(scheduler: Scheduler, job: Job) -> None:
     if isinstance(source, Fifo):
         assert job in source.lane.items
     elif isinstance(source, Sequences):
-        assert job in source.open[job.sequence_id].waiting
+        sequence = source.open[job.sequence_id]
+        assert (job in sequence.waiting) != (job in sequence.successors)
 
 
 def validate_sequences(source: Sequences) -> None:
@@ -87,7 +88,9 @@ def validate_sequence(source: Sequences, sequence: Sequence) -> None:
     waiting, in_flight = len(sequence.waiting), len(sequence.in_flight)
     assert sequence.state is not CLOSED, f"{sequence} is closed but was kept"
     assert (sequence.state is PENDING) == (sequence.lane is source._pending)
-    assert all(job.state is WAITING and job.sequence_id == sequence.id for job in sequence.waiting)
+    queued = (*sequence.waiting, *sequence.successors)
+    assert all(job.state is WAITING and job.sequence_id == sequence.id for job in queued)
+    assert not sequence.successors or waiting or in_flight, f"nothing is left to wait for before {sequence.successors}"
     assert in_flight <= (2 if source._joins else 1), f"{sequence} has too much in flight"
     assert sequence.ending is None or in_flight, f"{sequence} should have closed"
     right = {

@@ -102,8 +102,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.number[job.id] = len(self.jobs)
         self.jobs.append(job)
-        self.perform(self.scheduler.submit(job, self.now))
+        effects = self.scheduler.submit(job, self.now)
+        self.perform(effects)
         assert self.closed_with is None or self.outcomes[job.id] == 1
+        if starts or (self.policy.sequences and self.policy.sequences.restart_expired):
+            gone = (Cause.sequence_expired, Cause.sequence_lost)
+            assert Finish(job, gone[0]) not in effects and Finish(job, gone[1]) not in effects, f"{job} needs no state"
 
     @rule(ids=st.lists(sequence_ids, min_size=2, max_size=5))
     def submit_several(self, ids):

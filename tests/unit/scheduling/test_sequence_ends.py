@@ -104,6 +104,43 @@ def test_a_sequence_that_has_lived_its_time_serves_what_waits_and_closes():
     assert play.submit("d", "s") == ["d: sequence_expired"]
 
 
+def test_a_start_marker_waits_for_a_sequence_that_has_lived_its_time_and_opens_it_anew():
+    play = Play(sequences(timeout=5.0, queue_size=4))
+    play.submit("a", "s")
+    play.submit("b", "s")
+    assert play.at(6.0).submit("anew", "s", starts_sequence=True) == []
+    assert play.submit("continues", "s") == []
+    assert play.answer("a") == ["w1 <- b"]
+    assert play.answer("b") == ["w1 end s: timeout", "w1 <- anew"]
+    assert play.at(10.0).answer("anew") == ["w1 <- continues"]
+    assert play.answer("continues") == []
+    assert play.at(11.1).tick() == ["w1 end s: timeout"]
+
+
+def test_a_sequence_that_restarts_when_it_has_expired_waits_for_what_runs():
+    play = Play(sequences(timeout=5.0, restart_expired=True))
+    play.submit("a", "s")
+    assert play.at(6.0).submit("b", "s") == []
+    assert play.answer("a") == ["w1 end s: timeout", "w1 <- b"]
+
+
+def test_jobs_behind_a_start_marker_that_is_withdrawn_hear_that_the_sequence_has_expired():
+    play = Play(sequences(timeout=5.0))
+    play.submit("a", "s")
+    play.at(6.0).submit("anew", "s", starts_sequence=True)
+    play.submit("behind", "s")
+    assert play.cancel("anew") == ["anew: cancelled"]
+    assert play.answer("a") == ["w1 end s: timeout", "behind: sequence_expired"]
+
+
+def test_what_waits_to_open_a_sequence_anew_counts_as_queued():
+    play = Play(sequences(timeout=5.0, queue_size=2))
+    play.submit("a", "s")
+    play.submit("b", "s")
+    play.at(6.0).submit("anew", "s", starts_sequence=True)
+    assert play.submit("d", "s", starts_sequence=True) == ["d: sequence_queue_full"]
+
+
 def test_an_idle_sequence_that_has_lived_its_time_closes():
     play = Play(sequences(timeout=5.0, max_idle=100.0))
     play.submit("a", "s")
