@@ -353,7 +353,7 @@ def test_a_metrics_file_is_read_for_its_mistakes(home):
     (home / "metrics.yaml").write_text("mode: log")
     (error,) = configure(home, "metrics_config=metrics.yaml").errors
     assert error.startswith(
-        "Invalid configuration: config.properties:1: metrics_config = metrics.yaml: the file has the unknown key 'mode'"
+        "Invalid configuration: config.properties:1: metrics_config = metrics.yaml: line 1: mode is not known"
     )
 
 

@@ -11,16 +11,25 @@ that is an error which keeps the server from starting.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from torchserve_py.metrics.catalog import KINDS, MODEL_METRICS, SERVER_METRICS, Declaration
 from torchserve_py.metrics.families import metric_name
+from torchserve_py.schemas.schema import ClosedSchema, read
+from torchserve_py.schemas.values import Expected, Listed, Nested
+from torchserve_py.schemas.yaml_mapping import UnreadableYaml, read_yaml_mapping
 
-_SECTIONS = ("ts_metrics", "model_metrics")
-_ANCHORS = "dimensions"
+_NAME = Expected("a text that is not empty", lambda value: isinstance(value, str) and value.strip() != "")
+_SECTION = Nested(f"a map with {', '.join(KINDS)}")
+
+
+def _are_different(names: list[Any]) -> bool:
+    return all(isinstance(name, str) and name.strip() for name in names) and len(set(names)) == len(names)
 
 
 class MetricsConfigError(ValueError):
@@ -65,110 +74,93 @@ class MetricsPlan:
         return MODEL_METRICS if self.config is None else self.config.model
 
 
+class Metric(ClosedSchema):
+    """One metric of a list."""
+
+    name: Annotated[str, _NAME]
+    unit: Annotated[str, _NAME]
+    dimensions: Annotated[
+        tuple[str, ...],
+        Expected("a list of names, each once", lambda value: isinstance(value, list) and _are_different(value)),
+    ] = ()
+
+
+_Listed = Annotated[Metric, Nested("a map with name, unit and dimensions")]
+_Metrics = Annotated[tuple[_Listed, ...], Listed("a list of metrics")]
+
+
+class Section(ClosedSchema):
+    """The metrics of the server, or those of handlers."""
+
+    counter: _Metrics = ()
+    gauge: _Metrics = ()
+    histogram: _Metrics = ()
+
+    def declarations(self) -> Iterator[Declaration]:
+        """The metrics of all kinds."""
+        for kind in KINDS:
+            for metric in getattr(self, kind):
+                yield Declaration(metric.name, kind, metric.unit, metric.dimensions)
+
+
+class MetricsFile(ClosedSchema):
+    """`metrics.yaml`."""
+
+    dimensions: Any = Field(None, description="a place for YAML anchors; not read")
+    ts_metrics: Annotated[Section, _SECTION] = Field(Section(), description="the metrics of the server")
+    model_metrics: Annotated[Section, _SECTION] = Field(Section(), description="the metrics of handlers")
+
+
 def read_metrics_config(path: Path) -> MetricsConfig:
     """Read a file.
 
     Raises:
-        MetricsConfigError: It cannot be read, or something in it is wrong.
+        MetricsConfigError: It cannot be read, or something in it is wrong; the message has all problems.
     """
-    import yaml  # most servers have no such file
-
     try:
-        with path.open(encoding="utf-8") as stream:
-            document = yaml.safe_load(stream)
-    except (OSError, UnicodeDecodeError) as error:
+        mapping = read_yaml_mapping(path)
+    except UnreadableYaml as error:
+        raise MetricsConfigError(str(error)) from None
+    except OSError as error:
         raise MetricsConfigError(f"it cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise MetricsConfigError(f"it is no YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(document, dict):
-        raise MetricsConfigError(f"it must be a mapping with {' and '.join(_SECTIONS)}")
-    _refuse_unknown(document, (_ANCHORS, *_SECTIONS), "the file")
-    server, model = (_section(document.get(name), name) for name in _SECTIONS)
-    _refuse_equal_names([*server, *model])
-    _check_server_metrics(server)
-    _check_model_metrics(model)
-    return MetricsConfig(server, model)
+    if not mapping.values:
+        raise MetricsConfigError("it must be a mapping with ts_metrics and model_metrics")
+    file, wrong = read(MetricsFile, mapping.values, lines=mapping.lines)
+    server, model = list(file.ts_metrics.declarations()), list(file.model_metrics.declarations())
+    problems = [*wrong.values(), *_equal_names([*server, *model]), *_server_problems(server), *_model_problems(model)]
+    if problems:
+        raise MetricsConfigError("; ".join(problems))
+    return MetricsConfig({each.name: each for each in server}, {each.name: each for each in model})
 
 
-def _section(section: Any, place: str) -> dict[str, Declaration]:
-    if section is None:
-        return {}
-    if not isinstance(section, dict):
-        raise MetricsConfigError(f"{place} must be a mapping with {', '.join(KINDS)}, not {section!r:.50}")
-    _refuse_unknown(section, KINDS, place)
-    found: dict[str, Declaration] = {}
-    for kind, entries in section.items():
-        for declaration in _declarations(kind, entries, f"{place}.{kind}"):
-            if declaration.name in found:
-                raise MetricsConfigError(f"{place} lists {declaration.name} twice; keep one of them")
-            found[declaration.name] = declaration
-    return found
-
-
-def _declarations(kind: str, entries: Any, place: str) -> Iterator[Declaration]:
-    if entries is None:
-        return
-    if not isinstance(entries, list):
-        raise MetricsConfigError(f"{place} must be a list of metrics, not {entries!r:.50}")
-    for number, entry in enumerate(entries, 1):
-        where = f"{place}, metric {number}"
-        if not isinstance(entry, dict):
-            raise MetricsConfigError(f"{where} must be a mapping with name, unit and dimensions, not {entry!r:.50}")
-        _refuse_unknown(entry, ("name", "unit", "dimensions"), where)
-        name = _text(entry.get("name"), f"{where}: name")
-        where = f"{place}, {name}"
-        unit = _text(entry.get("unit"), f"{where}: unit")
-        dimensions = entry.get("dimensions")
-        if not isinstance(dimensions, list | None):
-            raise MetricsConfigError(f"{where}: dimensions must be a list of names, not {dimensions!r:.50}")
-        names = tuple(_text(each, f"{where}: dimension") for each in dimensions or ())
-        if len(set(names)) < len(names):
-            raise MetricsConfigError(f"{where}: a dimension is there twice in {', '.join(names)}")
-        yield Declaration(name, kind, unit, names)
-
-
-def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str):
-        missing = "is missing" if value is None else f"must be a text, not {value!r:.50}"
-        raise MetricsConfigError(f"{what} {missing}")
-    if not value.strip():
-        raise MetricsConfigError(f"{what} is empty")
-    return value
-
-
-def _refuse_unknown(mapping: dict[Any, Any], known: tuple[str, ...], place: str) -> None:
-    for key in mapping:
-        if key not in known:
-            raise MetricsConfigError(f"{place} has the unknown key {key!r}; it may have {', '.join(known)}")
-
-
-def _refuse_equal_names(names: list[str]) -> None:
+def _equal_names(declared: Sequence[Declaration]) -> Iterator[str]:
     """Prometheus would not tell `a-b` and `a_b` apart."""
-    shown: dict[str, str] = {}
-    for name in names:
-        other = shown.setdefault(metric_name(name), name)
-        if other != name or names.count(name) > 1:
-            raise MetricsConfigError(f"{name} and {other} are one metric for Prometheus; keep one of them")
+    seen: dict[str, str] = {}
+    for each in declared:
+        shown = metric_name(each.name)
+        if shown in seen:
+            yield f"{each.name} and {seen[shown]} are one metric for Prometheus; keep one of them"
+        seen.setdefault(shown, each.name)
 
 
-def _check_server_metrics(declared: Mapping[str, Declaration]) -> None:
-    for name, declaration in declared.items():
-        own = SERVER_METRICS.get(name)
-        if own is not None and declaration.kind != own.kind:
-            raise MetricsConfigError(f"ts_metrics lists {name} as a {declaration.kind}; the server has a {own.kind}")
-        _check_dimensions("ts_metrics", declaration, own)
+def _server_problems(declared: Sequence[Declaration]) -> Iterator[str]:
+    for each in declared:
+        own = SERVER_METRICS.get(each.name)
+        if own is not None and each.kind != own.kind:
+            yield f"ts_metrics lists {each.name} as a {each.kind}; the server has a {own.kind}"
+        yield from _dimension_problems("ts_metrics", each, own)
 
 
-def _check_model_metrics(declared: Mapping[str, Declaration]) -> None:
-    for name, declaration in declared.items():
-        _check_dimensions("model_metrics", declaration, MODEL_METRICS.get(name))
-        if "Hostname" in declaration.dimensions:
-            raise MetricsConfigError(f"model_metrics, {name}: the dimension Hostname is added and must not be listed")
+def _model_problems(declared: Sequence[Declaration]) -> Iterator[str]:
+    for each in declared:
+        yield from _dimension_problems("model_metrics", each, MODEL_METRICS.get(each.name))
+        if "Hostname" in each.dimensions:
+            yield f"model_metrics, {each.name}: the dimension Hostname is added and must not be listed"
 
 
-def _check_dimensions(place: str, declaration: Declaration, own: Declaration | None) -> None:
+def _dimension_problems(place: str, declaration: Declaration, own: Declaration | None) -> Iterator[str]:
     if own is not None and len(declaration.dimensions) != len(own.dimensions):
-        raise MetricsConfigError(
+        yield (
             f"{place}, {declaration.name}: {len(declaration.dimensions)} dimensions, but it has"
             f" {len(own.dimensions)}: {', '.join(own.dimensions)}"
         )

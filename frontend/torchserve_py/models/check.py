@@ -22,8 +22,8 @@ from torchserve_py.models.contracts import configure
 from torchserve_py.models.effective import EffectiveConfig
 from torchserve_py.models.errors import ModelError
 from torchserve_py.models.startup import StartupModel, startup_models
-from torchserve_py.models.yaml_mapping import MAX_SIZE, UnreadableYaml, parse_yaml_mapping
 from torchserve_py.nvidia_smi import list_gpus
+from torchserve_py.schemas.yaml_mapping import MAX_SIZE, UnreadableYaml, parse_yaml_mapping
 from torchserve_py.settings import Settings
 from torchserve_py.workers.devices import Devices, UnsuitableDevices, visible_devices
 from torchserve_py.workers.process import worker_package_root

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from torchserve_py.models.cache_config import CacheConfig, cache_contradictions, read_cache
 from torchserve_py.models.tensor_declarations import TensorDeclaration, tensors
 from torchserve_py.models.yaml_keys import MAX_INT, Key, boolean, choice, integer, read_keys, text
-from torchserve_py.models.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
+from torchserve_py.schemas.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
 
 HANDLER_KEYS = frozenset({"pt2", "handler", "dali", "deepspeed", "pippy", "micro_batching", "truss"})
 """Keys that code running in the worker reads; the server never does."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from torchserve_py.models.yaml_keys import MAX_INT
-from torchserve_py.models.yaml_mapping import UnreadableYaml, read_yaml_mapping
+from torchserve_py.schemas.yaml_mapping import UnreadableYaml, read_yaml_mapping
 from torchserve_py.workflows.dag import Dag
 from torchserve_py.workflows.errors import InvalidDag, InvalidSpec, InvalidWorkflow
 

@@ -74,30 +74,36 @@ ONE = "model_metrics:\n  counter:\n    - "
     ("text", "message"),
     [
         ("", "it must be a mapping with ts_metrics and model_metrics"),
-        ("- a", "it must be a mapping"),
-        ("a: [", "it is no YAML: while parsing"),
-        ("mode: log", "the file has the unknown key 'mode'; it may have dimensions, ts_metrics, model_metrics"),
-        ("ts_metrics: [1]", "ts_metrics must be a mapping with counter, gauge, histogram, not [1]"),
-        ("ts_metrics: {summary: []}", "ts_metrics has the unknown key 'summary'"),
-        ("ts_metrics: {gauge: 3}", "ts_metrics.gauge must be a list of metrics, not 3"),
+        ("- a", "line 1: the file must hold 'key: value' lines, not a list"),
+        ("a: [", "not valid YAML: while parsing"),
+        ("mode: log", "line 1: mode is not known; known are dimensions, ts_metrics, model_metrics"),
+        ("ts_metrics: [1]", "ts_metrics is [1] (list), it must be a map with counter, gauge, histogram"),
+        ("ts_metrics: {summary: []}", "ts_metrics.summary is not known; known are counter, gauge, histogram"),
+        ("ts_metrics: {gauge: 3}", "ts_metrics.gauge is 3 (int), it must be a list of metrics"),
         (
             ONE + "Tokens",
-            "model_metrics.counter, metric 1 must be a mapping with name, unit and dimensions, not 'Tokens'",
+            "model_metrics.counter[0] is 'Tokens' (str), it must be a map with name, unit and dimensions",
         ),
-        (ONE + "{unit: s}", "model_metrics.counter, metric 1: name is missing"),
-        (ONE + "{name: ' ', unit: s}", "model_metrics.counter, metric 1: name is empty"),
-        (ONE + "{name: 7, unit: s}", "model_metrics.counter, metric 1: name must be a text, not 7"),
-        (ONE + "{name: T}", "model_metrics.counter, T: unit is missing"),
-        (ONE + "{name: T, unit: ''}", "model_metrics.counter, T: unit is empty"),
-        (ONE + "{name: T, unit: s, buckets: []}", "metric 1 has the unknown key 'buckets'"),
+        (ONE + "{unit: s}", "model_metrics.counter[0].name is missing"),
+        (ONE + "{name: ' ', unit: s}", "counter[0].name is ' ' (str), it must be a text that is not empty"),
+        (ONE + "{name: 7, unit: s}", "counter[0].name is 7 (int), it must be a text that is not empty"),
+        (ONE + "{name: T}", "model_metrics.counter[0].unit is missing"),
+        (ONE + "{name: T, unit: ''}", "model_metrics.counter[0].unit is '' (str), it must be a text"),
+        (ONE + "{name: T, unit: s, buckets: []}", "counter[0].buckets is not known; known are name, unit, dimensions"),
         (
             ONE + "{name: T, unit: s, dimensions: a}",
-            "model_metrics.counter, T: dimensions must be a list of names, not 'a'",
+            "counter[0].dimensions is 'a' (str), it must be a list of names, each once",
         ),
-        (ONE + "{name: T, unit: s, dimensions: [1]}", "model_metrics.counter, T: dimension must be a text, not 1"),
-        (ONE + "{name: T, unit: s, dimensions: [a, a]}", "T: a dimension is there twice in a, a"),
+        (
+            ONE + "{name: T, unit: s, dimensions: [1]}",
+            "counter[0].dimensions is [1] (list), it must be a list of names",
+        ),
+        (
+            ONE + "{name: T, unit: s, dimensions: [a, a]}",
+            "dimensions is ['a', 'a'] (list), it must be a list of names, each once",
+        ),
         (ONE + "{name: T, unit: s, dimensions: [Hostname]}", "the dimension Hostname is added and must not be listed"),
-        (ONE + "{name: T, unit: s}\n    - {name: T, unit: s}", "model_metrics lists T twice"),
+        (ONE + "{name: T, unit: s}\n    - {name: T, unit: s}", "T and T are one metric for Prometheus"),
         (ONE + "{name: a-b, unit: s}\n    - {name: a_b, unit: s}", "a_b and a-b are one metric for Prometheus"),
         (
             "ts_metrics: {gauge: [{name: A, unit: s}]}\n" + ONE + "{name: A, unit: s}",
@@ -121,6 +127,12 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None
     with pytest.raises(MetricsConfigError) as error:
         read(tmp_path, text)
     assert message in str(error.value)
+
+
+def test_everything_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(MetricsConfigError) as error:
+        read(tmp_path, "mode: log\nts_metrics: {gauge: 3}\n" + ONE + "{name: T, unit: s, dimensions: [Hostname]}")
+    assert all(each in str(error.value) for each in ("mode is not known", "gauge is 3", "Hostname is added"))
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from torchserve_py.models.cache_config import CacheConfig
 from torchserve_py.models.cache_message import cache_message
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig, parse_model_config
-from torchserve_py.models.yaml_mapping import parse_yaml_mapping
+from torchserve_py.schemas.yaml_mapping import parse_yaml_mapping
 
 STATEFUL = "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\n"
 

@@ -7,32 +7,24 @@ platform are left alone, and so are unknown ones: the model gets the whole file.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from torchserve_py.archive.contract import TRUSS_CONFIG
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig
 from torchserve_py.models.contracts import Configured
-from torchserve_py.models.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
+from torchserve_py.schemas.schema import Schema, read
+from torchserve_py.schemas.values import Expected, Flag, Integer, Nested, Text, Texts, is_number
+from torchserve_py.schemas.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
 
 _RESERVED_VARIABLES: Final = ("PORT", "HOSTNAME")
-_SHOWN_LENGTH: Final = 80
-_STARTUP_THRESHOLD: Final = "runtime.health_checks.startup_threshold_seconds"
-#: Seconds for loading, where that key does not say how many: in Truss the platform decides, and weights are large.
+#: Seconds for loading without ``startup_threshold_seconds``: in Truss the platform decides, and weights are large.
 _STARTUP_TIMEOUT: Final = 1800
 #: In seconds. Truss has no limit, and requests that wait for a slot of predict are silent too; this one is its limit on
 #: what still runs when it shuts down.
 _RESPONSE_TIMEOUT: Final = 3600
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """What a key's value must be; null is a key that is not there."""
-
-    expected: str
-    allows: Callable[[Any], bool]
 
 
 def _is_inside(value: Any) -> bool:
@@ -64,47 +56,74 @@ def _gpus(accelerator: Any) -> int | None:
     return int(count) if kind and count.isascii() and count.isdigit() and int(count) >= 1 else None
 
 
-_TEXT = _Rule("a text", lambda value: isinstance(value, str) and value != "")
-_FLAG = _Rule("true or false", lambda value: isinstance(value, bool))
-_COUNT = _Rule("an integer from 1", lambda value: type(value) is int and value >= 1)
-_SECONDS = _Rule("a number of seconds above 0", lambda value: type(value) in (int, float) and value > 0)
-_TEXTS = _Rule("a list of texts", lambda value: isinstance(value, list) and all(isinstance(it, str) for it in value))
-_MAP = _Rule("a map", lambda value: isinstance(value, dict))
-_INSIDE = _Rule("a path inside of the Truss's folder", _is_inside)
+_SECONDS: Final = Expected("a number of seconds above 0", lambda value: is_number(value) and value > 0)
+_INSIDE: Final = Expected("a path inside of the Truss's folder", _is_inside)
+Inside = Annotated[str | None, _INSIDE]
+Count = Annotated[int | None, Integer(1)]
 
-_RULES: Final[Mapping[str, _Rule]] = {
-    "model_module_dir": _INSIDE,
-    "model_class_filename": _INSIDE,
-    "model_class_name": _TEXT,
-    "bundled_packages_dir": _INSIDE,
-    "external_package_dirs": _TEXTS,
-    "apply_library_patches": _FLAG,
-    "secrets": _Rule("a map from names to a text or null", _are_secrets),
-    "requirements": _TEXTS,
-    "requirements_file": _INSIDE,
-    "environment_variables": _Rule(
-        f"a map from names to texts or numbers, without {' and '.join(_RESERVED_VARIABLES)}", _are_variables
-    ),
-    "resources": _MAP,
-    "resources.accelerator": _Rule(
-        "the kind of a GPU, such as A10G, or with a number: A10G:2", lambda it: _gpus(it) is not None
-    ),
-    "runtime": _MAP,
-    "runtime.predict_concurrency": _COUNT,
-    "runtime.streaming_read_timeout": _COUNT,
-    "runtime.enable_tracing_data": _FLAG,
-    "runtime.enable_debug_logs": _FLAG,
-    "runtime.num_workers": _Rule("1 (minWorkers in model-config.yaml gives a model more workers)", lambda it: it == 1),
-    "runtime.transport": _MAP,
-    "runtime.transport.kind": _Rule("http or websocket", lambda it: it in ("http", "websocket")),
-    "runtime.transport.ping_interval_seconds": _SECONDS,
-    "runtime.transport.ping_timeout_seconds": _SECONDS,
-    "runtime.health_checks": _MAP,
-    _STARTUP_THRESHOLD: _COUNT,
-    "docker_server": _Rule(
-        "left out: a server in a container of its own has no model class to serve", lambda it: not it
-    ),
-}
+
+class Resources(Schema):
+    """``resources``: of the platform's, the server knows the GPUs."""
+
+    accelerator: Annotated[
+        str | None,
+        Expected("the kind of a GPU, such as A10G, or with a number: A10G:2", lambda value: _gpus(value) is not None),
+    ] = None
+
+
+class Transport(Schema):
+    """``runtime.transport``: how clients reach the model."""
+
+    kind: Annotated[str | None, Expected("http or websocket", lambda value: value in ("http", "websocket"))] = None
+    ping_interval_seconds: Annotated[float | None, _SECONDS] = None
+    ping_timeout_seconds: Annotated[float | None, _SECONDS] = None
+
+
+class HealthChecks(Schema):
+    """``runtime.health_checks``."""
+
+    startup_threshold_seconds: Count = None
+
+
+class Runtime(Schema):
+    """``runtime``: how the model's process serves requests."""
+
+    predict_concurrency: Count = None
+    streaming_read_timeout: Count = None
+    enable_tracing_data: Flag = None
+    enable_debug_logs: Flag = None
+    num_workers: Annotated[
+        int | None,
+        Expected("1 (minWorkers in model-config.yaml gives a model more workers)", lambda value: value == 1),
+    ] = None
+    transport: Annotated[Transport, Nested()] = Transport()
+    health_checks: Annotated[HealthChecks, Nested()] = HealthChecks()
+
+
+class TrussConfig(Schema):
+    """What the server and its workers act on of a Truss's `config.yaml`."""
+
+    model_module_dir: Inside = None
+    model_class_filename: Inside = None
+    model_class_name: Text = None
+    bundled_packages_dir: Inside = None
+    external_package_dirs: Texts = None
+    apply_library_patches: Flag = None
+    secrets: Annotated[dict[str, str | None] | None, Expected("a map from names to a text or null", _are_secrets)] = (
+        None
+    )
+    requirements: Texts = None
+    requirements_file: Inside = None
+    environment_variables: Annotated[
+        dict[str, Any] | None,
+        Expected(f"a map from names to texts or numbers, without {' and '.join(_RESERVED_VARIABLES)}", _are_variables),
+    ] = None
+    resources: Annotated[Resources, Nested()] = Resources()
+    runtime: Annotated[Runtime, Nested()] = Runtime()
+    docker_server: Annotated[
+        Any, Expected("left out: a server in a container of its own has no model class to serve", lambda it: not it)
+    ] = None
+
 
 #: What Truss's build does for a model and this server does not, and what its owner can do about it.
 _NOT_DONE: Final[Mapping[str, str]] = {
@@ -124,18 +143,16 @@ def configure(model_dir: Path, yaml: ModelConfig) -> Configured:
         InvalidModelConfig: A value is none that can be acted on, or a file that is named is missing.
     """
     mapping = _read(model_dir / TRUSS_CONFIG)
-    problems = list(_problems(mapping))
-    if not problems:
-        problems = list(_missing(mapping, model_dir))
+    config, wrong = read(TrussConfig, mapping.values, lines=mapping.lines)
+    problems = [*wrong.values(), *_contradictions(config)] or list(_missing(config, model_dir))
     if problems:
         raise InvalidModelConfig(TRUSS_CONFIG, problems)
-    values = mapping.values
-    variables = _value(values, "environment_variables") or {}
+    variables = config.environment_variables or {}
     return Configured(
-        _completed(yaml, values, mapping.repeated),
+        _completed(yaml, config, mapping),
         environment={name: _as_text(value) for name, value in variables.items() if value is not None},
-        requirements=tuple(_requirements(values, model_dir)),
-        requirements_file=_requirements_file(values),
+        requirements=tuple(_requirements(config, model_dir)),
+        requirements_file=_requirements_file(config),
     )
 
 
@@ -148,62 +165,45 @@ def _read(path: Path) -> YamlMapping:
         raise InvalidModelConfig(path.name, [f"the file cannot be read: {error.strerror or error}"]) from error
 
 
-def _value(values: Mapping[Any, Any], name: str) -> Any:
-    """The value of a dotted name, None where it is not given."""
-    value: Any = values
-    for key in name.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
-
-
-def _problems(mapping: YamlMapping) -> Iterator[str]:
-    for name, rule in _RULES.items():
-        value = _value(mapping.values, name)
-        if value is not None and not rule.allows(value):
-            line = mapping.lines.get(name.partition(".")[0])
-            shown = repr(value)
-            shown = shown if len(shown) <= _SHOWN_LENGTH else f"{shown[: _SHOWN_LENGTH - 3]}..."
-            place = f"line {line}: " if line else ""
-            yield f"{place}{name} is {shown} ({type(value).__name__}), it must be {rule.expected}"
-    if _value(mapping.values, "requirements") and _value(mapping.values, "requirements_file"):
+def _contradictions(config: TrussConfig) -> Iterator[str]:
+    if config.requirements and config.requirements_file:
         yield "requirements and requirements_file are both given; keep one of them"
 
 
-def _missing(mapping: YamlMapping, model_dir: Path) -> Iterator[str]:
+def _missing(config: TrussConfig, model_dir: Path) -> Iterator[str]:
     """What the file names but the folder does not hold."""
-    values = mapping.values
-    folder = _value(values, "model_module_dir") or "model"
-    class_file = _value(values, "model_class_filename") or "model.py"
+    folder = config.model_module_dir or "model"
+    class_file = config.model_class_filename or "model.py"
     if not (model_dir / folder / class_file).is_file():
         yield (
             f"there is no file {folder}/{class_file} with the model class"
             " (model_module_dir and model_class_filename say where it is)"
         )
-    listed = _value(values, "requirements_file")
+    listed = config.requirements_file
     if listed and not (model_dir / listed).is_file():
         yield f"requirements_file is {listed!r}, but there is no such file"
     elif listed and PurePosixPath(listed).name == "uv.lock":
         yield f"requirements_file is {listed!r}: a lock file of uv is not read, export it: uv export > requirements.txt"
 
 
-def _completed(yaml: ModelConfig, values: Mapping[Any, Any], repeated: tuple[str, ...]) -> ModelConfig:
+def _completed(yaml: ModelConfig, config: TrussConfig, mapping: YamlMapping) -> ModelConfig:
     """The configuration with what the file says, and what holds for every Truss, where it says nothing itself."""
     defaults: dict[str, Any] = {
         "min_workers": None if yaml.max_workers else 1,  # in Truss a replica is one process with one copy of the model
-        "startup_timeout": _value(values, _STARTUP_THRESHOLD) or _STARTUP_TIMEOUT,
+        "startup_timeout": config.runtime.health_checks.startup_threshold_seconds or _STARTUP_TIMEOUT,
         "response_timeout": _RESPONSE_TIMEOUT,
     }
     if not (yaml.device_type or yaml.device_ids or yaml.parallel_type):
-        defaults |= _devices(_gpus(_value(values, "resources.accelerator") or "") or 0)
+        defaults |= _devices(_gpus(config.resources.accelerator or "") or 0)
     given = {name: value for name, value in defaults.items() if getattr(yaml, name) is None}
-    warnings = [*yaml.warnings, *repeated]
-    slots = _value(values, "runtime.predict_concurrency") or 1
+    warnings = [*yaml.warnings, *mapping.repeated]
+    slots = config.runtime.predict_concurrency or 1
     if yaml.concurrency_target and yaml.concurrency_target < slots:
         warnings.append(
             f"concurrencyTarget is {yaml.concurrency_target}, so that no more than that many of the {slots} slots of"
             " runtime.predict_concurrency are ever in use"
         )
-    warnings += [f"{key} has no effect: {advice}" for key, advice in _NOT_DONE.items() if _value(values, key)]
+    warnings += [f"{key} has no effect: {advice}" for key, advice in _NOT_DONE.items() if mapping.values.get(key)]
     return replace(yaml, **given, warnings=tuple(warnings))
 
 
@@ -214,11 +214,11 @@ def _devices(gpus: int) -> dict[str, Any]:
     return {"device_type": "gpu", "parallel_type": "custom", "parallel_level": gpus}
 
 
-def _requirements(values: Mapping[Any, Any], model_dir: Path) -> list[str]:
+def _requirements(config: TrussConfig, model_dir: Path) -> list[str]:
     """What pip is to install, but for a file that it reads itself."""
-    listed = _value(values, "requirements_file")
+    listed = config.requirements_file
     if not listed or PurePosixPath(listed).suffix != ".toml":
-        return list(_value(values, "requirements") or ())
+        return list(config.requirements or ())
     try:
         project = tomllib.loads((model_dir / listed).read_text(encoding="utf-8")).get("project", {})
         return [str(each) for each in project.get("dependencies", [])]
@@ -226,8 +226,8 @@ def _requirements(values: Mapping[Any, Any], model_dir: Path) -> list[str]:
         raise InvalidModelConfig(listed, [f"the dependencies of its project cannot be read: {error}"]) from error
 
 
-def _requirements_file(values: Mapping[Any, Any]) -> str | None:
-    listed = _value(values, "requirements_file")
+def _requirements_file(config: TrussConfig) -> str | None:
+    listed = config.requirements_file
     return listed if listed and PurePosixPath(listed).suffix != ".toml" else None
 
 

@@ -1,0 +1,104 @@
+"""Reads what users write against a schema, and tells of all that is wrong with it at once.
+
+A problem names the place, the value, its type and what would be right::
+
+    line 3: batchSize is 'many' (str), it must be an integer from 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+_SHOWN_LENGTH = 80
+_NO_LINES: Mapping[str, int] = {}
+
+
+class Schema(BaseModel):
+    """A map of which some keys are known; the others are somebody else's."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+
+class ClosedSchema(Schema):
+    """A map that may hold nothing but what is known."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+S = TypeVar("S", bound=Schema)
+
+
+class Reading(NamedTuple, Generic[S]):
+    """What was read: the values that are right, and by the dotted name of its key what is wrong with each other one."""
+
+    values: S
+    problems: dict[str, str]
+
+
+def read(
+    schema: type[S], given: Mapping[Any, Any], *, place: str = "", lines: Mapping[str, int] = _NO_LINES
+) -> Reading[S]:
+    """Read a map. A key whose value is null or wrong is as if it were not there.
+
+    Args:
+        schema: What the map may hold; its outermost keys are all optional.
+        given: The map as it was parsed.
+        place: What the keys' names begin with in messages, such as ``handler.cache.``.
+        lines: The lines (from 1) of the file's outermost keys.
+    """
+    present = {key: value for key, value in given.items() if value is not None}
+    try:
+        return Reading(schema.model_validate(present), {})
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+    problems: dict[str, str] = {}
+    for each in found:
+        name = place + dotted(each["loc"])
+        line = lines.get(name.partition(".")[0].partition("[")[0])
+        problems.setdefault(name, f"{f'line {line}: ' if line else ''}{_told(schema, name, each)}")
+    wrong = {each["loc"][0] for each in found}
+    return Reading(schema.model_validate({key: present[key] for key in present if key not in wrong}), problems)
+
+
+def _told(schema: type[Schema], name: str, error: ErrorDetails) -> str:
+    if error["type"] == "missing":
+        return f"{name} is missing"
+    if error["type"] == "extra_forbidden":
+        return f"{name} is not known; known are {', '.join(_known(schema, error['loc']))}"
+    return f"{name} is {shown(error['input'])}, {error['msg']}"
+
+
+def _known(schema: type[Schema], location: tuple[int | str, ...]) -> Iterator[str]:
+    """Return the keys that stand beside the one at a place."""
+    for part in location[:-1]:
+        if isinstance(part, int):
+            continue
+        (field,) = (each for key, each in schema.model_fields.items() if part in (key, each.alias))
+        schema = next(_schemas_in(field.annotation))
+    for key, each in schema.model_fields.items():
+        yield each.alias or key
+
+
+def _schemas_in(annotation: Any) -> Iterator[type[Schema]]:
+    if isinstance(annotation, type) and issubclass(annotation, Schema):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _schemas_in(part)
+
+
+def dotted(location: tuple[int | str, ...]) -> str:
+    """Return a place in nested maps and lists as users write it: ``inputs[0].shape``."""
+    text = ""
+    for each in location:
+        text += f"[{each}]" if isinstance(each, int) else f".{each}" if text else each
+    return text
+
+
+def shown(value: object) -> str:
+    """Return a value and its type for a message, cut where it is long."""
+    text = repr(value)
+    return f"{text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 3] + '...'} ({type(value).__name__})"
