@@ -175,7 +175,7 @@ def serve(connection: Connection, runtime: Runtime) -> None:
         if message is None:
             runtime.step()
         elif message[0] == INFER:
-            runtime.admit(message[1])
+            runtime.admit(*message[1:])
         elif message[0] == END_SEQUENCE:
             runtime.end_sequences(message[1])
         elif message[0] == STOP:

@@ -13,14 +13,15 @@ Two rules keep both ends simple:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, TypedDict
 
 from ts.protocol.frames import LARGE_BODY, Buffer, encode
 
 # Frontend to worker.
 LOAD: Final = "load"  # [LOAD, Load]
-INFER: Final = "infer"  # [INFER, [InferRow, …]]
+INFER: Final = "infer"  # [INFER, [InferRow, …]], with a third member where there is a `History` to tell of some rows
 CANCEL: Final = "cancel"  # [CANCEL, [job id, …]]
 END_SEQUENCE: Final = "end_sequence"  # [END_SEQUENCE, [[sequence id, reason], …]]
 INPUT: Final = "input"  # [INPUT, job id, more, body]: a further input of a job that takes several
@@ -58,6 +59,16 @@ CUSTOM: Final = "custom"  # the same, for a route that the model itself has decl
 #: body among them, which is cut into parameters as it would be alone. Of two parameters with one name the later counts.
 #: With ``more input`` the body is the job's first input, and `INPUT` messages bring the others.
 InferRow = tuple[str, Sequence[tuple[Any, Any]], str | None, Any, str | None, bool]
+
+#: ``(accepted at, is live, was sent, only ask)``: what was with a row before, by job id; told of a row of a sequence
+#: whose state is stored if it is the first of its sequence for this worker, or was sent to another worker before.
+#: ``accepted at`` is the moment (monotonic seconds, which the processes of a machine share) when the server accepted
+#: the job; ``is live`` says that the server knows that the sequence was not idle for too long then. With ``only ask``,
+#: the cause why the job ends, the row must not run: its answer is what it was answered with if it was applied, and an
+#: error with that cause if it was not.
+History = tuple[float, bool, bool, str]
+Histories = Mapping[str, History]
+NO_HISTORIES: Final[Histories] = MappingProxyType({})
 
 #: ``(job id, more, status, reason, headers, body, error)``. ``error`` is None or a message; then ``status`` is what the
 #: client is told and the body is empty.
@@ -136,9 +147,10 @@ class Loaded(TypedDict):
     declares: dict[str, Any]
 
 
-def encode_infer(rows: Sequence[InferRow]) -> list[Buffer]:
-    """Encode a batch; bodies of `LARGE_BODY` bytes or more are not copied."""
-    return encode((INFER, rows), large=any(len(row[3]) >= LARGE_BODY or type(row[3]) is list for row in rows))
+def encode_infer(rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> list[Buffer]:
+    """Encode a batch, with the histories of some rows; bodies of `LARGE_BODY` bytes or more are not copied."""
+    message = (INFER, rows, histories) if histories else (INFER, rows)
+    return encode(message, large=any(len(row[3]) >= LARGE_BODY or type(row[3]) is list for row in rows))
 
 
 def encode_results(rows: Sequence[ResultRow], handler_seconds: float) -> list[Buffer]:

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ts.protocol.messages import InferRow
+from ts.protocol.messages import NO_HISTORIES, Histories, InferRow
 from ts.runtimes.errors import HandlerFailed
 from ts.runtimes.rows import Row
 from ts.runtimes.torchserve_handler import TorchServeHandler
@@ -40,14 +40,14 @@ class ContinuousHandler:
 
     @property
     def is_busy(self) -> bool:
-        """Whether rows are live."""
-        return bool(self._live or self._describe)
+        """Whether rows are live, or a store is to be told something."""
+        return bool(self._live or self._describe) or self._handler.has_news
 
-    def admit(self, wire_rows: Sequence[InferRow]) -> None:
+    def admit(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> None:
         """Let rows join with the next step."""
         # What has left is gone before another request of its sequence joins: that must not work on what it left behind.
         self._live = self._handler.drop_cancelled(self._live)
-        for row in self._handler.read_rows(wire_rows):
+        for row in self._handler.read_rows(wire_rows, histories):
             is_describe = row.processor.get_request_property("describe") == "True"
             (self._describe if is_describe else self._live).append(row)
 
@@ -63,6 +63,9 @@ class ContinuousHandler:
         """Run one step of all live rows; a request to describe the model runs alone."""
         if self._describe:
             self._handler.run_batch([self._describe.pop(0)])
+            return
+        if not self._live:
+            self._handler.tell_news()
             return
         live = self._without_withdrawn(self._handler.drop_cancelled(self._live))
         self._handler.forget_cancelled()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ts.connection import Connection
 from ts.context import Context
-from ts.protocol.messages import STATUS_CANCELLED, InferRow, ResultRow
+from ts.protocol.messages import NO_HISTORIES, STATUS_CANCELLED, Histories, InferRow, ResultRow
 from ts.runtimes.batch import Batch
 from ts.runtimes.errors import Failure
 from ts.runtimes.responses import error_row
@@ -34,10 +34,10 @@ class Runtime(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether there are rows to run."""
+        """Whether there is something to do in a step."""
 
-    def admit(self, wire_rows: Sequence[InferRow]) -> None:
-        """Take the rows of one frame; they run in the next steps."""
+    def admit(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> None:
+        """Take the rows of one frame, with the histories of some; they run in the next steps."""
 
     def step(self) -> None:
         """Call the model once and send what it answers."""
@@ -65,20 +65,33 @@ class TorchServeHandler:
         self._reader = RowReader(decode=decode_input)
         self._max_response_size = max_response_size
         self._open_inference_rows: OpenInferenceRows | None = None
-        self._batches: deque[Sequence[InferRow]] = deque()
+        self._batches: deque[tuple[Sequence[InferRow], Histories]] = deque()
 
     @property
     def is_busy(self) -> bool:
-        """Whether a batch waits."""
-        return bool(self._batches)
+        """Whether a batch waits, or a store is to be told something."""
+        return bool(self._batches) or self.has_news
 
-    def admit(self, wire_rows: Sequence[InferRow]) -> None:
+    def admit(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> None:
         """Queue the rows of one frame as one batch."""
-        self._batches.append(wire_rows)
+        self._batches.append((wire_rows, histories))
 
     def step(self) -> None:
         """Run the oldest batch; rows that were cancelled while it waited are answered without running."""
-        self.run_batch(self.read_rows(self._batches.popleft()))
+        if self._batches:
+            self.run_batch(self.read_rows(*self._batches.popleft()))
+        else:
+            self.tell_news()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to tell a store, once there is nothing else to do."""
+        return self._service.steps is not None and self._service.steps.has_news
+
+    def tell_news(self) -> None:
+        """Tell the store which sequences others may have."""
+        if self._service.steps is not None:
+            self._service.steps.tell()
 
     def run_batch(self, rows: list[Row]) -> None:
         """Call the handler once for ``rows`` and answer all of them."""
@@ -106,7 +119,7 @@ class TorchServeHandler:
         """The model's context."""
         return self._service.context
 
-    def read_rows(self, wire_rows: Iterable[InferRow]) -> list[Row]:
+    def read_rows(self, wire_rows: Iterable[InferRow], histories: Histories = NO_HISTORIES) -> list[Row]:
         """Return the rows that are to run; the others are answered at once.
 
         Those are the cancelled ones, those that cannot be parsed, and steps of sequences that were applied before.
@@ -127,7 +140,7 @@ class TorchServeHandler:
                 logger.exception("Request %s cannot be read", wire_row[0], extra={"request_id": wire_row[0]})
                 refused.append(error_row(wire_row[0], 500, "The request cannot be read; the server's log says why."))
         if self._service.steps is not None and rows:
-            rows, answered = self._service.steps.begin(rows)
+            rows, answered = self._service.steps.begin(rows, histories)
             refused += answered
         if refused:
             self._connection.send_results(refused, 0.0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
@@ -15,6 +16,23 @@ _STREAM_NEXT = "ts_stream_next"
 _NOTHING_YET: ResultRow = ("", True, 200, "", (), b"", None)
 
 
+class Past(NamedTuple):
+    """What was with a step before it came to this worker; see `ts.protocol.messages.History`."""
+
+    accepted_at: float
+    is_live: bool
+    was_sent: bool
+    only_ask: str
+
+    def waited(self, now: float) -> float:
+        """For how many seconds it has been waiting; infinite if its sequence is known not to be idle for too long."""
+        return math.inf if self.is_live else max(0.0, now - self.accepted_at)
+
+
+#: Nothing is known of what was before, as if it had come just now.
+NEW: Final = Past(math.inf, is_live=False, was_sent=False, only_ask="")
+
+
 class Step:
     """A request of a sequence while it runs.
 
@@ -22,18 +40,37 @@ class Step:
         row: The request itself.
         sequence_id, request_id: What two have in common that are one request, sent twice.
         starts, ends: Whether it says that it is the first, the last of its sequence.
+        history: What was before.
+        is_first: Whether it begins an incarnation of its sequence.
         index: Where its last answer is among those that leave together with it.
         slot: Where its answer is kept, once that was decided.
     """
 
-    __slots__ = ("_answer", "_parts", "_size", "ends", "index", "request_id", "row", "sequence_id", "slot", "starts")
+    __slots__ = (
+        "_answer",
+        "_parts",
+        "_size",
+        "ends",
+        "history",
+        "index",
+        "is_first",
+        "request_id",
+        "row",
+        "sequence_id",
+        "slot",
+        "starts",
+    )
 
-    def __init__(self, row: Row, sequence_id: str, request_id: str, starts: bool, ends: bool) -> None:
+    def __init__(
+        self, row: Row, sequence_id: str, request_id: str, *, starts: bool, ends: bool, history: Past = NEW
+    ) -> None:
         self.row = row
         self.sequence_id = sequence_id
         self.request_id = request_id
         self.starts = starts
         self.ends = ends
+        self.history = history
+        self.is_first = False
         self.index = 0
         self.slot: int | None = None
         self._answer: ResultRow | None = None

@@ -10,7 +10,7 @@ from ts.sequence.stores.store import Lease, Store, StoreError
 
 logger = logging.getLogger(__name__)
 
-#: Between two writes for nothing but departures (seconds): many leave at the same moment.
+#: Between two writes for nothing but departures while there is other work (seconds).
 _INTERVAL = 0.1
 
 
@@ -26,14 +26,22 @@ class Departures:
         self._ended: list[tuple[Lease, str]] = []
         self._released: list[Lease] = []
         self._next = 0.0
+        self._failed = False
 
     def ended(self, lease: Lease, reason: str) -> None:
         """A sequence is over: its state may go."""
         self._ended.append((lease, reason))
+        self._failed = False
 
     def released(self, leases: Iterable[Lease]) -> None:
         """These go on elsewhere, or later: let anybody have them."""
         self._released += leases
+        self._failed = False
+
+    @property
+    def wait(self) -> bool:
+        """Whether the store is still to be told of some, and has not refused to be."""
+        return bool(self._ended or self._released) and not self._failed
 
     def tell(self) -> None:
         """Tell the store.
@@ -41,17 +49,21 @@ class Departures:
         Raises:
             StoreError: It cannot be told now; some of it may be next time.
         """
+        if not self._ended and not self._released:
+            return
+        self._next = time.monotonic() + _INTERVAL
+        self._failed = True
         if self._ended:
             self._store.end(self._ended)
             self._ended = []
         if self._released:
             self._store.release(self._released)
             self._released = []
+        self._failed = False
 
-    def tell_soon(self) -> None:
-        """The same unless it was done a moment ago; the store's own deadlines do what cannot be told."""
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _INTERVAL
+    def tell_now_and_then(self) -> None:
+        """The same while there is other work, unless it was done a moment ago."""
+        if self.wait and time.monotonic() >= self._next:
             quietly(self.tell)
 
 

@@ -15,38 +15,48 @@ works on a state that is no more, so it ends with an error as well, and does not
 A streamed answer is committed with its last part: until then nothing has happened. If another step of the same sequence
 is answered meanwhile, that commits what the stream has done so far, and the stream counts as applied; should it break
 off after that, then whoever sends it again gets the parts that there were, with the header ``ts_stream_interrupted``.
+
+What a step is told is true. Where a commit fails, the store is asked what has become of it. Where the server does not
+know whether a worker that it lost has applied a step, it sends the step again only to ask (`History`): taking the
+sequence's lease for that also makes sure that the lost worker cannot apply it later. Where nobody can say, the step is
+told so: ``outcome_unknown``.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ts.context import Context
-from ts.protocol.messages import REQUEST_ID, ResultRow
+from ts.protocol.messages import NO_HISTORIES, REQUEST_ID, Histories, ResultRow
 from ts.runtimes.rows import Row
-from ts.sequence.answers import Step, kept_answer
+from ts.sequence.answers import NEW, Past, Step
 from ts.sequence.cache import SequenceCache
-from ts.sequence.departures import Departures, quietly
+from ts.sequence.holdings import Holdings
+from ts.sequence.kept_answers import answer_again, look_up
 from ts.sequence.refusals import (
+    BROKEN_OFF,
     EXPIRED,
     LOST,
     MOVED,
+    NOT_APPLIED,
     NOT_STORED,
+    NOT_TOLD,
     ROLLED_BACK,
     RUNNING,
+    UNKNOWN,
     UNREADABLE,
     Refusal,
     error_answer,
 )
-from ts.sequence.stores.store import ENDED, IDLE, TIMEOUT, Acquired, Commit, Lease, Store, StoreError, StoreSettings
+from ts.sequence.repetition import is_repeated
+from ts.sequence.stores.store import ENDED, IDLE, TIMEOUT, Commit, Lease, Store, StoreError, StoreSettings
 
 logger = logging.getLogger(__name__)
 
 _NOTHING: Final = object()
-_SWEEP_INTERVAL = 60.0
 
 
 class Steps:
@@ -75,41 +85,50 @@ class Steps:
         self._cache = cache
         self._store = store
         self._settings = settings
-        self._kept = settings.kept
         self._end_header = context.header_key_sequence_end.lower()
         self._restart_expired = restart_expired
         self._max_answer = max_answer
-        self._leases: dict[str, Lease] = {}
+        self._holdings = None if store is None else Holdings(cache, store, settings, self._end_live)
         self._live: dict[str, Step] = {}  # by job id: begun and not answered to the end
         self._live_of: dict[str, list[Step]] = {}  # the same by sequence
         self._void: list[ResultRow] = []  # what steps are to be told that had to end
         self._ended: set[str] = set()  # sequences that are over as soon as nothing of them runs
-        self._departures = None if store is None else Departures(store)
-        self._next_sweep = 0.0
         cache.run(self._live_of)
 
     # Before the handler
 
-    def begin(self, rows: list[Row]) -> tuple[list[Row], list[ResultRow]]:
-        """Return the rows that are to run, and the answers to the others."""
+    def begin(self, rows: list[Row], histories: Histories = NO_HISTORIES) -> tuple[list[Row], list[ResultRow]]:
+        """Return the rows that are to run, and the answers to the others.
+
+        Args:
+            rows: Requests.
+            histories: What was before with some of them, by job id; see `ts.protocol.messages.History`.
+        """
         steps, running = [], []
         for row in rows:
-            step = self._step_of(row)
+            step = self._step_of(row, histories)
             if step is None:  # a request to describe the model
                 running.append(row)
             else:
                 steps.append(step)
-        refusals, closed = self._ready(steps)
+        refusals = self._lost(steps) if self._holdings is None else self._holdings.take(steps)
         answers: list[ResultRow] = []
         for step in steps:
-            answer = self._admit(step, refusals, closed)
+            answer = self._admit(step, refusals)
             if answer is None:
                 running.append(step.row)
             else:
                 answers.append(answer)
+        if self._holdings is not None:
+            for step in steps:  # what is over and was not begun anew is nobody's
+                lease = self._holdings.leases.get(step.sequence_id)
+                if lease is not None and lease.closed:
+                    self._holdings.give_back(step.sequence_id)
+        if self._void:  # a start marker ends what ran before it
+            running = [row for row in running if not row.done]
         return running, self._with_void(answers)
 
-    def _step_of(self, row: Row) -> Step | None:
+    def _step_of(self, row: Row, histories: Histories) -> Step | None:
         sent, context = row.processor.get_headers_by_name(), self._context
         sequence_id = sent.get(context.header_key_sequence_id)
         if not sequence_id:
@@ -119,99 +138,32 @@ class Steps:
             row,
             sequence_id,
             sent.get(REQUEST_ID) or row.job_id,
-            starts is not None and _is_true(starts),
-            ends is not None and _is_true(ends),
+            starts=starts is not None and _is_true(starts),
+            ends=ends is not None and _is_true(ends),
+            history=Past(*histories[row.job_id]) if row.job_id in histories else NEW,
         )
 
-    def _ready(self, steps: list[Step]) -> tuple[dict[str, Refusal], dict[str, str]]:
-        """Have states and leases; return which sequences are refused, and which are over, and why."""
-        store = self._store
-        if store is None:
-            text = "The state of sequence {!r} had to make room for others. Please start a new sequence."
-            ids = [step.sequence_id for step in steps]
-            return {each: (LOST, text.format(each)) for each in ids if self._cache.has_lost(each)}, {}
-        # What others may have taken over soon is looked after as well as what is not here.
-        moment, leases = time.monotonic() + self._settings.lease / 2, self._leases
-        wanted = []
-        for step in steps:
-            lease = leases.get(step.sequence_id)
-            if lease is None or lease.fresh_until < moment or not lease.resident:
-                wanted.append(step.sequence_id)
-        closed: dict[str, str] = {}
-        return self._take(store, list(dict.fromkeys(wanted)), closed) if wanted else {}, closed
+    def _lost(self, steps: list[Step]) -> dict[str, Refusal]:
+        """Which sequences are refused where nothing is stored: their states are gone."""
+        text = "The state of sequence {!r} had to make room for others. Please start a new sequence."
+        ids = [step.sequence_id for step in steps]
+        return {each: (LOST, text.format(each)) for each in ids if self._cache.has_lost(each)}
 
-    def _take(self, store: Store, ids: Sequence[str], closed: dict[str, str]) -> dict[str, Refusal]:
-        """Hold the leases of sequences and have their states in memory; return why some of them cannot run."""
-        try:
-            if self._departures is not None:
-                self._departures.tell()
-            missing = self._missing(store, ids)
-            acquired = store.acquire(missing) if missing else []
-        except StoreError as error:
-            logger.error("Sequences cannot be read: %s", error)
-            return dict.fromkeys(ids, (NOT_STORED, f"The sequence store cannot be read, so nothing was done: {error}"))
-        refusals = {}
-        for sequence_id, each in zip(missing, acquired, strict=True):
-            refusal = self._install(sequence_id, each, closed)
-            if refusal is not None:
-                refusals[sequence_id] = refusal
-        return refusals
-
-    def _missing(self, store: Store, ids: Sequence[str]) -> list[str]:
-        """Which of the sequences are not in memory as they are stored; the leases of the others are prolonged."""
-        missing, old = [], []
-        for sequence_id in ids:
-            lease = self._leases.get(sequence_id)
-            if lease is None or not lease.resident:
-                missing.append(sequence_id)
-            else:
-                old.append(lease)
-        if old:
-            fresh_until = time.monotonic() + self._settings.lease
-            for lease, held in zip(old, store.renew(old), strict=True):
-                if held:
-                    lease.fresh_until = fresh_until
-                else:  # another one has taken it meanwhile
-                    self._let_go(lease.sequence_id)
-                    missing.append(lease.sequence_id)
-        return missing
-
-    def _install(self, sequence_id: str, acquired: Acquired, closed: dict[str, str]) -> Refusal | None:
-        if acquired.lease is None:
-            return MOVED, f"Sequence {sequence_id!r} is run by another server now. Try again a little later."
-        self._leases[sequence_id] = acquired.lease
-        if acquired.closed:
-            closed[sequence_id] = acquired.closed
-        self._cache.drop(sequence_id)
-        if acquired.state is not None:
-            try:
-                self._cache.put(sequence_id, self._cache.encoding.decode(acquired.state))
-            except Exception as error:  # a decoder is the handler's code
-                logger.exception("The state of %r cannot be read", sequence_id, extra={"sequence_id": sequence_id})
-                self._let_go(sequence_id)
-                self._release(acquired.lease)
-                return UNREADABLE, f"The stored state of sequence {sequence_id!r} cannot be read: {error}"
-        return None
-
-    def _admit(self, step: Step, refusals: dict[str, Refusal], closed: dict[str, str]) -> ResultRow | None:
+    def _admit(self, step: Step, refusals: Mapping[str, Refusal]) -> ResultRow | None:
         """Let a step run, or return its answer."""
         sequence_id, job_id = step.sequence_id, step.row.job_id
         if refusals:
             refused = refusals.get(sequence_id)
             if refused is not None and not (step.starts and refused[0] is LOST):
+                # Who sends a step again must not be told that it was not applied only because it is not now.
+                if self._store is not None and step.history.was_sent:
+                    return look_up(self._store, step)
                 return error_answer(job_id, *refused[0], refused[1])
-        if self._store is not None:
-            try:
-                answer = self._earlier_answer(self._store, step)
-            except StoreError as error:
-                return error_answer(job_id, *NOT_STORED, f"The sequence store cannot be read: {error}")
+        if self._holdings is not None and self._store is not None:
+            answer = self._answer_at_once(self._holdings, self._store, step)
             if answer is not None:
                 return answer
-            if closed and closed.get(sequence_id) in {IDLE, TIMEOUT} and not (step.starts or self._restart_expired):
-                self._release(self._leases.pop(sequence_id))
-                text = f"Sequence {sequence_id!r} has expired. Please start a new sequence."
-                return error_answer(job_id, *EXPIRED, text)
-        if step.starts:
+        elif step.starts:
             self._cache.drop(sequence_id)
         self._live[job_id] = step
         others = self._live_of.get(sequence_id)
@@ -221,17 +173,30 @@ class Steps:
             others.append(step)
         return None
 
-    def _earlier_answer(self, store: Store, step: Step) -> ResultRow | None:
-        """Return what a step has been answered with, if it was sent before."""
-        request_id, job_id = step.request_id, step.row.job_id
-        for other in self._live_of.get(step.sequence_id, ()):
-            if other.request_id == request_id:
-                return error_answer(job_id, *RUNNING, f"Request {request_id!r} is still running. Try again later.")
-        lease = self._leases[step.sequence_id]
-        if request_id not in lease.request_ids:
-            return None
-        answer = store.answer(lease, request_id)
-        return None if answer is None else kept_answer(job_id, answer)
+    def _answer_at_once(self, holdings: Holdings, store: Store, step: Step) -> ResultRow | None:
+        """Return the answer to a step that is not to run; see to it that any other begins with the right state."""
+        sequence_id, request_id, job_id = step.sequence_id, step.request_id, step.row.job_id
+        lease = holdings.leases[sequence_id]
+        if any(other.request_id == request_id for other in self._live_of.get(sequence_id, ())):
+            return error_answer(job_id, *RUNNING, f"Request {request_id!r} is still running. Try again later.")
+        if is_repeated(step, lease, restart_expired=self._restart_expired):
+            return answer_again(store, step, lease)
+        if step.history.only_ask:
+            if sequence_id not in self._live_of:
+                holdings.let_go(sequence_id)  # whatever the server thinks of this step, it has ended nothing
+            return error_answer(job_id, 500, step.history.only_ask, NOT_APPLIED)
+        if lease.closed in {IDLE, TIMEOUT} and not (step.starts or self._restart_expired):
+            text = f"Sequence {sequence_id!r} has expired. Please start a new sequence."
+            return error_answer(job_id, *EXPIRED, text)
+        if lease.closed or step.starts:
+            self._end_live(sequence_id)
+            self._cache.drop(sequence_id)
+            if not lease.awaits_first:
+                lease.begin_anew()
+            lease.closed = ""
+        step.is_first, lease.awaits_first = lease.awaits_first, False
+        holdings.begun(sequence_id)
+        return None
 
     # After the handler
 
@@ -253,14 +218,13 @@ class Steps:
             else:
                 failed.append(step)
             self._leave(step)
-        store = self._store
-        if store is None:
+        if self._holdings is None or self._store is None:
             return answers
         for step in failed:
-            self._go_back(step.sequence_id)
+            self._go_back(self._holdings, step.sequence_id)
             self._refuse(answers, answered.pop(step.sequence_id, ()), *MOVED, ROLLED_BACK)
         if answered:
-            self._commit(store, answers, answered)
+            self._commit(self._store, answers, answered)
         return self._with_void(answers)
 
     def _leave(self, step: Step) -> None:
@@ -282,47 +246,73 @@ class Steps:
                 self._refuse(answers, answered.pop(sequence_id), *UNREADABLE, f"The state cannot be stored: {error}")
         if not commits:
             return
+        fresh_until = time.monotonic() + self._settings.lease
         try:
-            fresh_until = time.monotonic() + self._settings.lease
-            valid = store.commit(commits)
+            written = store.commit(commits)
         except StoreError as error:
             logger.error("Steps cannot be committed: %s", error)
-            for steps in answered.values():
-                self._refuse(answers, steps, *NOT_STORED, f"The step was not stored, so it does not count: {error}")
+            self._settle_failed(store, answers, answered, commits, error)
             return
-        for commit, is_valid in zip(commits, valid, strict=True):
+        for commit, was_written in zip(commits, written, strict=True):
             lease = commit.lease
-            if not is_valid:
-                text = f"Sequence {lease.sequence_id!r} was taken over by another server: the step does not count."
-                self._refuse(answers, answered[lease.sequence_id], *MOVED, text)
+            if not was_written:
+                self._taken_over(store, answers, answered[lease.sequence_id], lease, certainly=was_written is False)
             elif commit.closed:
                 self._let_go(lease.sequence_id)
             else:
                 lease.fresh_until = fresh_until
 
+    def _settle_failed(
+        self,
+        store: Store,
+        answers: list[ResultRow],
+        answered: dict[str, list[Step]],
+        commits: list[Commit],
+        error: StoreError,
+    ) -> None:
+        """A commit has failed, but may have been written: tell each step what has become of it."""
+        settled: list[bool | None] = [None] * len(commits)
+        try:
+            settled = store.settle(commits)
+        except StoreError as doubt:
+            logger.error("It cannot be told whether steps were committed: %s", doubt)
+        for commit, was_written in zip(commits, settled, strict=True):
+            sequence_id = commit.lease.sequence_id
+            if was_written is None:
+                self._refuse(answers, answered[sequence_id], *UNKNOWN, f"{NOT_TOLD} {error}")
+            elif not was_written:
+                text = f"The step was not stored, so it does not count: {error}"
+                self._refuse(answers, answered[sequence_id], *NOT_STORED, text)
+            else:
+                self._let_go(sequence_id)
+
+    def _taken_over(
+        self, store: Store, answers: list[ResultRow], steps: list[Step], lease: Lease, *, certainly: bool
+    ) -> None:
+        """Another has taken a sequence over: what was not written before that does not count."""
+        text = f"Sequence {lease.sequence_id!r} was taken over by another server: the step does not count."
+        for step in steps:
+            otherwise = error_answer(step.row.job_id, *MOVED, text) if certainly else None
+            answers[step.index] = look_up(store, step, lease.incarnation, otherwise)
+        self._let_go(lease.sequence_id)
+
     def _commit_of(self, sequence_id: str, steps: list[Step]) -> Commit:
-        lease = self._leases[sequence_id]
+        if self._holdings is None:
+            raise ValueError("there is no store to commit to")
+        lease = self._holdings.leases[sequence_id]
         state = self._cache.peek(sequence_id, _NOTHING)
         encoded = None if state is _NOTHING else self._cache.encoding.encode(state)
         kept = []
         for step in steps:
             if step.ends or step.response_ends(self._end_header):
                 self._ended.add(sequence_id)
-            kept.append((self._slot(lease, step), step.request_id, step.encoded()))
+            kept.append((_slot(lease, step), step.request_id, step.encoded()))
         if sequence_id in self._live_of:  # what others of the sequence have done so far is in its state as well
             others = self._live_of[sequence_id]
-            kept += [(self._slot(lease, step), step.request_id, step.encoded(interrupted=True)) for step in others]
+            kept += [(_slot(lease, step), step.request_id, step.encoded(interrupted=True)) for step in others]
         elif sequence_id in self._ended:
             return Commit(lease, None, ENDED, kept)
         return Commit(lease, encoded, "", kept)
-
-    def _slot(self, lease: Lease, step: Step) -> int:
-        slot = step.slot
-        if slot is None:
-            slot = step.slot = lease.steps % self._kept
-            lease.steps += 1
-            lease.request_ids.append(step.request_id)
-        return slot
 
     def _refuse(self, answers: list[ResultRow], steps: Iterable[Step], status: int, cause: str, message: str) -> None:
         """Answer steps with an error after all; their sequence goes back to what is stored."""
@@ -330,21 +320,25 @@ class Steps:
             answers[step.index] = error_answer(step.row.job_id, status, cause, message)
             self._let_go(step.sequence_id)
 
-    def _go_back(self, sequence_id: str) -> None:
+    def _go_back(self, holdings: Holdings, sequence_id: str) -> None:
         """A step has failed: forget what it did to the state; but what another one has ended is over all the same."""
-        if sequence_id in self._ended and self._departures is not None:
-            self._departures.ended(self._leases[sequence_id], ENDED)
+        if sequence_id in self._ended:
+            holdings.has_ended(sequence_id)
         self._let_go(sequence_id)
 
     def _let_go(self, sequence_id: str) -> None:
         """Have nothing of a sequence in memory: its next step reads what is stored, and those that run have to end."""
+        if self._holdings is not None:
+            self._holdings.let_go(sequence_id)
+
+    def _end_live(self, sequence_id: str) -> None:
+        """The steps of a sequence that run have worked on a state that is no more."""
         for step in self._live_of.pop(sequence_id, ()):
             del self._live[step.row.job_id]
             if not step.row.done:
                 step.row.done = True
-                self._void.append(error_answer(step.row.job_id, *MOVED, ROLLED_BACK))
-        self._cache.drop(sequence_id)
-        self._leases.pop(sequence_id, None)
+                told = (*MOVED, ROLLED_BACK) if step.slot is None else (*UNKNOWN, BROKEN_OFF)
+                self._void.append(error_answer(step.row.job_id, *told))
         self._ended.discard(sequence_id)
 
     def _with_void(self, answers: list[ResultRow]) -> list[ResultRow]:
@@ -357,43 +351,39 @@ class Steps:
 
     def rest(self) -> None:
         """The answers have left: make room in memory, and now and then in the store."""
-        store = self._store
-        if store is None:
-            return
-        for sequence_id in self._cache.shrink(self._live_of):
-            if sequence_id in self._leases:
-                self._leases[sequence_id].resident = False
-        quietly(store.tidy)
-        if time.monotonic() >= self._next_sweep:
-            self._next_sweep = time.monotonic() + _SWEEP_INTERVAL
-            quietly(store.sweep)
+        if self._holdings is not None:
+            self._holdings.rest(self._live_of)
 
     def end(self, ended: Iterable[Sequence[str]]) -> None:
         """Sequences are over: pairs of id and reason."""
-        for sequence_id, reason in ended:
-            lease = self._leases.get(sequence_id)
-            self._let_go(sequence_id)
-            if lease is None or self._departures is None:
-                continue
-            if reason in {ENDED, IDLE, TIMEOUT}:
-                self._departures.ended(lease, reason)
-            else:  # it goes on elsewhere, or later
-                self._departures.released([lease])
-        if self._departures is not None:
-            self._departures.tell_soon()
+        if self._holdings is None:
+            for sequence_id, _ in ended:
+                self._end_live(sequence_id)
+                self._cache.drop(sequence_id)
+        else:
+            self._holdings.end(ended)
 
-    def _release(self, lease: Lease) -> None:
-        """Let anybody have a sequence that was taken for nothing."""
-        if self._departures is not None:
-            self._departures.released([lease])
-            self._departures.tell_soon()
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to `tell` the store, now that there is nothing else to do."""
+        return self._holdings is not None and self._holdings.departures_wait
+
+    def tell(self) -> None:
+        """Tell the store which sequences others may have now."""
+        if self._holdings is not None:
+            self._holdings.tell_departures()
 
     def close(self) -> None:
         """Let other workers and servers go on at once with what this one had."""
-        if self._store is not None and self._departures is not None:
-            self._departures.released(self._leases.values())
-            quietly(self._departures.tell)
-            quietly(self._store.close)
+        if self._holdings is not None:
+            self._holdings.close()
+
+
+def _slot(lease: Lease, step: Step) -> int:
+    """Where the answer to a step is kept."""
+    if step.slot is None:
+        step.slot = lease.place(step.request_id, first=step.is_first)
+    return step.slot
 
 
 def _is_true(value: Any) -> bool:

@@ -6,112 +6,46 @@ expires by itself. Each operation is one script over all sequences of a batch: o
 Redis survives its own restart only if it is configured to: ``appendonly yes`` keeps what was committed when the process
 dies, with ``appendfsync always`` also when the machine does.
 
-When the connection breaks, the operation is tried again for `_RETRY_LIMIT` seconds: every one may be done twice.
+When the connection breaks, the operation is tried again for a while: every one may be done twice. Answers are waited
+for, and operations tried again, for no longer than a lease holds.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgpack
 
 from ts.protocol.server_identity import is_gone
-from ts.sequence.stores.store import IDLE, REMEMBERED_SECONDS, Acquired, Commit, Lease, StoreError, StoreSettings
+from ts.sequence.stores.redis_scripts import ACQUIRE, COMMIT, END, RELEASE, RENEW
+from ts.sequence.stores.store import (
+    FIRST_SLOT,
+    NOT_WAITING,
+    REMEMBERED_SECONDS,
+    Acquired,
+    Commit,
+    Lease,
+    StoreError,
+    StoreSettings,
+    slot_of,
+)
 
 logger = logging.getLogger(__name__)
 
-#: Seconds to wait for an answer, to go on trying when there is none, and to pause in between.
+#: Seconds to wait for an answer, to go on trying when there is none, and to pause in between. Of the first two there is
+#: less where the lease is shorter than both together, but no less than what makes sense.
 _ANSWER_LIMIT = 5.0
 _RETRY_LIMIT = 20.0
+_SHORTEST_LIMIT = 0.5
 _RETRY_PAUSE = 0.1
-
-_NOW = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-"""
-
-# ARGV: owner, lease, lifetime, time to live (ms), kept answers, an owner who is gone or '', then a token for each key.
-_ACQUIRE = f"""{_NOW}
-local names = {{'owner', 'until', 'expires', 'steps', 'closed', 'state'}}
-for slot = 0, ARGV[5] - 1 do names[#names + 1] = 'q' .. slot end
-local results = {{}}
-for i, key in ipairs(KEYS) do
-    local found = redis.call('HMGET', key, unpack(names))
-    local owner, till, expires, steps, closed, state = unpack(found, 1, 6)
-    if owner and owner ~= '' and owner ~= ARGV[1] and owner ~= ARGV[6] and tonumber(till) > now then
-        results[i] = {{0, owner}}
-    else
-        if not owner then
-            expires, steps, closed = now + ARGV[3], '0', ''
-            redis.call('HSET', key, 'expires', expires, 'steps', steps, 'closed', closed)
-            redis.call('PEXPIRE', key, ARGV[4])
-        elseif closed == '' and tonumber(expires) <= now then
-            closed = '{IDLE}'
-        end
-        redis.call('HSET', key, 'token', ARGV[6 + i], 'owner', ARGV[1], 'until', now + ARGV[2])
-        local requests = {{}}
-        for slot = 1, ARGV[5] do requests[slot] = found[6 + slot] end
-        results[i] = {{1, steps, closed, closed == '' and state, requests}}
-    end
-end
-return results
-"""
-
-# ARGV: until how long from now, then a token for each key.
-_RENEW = f"""{_NOW}
-local results = {{}}
-for i, key in ipairs(KEYS) do
-    results[i] = 0
-    if redis.call('HGET', key, 'token') == ARGV[1 + i] then
-        redis.call('HSET', key, 'until', now + ARGV[1])
-        results[i] = 1
-    end
-end
-return results
-"""
-
-# ARGV: lease, lifetime, time to live of an open sequence, of a closed one (ms), then for each key in msgpack:
-# [token, steps, closed, state or false, [[slot, request id, answer], …]].
-_COMMIT = f"""{_NOW}
-local commits = cmsgpack.unpack(ARGV[5])
-local results = {{}}
-for i, key in ipairs(KEYS) do
-    local token, steps, closed, state, answers = unpack(commits[i], 1, 5)
-    results[i] = 0
-    if redis.call('HGET', key, 'token') == token then
-        local fields = {{'until', now + ARGV[1], 'expires', now + ARGV[2], 'steps', steps, 'closed', closed}}
-        if state then
-            fields[#fields + 1], fields[#fields + 2] = 'state', state
-        else
-            redis.call('HDEL', key, 'state')
-        end
-        for _, answer in ipairs(answers) do
-            fields[#fields + 1], fields[#fields + 2] = 'q' .. answer[1], answer[2]
-            fields[#fields + 1], fields[#fields + 2] = 'r' .. answer[1], answer[3]
-        end
-        redis.call('HSET', key, unpack(fields))
-        redis.call('PEXPIRE', key, closed == '' and ARGV[3] or ARGV[4])
-        results[i] = 1
-    end
-end
-return results
-"""
-
-# ARGV: time to live (ms), then for each key its token and why it is over.
-_END = """
-for i, key in ipairs(KEYS) do
-    if redis.call('HGET', key, 'token') == ARGV[2 * i] then
-        redis.call('HDEL', key, 'state')
-        redis.call('HSET', key, 'closed', ARGV[2 * i + 1], 'until', 0)
-        redis.call('PEXPIRE', key, ARGV[1])
-    end
-end
-"""
+#: Of a step that is known to be welcome: it has been waiting for ever (ms).
+_FOR_EVER = 2**52
 
 
 class RedisStore:
@@ -130,8 +64,13 @@ class RedisStore:
         self._prefix = f"ts:{{{settings.model}}}:"
         self._lease, self._lifetime = _milliseconds(settings.lease), _milliseconds(settings.lifetime)
         self._remembered = _milliseconds(REMEMBERED_SECONDS)
+        self._open_for = self._lifetime + self._remembered
+        half = max(settings.lease / 2, _SHORTEST_LIMIT)
+        self._retry_limit, answer_limit = min(_RETRY_LIMIT, half), min(_ANSWER_LIMIT, half)
+        #: Whether the last operation was tried more than once.
+        self._repeated = False
         try:
-            client = redis.Redis.from_url(url, socket_timeout=_ANSWER_LIMIT, socket_connect_timeout=_ANSWER_LIMIT)
+            client = redis.Redis.from_url(url, socket_timeout=answer_limit, socket_connect_timeout=answer_limit)
         except ValueError as error:
             raise StoreError(f"the url of the sequence store is not one of Redis: {error}") from error
         self._client = client
@@ -139,25 +78,30 @@ class RedisStore:
         self._name = where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
         self._broken = (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError)
         self._error = redis.RedisError
-        scripts = (_ACQUIRE, _RENEW, _COMMIT, _END)
-        self._acquire, self._renew, self._commit, self._end = (client.register_script(each) for each in scripts)
+        self._acquire, self._renew, self._release, self._commit, self._end = map(
+            client.register_script, (ACQUIRE, RENEW, RELEASE, COMMIT, END)
+        )
         self._call(client.ping)
         self._warn_of_loss()
 
-    def acquire(self, sequence_ids: Sequence[str]) -> list[Acquired]:
+    def acquire(self, sequence_ids: Sequence[str], waiting: Mapping[str, float] = NOT_WAITING) -> list[Acquired]:
         """Take leases and read; see `Store`."""
-        acquired = self._acquire_all(sequence_ids, gone="")
+        acquired = self._acquire_all(sequence_ids, waiting, gone="")
         for index, (owner, _) in enumerate(acquired):
             if owner is not None and is_gone(owner):
-                (acquired[index],) = self._acquire_all(sequence_ids[index : index + 1], gone=owner)
+                (acquired[index],) = self._acquire_all(sequence_ids[index : index + 1], waiting, gone=owner)
         return [each for _, each in acquired]
 
-    def _acquire_all(self, sequence_ids: Sequence[str], gone: str) -> list[tuple[str | None, Acquired]]:
+    def _acquire_all(
+        self, sequence_ids: Sequence[str], waiting: Mapping[str, float], gone: str
+    ) -> list[tuple[str | None, Acquired]]:
         """The owner who holds a sequence, or None, and what came of asking for it."""
         settings = self._settings
         tokens = [secrets.randbits(62) for _ in sequence_ids]
-        limits = (self._lease, self._lifetime, self._lifetime + self._remembered, settings.kept, gone)
-        results = self._run(self._acquire, sequence_ids, [settings.owner, *limits, *tokens])
+        times = [min(_FOR_EVER, 1000 * waiting.get(each, 0.0)) for each in sequence_ids]
+        limits = (self._lease, self._lifetime, self._open_for, self._remembered, settings.kept, gone)
+        own = [argument for pair in zip(tokens, map(int, times), strict=True) for argument in pair]
+        results = self._run(self._acquire, sequence_ids, [settings.owner, *limits, *own])
         return [
             self._acquired(sequence_id, token, result)
             for sequence_id, token, result in zip(sequence_ids, tokens, results, strict=True)
@@ -166,39 +110,73 @@ class RedisStore:
     def _acquired(self, sequence_id: str, token: int, result: list[Any]) -> tuple[str | None, Acquired]:
         if not result[0]:
             return result[1].decode(), Acquired(None, None, "")
-        _, steps, closed, state, requests = result
+        _, steps, closed, state, incarnation, requests = result
         count, kept = int(steps), self._settings.kept
+        ids = [_id_of(request, incarnation) for request in requests]
         # The slot that is written next is the oldest.
-        slots = sorted(range(len(requests)), key=lambda slot: (slot - count) % kept)
-        request_ids = [requests[slot].decode() for slot in slots if requests[slot] is not None]
-        lease = Lease(sequence_id, self._prefix + sequence_id, token, count, request_ids, self._settings)
+        slots = sorted(range(FIRST_SLOT + 1, len(ids)), key=lambda slot: (slot - slot_of(count, kept)) % kept)
+        lease = Lease(
+            sequence_id,
+            self._prefix + sequence_id,
+            token,
+            self._settings,
+            incarnation=int(incarnation),
+            first_id=ids[FIRST_SLOT],
+            steps=count,
+            request_ids=[each for slot in slots if (each := ids[slot]) is not None],
+            closed=closed.decode(),
+        )
         return None, Acquired(lease, state, closed.decode())
 
     def renew(self, leases: Sequence[Lease]) -> list[bool]:
         """Prolong leases; see `Store`."""
-        return self._renewed(leases, self._lease)
-
-    def _renewed(self, leases: Sequence[Lease], milliseconds: int) -> list[bool]:
         ids = [lease.sequence_id for lease in leases]
-        return list(map(bool, self._run(self._renew, ids, [milliseconds, *(lease.token for lease in leases)])))
+        return list(map(bool, self._run(self._renew, ids, [self._lease, *(lease.token for lease in leases)])))
 
-    def commit(self, commits: Sequence[Commit]) -> list[bool]:
+    def commit(self, commits: Sequence[Commit]) -> list[bool | None]:
         """Write what sequences have become; see `Store`."""
         content = [
-            (str(lease.token), lease.steps, closed, False if state is None else state, answers)
+            (str(lease.token), lease.incarnation, lease.steps, closed, False if state is None else state, answers)
             for lease, state, closed, answers in commits
         ]
-        limits = (self._lease, self._lifetime, self._lifetime + self._remembered, self._remembered)
+        limits = (self._lease, self._lifetime, self._open_for, self._remembered)
         ids = [each.lease.sequence_id for each in commits]
-        return list(map(bool, self._run(self._commit, ids, [*limits, msgpack.packb(content, use_bin_type=False)])))
+        results = self._run(self._commit, ids, [*limits, msgpack.packb(content, use_bin_type=False)])
+        # Of those that were tried again an earlier try may have been written, and another have taken over since then.
+        refused = None if self._repeated else False
+        return [True if written else refused for written in results]
+
+    def settle(self, commits: Sequence[Commit]) -> list[bool | None]:
+        """Look up what was written, with new leases: what is still on its way is refused by them; see `Store`."""
+        ids = [each.lease.sequence_id for each in commits]
+        acquired = self.acquire(ids, dict.fromkeys(ids, math.inf))
+        settled: list[bool | None] = []
+        for commit, (lease, _, _) in zip(commits, acquired, strict=True):
+            if lease is not None and lease.incarnation <= commit.lease.incarnation:
+                same = lease.incarnation == commit.lease.incarnation
+                settled.append(same and lease.has_applied(commit.answers[0][1]))
+            else:  # others have it, or had it meanwhile
+                settled.append(None)
+        over = [lease for lease, _, closed in acquired if lease is not None and closed]
+        if over:
+            self.release(over)
+        return settled
 
     def answer(self, lease: Lease, request_id: str) -> bytes | None:
         """Return a kept answer; see `Store`."""
-        key, kept = self._prefix + lease.sequence_id, self._settings.kept
-        ids = self._call(lambda: self._client.hmget(key, [f"q{slot}" for slot in range(kept)]))
-        for slot, stored in enumerate(ids):
-            if stored == request_id.encode():
-                found: bytes | None = self._call(partial(self._client.hget, key, f"r{slot}"))
+        return self.find(lease.sequence_id, request_id, lease.incarnation)
+
+    def find(self, sequence_id: str, request_id: str, incarnation: int | None = None) -> bytes | None:
+        """Return a kept answer without a lease; see `Store`."""
+        key, slots = self._prefix + sequence_id, range(FIRST_SLOT, self._settings.kept + 1)
+        names = ["incarnation", *(f"q{slot}" for slot in slots)]
+        latest, *ids = self._call(lambda: self._client.hmget(key, names))
+        if latest is None or incarnation not in {None, int(latest)}:
+            return None
+        for slot, stored in zip(slots, ids, strict=True):
+            if _id_of(stored, latest) == request_id:
+                still_stored, answer = self._call(partial(self._client.hmget, key, [f"q{slot}", f"r{slot}"]))
+                found: bytes | None = answer if still_stored == stored else None
                 return found
         return None
 
@@ -209,7 +187,9 @@ class RedisStore:
 
     def release(self, leases: Sequence[Lease]) -> None:
         """Let leases go; see `Store`."""
-        self._renewed(leases, 0)
+        tokens = [lease.token for lease in leases]
+        ids = [lease.sequence_id for lease in leases]
+        self._run(self._release, ids, [self._lifetime, self._open_for, *tokens])
 
     def tidy(self) -> None:
         """Nothing to do: a commit puts nothing off."""
@@ -227,13 +207,15 @@ class RedisStore:
 
     def _call(self, command: Callable[[], Any]) -> Any:
         """Do it, again and again while the connection is broken or Redis starts."""
-        end = time.monotonic() + _RETRY_LIMIT
+        end = time.monotonic() + self._retry_limit
+        self._repeated = False
         while True:
             try:
                 return command()
             except self._broken as error:
                 if time.monotonic() > end:
                     raise StoreError(f"Redis at {self._name} does not answer: {error}") from error
+                self._repeated = True
                 time.sleep(_RETRY_PAUSE)
             except self._error as error:
                 raise StoreError(f"Redis at {self._name} refuses: {error}") from error
@@ -247,6 +229,14 @@ class RedisStore:
             logger.warning(
                 "Redis at %s has appendonly no: sequences are lost when it ends. Set appendonly yes.", self._name
             )
+
+
+def _id_of(stored: bytes | None, incarnation: bytes) -> str | None:
+    """The request id of a kept answer, if that is one of the incarnation."""
+    if stored is None:
+        return None
+    of, _, request_id = stored.partition(b":")
+    return request_id.decode() if of == incarnation else None
 
 
 def _milliseconds(seconds: float) -> int:

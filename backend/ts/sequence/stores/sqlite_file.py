@@ -10,7 +10,7 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ _PAUSES = (0.0002, 0.005)
 _CHECKPOINT_PAGES = 16_000
 #: Small pages, since a commit writes a little in many places.
 _PAGE_SIZE = 1024
+#: Errors after which the disk may have what was written, although it did not say so.
+_UNCONFIRMED = {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}
 
 
 class SqliteFile:
@@ -32,17 +34,28 @@ class SqliteFile:
         path: The file; beside it SQLite keeps two more, ``-wal`` and ``-shm``.
         schema: Statements that make its tables.
         version: What the file must say that it is, and is made to say.
+        upgrades: By older version, what makes the tables of this one, within a transaction.
         fsync: Whether a commit waits until the disk has it.
 
     Raises:
         StoreError: The file cannot be used.
 
     Attributes:
-        execute, executemany: SQLite's own, to be used within `transaction`.
+        execute, executemany: SQLite's own, to be used within `transaction` or `reading`.
+        doubtful: Whether the last write was not confirmed by the disk, so that it may turn up later.
     """
 
-    def __init__(self, path: str, schema: str, version: int, *, fsync: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        schema: str,
+        version: int,
+        upgrades: Mapping[int, Callable[[sqlite3.Connection], None]],
+        *,
+        fsync: bool,
+    ) -> None:
         self._path = path
+        self.doubtful = False
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -52,28 +65,42 @@ class SqliteFile:
         self._database = sqlite3.connect(path, timeout=0, isolation_level=None)
         self.execute, self.executemany = self._database.execute, self._database.executemany
         with self._errors():
-            self._until_unlocked(self._prepare, schema, version, fsync)
+            self._until_unlocked(self._prepare, fsync)
+            found = self._version()
+            if found in upgrades:
+                with self.transaction():
+                    if self._version() == found:  # or another process has done it meanwhile
+                        upgrades[found](self._database)
+                        self.execute(f"PRAGMA user_version = {version}")
+            elif found not in {0, version}:
+                raise StoreError(f"{path} is a sequence store of version {found}; this server reads {version}")
+            else:
+                self._until_unlocked(self._create, schema, version)
 
-    def _prepare(self, schema: str, version: int, fsync: bool) -> None:
+    def _prepare(self, fsync: bool) -> None:
         execute = self.execute
         execute(f"PRAGMA page_size = {_PAGE_SIZE}")
         execute("PRAGMA journal_mode = WAL")
         execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
         execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
-        (found,) = execute("PRAGMA user_version").fetchone()
-        if found not in {0, version}:
-            raise StoreError(f"{self._path} is a sequence store of version {found}; this server reads {version}")
-        if not found:
+
+    def _version(self) -> int:
+        found: int = self.execute("PRAGMA user_version").fetchone()[0]
+        return found
+
+    def _create(self, schema: str, version: int) -> None:
+        if not self._version():
             self._database.executescript(f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {version}; COMMIT;")
 
     def write(self, statement: str, arguments: Sequence[Any]) -> int:
         """Do one statement as a transaction of its own; return how many rows it has changed.
 
         Raises:
-            StoreError: It could not be done.
+            StoreError: It could not be done, unless `doubtful`.
         """
         try:
             changed: int = self._until_unlocked(self.execute, statement, arguments).rowcount
+            self.doubtful = False
         except sqlite3.Error as error:
             raise self._failure(error) from error
         return changed
@@ -83,17 +110,33 @@ class SqliteFile:
         """All or nothing of what is done inside; others wait meanwhile.
 
         Raises:
-            StoreError: It could not be done, and nothing was.
+            StoreError: It could not be done, and nothing was, unless `doubtful`.
         """
         with self._errors():
             self._until_unlocked(self.execute, "BEGIN IMMEDIATE")
             try:
                 yield
                 self.execute("COMMIT")
+                self.doubtful = False
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):  # some errors have rolled back already
                     self.execute("ROLLBACK")
                 raise
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """All that is read inside is of one moment; nobody waits for that, and nothing is written.
+
+        Raises:
+            StoreError: It cannot be read.
+        """
+        with self._errors():
+            self.execute("BEGIN")
+            try:
+                yield
+            finally:
+                with contextlib.suppress(sqlite3.Error):  # some errors have rolled back already
+                    self.execute("ROLLBACK")
 
     def close(self) -> None:
         """Close the file."""
@@ -126,6 +169,8 @@ class SqliteFile:
             raise self._failure(error) from error
 
     def _failure(self, error: sqlite3.Error) -> StoreError:
+        if getattr(error, "sqlite_errorcode", 0) in _UNCONFIRMED:
+            self.doubtful = True
         return StoreError(f"the sequence store {self._path} {_reason(error)}")
 
 

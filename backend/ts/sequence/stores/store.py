@@ -7,28 +7,43 @@ a server whose lease another one has taken over, is refused, whatever it still t
 
 A lease is given if nobody holds one; if the holder is this same server, whose scheduler has one worker run a sequence,
 so that the worker which had it before is gone; if its time is over; or if the holder's process is known to have ended.
+A sequence that has ended or expired has no holder.
+
+An id is used again: each beginning anew of its sequence is an **incarnation** with a number of its own, and answers are
+kept for one incarnation. What an earlier one was answered is not found any more.
+
+**Idle time** is what the holder knows: its scheduler ends a sequence that had nothing queued and nothing in flight for
+too long. The time until which the sequence may be idle is stored for those who continue it after the holder has let it
+go. Where the holder did not (it was killed, or is frozen), nobody can tell what it had queued, so the sequence is not
+taken for idle.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
 from ts.protocol.server_identity import is_gone
 
-#: How long (seconds) it is remembered that a sequence is over, so that a step which continues it is refused.
+#: How long (seconds) it is remembered that a sequence is over, so that a step which continues it is refused; and how
+#: long the state of an abandoned one is kept beyond its idle time, in case that its server only sleeps.
 REMEMBERED_SECONDS = 3600.0
-#: The most steps of a sequence whose answers are kept.
+#: The most steps of a sequence whose answers are kept, beside the first.
 MOST_KEPT = 64
+#: Where the answer is kept to the step that has begun the incarnation; those of further steps take turns in the others.
+FIRST_SLOT = 0
 #: Why a sequence is over, as `Acquired.closed` says it; "" of one that is not.
 ENDED, IDLE, TIMEOUT = "ended", "idle", "timeout"
+#: No step of any sequence has been waiting; see `Store.acquire`.
+NOT_WAITING: Final[Mapping[str, float]] = MappingProxyType({})
 
 
 class StoreError(Exception):
-    """The store cannot do what was asked; nothing of it counts. The message says why, for whoever runs the server."""
+    """The store cannot do what was asked. The message says why, for whoever runs the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +53,8 @@ class StoreSettings:
     model      name and version, whose sequences these are
     owner      the server's identity, see `ts.protocol.server_identity`
     lease      seconds that a lease holds after it was taken or used
-    lifetime   seconds after its last step after which a sequence counts as abandoned
-    kept       of how many steps of a sequence the answers are kept
+    lifetime   seconds for which a sequence may be idle
+    kept       of how many steps of a sequence the answers are kept, beside the first
     """
 
     model: str
@@ -54,26 +69,85 @@ class Lease:
 
     key          what the store finds the sequence by
     token        the fencing token
-    steps        how many answers were stored for the sequence so far
-    request_ids  those of the steps whose answers are kept, the oldest first
+    incarnation  which of the sequences that have had this id
+    first_id     the request id of the step that has begun the incarnation; None before there is one
+    steps        how many answers to further steps were stored for the incarnation so far
+    request_ids  those of the further steps whose answers are kept, the oldest first
+    closed       why the incarnation is over, "" if it is not
+    awaits_first whether the next step is the incarnation's first
     resident     whether the state (or that there is none) is known in memory
     fresh_until  the moment (monotonic seconds) until which nobody else can have taken the lease over
     mark         what a store notes about it for itself
     """
 
-    __slots__ = ("fresh_until", "key", "mark", "request_ids", "resident", "sequence_id", "steps", "token")
+    __slots__ = (
+        "awaits_first",
+        "closed",
+        "first_id",
+        "fresh_until",
+        "incarnation",
+        "key",
+        "mark",
+        "request_ids",
+        "resident",
+        "sequence_id",
+        "steps",
+        "token",
+    )
 
     def __init__(
-        self, sequence_id: str, key: object, token: int, steps: int, request_ids: Sequence[str], settings: StoreSettings
+        self,
+        sequence_id: str,
+        key: object,
+        token: int,
+        settings: StoreSettings,
+        *,
+        incarnation: int = 1,
+        first_id: str | None = None,
+        steps: int = 0,
+        request_ids: Sequence[str] = (),
+        closed: str = "",
     ) -> None:
         self.sequence_id = sequence_id
         self.key = key
         self.token = token
+        self.incarnation = incarnation
+        self.first_id = first_id
         self.steps = steps
         self.request_ids = deque(request_ids, settings.kept)
+        self.closed = closed
+        self.awaits_first = first_id is None and not steps
         self.resident = True
         self.fresh_until = time.monotonic() + settings.lease
         self.mark = 0
+
+    def begin_anew(self) -> None:
+        """The next step begins the next incarnation; nothing of it is stored before that step is."""
+        self.incarnation += 1
+        self.first_id = None
+        self.steps = 0
+        self.request_ids.clear()
+        self.closed = ""
+        self.awaits_first = True
+
+    def place(self, request_id: str, *, first: bool) -> int:
+        """Return the slot in which the answer to a step is to be kept; ``first``: it has begun the incarnation."""
+        if first:
+            self.first_id = request_id
+            return FIRST_SLOT
+        slot = slot_of(self.steps, self.request_ids.maxlen or 1)
+        self.steps += 1
+        self.request_ids.append(request_id)
+        return slot
+
+    def has_applied(self, request_id: str) -> bool:
+        """Whether a step with this id was applied in this incarnation, and its answer is kept."""
+        return request_id == self.first_id or request_id in self.request_ids
+
+
+def slot_of(number: int, kept: int) -> int:
+    """Return the slot of an incarnation's further step, counted from 0."""
+    return FIRST_SLOT + 1 + number % kept
 
 
 class Acquired(NamedTuple):
@@ -90,7 +164,8 @@ class Acquired(NamedTuple):
 class Commit(NamedTuple):
     """What one sequence has become: its state (None: it has none), and the answers to the steps that made it so.
 
-    ``answers`` are triples of the slot that the answer is kept in, the step's request id and the answer.
+    ``answers`` are triples of the slot that the answer is kept in, the step's request id and the answer. With a reason
+    in ``closed`` the sequence is over, and nobody holds it any more.
     """
 
     lease: Lease
@@ -102,26 +177,45 @@ class Commit(NamedTuple):
 class Store(Protocol):
     """Keeps sequences. Every method raises `StoreError`."""
 
-    def acquire(self, sequence_ids: Sequence[str]) -> list[Acquired]:
-        """Take the leases of sequences, which begin to exist with that, and read what is stored of them."""
+    def acquire(self, sequence_ids: Sequence[str], waiting: Mapping[str, float] = NOT_WAITING) -> list[Acquired]:
+        """Take the leases of sequences, which begin to exist with that, and read what is stored of them.
+
+        Args:
+            sequence_ids: Each once.
+            waiting: By id, for how many seconds a step of the sequence has been waiting: what was not idle for too long
+                when the step came is not idle for too long now. Infinite where the server knows that it was not.
+        """
 
     def renew(self, leases: Sequence[Lease]) -> list[bool]:
         """Prolong leases; False for one that another has taken."""
 
-    def commit(self, commits: Sequence[Commit]) -> list[bool]:
-        """Write all or, where it raises, nothing that counts; False for a sequence that another has taken.
+    def commit(self, commits: Sequence[Commit]) -> list[bool | None]:
+        """Write all; False for a sequence that another has taken: nothing of it was written.
 
-        After `StoreError` it may have been written all the same: the step, sent again, will tell.
+        None: another has taken it, but it may have been written before that. After `StoreError` everything may have
+        been written, or be written later on; `settle` tells.
+        """
+
+    def settle(self, commits: Sequence[Commit]) -> list[bool | None]:
+        """Whether commits that have failed were written all the same; from now on none of them can be written.
+
+        None: that cannot be told any more. The leases are not to be used again.
         """
 
     def answer(self, lease: Lease, request_id: str) -> bytes | None:
         """Return the kept answer to a step."""
 
+    def find(self, sequence_id: str, request_id: str, incarnation: int | None = None) -> bytes | None:
+        """Return the kept answer to a step of a sequence that another may hold, if it is of the latest incarnation.
+
+        With ``incarnation`` only if that is the latest one.
+        """
+
     def end(self, ended: Sequence[tuple[Lease, str]]) -> None:
         """These sequences are over for these reasons: drop their states, and remember that."""
 
     def release(self, leases: Sequence[Lease]) -> None:
-        """Let anybody take these sequences over at once."""
+        """Let anybody take these sequences over at once; their idle time begins."""
 
     def tidy(self) -> None:
         """The answers have left: do what a commit has put off."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ts.sequence.stores import file
 from ts.sequence.stores.file import FileStore
-from ts.sequence.stores.store import ENDED, Commit, Lease, StoreSettings
+from ts.sequence.stores.store import ENDED, FIRST_SLOT, Commit, Lease, StoreSettings
 
 KEPT = 2
 SEQUENCES = ("a", "b", "c")
@@ -26,6 +26,7 @@ steps = st.lists(
         st.tuples(st.just("commit"), process, sequences),
         st.tuples(st.just("large"), process, sequences),
         st.tuples(st.just("end"), process, sequences),
+        st.tuples(st.just("anew"), process, sequences),
         st.tuples(st.sampled_from(["tidy", "die", "sweep"]), process, st.just([])),
     ),
     max_size=40,
@@ -53,7 +54,9 @@ class Files:
         for sequence_id, (lease, state, _) in zip(ids, self.stores[number].acquire(ids), strict=True):
             assert lease is not None
             assert state == self.states.get(sequence_id)
-            assert list(lease.request_ids) == self.answers.get(sequence_id, [])[-KEPT:]
+            first, *further = self.answers.get(sequence_id) or [None]
+            assert (lease.first_id, list(lease.request_ids)) == (first, further[-KEPT:])
+            assert lease.awaits_first is (first is None)
             self.leases[number][sequence_id] = self.latest[sequence_id] = lease
 
     def commit(self, number: int, ids: list[str], padding: bytes = b"") -> None:
@@ -62,13 +65,15 @@ class Files:
         for sequence_id, lease in mine:
             self.count += 1
             state, request_id = b"%d" % self.count + padding, f"r{self.count}"
-            slot = lease.steps % KEPT
-            lease.steps += 1
+            slot = lease.place(request_id, first=lease.awaits_first)
+            lease.awaits_first = False
             commits.append(Commit(lease, state, "", [(slot, request_id, state)]))
             expected.append(self.latest[sequence_id] is lease)
             if expected[-1]:
+                if slot == FIRST_SLOT:
+                    self.answers[sequence_id] = []
                 self.states[sequence_id] = state
-                self.answers.setdefault(sequence_id, []).append(request_id)
+                self.answers[sequence_id].append(request_id)
         if commits:
             assert self.stores[number].commit(commits) == expected
         for (sequence_id, lease), counts in zip(mine, expected, strict=True):
@@ -77,6 +82,21 @@ class Files:
                 assert self.stores[number].answer(lease, newest) == self.states[sequence_id]
             else:
                 del self.leases[number][sequence_id]
+        self.look_up()
+
+    def anew(self, number: int, ids: list[str]) -> None:
+        """The next commits begin the next incarnations."""
+        for sequence_id in ids:
+            if sequence_id in self.leases[number]:
+                self.leases[number][sequence_id].begin_anew()
+
+    def look_up(self) -> None:
+        """Everybody finds what counts, without a lease."""
+        for sequence_id, answers in self.answers.items():
+            for store in self.stores:
+                assert store.find(sequence_id, "no such request") is None
+                assert store.find(sequence_id, answers[0]) is not None
+                assert store.find(sequence_id, answers[-1]) is not None
 
     def end(self, number: int, ids: list[str]) -> None:
         mine = [(each, self.leases[number].pop(each)) for each in ids if each in self.leases[number]]

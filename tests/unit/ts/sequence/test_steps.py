@@ -2,70 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.unit.ts.frontend_stub import Worker, row
+from tests.unit.ts.frontend_stub import Worker
+from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, step
 
 from ts.runtimes.errors import LoadError
-
-# The state is a dict that is changed in place. A body: a number to be added, "boom" (the handler fails half way),
-# "unsendable" (only this row's result fails), "forget" (the state is dropped).
-TOTAL = """
-    from ts.sequence import SequenceCache
-
-    calls = []
-
-    class Handler:
-        def initialize(self, context):
-            self.cache = SequenceCache(context)
-
-        def handle(self, data, context):
-            calls.append(len(data))
-            return [self.step(context, index, row["body"].decode()) for index, row in enumerate(data)]
-
-        def step(self, context, index, word):
-            sequence_id = context.get_sequence_id(index)
-            if word == "forget":
-                del self.cache[sequence_id]
-                return "forgotten"
-            if sequence_id not in self.cache:
-                self.cache[sequence_id] = {"total": 0}
-            state = self.cache[sequence_id]
-            state["total"] += 1000 if word in ("boom", "unsendable") else int(word)
-            if word == "boom":
-                raise ValueError(word)
-            if word == "unsendable":
-                return object()
-            context.set_response_header(index, "x-total", str(state["total"]))
-            if word == "0":
-                context.set_response_header(index, context.header_key_sequence_end, sequence_id)
-            return state["total"]
-"""
-
-
-def step(
-    job_id: str, sequence_id: str, body: str, *, request_id: str = "", start: bool = False, end: bool = False
-) -> list[Any]:
-    headers = [("ts_request_sequence_id", sequence_id)]
-    headers += [("ts_request_id", request_id)] if request_id else []
-    headers += [("ts_request_sequence_start", "true")] if start else []
-    headers += [("ts_request_sequence_end", "true")] if end else []
-    return row(job_id, body.encode(), headers=headers)
-
-
-def answered(worker: Worker, *rows: list[Any]) -> list[Any]:
-    """What each row was told: the body, or the status and cause of an error."""
-    results = {result[0]: result for result in worker.infer(*rows)}
-    told = []
-    for each in rows:
-        _, _, status, _, headers, body, error = results[each[0]]
-        told.append(body.decode() if error is None else (status, dict(headers).get("ts-error-cause", "")))
-    return told
-
-
-Make = Callable[..., Worker]
 
 
 def test_states_outlive_the_worker(durable_worker: Make) -> None:

@@ -1,0 +1,172 @@
+"""What one worker holds of its store: the leases of sequences, and their states in memory."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from ts.sequence.answers import Step
+from ts.sequence.cache import SequenceCache
+from ts.sequence.departures import Departures, quietly
+from ts.sequence.refusals import MOVED, NOT_STORED, UNREADABLE, Refusal
+from ts.sequence.stores.store import ENDED, IDLE, TIMEOUT, Acquired, Lease, Store, StoreError, StoreSettings
+
+logger = logging.getLogger(__name__)
+
+_SWEEP_INTERVAL = 60.0
+
+
+class Holdings:
+    """Leases and states of one worker's sequences.
+
+    Args:
+        cache: Where the handler keeps the states.
+        store: What is beneath it.
+        settings: What the store was told.
+        on_let_go: Told the id of a sequence that is held no longer, or not as it was.
+    """
+
+    def __init__(
+        self, cache: SequenceCache, store: Store, settings: StoreSettings, on_let_go: Callable[[str], None]
+    ) -> None:
+        self.leases: dict[str, Lease] = {}
+        self._cache = cache
+        self._store = store
+        self._settings = settings
+        self._on_let_go = on_let_go
+        #: Which sequences the server's scheduler has open at this worker, and ends itself when they are idle.
+        self._open: set[str] = set()
+        self._departures = Departures(store)
+        self._next_sweep = 0.0
+
+    def take(self, steps: Iterable[Step]) -> Mapping[str, Refusal]:
+        """Hold the leases of the steps' sequences and have their states in memory; return why some cannot run."""
+        # What others may have taken over soon is looked after as well as what is not here.
+        now = time.monotonic()
+        moment, leases = now + self._settings.lease / 2, self.leases
+        waiting: dict[str, float] = {}
+        for step in steps:
+            sequence_id = step.sequence_id
+            lease = leases.get(sequence_id)
+            if lease is None or lease.fresh_until < moment or not lease.resident:
+                waited = math.inf if sequence_id in self._open else step.history.waited(now)
+                waiting[sequence_id] = max(waited, waiting.get(sequence_id, 0.0))
+        if not waiting:
+            return {}
+        try:
+            self._departures.tell()
+            missing = self._missing(list(waiting))
+            fresh_until = time.monotonic() + self._settings.lease
+            acquired = self._store.acquire(missing, waiting) if missing else []
+        except StoreError as error:
+            logger.error("Sequences cannot be read: %s", error)
+            text = f"The sequence store cannot be read, so nothing was done: {error}"
+            return dict.fromkeys(waiting, (NOT_STORED, text))
+        refusals = {}
+        for sequence_id, each in zip(missing, acquired, strict=True):
+            refusal = self._install(sequence_id, each, fresh_until)
+            if refusal is not None:
+                refusals[sequence_id] = refusal
+        return refusals
+
+    def _missing(self, ids: Iterable[str]) -> list[str]:
+        """Which of the sequences are not in memory as they are stored; the leases of the others are prolonged."""
+        missing, old = [], []
+        for sequence_id in ids:
+            lease = self.leases.get(sequence_id)
+            if lease is None or not lease.resident:
+                missing.append(sequence_id)
+            else:
+                old.append(lease)
+        if old:
+            fresh_until = time.monotonic() + self._settings.lease
+            for lease, held in zip(old, self._store.renew(old), strict=True):
+                if held:
+                    lease.fresh_until = fresh_until
+                else:  # another one has taken it meanwhile
+                    self.let_go(lease.sequence_id)
+                    missing.append(lease.sequence_id)
+        return missing
+
+    def _install(self, sequence_id: str, acquired: Acquired, fresh_until: float) -> Refusal | None:
+        lease = acquired.lease
+        if lease is None:
+            return MOVED, f"Sequence {sequence_id!r} is run by another server now. Try again a little later."
+        lease.fresh_until = fresh_until
+        lease.closed = acquired.closed
+        self.leases[sequence_id] = lease
+        self._cache.drop(sequence_id)
+        if acquired.state is not None:
+            try:
+                self._cache.put(sequence_id, self._cache.encoding.decode(acquired.state))
+            except Exception as error:  # a decoder is the handler's code
+                logger.exception("The state of %r cannot be read", sequence_id, extra={"sequence_id": sequence_id})
+                self.give_back(sequence_id)
+                return UNREADABLE, f"The stored state of sequence {sequence_id!r} cannot be read: {error}"
+        if not lease.closed:
+            self._open.add(sequence_id)
+        return None
+
+    def begun(self, sequence_id: str) -> None:
+        """A step of the sequence runs."""
+        self._open.add(sequence_id)
+
+    def let_go(self, sequence_id: str) -> None:
+        """Have nothing of a sequence in memory: its next step reads what is stored."""
+        self._on_let_go(sequence_id)
+        self._cache.drop(sequence_id)
+        self.leases.pop(sequence_id, None)
+
+    def give_back(self, sequence_id: str) -> None:
+        """Let anybody have a sequence that was taken for nothing."""
+        lease = self.leases.get(sequence_id)
+        self.let_go(sequence_id)
+        if lease is not None:
+            self._departures.released([lease])
+            self._departures.tell_now_and_then()
+
+    def has_ended(self, sequence_id: str) -> None:
+        """The sequence is over, although what it did last is not stored."""
+        self._departures.ended(self.leases[sequence_id], ENDED)
+
+    def end(self, ended: Iterable[Sequence[str]]) -> None:
+        """The scheduler has closed sequences: pairs of id and reason."""
+        for sequence_id, reason in ended:
+            self._open.discard(sequence_id)
+            lease = self.leases.get(sequence_id)
+            self.let_go(sequence_id)
+            if lease is None:
+                continue
+            if reason in {ENDED, IDLE, TIMEOUT}:
+                self._departures.ended(lease, reason)
+            else:  # it goes on elsewhere, or later
+                self._departures.released([lease])
+        self._departures.tell_now_and_then()
+
+    def rest(self, keep: Collection[str]) -> None:
+        """The answers have left: make room in memory, but for the sequences in ``keep``, and at times in the store."""
+        for sequence_id in self._cache.shrink(keep):
+            if sequence_id in self.leases:
+                self.leases[sequence_id].resident = False
+        quietly(self._store.tidy)
+        self._departures.tell_now_and_then()
+        if time.monotonic() >= self._next_sweep:
+            self._next_sweep = time.monotonic() + _SWEEP_INTERVAL
+            quietly(self._store.sweep)
+
+    @property
+    def departures_wait(self) -> bool:
+        """Whether the store is still to be told of sequences that have left."""
+        return self._departures.wait
+
+    def tell_departures(self) -> None:
+        """Tell the store of them."""
+        quietly(self._departures.tell)
+
+    def close(self) -> None:
+        """Let other workers and servers go on at once with what this one had."""
+        self._departures.released(self.leases.values())
+        quietly(self._departures.tell)
+        quietly(self._store.close)

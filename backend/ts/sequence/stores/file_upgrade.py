@@ -1,0 +1,38 @@
+"""Makes the tables of an older version of the file store into those of this one.
+
+Version 2 knew no incarnations: what a file of it holds becomes the first one of each sequence, of which nobody knows
+which step was its first. Servers of that version that still have the file open are refused from then on, since what
+they ask for is called otherwise, and every lease that they hold is over.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgpack
+
+_FOLD_2 = (
+    "UPDATE sequences SET state = ?, closed = ?, steps = ?, lease_until = ?, expires_at = ?"
+    " WHERE number = ? AND token = ?",
+    "INSERT OR REPLACE INTO answers (key, request_id, answer) VALUES (?, ?, ?)",
+)
+_ALTER_2 = (
+    "ALTER TABLE sequences RENAME COLUMN steps TO further_steps",
+    "ALTER TABLE sequences ADD COLUMN incarnation INTEGER NOT NULL DEFAULT 1",
+    "UPDATE sequences SET token = token + 1",
+    "UPDATE takeovers SET count = count + 1",
+    "ALTER TABLE answers ADD COLUMN incarnation INTEGER NOT NULL DEFAULT 1",
+    # One slot (2^40) further: the first is free now. By way of negative keys, since each is unique at every moment.
+    "UPDATE answers SET key = -(key + 1099511627776)",
+    "UPDATE answers SET key = -key",
+)
+
+
+def upgrade_from_2(database: sqlite3.Connection) -> None:
+    """Upgrade within the transaction that is open."""
+    for (entry,) in database.execute("SELECT entry FROM journal ORDER BY number").fetchall():
+        for statement, rows in zip(_FOLD_2, msgpack.unpackb(entry), strict=True):
+            database.executemany(statement, rows)
+    database.execute("DELETE FROM journal")
+    for statement in _ALTER_2:
+        database.execute(statement)

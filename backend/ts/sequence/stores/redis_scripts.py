@@ -1,0 +1,132 @@
+"""What the Redis store has Redis do: scripts in Lua, each atomic over all sequences of a batch.
+
+A sequence is a hash with these fields; times are milliseconds since 1970.
+
+token, owner, until    the lease; until is 0 of a sequence that nobody holds
+expires                idle for too long by then, once nobody holds it
+incarnation, steps     which incarnation it is, and how many further steps of it were applied
+closed, state          why it is over, or its state
+q<slot>, r<slot>       of a kept answer: its incarnation and request id, with a colon between them; and the answer
+
+Of what the store's first format wrote, which had no incarnations, `ACQUIRE` makes this form; slot 0 is free then.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ts.sequence.stores.store import IDLE
+
+_NOW = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+"""
+
+#: ARGV: owner, lease, lifetime, time to live of an open sequence, of a closed one (ms), the last slot, an owner who is
+#: gone or '', then for each key a token and for how long (ms) a step has been waiting.
+ACQUIRE: Final = f"""{_NOW}
+local last = tonumber(ARGV[6])
+local names = {{'owner', 'until', 'expires', 'steps', 'closed', 'state', 'incarnation'}}
+for slot = 0, last do names[#names + 1] = 'q' .. slot end
+local results = {{}}
+for i, key in ipairs(KEYS) do
+    local token, waiting = ARGV[6 + 2 * i], ARGV[7 + 2 * i]
+    local found = redis.call('HMGET', key, unpack(names))
+    if found[1] and not found[7] then
+        for slot = last, 1, -1 do
+            local earlier = redis.call('HMGET', key, 'q' .. slot - 1, 'r' .. slot - 1)
+            if earlier[1] then
+                redis.call('HSET', key, 'q' .. slot, '1:' .. earlier[1], 'r' .. slot, earlier[2])
+            end
+        end
+        redis.call('HDEL', key, 'q0', 'r0')
+        redis.call('HSET', key, 'incarnation', 1)
+        found = redis.call('HMGET', key, unpack(names))
+    end
+    local owner, till, expires, steps, closed, state, incarnation = unpack(found, 1, 7)
+    if owner and owner ~= '' and owner ~= ARGV[1] and owner ~= ARGV[7] and tonumber(till) > now then
+        results[i] = {{0, owner}}
+    else
+        if not owner then
+            steps, closed, incarnation = '0', '', '1'
+            redis.call('HSET', key, 'expires', now + ARGV[3], 'steps', 0, 'closed', '', 'incarnation', 1)
+            redis.call('PEXPIRE', key, ARGV[4])
+        elseif closed == '' and tonumber(expires) <= now - waiting and (owner == ARGV[1] or tonumber(till) == 0) then
+            closed = '{IDLE}'
+            redis.call('HDEL', key, 'state')
+            redis.call('HSET', key, 'closed', closed)
+            redis.call('PEXPIRE', key, ARGV[5])
+        end
+        redis.call('HSET', key, 'token', token, 'owner', ARGV[1], 'until', now + ARGV[2])
+        local requests = {{}}
+        for slot = 0, last do requests[slot + 1] = found[8 + slot] end
+        results[i] = {{1, steps, closed, closed == '' and state, incarnation, requests}}
+    end
+end
+return results
+"""
+
+#: ARGV: until how long from now, then a token for each key.
+RENEW: Final = f"""{_NOW}
+local results = {{}}
+for i, key in ipairs(KEYS) do
+    results[i] = 0
+    if redis.call('HGET', key, 'token') == ARGV[1 + i] then
+        redis.call('HSET', key, 'until', now + ARGV[1])
+        results[i] = 1
+    end
+end
+return results
+"""
+
+#: ARGV: lifetime, time to live of an open sequence (ms), then a token for each key.
+RELEASE: Final = f"""{_NOW}
+for i, key in ipairs(KEYS) do
+    if redis.call('HGET', key, 'token') == ARGV[2 + i] then
+        redis.call('HSET', key, 'until', 0)
+        if redis.call('HGET', key, 'closed') == '' then
+            redis.call('HSET', key, 'expires', now + ARGV[1])
+            redis.call('PEXPIRE', key, ARGV[2])
+        end
+    end
+end
+"""
+
+#: ARGV: lease, lifetime, time to live of an open sequence, of a closed one (ms), then for each key in msgpack:
+#: [token, incarnation, steps, closed, state or false, [[slot, request id, answer], …]].
+COMMIT: Final = f"""{_NOW}
+local commits = cmsgpack.unpack(ARGV[5])
+local results = {{}}
+for i, key in ipairs(KEYS) do
+    local token, incarnation, steps, closed, state, answers = unpack(commits[i], 1, 6)
+    results[i] = 0
+    if redis.call('HGET', key, 'token') == token then
+        local fields = {{'until', closed == '' and now + ARGV[1] or 0, 'expires', now + ARGV[2],
+            'incarnation', incarnation, 'steps', steps, 'closed', closed}}
+        if state then
+            fields[#fields + 1], fields[#fields + 2] = 'state', state
+        else
+            redis.call('HDEL', key, 'state')
+        end
+        for _, answer in ipairs(answers) do
+            fields[#fields + 1], fields[#fields + 2] = 'q' .. answer[1], incarnation .. ':' .. answer[2]
+            fields[#fields + 1], fields[#fields + 2] = 'r' .. answer[1], answer[3]
+        end
+        redis.call('HSET', key, unpack(fields))
+        redis.call('PEXPIRE', key, closed == '' and ARGV[3] or ARGV[4])
+        results[i] = 1
+    end
+end
+return results
+"""
+
+#: ARGV: time to live (ms), then for each key its token and why it is over.
+END: Final = """
+for i, key in ipairs(KEYS) do
+    if redis.call('HGET', key, 'token') == ARGV[2 * i] then
+        redis.call('HDEL', key, 'state')
+        redis.call('HSET', key, 'closed', ARGV[2 * i + 1], 'until', 0)
+        redis.call('PEXPIRE', key, ARGV[1])
+    end
+end
+"""
