@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from torchserve_py.api.errors import bad_request
-from torchserve_py.api.requests import read_body
+from torchserve_py.api.json_bodies import read_small_body
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _JSON_TYPE = "application/json"
@@ -85,7 +85,7 @@ async def of_query_or_json(request: web.BaseRequest, max_size: int, stall_limit:
     """
     if request.content_type != _JSON_TYPE:
         return of_query(request)
-    body = await read_body(request, max_size, stall_limit)
+    body = await read_small_body(request, max_size, stall_limit)
     try:
         values = json.loads(body)
     except ValueError as error:  # no JSON, or no UTF-8

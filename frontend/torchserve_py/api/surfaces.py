@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import hdrs, web
 
 from torchserve_py.api.errors import bad_request
+from torchserve_py.api.form_fields import FORM_TYPE, MULTIPART_TYPE, form_field
 from torchserve_py.api.inference import InferenceDoor, Pairs
 from torchserve_py.api.requests import read_body
 from torchserve_py.api.responses import Sent
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 _PREDICT: Final[Pairs] = (("explain", "False"),)
 _EXPLAIN: Final[Pairs] = (("explain", "True"),)
-_FORM_TYPES: Final = ("multipart/form-data", "application/x-www-form-urlencoded")
 _MODEL_NAME: Final = "model_name"
 
 
@@ -83,9 +83,9 @@ class InferenceSurfaces:
         name = next((value for key, value in parameters if key == _MODEL_NAME and value), None)
         if name is None:
             name = self._only_startup_model()
-        if name is None and request.content_type in _FORM_TYPES:
+        if name is None and request.content_type in (FORM_TYPE, MULTIPART_TYPE):
             body = await read_body(request, self._max_body, self._stall_limit)
-            name = _form_field(request, body, _MODEL_NAME)
+            name = form_field(request.headers.get(hdrs.CONTENT_TYPE, ""), body, _MODEL_NAME)
         if name is None:
             raise bad_request("Parameter model_name is required.")
         return await self._inference.infer(request, name, None, _PREDICT, parameters=parameters, body=body)
@@ -121,15 +121,3 @@ def _is_legacy(path: Path) -> bool:
 
 def _query(request: web.BaseRequest) -> Pairs:
     return tuple(request.query.items())
-
-
-def _form_field(request: web.BaseRequest, body: bytes, name: str) -> str | None:
-    """The text of a form's field, None if it has none of that name."""
-    from ts.runtimes.errors import Failure  # few requests need what workers cut forms with
-    from ts.runtimes.forms import parse_form
-
-    try:
-        fields = parse_form(request.headers.get(hdrs.CONTENT_TYPE, ""), body)
-    except Failure as failure:
-        raise bad_request(failure.message) from failure
-    return next((value.decode("utf-8", "replace") for key, _, value in fields if key == name and value), None)

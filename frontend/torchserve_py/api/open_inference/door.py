@@ -16,13 +16,13 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from torchserve_py.api.errors import DoorError, Failure, bad_request, invalid_message
 from torchserve_py.api.exchanges import Exchange
+from torchserve_py.api.json_bodies import read_small_body
 from torchserve_py.api.open_inference import descriptions, documents, statistics
 from torchserve_py.api.open_inference.answers import Answers
-from torchserve_py.api.open_inference.compression import decompressed
 from torchserve_py.api.open_inference.custom_routes import CustomRoutes
 from torchserve_py.api.open_inference.inference import ENDPOINTS, INFER, OpenInferenceCalls
 from torchserve_py.api.openapi_documents import predict_document
-from torchserve_py.api.requests import HttpRequest, read_body
+from torchserve_py.api.requests import HttpRequest
 from torchserve_py.api.responses import Responses
 from torchserve_py.api.routing import Path, Route, Routes
 from torchserve_py.api.token_authorization import TokenType
@@ -276,8 +276,7 @@ class OpenInferenceDoor:
     async def _members(self, request: web.BaseRequest) -> dict[str, Any]:
         """The JSON object in a body; nothing in none."""
         limit = self._settings.max_request_size
-        body = await read_body(request, limit, float(self._settings.default_response_timeout))
-        body = await decompressed(body, request.headers.get(hdrs.CONTENT_ENCODING, ""), limit)
+        body = await read_small_body(request, limit, float(self._settings.default_response_timeout))
         if not body.strip():
             return {}
         try:

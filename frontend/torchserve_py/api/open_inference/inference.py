@@ -16,6 +16,7 @@ from torchserve_py.api import priorities
 from torchserve_py.api.access_log import note_ids
 from torchserve_py.api.errors import BodyTooLargeError, DoorError, Failure, bad_request, handler_failure
 from torchserve_py.api.exchanges import answered
+from torchserve_py.api.json_bodies import UnreadableJson, read_member
 from torchserve_py.api.open_inference.answers import Answers, failure_of_parts, refuse_if_failing
 from torchserve_py.api.open_inference.compression import compressed_for, decompressed, encoding_for
 from torchserve_py.api.open_inference.events import send_events
@@ -45,6 +46,7 @@ _TOLD: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     INFER: (),
     **{name: ((":endpoint", name),) for name in (INFER_STREAM, GENERATE, GENERATE_STREAM)},
 }
+_PARAMETERS: Final = "parameters"
 _TIMEOUT: Final = "timeout"
 _TIMEOUT_MEMBER: Final = b'"timeout"'
 _PRIORITY_MEMBER: Final = f'"{priorities.PARAMETER}"'.encode()
@@ -244,15 +246,24 @@ def _seconds(value: Any) -> float | None:
 
 
 def _parameters(body: bytes, length: str | None) -> dict[str, Any]:
-    """The parameters of a request; none of one that the worker will refuse anyway."""
-    from ts.open_inference.json_objects import parse_object, read_parameters  # few requests need it
+    """The parameters of a request.
+
+    Raises:
+        DoorError: They cannot be read; the worker would not read them either, or they are too large to be looked for.
+    """
+    from ts.open_inference.json_objects import read_parameters  # few requests need it
     from ts.runtimes.errors import Failure as WorkerFailure
 
     size = _json_size(body, length)
     if size == 0:
         return {}
     try:
-        return read_parameters(parse_object(memoryview(body)[:size]), "The request")
+        return read_parameters({_PARAMETERS: read_member(memoryview(body)[:size], _PARAMETERS)}, "The request")
+    except UnreadableJson as error:
+        raise bad_request(
+            f"The request body is no JSON object whose parameters can be read: {error}. (A sequence may be named in"
+            " headers as well.)"
+        ) from error
     except WorkerFailure as failure:
         raise bad_request(failure.message) from failure
 

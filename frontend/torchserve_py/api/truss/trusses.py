@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from torchserve_py.api.json_bodies import UnreadableJson, read_member
 from torchserve_py.archive.contract import TRUSS
 from torchserve_py.models.errors import ModelNotFound
 
@@ -55,7 +55,7 @@ class Trusses:
     def named_in(self, body: bytes) -> Model | None:
         """The Truss that a JSON object names as its ``model``, as clients of OpenAI's interface do; None if none is."""
         try:
-            name = json.loads(body)["model"]
-        except (ValueError, TypeError, KeyError, RecursionError):
+            name = read_member(body, "model")
+        except UnreadableJson:
             return None
         return self.named(name) if isinstance(name, str) else None
