@@ -1,8 +1,8 @@
 """JSON that doors read themselves: small bodies whole, and of large ones the one member that routing needs.
 
 The event loop waits while JSON is parsed, and a client decides how large it is and what it holds: six megabytes of
-empty lists keep `json.loads` busy for more than a second. So what is parsed here is bounded. msgspec finds a member of a
-large body without making anything of what stands beside it: 600 MB a second and more, whatever it is.
+empty lists keep `json.loads` busy for more than a second. So what is parsed here is bounded. msgspec finds a member
+of a large body without making anything of what stands beside it: 600 MB a second and more, whatever it is.
 """
 
 from __future__ import annotations

@@ -217,6 +217,7 @@ def _routes(
     """What is served where; the settings' names."""
     inference = InferenceDoor(settings, registry, responses)
     inference_routes = [
+        open_inference.own_routes,
         truss.routes,
         health.routes,
         inference.routes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from torchserve_py.workers.declarations import checked_declarations
 from ts.protocol.messages import Loaded
 
 
@@ -80,10 +81,11 @@ class Startup:
         """A process has loaded the model, or failed to.
 
         Raises:
-            ValueError: All have said so already, or one has failed.
+            ValueError: All have said so already, or one has failed; or what the model declares is not usable.
         """
         if self._loaded.done():
             raise ValueError("the model has been loaded before, or failed to")
+        checked_declarations(loaded["declares"])
         self._not_loaded -= 1
         if not self._not_loaded or not loaded["ok"]:
             self._loaded.set_result(loaded)

@@ -15,6 +15,7 @@ from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
 from torchserve_py.workers.by_hand import HandStarted
 from torchserve_py.workers.connection import Connection
+from torchserve_py.workers.declarations import checked_declarations
 from torchserve_py.workers.inputs import Input
 from torchserve_py.workers.lifecycle import WorkerEvent, WorkerState, next_state
 from torchserve_py.workers.listener import WorkerListener
@@ -293,7 +294,7 @@ class Worker:
         elif kind in (HEALTHY, EXPOSED):
             self._questions.answered(message[1], message[2])
         elif kind == DECLARES:
-            self.declares = message[1]
+            self.declares = checked_declarations(message[1])
         elif kind == METRICS:
             self._owner.model_metrics(message[1])
         elif kind == LOADED:

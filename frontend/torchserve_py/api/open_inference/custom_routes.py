@@ -5,15 +5,17 @@ They exist as long as the model is loaded. The worker gets the request as it cam
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from weakref import WeakKeyDictionary
 
 from aiohttp import hdrs, web
 
 from torchserve_py.api import priorities
-from torchserve_py.api.errors import handler_failure
+from torchserve_py.api.errors import bad_request, handler_failure
 from torchserve_py.api.open_inference.answers import Answers, failure_of_parts
+from torchserve_py.api.open_inference.declared_routes import DeclaredRoute, read_routes, segments_of
 from torchserve_py.api.request_line import request_line
 from torchserve_py.api.requests import read_body
 from torchserve_py.api.responses import Responses
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from torchserve_py.models.model import Model
     from torchserve_py.models.registry import ModelRegistry
     from torchserve_py.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_MODEL_NAME: Final = "model_name"
 
 
 class CustomRoute(NamedTuple):
@@ -45,20 +51,76 @@ class CustomRoutes:
         self._answers = answers
         self._max_body = settings.max_request_size
         self._stall_limit = float(settings.default_response_timeout)
+        #: What each model has declared, and what was read of it.
+        self._read: WeakKeyDictionary[Model, tuple[Any, tuple[DeclaredRoute, ...]]] = WeakKeyDictionary()
+
+    def exist(self) -> bool:
+        """Tell whether any model has paths of its own now."""
+        return any(self._routes_of(name, model) for name, model in self._models())
 
     def find(self, request: web.BaseRequest) -> CustomRoute | None:
-        """The route that a request is for, None if no model has one of that path."""
-        path, found = request.raw_path.partition("?")[0], None
-        for _, model in self._registry.models():
-            if model.contract != MLSERVER:
-                continue
-            for template, methods, endpoint in model.declared.get("routes") or ():
-                if not _pattern(template).fullmatch(path):
-                    continue
-                if request.method in methods:
-                    return CustomRoute(model, endpoint, "")
-                found = found or CustomRoute(model, None, ", ".join(methods))
-        return found
+        """Return the route that a request is for, or None if no model has one of that path.
+
+        Raises:
+            DoorError: Several models have it, and the query names none of them (``model_name``).
+        """
+        found, others = self._all(request)
+        if len(found) > 1:
+            return self._named(request, found) or _refuse(found)
+        return next(iter(found or others), None)
+
+    def find_instead(self, request: web.BaseRequest, *, refuses: bool) -> CustomRoute | None:
+        """Return the route of a request for a path that the server has as well, or None where the server's counts.
+
+        The server's path counts where the query names a model without such a route, or where no model has one.
+
+        Args:
+            request: The request.
+            refuses: What happens where several models have such a route: a refusal, or the server's path counts.
+
+        Raises:
+            DoorError: Several models have it, and the query names none of them (``model_name``).
+        """
+        found, _ = self._all(request)
+        if found and request.query.get(_MODEL_NAME):
+            return self._named(request, found)
+        if len(found) > 1:
+            return _refuse(found) if refuses else None
+        return next(iter(found), None)
+
+    def _models(self) -> Iterator[tuple[str, Model]]:
+        return ((name, model) for name, model in self._registry.models() if model.contract == MLSERVER)
+
+    def _all(self, request: web.BaseRequest) -> tuple[list[CustomRoute], list[CustomRoute]]:
+        """The routes of a request's path: those for its method, one of each model, and those for other methods."""
+        path = segments_of(request.raw_path)
+        found: list[CustomRoute] = []
+        others: list[CustomRoute] = []
+        for name, model in self._models():
+            for route in self._routes_of(name, model):
+                if route.template.matches(path):
+                    if request.method in route.methods:
+                        found.append(CustomRoute(model, route.endpoint, ""))
+                        break
+                    others.append(CustomRoute(model, None, ", ".join(route.methods)))
+        return found, others
+
+    def _named(self, request: web.BaseRequest, found: Sequence[CustomRoute]) -> CustomRoute | None:
+        wanted = request.query.get(_MODEL_NAME)
+        return next((route for route in found if route.model.name == wanted), None)
+
+    def _routes_of(self, name: str, model: Model) -> Sequence[DeclaredRoute]:
+        declared = model.declared.get("routes")
+        known = self._read.get(model)
+        if known is not None and known[0] is declared:
+            return known[1]
+        try:
+            routes = read_routes(declared)
+        except ValueError as error:
+            logger.warning("No path of model %s's own is served: %s", name, error)
+            routes = ()
+        self._read[model] = declared, routes
+        return routes
 
     async def run(self, request: web.BaseRequest, route: CustomRoute) -> web.StreamResponse:
         """Run a request on a route.
@@ -95,12 +157,9 @@ class CustomRoutes:
             parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
 
 
-@lru_cache(maxsize=1024)
-def _pattern(template: str) -> re.Pattern[str]:
-    """What matches the paths of a template as FastAPI has them: ``/items/{id}``, ``/files/{name:path}``."""
-    pieces = re.split(r"\{\w+(:path)?\}", template)
-    fixed, kinds = pieces[::2], pieces[1::2]
-    pattern = re.escape(fixed[0])
-    for kind, rest in zip(kinds, fixed[1:], strict=True):
-        pattern += (".+" if kind else "[^/]+") + re.escape(rest)
-    return re.compile(pattern)
+def _refuse(found: Sequence[CustomRoute]) -> NoReturn:
+    names = ", ".join(route.model.name for route in found)
+    raise bad_request(
+        f"Several models have this path ({names}): name one of them in the query, as in"
+        f" ?{_MODEL_NAME}={found[0].model.name}."
+    )

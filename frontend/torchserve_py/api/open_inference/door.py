@@ -145,14 +145,34 @@ class OpenInferenceDoor:
         except (DoorError, ModelError):
             return None
 
-    async def serve_custom(self, request: web.BaseRequest, path: Path) -> web.StreamResponse | None:
-        """A path of a model's own; None where no model has it."""
-        route = self._custom.find(request)
-        if route is None:
+    @property
+    def own_routes(self) -> Routes:
+        """The paths that stand for whatever model is served: one that declares such a path for itself has it.
+
+        No other path of the server is given up: it would lead requests for one model to another.
+        """
+        route = Route(self.serve_own, token=None, claims=lambda path: len(path) == 1)
+        return {"invocations": route, "ping": route}
+
+    async def serve_own(self, request: web.BaseRequest, path: Path) -> web.StreamResponse | None:
+        """A path of the server that a model may have instead; None where it is the server's."""
+        if not self._custom.exist():
             return None
         try:
             self._check_token(request, TokenType.inference)
-            return await self._custom.run(request, route)
+            route = self._custom.find_instead(request, refuses=path == ("invocations",))
+            return None if route is None else await self._custom.run(request, route)
+        except DoorError as error:
+            return await self._answers.error(request, error)
+
+    async def serve_custom(self, request: web.BaseRequest, path: Path) -> web.StreamResponse | None:
+        """A path of a model's own; None where no model has it."""
+        if not self._custom.exist():
+            return None
+        try:
+            self._check_token(request, TokenType.inference)
+            route = self._custom.find(request)
+            return None if route is None else await self._custom.run(request, route)
         except DoorError as error:
             return await self._answers.error(request, error)
 
