@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from torchserve_py.api.errors import bad_request
-from torchserve_py.api.json_bodies import read_small_body
+from torchserve_py.api.small_bodies import read_small_body
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _JSON_TYPE = "application/json"

@@ -17,13 +17,14 @@ from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.cache_message import cache_message
-from torchserve_py.models.config import InvalidModelConfig, ModelConfig, read_model_config
-from torchserve_py.models.contracts import Configured, configure
+from torchserve_py.models.config import InvalidModelConfig, ModelConfig
+from torchserve_py.models.contracts import Configured, configuration_of
 from torchserve_py.models.daemon_thread import run_in_daemon_thread
 from torchserve_py.models.dependencies import install_dependencies, packages_dir, venv_python
 from torchserve_py.models.effective import EffectiveConfig, Hardware, RegistrationOverrides, resolve
 from torchserve_py.models.errors import BadParameter, InvalidModel
 from torchserve_py.models.model import Model, Usage
+from torchserve_py.models.names import check_names
 from torchserve_py.models.parallel import torchrun_environment, torchrun_of
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings import Settings
@@ -43,8 +44,8 @@ from ts.protocol.messages import Load
 
 logger = logging.getLogger(__name__)
 
-#: What is no model's in the paths of the Open Inference Protocol.
-_STATISTICS = "stats"
+#: Warnings of one registration that are logged; a file may hold thousands of keys that nobody knows.
+_MAX_WARNINGS = 20
 #: From launch to connection: importing the worker itself, not the model's libraries (seconds).
 _CONNECT_LIMIT = 120.0
 #: From the stop message to the exit of a worker that has nothing left to do (seconds).
@@ -176,8 +177,8 @@ class Assembly:
             raise BadParameter("Parameter s3_sse_kms is not supported yet. A presigned URL needs no signature of ours.")
         settings = self._settings
 
-        def get(cancellation: Cancellation) -> ModelFiles:
-            return obtain(
+        def get(cancellation: Cancellation) -> tuple[ModelFiles, Configured]:
+            files = obtain(
                 request.url,
                 model_store=settings.model_store,
                 temp_dir=settings.temp_dir,
@@ -187,10 +188,15 @@ class Assembly:
                 reuse=at_startup,
                 cancellation=cancellation,
             )
+            try:  # here, because a file of a megabyte takes a second
+                return files, configuration_of(files)
+            except BaseException:
+                files.remove(downloaded=True)
+                raise
 
-        files = await run_in_daemon_thread(get, lambda unwanted: unwanted.remove(downloaded=True))
+        files, configured = await run_in_daemon_thread(get, lambda unwanted: unwanted[0].remove(downloaded=True))
         try:
-            plan = self._plan(request, files, at_startup=at_startup)
+            plan = self._plan(request, files, configured, at_startup=at_startup)
             files = await install_dependencies(
                 files,
                 plan.name,
@@ -203,19 +209,18 @@ class Assembly:
             )
             await asyncio.to_thread(self._confinement.share, files.unpacked_dir, files.dependencies_dir)
         except BaseException:
-            files.remove(downloaded=True)
+            await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))  # they may be many
             raise
         return replace(plan, files=files)
 
-    def _plan(self, request: RegisterRequest, files: ModelFiles, *, at_startup: bool) -> Plan:
+    def _plan(self, request: RegisterRequest, files: ModelFiles, configured: Configured, *, at_startup: bool) -> Plan:
         manifest = files.manifest
+        name = request.model_name or configured.name or files.name
+        version = configured.version or manifest.model_version
+        check_names(name, version)
+        for warning in configured.config.warnings[:_MAX_WARNINGS]:
+            logger.warning("%s: %s", name, warning)
         try:
-            yaml = read_model_config(files.config_file) if files.config_file else ModelConfig()
-            configured = configure(files.contract, files.model_dir, yaml)
-            name = request.model_name or configured.name or files.name
-            version = configured.version or manifest.model_version
-            for warning in configured.config.warnings:
-                logger.warning("%s: %s", name, warning)
             config, devices = settle(
                 request,
                 name,
@@ -229,12 +234,6 @@ class Assembly:
             )
         except (InvalidModelConfig, UnsuitableDevices) as error:
             raise InvalidModel(str(error)) from error
-        if "/" in name or not name.isprintable():
-            raise InvalidModel(
-                f"The model name {name!r} cannot be part of a URL: it must not hold a slash or a control character."
-            )
-        if name == _STATISTICS:
-            raise InvalidModel(f"The model name {name!r} is taken: /v2/models/{name} has the statistics of all models.")
         handler = request.handler or manifest.handler
         if not handler and files.contract == TORCHSERVE:
             handler = self._settings.default_service_handler

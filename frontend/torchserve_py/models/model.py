@@ -23,6 +23,8 @@ from torchserve_py.workers.pool import WorkerPool
 if TYPE_CHECKING:
     from torchserve_py.tracing import Tracing
 
+#: Bytes; a longer one would keep the event loop busy.
+_MAX_DESCRIPTION = 256 * 1024
 _DESCRIBE_HEADERS = (("describe", "True"),)
 _NO_GPU_USAGE = "failed to obtained gpu usage"  # TorchServe's words
 
@@ -191,7 +193,8 @@ class Model:
     async def describe_custom(self) -> Any:
         """Ask the handler to describe the model; return what it answers, decoded from JSON.
 
-        Models of other contracts have no handler: what they declare is what there is.
+        Models of other contracts have no handler: what they declare is what there is. An answer that is no JSON, or
+        has more than `_MAX_DESCRIPTION` bytes, is an empty description.
 
         Raises:
             NoDescribeWorker: No worker answered.
@@ -211,8 +214,8 @@ class Model:
         if part.error is not None:
             raise NoDescribeWorker(self.name)
         try:
-            return json.loads(part.body)
-        except ValueError:
+            return json.loads(part.body) if len(part.body) <= _MAX_DESCRIPTION else {}
+        except (ValueError, RecursionError):
             return {}
 
     @property

@@ -257,7 +257,7 @@ class ModelRegistry(ServedModels):
     def _add(self, plan: Plan) -> Model:
         versions = self._names.get(plan.name)
         if versions is not None and plan.version in versions.models:
-            plan.files.remove(downloaded=True)
+            self._start(asyncio.to_thread(plan.files.remove, downloaded=True))
             raise VersionConflict(plan.name, plan.version)
         model = self._assembly.build(plan)
         if versions is None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from torchserve_py.bounded_json import UnreadableJson, check_object
 from torchserve_py.models.errors import ModelError
 from torchserve_py.workers.parts import JobFailed, Parts
 from torchserve_py.workflows.dag import Dag
@@ -74,7 +75,7 @@ async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], models: ServedMod
     answers = {leaf: tasks[leaf].result() for leaf in dag.leaves}
     if len(answers) == 1:
         return next(iter(answers.values()))
-    return json.dumps({leaf: _json_object(nodes[leaf], answer) for leaf, answer in answers.items()}).encode()
+    return _joined(nodes, answers)
 
 
 async def _run_node(
@@ -130,14 +131,17 @@ async def _whole_answer(node: RunnableNode, parts: Parts) -> bytes:
         parts.cancel()  # does nothing to a job that has ended
 
 
-def _json_object(node: RunnableNode, answer: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(answer)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise _failed(node, "its answer is no JSON object, which it must be where a workflow ends in several nodes")
-    return value
+def _joined(nodes: Mapping[str, RunnableNode], answers: Mapping[str, bytes]) -> bytes:
+    """Several answers as one JSON object; their own text is left as it is."""
+    members = []
+    for leaf, answer in answers.items():
+        try:
+            check_object(answer)
+        except UnreadableJson as error:
+            problem = "its answer is no JSON object, which it must be where a workflow ends in several nodes"
+            raise _failed(nodes[leaf], problem) from error
+        members.append(json.dumps(leaf).encode() + b": " + answer)
+    return b"{" + b", ".join(members) + b"}"
 
 
 def _failed(node: RunnableNode, reason: str) -> NodeFailed:

@@ -168,7 +168,7 @@ class WorkflowRegistry:
                 workflow = Workflow(name, request.url, files, await self._register_nodes(name, files, request))
                 self._workflows[name] = workflow
         except BaseException:
-            files.remove(downloaded=True)
+            await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))
             raise
         logger.info("Workflow %s is registered", name)
         return workflow
@@ -216,7 +216,7 @@ class WorkflowRegistry:
 
     async def _remove(self, workflow: Workflow) -> None:
         failures = await self._unregister_nodes(workflow.nodes)
-        workflow.files.remove(downloaded=True)
+        await asyncio.to_thread(workflow.files.remove, downloaded=True)
         logger.info("Workflow %s is unregistered", workflow.name)
         if failures:
             raise failures[0]

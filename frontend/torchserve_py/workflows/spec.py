@@ -22,6 +22,8 @@ from torchserve_py.schemas.yaml_mapping import UnreadableYaml, read_yaml_mapping
 from torchserve_py.workflows.dag import Dag
 from torchserve_py.workflows.errors import InvalidDag, InvalidSpec, InvalidWorkflow
 
+#: Each node is a model with workers of its own.
+MAX_NODES = 100
 #: Key to field, default and minimum.
 _SETTINGS = {
     "min-workers": ("min_workers", 1, 1),
@@ -168,6 +170,10 @@ def _edges(values: Any) -> dict[str, list[str]]:
         if not isinstance(children, list) or not all(isinstance(child, str) and child for child in children):
             raise InvalidDag("Not a valid DAG", f"the children of {node} must be a list of names, not {children!r}")
         edges[node] = children
+        if len(edges) > MAX_NODES or len(children) > MAX_NODES:
+            raise InvalidDag("Not a valid DAG", f"it has more than {MAX_NODES} nodes")
+    if len(edges.keys() | {child for children in edges.values() for child in children}) > MAX_NODES:
+        raise InvalidDag("Not a valid DAG", f"it has more than {MAX_NODES} nodes")
     return edges
 
 

@@ -16,7 +16,6 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from torchserve_py.api.errors import DoorError, Failure, bad_request, invalid_message
 from torchserve_py.api.exchanges import Exchange
-from torchserve_py.api.json_bodies import read_small_body
 from torchserve_py.api.open_inference import descriptions, documents, statistics
 from torchserve_py.api.open_inference.answers import Answers
 from torchserve_py.api.open_inference.custom_routes import CustomRoutes
@@ -25,6 +24,7 @@ from torchserve_py.api.openapi_documents import predict_document
 from torchserve_py.api.requests import HttpRequest
 from torchserve_py.api.responses import Responses
 from torchserve_py.api.routing import Path, Route, Routes
+from torchserve_py.api.small_bodies import read_small_body
 from torchserve_py.api.token_authorization import TokenType
 from torchserve_py.api.whole_requests import WholeRequest
 from torchserve_py.archive.contract import TORCHSERVE

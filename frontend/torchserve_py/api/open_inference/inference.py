@@ -16,7 +16,6 @@ from torchserve_py.api import priorities
 from torchserve_py.api.access_log import note_ids
 from torchserve_py.api.errors import BodyTooLargeError, DoorError, Failure, bad_request, handler_failure
 from torchserve_py.api.exchanges import answered
-from torchserve_py.api.json_bodies import UnreadableJson, read_member
 from torchserve_py.api.open_inference.answers import Answers, failure_of_parts, refuse_if_failing
 from torchserve_py.api.open_inference.compression import compressed_for, decompressed, encoding_for
 from torchserve_py.api.open_inference.events import send_events
@@ -25,6 +24,7 @@ from torchserve_py.api.responses import Headers, Responses, Sent
 from torchserve_py.api.sequence_parameters import ID, sequence_of
 from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
 from torchserve_py.api.whole_requests import WholeRequest
+from torchserve_py.bounded_json import UnreadableJson, read_member
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.parts import JobFailed, Part, Parts
 from ts.protocol.messages import OPEN_INFERENCE_REST

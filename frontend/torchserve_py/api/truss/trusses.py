@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from torchserve_py.api.json_bodies import UnreadableJson, read_member
 from torchserve_py.archive.contract import TRUSS
+from torchserve_py.bounded_json import UnreadableJson, read_member
 from torchserve_py.models.errors import ModelNotFound
 
 if TYPE_CHECKING:

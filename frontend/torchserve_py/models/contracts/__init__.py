@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from torchserve_py.archive.contract import MLSERVER, TRUSS
-from torchserve_py.models.config import ModelConfig
+from torchserve_py.archive.model_files import ModelFiles
+from torchserve_py.models.config import InvalidModelConfig, ModelConfig, read_model_config
+from torchserve_py.models.errors import InvalidModel
 
 _MODULES: Final = {TRUSS: "torchserve_py.models.contracts.truss", MLSERVER: "torchserve_py.models.contracts.mlserver"}
 
@@ -44,3 +46,16 @@ def configure(contract: str, model_dir: Path, yaml: ModelConfig) -> Configured:
         return Configured(yaml)
     configured: Configured = importlib.import_module(_MODULES[contract]).configure(model_dir, yaml)
     return configured
+
+
+def configuration_of(files: ModelFiles) -> Configured:
+    """Read all that a model's own files say about how it is to be served; files of a megabyte may take a second.
+
+    Raises:
+        InvalidModel: They cannot be used, or contradict each other.
+    """
+    try:
+        yaml = read_model_config(files.config_file) if files.config_file else ModelConfig()
+        return configure(files.contract, files.model_dir, yaml)
+    except InvalidModelConfig as error:
+        raise InvalidModel(str(error)) from error

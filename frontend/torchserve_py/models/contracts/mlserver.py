@@ -23,6 +23,7 @@ _MODEL_PREFIX: Final = "MLSERVER_MODEL_"
 _WORKERS_VARIABLE: Final = "MLSERVER_PARALLEL_WORKERS"
 _OWN_ENVIRONMENT: Final = "requirements.txt, and useVenv in model-config.yaml, give a model packages of its own"
 _SHOWN_LENGTH: Final = 80
+_MAX_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,11 @@ def configure(model_dir: Path, yaml: ModelConfig) -> Configured:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
+            raise InvalidModelConfig(path.name, [f"the file is larger than {_MAX_BYTES} bytes, the most that is read"])
+        values = json.loads(text.decode())
     except OSError as error:
         raise InvalidModelConfig(path.name, [f"the file cannot be read: {error.strerror or error}"]) from error
     except (ValueError, RecursionError) as error:

@@ -1,55 +1,26 @@
-"""JSON that doors read themselves: small bodies whole, and of large ones the one member that routing needs.
+"""JSON that the frontend reads itself, in a time that is bounded: of large text just what it needs.
 
-The event loop waits while JSON is parsed, and a client decides how large it is and what it holds: six megabytes of
-empty lists keep `json.loads` busy for more than a second. So what is parsed here is bounded. msgspec finds a member
-of a large body without making anything of what stands beside it: 600 MB a second and more, whatever it is.
+The event loop waits while JSON is parsed, and a client or a model decides how large it is and what it holds: six
+megabytes of empty lists keep `json.loads` busy for more than a second. msgspec finds a member of large text without
+making anything of what stands beside it: 600 MB a second and more, whatever it is.
 """
 
 from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
-from aiohttp import hdrs
 
-from torchserve_py.api.errors import BodyTooLargeError, bad_request
-from torchserve_py.api.open_inference.compression import decompressed
-from torchserve_py.api.requests import read_body
-
-if TYPE_CHECKING:
-    from aiohttp import web
-
-#: Bytes of a body that is parsed whole, and of a member.
+#: Bytes of text that is parsed whole, and of a member.
 MAX_PARSED: Final = 64 * 1024
-#: Bytes of a body that a member is looked for in.
+#: Bytes of text that a member is looked for in.
 MAX_SEARCHED: Final = 64 << 20
 
 
 class UnreadableJson(ValueError):
     """Text that is no JSON object or is over a limit; the message says which."""
-
-
-async def read_small_body(request: web.BaseRequest, max_size: int, stall_limit: float) -> bytes:
-    """Return the body of a call that needs but a few parameters, without its ``Content-Encoding``.
-
-    Args:
-        request: Whose body.
-        max_size: What the server allows for any body, in bytes.
-        stall_limit: See `requests.read_body`.
-
-    Raises:
-        DoorError: It has more than `MAX_PARSED` bytes, does not arrive, or is not encoded as it says.
-    """
-    limit = min(max_size, MAX_PARSED)
-    try:
-        body = await read_body(request, limit, stall_limit)
-        return await decompressed(body, request.headers.get(hdrs.CONTENT_ENCODING, ""), limit)
-    except BodyTooLargeError as error:
-        if limit == max_size:
-            raise
-        raise bad_request(f"The body of a call of this kind may have {limit} bytes, this one has more.") from error
 
 
 def read_member(text: bytes | memoryview, name: str) -> Any:
@@ -76,6 +47,23 @@ def read_member(text: bytes | memoryview, name: str) -> Any:
         raise UnreadableJson(str(error)) from error
 
 
+def check_object(text: bytes) -> None:
+    """Let the text of a JSON object pass, however large it is.
+
+    Raises:
+        UnreadableJson: It is something else.
+    """
+    try:
+        decoded = text.decode()
+        try:
+            _ANY_OBJECT.decode(text)
+        except msgspec.MsgspecError:
+            if len(text) > MAX_PARSED or not isinstance(json.loads(decoded), dict):
+                raise
+    except (ValueError, RecursionError) as error:
+        raise UnreadableJson(str(error)) from error
+
+
 def _member_of_small(text: bytes, name: str) -> Any:
     try:
         document = json.loads(text)
@@ -84,6 +72,9 @@ def _member_of_small(text: bytes, name: str) -> Any:
     if not isinstance(document, dict):
         raise UnreadableJson(f"it is of type {type(document).__name__}, not an object")
     return document.get(name)
+
+
+_ANY_OBJECT: Final = msgspec.json.Decoder(msgspec.defstruct("AnyObject", []))
 
 
 @lru_cache(maxsize=16)
