@@ -9,17 +9,18 @@ import json
 import logging
 import sys
 import time
-from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
 
+from torchserve_py import access_log
+from torchserve_py.console import BatchConsole
+from torchserve_py.line_logs import TAKES_BATCHES, Batch, Line, utc
 from torchserve_py.log_config import apply_log_config, is_log4j
 from torchserve_py.metrics import metric_log
 from torchserve_py.settings import Settings
 
 MODEL_LOGGER = "MODEL_LOG"
-ACCESS_LOGGER = "ACCESS_LOG"
 
 _METRIC_FILES: Final = {
     metric_log.SERVER_LOGGER: "ts_metrics.log",
@@ -45,7 +46,13 @@ class LineFormatter(logging.Formatter):
         record.level = _LEVELS.get(record.levelname, record.levelname)
         thread = "main" if record.threadName in _MAIN_THREADS else record.threadName
         record.thread_label = getattr(record, "worker", thread)
+        if isinstance(record.msg, Batch):
+            return record.msg.text(self._head(record))
         return super().format(record)
+
+    def _head(self, record: logging.LogRecord) -> str:
+        """What is between the time and the text of a line."""
+        return self._fmt.removeprefix("%(asctime)s").removesuffix("%(message)s") % vars(record) if self._fmt else ""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created))
@@ -66,9 +73,10 @@ class JsonFormatter(logging.Formatter):
     )
 
     def format(self, record: logging.LogRecord) -> str:
-        time_ = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        if isinstance(record.msg, Batch):
+            return "\n".join([self._line(line, record) for line in record.msg.lines])
         entry = {
-            "time": time_.replace("+00:00", "Z"),
+            "time": utc(record.created),
             "level": _LEVELS.get(record.levelname, record.levelname),
             "logger": record.name,
             "message": record.getMessage(),
@@ -83,53 +91,71 @@ class JsonFormatter(logging.Formatter):
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False, default=str)
 
+    def _line(self, line: Line, record: logging.LogRecord) -> str:
+        entry = {"time": utc(line.at), "level": record.levelname, "logger": record.name, "message": line.text}
+        more = {name: line.more[name] for name in self._KNOWN if line.more.get(name) not in (None, "", [])}
+        return json.dumps(entry | more, ensure_ascii=False)
+
 
 def configure_logging(settings: Settings) -> None:
     """Send every logger to standard output and ``ts_log.log``, and models, accesses and metrics to files of their own.
 
-    The operator's configuration stands in for all of that but the metric logs, which only stop where it names their
-    loggers.
+    Metrics are on standard output, but not in ``ts_log.log``. The operator's configuration stands in for all of that
+    but the files of the metric logs, which only stop where it names their loggers.
 
     Raises:
         LogConfigError: The operator's configuration is wrong.
         OSError: A log file cannot be written.
     """
     settings.log_location.mkdir(parents=True, exist_ok=True)
+    TAKES_BATCHES.clear()
     named: frozenset[str] = frozenset()
+    consoles: list[logging.Handler] = []
     if settings.log_config is not None and not is_log4j(settings.log_config):
         named = apply_log_config(settings.log_config)
     else:
         json_lines = JsonFormatter() if settings.log_format == "json" else None
-        _configure_files(settings.log_location, json_lines, access_log=settings.access_log)
+        consoles = [_console(json_lines or LineFormatter())]
+        _configure_files(settings, json_lines, consoles)
     if settings.metrics_mode != "prometheus":
         settings.metrics_location.mkdir(parents=True, exist_ok=True)
         for name, file in _METRIC_FILES.items():
             if name not in named:
-                _configure_metric_log(name, settings.metrics_location / file)
+                metrics_file = _file(settings.metrics_location / file, LineFormatter(_BARE_LINE))
+                _take_batches(name, [metrics_file, *consoles])
 
 
-def _configure_files(log_location: Path, json_lines: JsonFormatter | None, *, access_log: bool) -> None:
+def _configure_files(settings: Settings, json_lines: JsonFormatter | None, consoles: list[logging.Handler]) -> None:
     lines = json_lines or LineFormatter()
     console = logging.StreamHandler(sys.stdout)
     console.setFormatter(lines)
+    server_file = _file(settings.log_location / "ts_log.log", lines)
     root = logging.getLogger()
     root.setLevel(logging.INFO)
-    root.handlers = [console, _file(log_location / "ts_log.log", lines)]
-    logging.getLogger(MODEL_LOGGER).handlers = [_file(log_location / "model_log.log", lines)]
-    if access_log:
-        access = _file(log_location / "access_log.log", json_lines or LineFormatter(_BARE_LINE))
-        logging.getLogger(ACCESS_LOGGER).handlers = [access]
+    root.handlers = [console, server_file]
+    logging.getLogger(MODEL_LOGGER).handlers = [_file(settings.log_location / "model_log.log", lines)]
+    if settings.access_log:
+        access_file = _file(settings.log_location / "access_log.log", json_lines or LineFormatter(_BARE_LINE))
+        _take_batches(access_log.LOGGER_NAME, [access_file, server_file, *consoles])
 
 
-def _configure_metric_log(name: str, path: Path) -> None:
-    """Its records are whole lines with their time, many in one: they go to the file as they are, and nowhere else."""
+def _take_batches(name: str, handlers: list[logging.Handler]) -> None:
+    """Let a logger with many lines write them with these handlers alone."""
     logger = logging.getLogger(name)
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    logger.handlers = [_file(path, logging.Formatter("%(message)s"))]
+    logger.handlers = handlers
+    TAKES_BATCHES.add(name)
+
+
+def _console(formatter: logging.Formatter) -> logging.Handler:
+    handler = BatchConsole(sys.stdout)
+    handler.setFormatter(formatter)
+    return handler
 
 
 def _file(path: Path, formatter: logging.Formatter) -> logging.Handler:
-    handler = RotatingFileHandler(path, maxBytes=_MAX_BYTES, backupCount=_KEPT_FILES, encoding="utf-8", delay=True)
+    """A file that is there from now on: scripts wait for lines in it."""
+    handler = RotatingFileHandler(path, maxBytes=_MAX_BYTES, backupCount=_KEPT_FILES, encoding="utf-8")
     handler.setFormatter(formatter)
     return handler

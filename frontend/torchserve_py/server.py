@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from torchserve_py import end_signals
+from torchserve_py import access_log, end_signals
 from torchserve_py.api.grpc_packages import GrpcPackagesError, check_grpc_packages
 from torchserve_py.descriptors import raise_descriptor_limit
 from torchserve_py.flags import parse_flags
+from torchserve_py.line_logs import FLUSH_INTERVAL, wait_until_written
 from torchserve_py.log_config import LogConfigError
 from torchserve_py.logs import configure_logging
 from torchserve_py.metrics.config import MetricsConfigError, MetricsPlan, read_metrics_config
-from torchserve_py.metrics.metric_log import FLUSH_INTERVAL
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.metrics.system import SystemMetrics
 from torchserve_py.models.registry import ModelRegistry
@@ -52,6 +52,10 @@ STARTED_LINE = "Model server started."
 
 _SHORTEST_COMMAND_LIMIT = 10
 """Seconds that a run of `system_metrics_cmd` may take at least, however often it is run."""
+
+
+_LAST_LINES_LIMIT = 5.0
+"""Seconds that writing the last lines of the access and metric logs may take."""
 
 
 class Server:
@@ -95,8 +99,7 @@ class Server:
         )
         if not self._settings.disable_system_metrics:
             self._background.append(asyncio.create_task(self._collect_system_metrics()))
-        if self._settings.metrics_mode != "prometheus":
-            self._background.append(asyncio.create_task(self._write_metric_logs()))
+        self._background.append(asyncio.create_task(self._write_line_logs()))
         await self._snapshots.started()
 
     async def drain(self) -> None:
@@ -125,7 +128,8 @@ class Server:
             closing.append(self._grpc_doors.close())
         await asyncio.gather(*closing)
         await self._listener.close()
-        self._metrics.flush_logs()
+        self._flush_line_logs()
+        await asyncio.to_thread(wait_until_written, _LAST_LINES_LIMIT)
 
     async def _collect_system_metrics(self) -> None:
         while True:
@@ -137,10 +141,14 @@ class Server:
             usage.gpus = self._system_metrics.gpu_usage
             await asyncio.sleep(self._settings.metric_time_interval)
 
-    async def _write_metric_logs(self) -> None:
+    async def _write_line_logs(self) -> None:
         while True:
             await asyncio.sleep(FLUSH_INTERVAL)
-            self._metrics.flush_logs()
+            self._flush_line_logs()
+
+    def _flush_line_logs(self) -> None:
+        access_log.flush()
+        self._metrics.flush_logs()
 
 
 def _import_doors() -> tuple[ModuleType, ModuleType]:

@@ -355,7 +355,7 @@ class Settings:
     metric_time_interval: int = _setting(
         kinds.integer(1), 60, "seconds from one collection of host metrics to the next", env=None
     )
-    access_log: bool = _setting(kinds.boolean, False, "whether each request is logged")
+    access_log: bool = _setting(kinds.boolean, True, "whether each request is logged")
     traces: str | None = _setting(
         kinds.text,
         None,

@@ -192,10 +192,26 @@ def test_the_lines_of_the_server_add_up_to_what_is_counted(server: RunningServer
     eventually(lambda: total(again) >= 25, "a gauge is written again each time it is measured")
 
 
-def test_nothing_of_the_metric_logs_is_in_the_servers_log(server: RunningServer) -> None:
-    eventually(lambda: lines(server, "model_metrics.log"), "metrics are logged")
-    assert "|#Level:" not in server.log()
+def test_metrics_are_on_standard_output_as_torchserve_prints_them(server: RunningServer) -> None:
+    level = TIME.removesuffix(" - ") + r" \[INFO \]"
+    of_host = rf"{level} main TS_METRICS - Requests2XX\.Count:\d+\.0\|#Level:Host\|#hostname:[^,]+,timestamp:\d+"
+    of_model = rf"{level} main MODEL_METRICS - PredictionTime\.ms:([\d.e-]+)\|#ModelName:metered,Level:Model\|#.*"
+
+    def printed(pattern: str) -> list[str]:
+        return [line for line in server.log().splitlines() if re.fullmatch(pattern, line)]
+
+    eventually(lambda: printed(of_host), "a metric of the server is printed")
+    eventually(lambda: len(printed(of_model)) == 3, "the three predictions are, too")
+    # This is how TorchServe's own benchmark takes a value out of what the server has printed.
+    (value, *_) = [line.split("|")[0].split(":")[3].strip() for line in printed(of_model)]
+    assert float(value) > 0
     assert "|#Level:" not in (server.directory / "logs" / "ts_log.log").read_text()
+
+
+def test_requests_are_in_the_access_log_by_default(server: RunningServer) -> None:
+    answered = r'/127\.0\.0\.1:\d+ "POST /predictions/metered HTTP/1\.1" 200 \d+'
+    eventually(lambda: len(matching(server, "access_log.log", answered)) == 3, "the three requests are logged")
+    assert len(re.findall(rf"\[INFO \] main ACCESS_LOG - {answered}\n", server.log())) == 3
 
 
 def test_legacy_shows_three_series_and_logs_the_others(place: Path) -> None:

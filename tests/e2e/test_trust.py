@@ -68,6 +68,8 @@ def test_no_log_holds_a_secret(server: RunningServer) -> None:
         f"{server.management}/token", params={"type": "inference"}, headers=bearer(known["API"]), timeout=DEADLINE
     )
     assert rotated.status_code == 200
+    access_log = server.directory / "logs" / "access_log.log"
+    eventually(lambda: "/token" in access_log.read_text(), "the last request is in the access log")
     secrets = [SECRET_BODY, SECRET_HEADER, SECRET_PASSWORD, *known.values(), *keys(server).values()]
     logs = [path for path in (server.directory / "logs").rglob("*") if path.is_file()]
     written = {path: path.read_text(errors="replace") for path in (*logs, server.output)}

@@ -2,12 +2,16 @@
 
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from torchserve_py import access_log
+from torchserve_py.console import BatchConsole
+from torchserve_py.line_logs import TAKES_BATCHES, Batch, Line, LineLog, wait_until_written
 from torchserve_py.log_config import LogConfigError, apply_log_config, read_log_config
 from torchserve_py.logs import configure_logging
 from torchserve_py.settings import Settings
@@ -21,7 +25,10 @@ TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}"
 def _restore() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in LOGGERS]
     before = [(logger, logger.handlers, logger.level, logger.propagate) for logger in loggers]
+    batches = set(TAKES_BATCHES)
     yield
+    TAKES_BATCHES.clear()
+    TAKES_BATCHES.update(batches)
     for logger, handlers, level, propagate in before:
         for handler in logger.handlers:
             if handler not in handlers:
@@ -51,25 +58,100 @@ def test_lines_look_like_torchserves(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.splitlines() == [server, model]
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_the_access_log_is_written_when_it_is_asked_for(tmp_path: Path, wanted: bool) -> None:
-    configure(tmp_path, access_log=wanted)
-    logging.getLogger("ACCESS_LOG").info('/127.0.0.1:1 "GET /ping HTTP/1.1" 200 0')
-    path = tmp_path / "logs" / "access_log.log"
-    assert path.exists() == wanted
-    if wanted:
-        (line,) = lines(path)
-        assert re.fullmatch(rf'{TIME} - /127\.0\.0\.1:1 "GET /ping HTTP/1\.1" 200 0', line)
+def write(logger: str, *texts: str) -> None:
+    """What the server does with lines of a log that has many."""
+    log: LineLog[str] = LineLog(logger, lambda text: (text, {}))
+    for text in texts:
+        log.note(text)
+    log.flush()
+    assert wait_until_written(30)
+
+
+def note_request(**ids: str | None) -> None:
+    access_log.note(("127.0.0.1", 1), "GET", "/ping?a=ß", "HTTP/1.1", 200, 0.0071, ids)
+    access_log.note(None, "GET", "/live", "HTTP/1.0", 503, 1.5)
+    access_log.flush()
+    assert wait_until_written(30)
+
+
+REQUESTS = [r'/127\.0\.0\.1:1 "GET /ping\?a=\\xdf HTTP/1\.1" 200 7', '/unix "GET /live HTTP/1\\.0" 503 1500']
+
+
+def test_requests_are_in_the_access_log_and_where_everything_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(tmp_path)
+    note_request()
+    for line, text in zip(lines(tmp_path / "logs" / "access_log.log"), REQUESTS, strict=True):
+        assert re.fullmatch(f"{TIME} - {text}", line)
+    everywhere = lines(tmp_path / "logs" / "ts_log.log")
+    for line, text in zip(everywhere, REQUESTS, strict=True):
+        assert re.fullmatch(rf"{TIME} \[INFO \] main ACCESS_LOG - {text}", line)
+    assert capsys.readouterr().out.splitlines() == everywhere
+
+
+def test_the_files_of_torchserve_are_there_from_the_start(tmp_path: Path) -> None:
+    configure(tmp_path, metrics_location=tmp_path / "logs")
+    files = ["access_log.log", "model_log.log", "model_metrics.log", "ts_log.log", "ts_metrics.log"]
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == files
+
+
+def test_without_an_access_log_there_is_no_file(tmp_path: Path) -> None:
+    configure(tmp_path, access_log=False)
+    assert not (tmp_path / "logs" / "access_log.log").exists()
 
 
 @pytest.mark.parametrize("mode", ["log", "legacy"])
-def test_metric_logs_have_files_of_their_own(tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_have_files_of_their_own_and_are_on_standard_output(
+    tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     configure(tmp_path, metrics_mode=mode)
-    logging.getLogger("TS_METRICS").info("one\ntwo")
-    logging.getLogger("MODEL_METRICS").info("three")
-    assert lines(tmp_path / "metrics" / "ts_metrics.log") == ["one", "two"]
-    assert lines(tmp_path / "metrics" / "model_metrics.log") == ["three"]
-    assert capsys.readouterr().out == ""
+    write("TS_METRICS", "one", "two")
+    write("MODEL_METRICS", "three")
+    server, model = (lines(tmp_path / "metrics" / f"{name}_metrics.log") for name in ("ts", "model"))
+    assert [re.sub(f"^{TIME} - ", "", line) for line in [*server, *model]] == ["one", "two", "three"]
+    shown = capsys.readouterr().out.splitlines()
+    assert [re.sub(rf"^{TIME} \[INFO \] ", "", line) for line in shown] == [
+        "main TS_METRICS - one",
+        "main TS_METRICS - two",
+        "main MODEL_METRICS - three",
+    ]
+    assert lines(tmp_path / "logs" / "ts_log.log") == []
+
+
+def test_the_prometheus_mode_has_no_metric_logs(tmp_path: Path) -> None:
+    configure(tmp_path, metrics_mode="prometheus")
+    assert not (tmp_path / "metrics").exists()
+
+
+def test_lines_have_the_time_of_what_they_tell_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(tmp_path)
+    log: LineLog[str] = LineLog("TS_METRICS", lambda text: (text, {}))
+    clock = iter([1717098363.0, 1717098363.5, 1717098364.25])
+    with monkeypatch.context() as patched:
+        patched.setattr("torchserve_py.line_logs.time.time", lambda: next(clock))
+        for text in ("one", "two", "three"):
+            log.note(text)
+    log.flush()
+    assert wait_until_written(30)
+    times = [line.partition(" - ")[0].rpartition(":")[2] for line in lines(tmp_path / "metrics" / "ts_metrics.log")]
+    assert times == ["03,000", "03,500", "04,250"]
+
+
+def test_lines_that_nobody_reads_are_dropped_and_hold_nothing_up() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as reader, os.fdopen(writing, "w") as stream:
+        console = BatchConsole(stream)
+        batch = Batch(lambda: [Line(0.0, "x" * 100, {})] * 1000)
+        for _ in range(10):
+            console.emit(logging.LogRecord("ACCESS_LOG", logging.INFO, "", 0, batch, (), None))
+        stream.write("of the server itself\n")  # finds room
+        stream.flush()
+        os.set_blocking(reading, False)
+        *written, last = (reader.read() or b"").decode().splitlines()
+        assert last == "of the server itself"
+        assert 0 < len(written) < 1000
+        assert {len(line) for line in written} == {len("1970-01-01T00:00:00,000 - ") + 100}
 
 
 def test_files_rotate(tmp_path: Path) -> None:
@@ -110,7 +192,7 @@ def test_metric_logs_stay_unless_the_own_configuration_names_them(tmp_path: Path
     config = {"version": 1, "handlers": {"null": {"class": "logging.NullHandler"}}, "loggers": loggers}
     configure(tmp_path, log_config=own(tmp_path, "log.json", json.dumps(config)))
     for name in ("TS_METRICS", "MODEL_METRICS"):
-        logging.getLogger(name).info("line")
+        write(name, "line")
     written = {path.name for path in (tmp_path / "metrics").iterdir()}
     assert written == ({"ts_metrics.log"} if named else {"ts_metrics.log", "model_metrics.log"})
 
@@ -156,23 +238,42 @@ def test_the_documented_configuration_works(
     assert line.endswith("[INFO ] W-9000-m_1.0-stdout MODEL_LOG - hello")
 
 
-def test_json_lines_hold_what_is_known_of_a_record(tmp_path: Path) -> None:
-    configure(tmp_path, log_format="json", access_log=True)
-    ids = {"request_id": "r-1", "sequence_id": None, "status": 200, "client": "10.0.0.7:1", "milliseconds": 7}
-    logging.getLogger("ACCESS_LOG").info("GET %s", "/ping", extra=ids)
+def test_an_own_configuration_gets_a_record_for_each_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {
+        "version": 1,
+        "formatters": {"own": {"format": "%(name)s %(status)s %(request_id)s: %(message)s"}},
+        "handlers": {"out": {"class": "logging.StreamHandler", "stream": "ext://sys.stdout", "formatter": "own"}},
+        "loggers": {"ACCESS_LOG": {"level": "INFO", "handlers": ["out"], "propagate": False}},
+    }
+    configure(tmp_path, log_config=own(tmp_path, "log.json", json.dumps(config)))
+    access_log.note(("127.0.0.1", 1), "GET", "/ping", "HTTP/1.1", 200, 0.0, {"request_id": "r"})
+    access_log.note(("127.0.0.1", 1), "GET", "/live", "HTTP/1.1", 200, 0.0, {"request_id": "s"})
+    access_log.flush()
+    assert capsys.readouterr().out.splitlines() == [
+        'ACCESS_LOG 200 r: /127.0.0.1:1 "GET /ping HTTP/1.1" 200 0',
+        'ACCESS_LOG 200 s: /127.0.0.1:1 "GET /live HTTP/1.1" 200 0',
+    ]
+
+
+def test_json_lines_hold_what_is_known_of_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configure(tmp_path, log_format="json")
+    note_request(request_id="r-1", sequence_id=None)
+    write("TS_METRICS", "metric")
     logging.getLogger("MODEL_LOG").info("two\nlines “quoted”", extra={"worker": "W-9000-m_1.0-stdout"})
     try:
         raise ValueError("wrong")
     except ValueError:
         logging.getLogger("some.module").exception("It failed")
-    (access,) = [json.loads(line) for line in lines(tmp_path / "logs" / "access_log.log")]
+    access, _ = [json.loads(line) for line in lines(tmp_path / "logs" / "access_log.log")]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", access.pop("time"))
     assert access == {
         "level": "INFO",
         "logger": "ACCESS_LOG",
-        "message": "GET /ping",
+        "message": '/127.0.0.1:1 "GET /ping?a=\\xdf HTTP/1.1" 200 7',
         "request_id": "r-1",
-        "client": "10.0.0.7:1",
+        "client": "127.0.0.1:1",
         "status": 200,
         "milliseconds": 7,
     }

@@ -1,35 +1,30 @@
-"""The access log: one line for each request, in TorchServe's format, on the logger ``ACCESS_LOG``."""
+"""The access log of aiohttp's engine, and which job a request in it became."""
 
 from __future__ import annotations
 
 from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
+from torchserve_py import access_log
 from torchserve_py.api.requests import HttpRequest
 from torchserve_py.api.responses import QuietSent
 from torchserve_py.workers.parts import Parts
 
-LOGGER_NAME = "ACCESS_LOG"
 #: Where a request keeps the ids that stand in its record.
 IDS = web.RequestKey("ids", dict[str, str | None])
 
 
 class AccessLog(AbstractAccessLogger):
-    """``/<ip>:<port> "<METHOD> <uri> HTTP/1.1" <status> <ms>``."""
+    """What aiohttp calls with each answer."""
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
-        """Log an answer that has been written; ``time`` is the seconds since the request arrived."""
+        """Note an answer that has been written; ``time`` is the seconds since the request arrived."""
         if isinstance(response, QuietSent):
             return
-        peer = request.transport.get_extra_info("peername") if request.transport is not None else None
-        client = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unix"
-        target = request.raw_path.encode("ascii", "backslashreplace").decode("ascii")
-        version = f"HTTP/{request.version.major}.{request.version.minor}"
-        milliseconds = round(time * 1000)
-        more = {"client": client, "status": response.status, "milliseconds": milliseconds, **request.get(IDS, {})}
-        self.logger.info(
-            '/%s "%s %s %s" %d %d', client, request.method, target, version, response.status, milliseconds, extra=more
-        )
+        client = request.transport.get_extra_info("peername") if request.transport is not None else None
+        protocol = "HTTP/1.1" if request.version.minor else "HTTP/1.0"
+        ids = request.get(IDS, {})
+        access_log.note(client, request.method, request.raw_path, protocol, response.status, time, ids)
 
 
 def ids_of(parts: Parts) -> dict[str, str | None]:

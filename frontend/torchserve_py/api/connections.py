@@ -13,7 +13,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestPayloadError, _ErrInfo
 
-from torchserve_py.api.access_log import LOGGER_NAME, AccessLog
+from torchserve_py.access_log import LOGGER_NAME
+from torchserve_py.api.access_log import AccessLog
 from torchserve_py.api.errors import Failure, invalid_message, request_timeout, too_many_connections
 from torchserve_py.api.fast_path import FastPath
 from torchserve_py.api.responses import Responses

@@ -1,26 +1,22 @@
 """Metrics as lines of log files, for `metrics_mode` `log` and `legacy`; TorchServe's formats (specification 7.5).
 
-A line must not cost a request its time: what is to be written is only noted when it happens, and becomes text later,
-many lines in one log record. So a record's message is one or more whole lines, each with its own time in front.
+What is to be written is only noted when it happens, and becomes text later (`torchserve_py.line_logs`).
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
+from torchserve_py.line_logs import LineLog
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Gauge, Histogram, Instrument
 
 SERVER_LOGGER = "TS_METRICS"
 MODEL_LOGGER = "MODEL_METRICS"
-FLUSH_INTERVAL = 1.0
-"""Seconds after which somebody should call `ServerMetrics.flush_logs` again."""
 
-_MOST_WAITING = 256
-"""Lines that are written without waiting for the next flush, so that no flush holds the event loop for long."""
+_NOTHING_MORE: Final[Mapping[str, str]] = {}
 
 
 class LineEnds(NamedTuple):
@@ -37,34 +33,24 @@ def line_ends(name: str, unit: str, dimensions: Iterable[tuple[str, str]], hostn
 
 
 class MetricLog:
-    """Lines that wait to be written to a logger."""
+    """Lines of metrics that wait to be written to a logger."""
 
     def __init__(self, logger_name: str) -> None:
-        self._logger = logging.getLogger(logger_name)
-        self._waiting: list[tuple[float, LineEnds, float, str]] = []
+        self._log: LineLog[tuple[int, LineEnds, float, str]] = LineLog(logger_name, _line_of)
 
     def note(self, ends: LineEnds, value: float, request_ids: str | None = None) -> None:
         """A series has a new value, now; `request_ids` are None for metrics of the server."""
         suffix = "" if request_ids is None else f",requestID:{request_ids}"
-        self._waiting.append((time.time(), ends, value, suffix))
-        if len(self._waiting) >= _MOST_WAITING:
-            self.flush()
+        self._log.note((int(time.time()), ends, value, suffix))
 
     def flush(self) -> None:
-        """Writes what waits, as one record."""
-        if not self._waiting:
-            return
-        waiting, self._waiting = self._waiting, []
-        lines = []
-        second, clock, stamp = -1, "", ""
-        for at, (before, after), value, suffix in waiting:
-            if int(at) != second:
-                second = int(at)
-                clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))
-                stamp = f",timestamp:{second}"
-            milliseconds = int((at - second) * 1000)
-            lines.append(f"{clock},{milliseconds:03d} - {before}{float(value)!r}{after}{suffix}{stamp}")
-        self._logger.info("%s", "\n".join(lines))
+        """Have what was noted written."""
+        self._log.flush()
+
+
+def _line_of(entry: tuple[int, LineEnds, float, str]) -> tuple[str, Mapping[str, str]]:
+    second, (before, after), value, suffix = entry
+    return f"{before}{float(value)!r}{after}{suffix},timestamp:{second}", _NOTHING_MORE
 
 
 class Changes:

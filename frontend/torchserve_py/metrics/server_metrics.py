@@ -136,7 +136,7 @@ class ServerMetrics:
         return expose([*own, *self._mlserver.families, *self._handlers], names)
 
     def flush_logs(self) -> None:
-        """Writes to the metric logs what has happened since the last call, where the mode asks for logs."""
+        """Has what has happened since the last call written to the metric logs, where the mode asks for logs."""
         if self._changes is not None:
             shown = LEGACY_NAMES if self._plan.mode == "legacy" else frozenset[str]()
             self._changes.note(family for family in self._own_families() if family.name not in shown)

@@ -64,6 +64,7 @@ def make_settings(folder: Path, **changes: Any) -> Settings:
         "metrics_address": ANY_PORT,
         "disable_token_authorization": True,
         "enable_model_api": True,
+        "access_log": False,
     }
     return Settings(**{**values, **changes})
 

@@ -21,6 +21,7 @@ from tests.unit.api.raw_requests import (
     until,
 )
 
+from torchserve_py import access_log
 from torchserve_py.api import fast_path
 from torchserve_py.scheduling.effects import Cause
 
@@ -205,6 +206,7 @@ async def test_the_access_log_has_the_same_record(start: Start, caplog: pytest.L
             caplog.clear()
             with caplog.at_level("INFO", "ACCESS_LOG"):
                 await exchange(serving, data, arrival)
+                access_log.flush()
             lines = [each for each in caplog.records if each.name == "ACCESS_LOG"]
             assert lines
             records.append([_of_record(each) for each in lines])

@@ -13,6 +13,7 @@ import uvloop
 from tests.unit.api.conftest import open_doors
 from tests.unit.api.fakes import ANY_PORT, FakeMetrics, FakeModel, FakeRegistry, make_settings
 
+from torchserve_py import access_log
 from torchserve_py.addresses import Address
 from torchserve_py.api import listener, requests
 from torchserve_py.api.listener import ListenError
@@ -327,6 +328,7 @@ async def test_the_access_log_has_one_line_for_each_request(start, caplog):
     serving = await start(access_log=True)
     await serving.request("POST", "/predictions/noop?a=b", data=b"x")
     await serving.request("GET", "/nothing")
+    access_log.flush()
     lines = [record.getMessage() for record in caplog.records if record.name == "ACCESS_LOG"]
     assert len(lines) == 2
     pattern = r'/127\.0\.0\.1:\d+ "POST /predictions/noop\?a=b HTTP/1\.1" 200 \d+'
@@ -334,9 +336,11 @@ async def test_the_access_log_has_one_line_for_each_request(start, caplog):
     assert '"GET /nothing HTTP/1.1" 404 ' in lines[1]
 
 
-async def test_without_the_setting_there_is_no_access_log(serving, caplog):
+async def test_without_the_setting_there_is_no_access_log(start, caplog):
     caplog.set_level("INFO")
+    serving = await start(access_log=False)
     await serving.request("GET", "/live")
+    access_log.flush()
     assert "ACCESS_LOG" not in {record.name for record in caplog.records}
 
 
@@ -348,6 +352,7 @@ async def test_a_record_of_the_access_log_names_the_job_and_its_sequence(start, 
         answer = await serving.request(
             "POST", "/predictions/noop", data=b"x", headers={"ts_request_sequence_id": "seq_0"}
         )
+        access_log.flush()
     (record,) = [each for each in caplog.records if each.name == "ACCESS_LOG"]
     assert record.request_id == answer.headers["x-request-id"]
     assert (record.sequence_id, record.status) == ("seq_0", 200)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from torchserve_py import access_log
 from torchserve_py.api.errors import DoorError
 from torchserve_py.api.token_authorization import TokenAuthorization, TokenType
 
@@ -118,6 +119,7 @@ async def test_tokens_are_not_logged(start, caplog):
     guarded = await start(disable_token_authorization=False, access_log=True)
     await guarded.request("GET", "/ping", headers=bearer(guarded, "inference"))
     await guarded.request("GET", "/token?type=inference", door="management", headers=bearer(guarded, "API"))
+    access_log.flush()
     for key in keys(guarded.key_file).values():
         assert key not in caplog.text
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from grpc import StatusCode
 from grpc.aio import AbortError, ServicerContext
 
-from torchserve_py.api.access_log import LOGGER_NAME
+from torchserve_py import access_log as access
 from torchserve_py.api.errors import DoorError
 from torchserve_py.api.grpc.refusals import Refusal
 from torchserve_py.archive.errors import ArchiveError
@@ -54,7 +54,7 @@ class Guard:
         self._refuse = refuse
         self._tokens = tokens
         self._token = token
-        self._access_log = logging.getLogger(LOGGER_NAME) if access_log else None
+        self._access_log = access_log
 
     def around(self, method: str, behaviour: Behaviour) -> Behaviour:
         """What gRPC calls for a method."""
@@ -73,7 +73,7 @@ class Guard:
                 refusal = self._refuse(error)
                 await context.abort(refusal.code, refusal.description, refusal.metadata)
 
-        return call if self._access_log is None else _logged(name, call, self._access_log)
+        return _logged(name, call) if self._access_log else call
 
 
 def _authorization(context: Context) -> str | None:
@@ -83,7 +83,7 @@ def _authorization(context: Context) -> str | None:
     return None
 
 
-def _logged(name: str, call: Behaviour, log: logging.Logger) -> Behaviour:
+def _logged(name: str, call: Behaviour) -> Behaviour:
     """``/<ip>:<port> "gRPC <full.method/Name> HTTP/2.0" <grpc code> <ms>``."""
 
     async def logged(request: Any, context: Context) -> Any:
@@ -98,8 +98,8 @@ def _logged(name: str, call: Behaviour, log: logging.Logger) -> Behaviour:
             code = StatusCode.CANCELLED.value[0]
             raise
         finally:
-            milliseconds = round((time.monotonic() - started) * 1000)
-            log.info('/%s "gRPC %s HTTP/2.0" %d %d', _client(context.peer()), name, code, milliseconds)
+            seconds = time.monotonic() - started
+            access.note(_client(context.peer()), "gRPC", name, "HTTP/2.0", code, seconds)
 
     return logged
 

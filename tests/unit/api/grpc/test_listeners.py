@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.unit.api.grpc.models import echo, later, request
 
+from torchserve_py import access_log
 from torchserve_py.api.grpc.protos import management_pb2
 from torchserve_py.api.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
 from torchserve_py.api.listener import ListenError
@@ -166,6 +167,7 @@ async def test_the_access_log(start, caplog):
     call.cancel()
     await model.cancelled.wait()
     await serving.doors.close()
+    access_log.flush()
     lines = [record.getMessage() for record in caplog.records if record.name == "ACCESS_LOG"]
     pattern = rf'/127\.0\.0\.1:\d+ "gRPC {re.escape(INFERENCE)}/(\w+) HTTP/2\.0" (\d+) \d+'
     assert [re.fullmatch(pattern, line).groups() for line in lines] == [
