@@ -47,14 +47,20 @@ def flush() -> None:
     _log.flush()
 
 
-def _line_of(entry: _Entry) -> tuple[str, Mapping[str, Any]]:
-    peer, method, target, protocol, status, seconds, ids = entry
-    client = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "unix")
+def _text_of(entry: _Entry) -> str:
+    peer, method, target, protocol, status, seconds, _ = entry
     if not target.isascii():
         target = target.encode("ascii", "backslashreplace").decode("ascii")
-    milliseconds = round(seconds * 1000)
-    more = {"client": client, "status": status, "milliseconds": milliseconds, **ids}
-    return f'/{client} "{method} {target} {protocol}" {status} {milliseconds}', more
+    return f'/{_client(peer)} "{method} {target} {protocol}" {status} {round(seconds * 1000)}'
 
 
-_log: Final = LineLog(LOGGER_NAME, _line_of)
+def _more_of(entry: _Entry) -> Mapping[str, Any]:
+    peer, _, _, _, status, seconds, ids = entry
+    return {"client": _client(peer), "status": status, "milliseconds": round(seconds * 1000), **ids}
+
+
+def _client(peer: object) -> str:
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "unix")
+
+
+_log: Final = LineLog(LOGGER_NAME, _text_of, _more_of)

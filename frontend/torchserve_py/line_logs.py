@@ -39,32 +39,59 @@ class Line(NamedTuple):
     more: Mapping[str, Any]
 
 
-class Batch:
-    """The message of a record that stands for many lines."""
+class Batch(Generic[T]):
+    """The message of a record that stands for many lines.
 
-    def __init__(self, lines: Callable[[], Sequence[Line]]) -> None:
-        self._make = lines
-        self._lines: Sequence[Line] | None = None
+    Args:
+        entries: What the lines are made of, each with its time.
+        text_of: Makes an entry's text.
+        more_of: Makes what a line in JSON says besides.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[tuple[float, T]],
+        text_of: Callable[[T], str],
+        more_of: Callable[[T], Mapping[str, Any]],
+    ) -> None:
+        self._entries = entries
+        self._text_of = text_of
+        self._more_of = more_of
         self._stamped: list[tuple[str, str]] | None = None
         self._texts: dict[str, str] = {}
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     @property
-    def lines(self) -> Sequence[Line]:
-        """The lines in order; made when they are asked for first."""
-        if self._lines is None:
-            self._lines = self._make()
-        return self._lines
+    def lines(self) -> list[Line]:
+        """The lines in order."""
+        return [Line(at, self._text_of(entry), self._more_of(entry)) for at, entry in self._entries]
 
     def text(self, head: str) -> str:
         """All lines, each with its local time (``2024-05-30T21:46:03,625``), ``head`` and its text."""
         if head not in self._texts:
             if self._stamped is None:
-                self._stamped = _stamped(self.lines)
+                self._stamped = self._stamps_and_texts()
             self._texts[head] = "\n".join([f"{stamp}{head}{text}" for stamp, text in self._stamped])
         return self._texts[head]
 
     def __str__(self) -> str:
         return self.text(" - ")
+
+    def _stamps_and_texts(self) -> list[tuple[str, str]]:
+        stamped = []
+        second, clock = -1, ""
+        for at, entry in self._entries:
+            if int(at) != second:
+                second = int(at)
+                clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))
+            stamped.append((f"{clock},{int((at - second) * 1000):03d}", self._text_of(entry)))
+        return stamped
+
+
+def _nothing_more(_: object) -> Mapping[str, Any]:
+    return {}
 
 
 class LineLog(Generic[T]):
@@ -72,12 +99,19 @@ class LineLog(Generic[T]):
 
     Args:
         logger_name: The logger's name.
-        line_of: Makes the text of an entry, and what a line in JSON says besides.
+        text_of: Makes the text of an entry.
+        more_of: Makes what a line in JSON says besides.
     """
 
-    def __init__(self, logger_name: str, line_of: Callable[[T], tuple[str, Mapping[str, Any]]]) -> None:
+    def __init__(
+        self,
+        logger_name: str,
+        text_of: Callable[[T], str],
+        more_of: Callable[[T], Mapping[str, Any]] = _nothing_more,
+    ) -> None:
         self._logger = logging.getLogger(logger_name)
-        self._line_of = line_of
+        self._text_of = text_of
+        self._more_of = more_of
         self._waiting: list[tuple[float, T]] = []
 
     def note(self, entry: T) -> None:
@@ -90,17 +124,14 @@ class LineLog(Generic[T]):
         """Hand over what waits."""
         if not self._waiting:
             return
-        waiting, self._waiting = self._waiting, []
-
-        def lines() -> list[Line]:
-            return [Line(at, *self._line_of(entry)) for at, entry in waiting]
-
+        batch = Batch(self._waiting, self._text_of, self._more_of)
+        self._waiting = []
         if not self._logger.isEnabledFor(logging.INFO):
             return
         if self._logger.name in TAKES_BATCHES:
-            _writer.put(self._logger, Batch(lines), len(waiting))
+            _writer.put(self._logger, batch)
             return
-        for line in lines():
+        for line in batch.lines:
             self._logger.handle(_record(self._logger, line.text, line))
 
 
@@ -108,14 +139,14 @@ class _Writer:
     """The thread that writes batches."""
 
     def __init__(self) -> None:
-        self._batches: SimpleQueue[tuple[logging.Logger, Batch] | threading.Event] = SimpleQueue()
+        self._batches: SimpleQueue[tuple[logging.Logger, Batch[Any]] | threading.Event] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._dropped = 0
 
-    def put(self, target: logging.Logger, batch: Batch, count: int) -> None:
+    def put(self, target: logging.Logger, batch: Batch[Any]) -> None:
         """Have a batch written; drop it where too many wait."""
         if self._batches.qsize() >= _MOST_BATCHES:
-            self._dropped += count
+            self._dropped += len(batch)
             return
         self._start()
         self._batches.put((target, batch))
@@ -169,14 +200,3 @@ def _record(target: logging.Logger, message: object, line: Line | None) -> loggi
     if line is not None:
         record.created, record.msecs = line.at, line.at % 1 * 1000
     return record
-
-
-def _stamped(lines: Sequence[Line]) -> list[tuple[str, str]]:
-    stamped = []
-    second, clock = -1, ""
-    for at, text, _ in lines:
-        if int(at) != second:
-            second = int(at)
-            clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))
-        stamped.append((f"{clock},{int((at - second) * 1000):03d}", text))
-    return stamped

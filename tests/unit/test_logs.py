@@ -11,7 +11,7 @@ import pytest
 
 from torchserve_py import access_log
 from torchserve_py.console import BatchConsole
-from torchserve_py.line_logs import TAKES_BATCHES, Batch, Line, LineLog, wait_until_written
+from torchserve_py.line_logs import TAKES_BATCHES, Batch, LineLog, wait_until_written
 from torchserve_py.log_config import LogConfigError, apply_log_config, read_log_config
 from torchserve_py.logs import configure_logging
 from torchserve_py.settings import Settings
@@ -60,7 +60,7 @@ def test_lines_look_like_torchserves(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def write(logger: str, *texts: str) -> None:
     """What the server does with lines of a log that has many."""
-    log: LineLog[str] = LineLog(logger, lambda text: (text, {}))
+    log: LineLog[str] = LineLog(logger, str)
     for text in texts:
         log.note(text)
     log.flush()
@@ -126,7 +126,7 @@ def test_the_prometheus_mode_has_no_metric_logs(tmp_path: Path) -> None:
 
 def test_lines_have_the_time_of_what_they_tell_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(tmp_path)
-    log: LineLog[str] = LineLog("TS_METRICS", lambda text: (text, {}))
+    log: LineLog[str] = LineLog("TS_METRICS", str)
     clock = iter([1717098363.0, 1717098363.5, 1717098364.25])
     with monkeypatch.context() as patched:
         patched.setattr("torchserve_py.line_logs.time.time", lambda: next(clock))
@@ -142,7 +142,7 @@ def test_lines_that_nobody_reads_are_dropped_and_hold_nothing_up() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as reader, os.fdopen(writing, "w") as stream:
         console = BatchConsole(stream)
-        batch = Batch(lambda: [Line(0.0, "x" * 100, {})] * 1000)
+        batch = Batch([(0.0, "x" * 100)] * 1000, str, lambda _: {})
         for _ in range(10):
             console.emit(logging.LogRecord("ACCESS_LOG", logging.INFO, "", 0, batch, (), None))
         stream.write("of the server itself\n")  # finds room

@@ -6,8 +6,8 @@ What is to be written is only noted when it happens, and becomes text later (`to
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from torchserve_py.line_logs import LineLog
 from torchserve_py.metrics.families import Family
@@ -15,8 +15,6 @@ from torchserve_py.metrics.instruments import Gauge, Histogram, Instrument
 
 SERVER_LOGGER = "TS_METRICS"
 MODEL_LOGGER = "MODEL_METRICS"
-
-_NOTHING_MORE: Final[Mapping[str, str]] = {}
 
 
 class LineEnds(NamedTuple):
@@ -36,7 +34,7 @@ class MetricLog:
     """Lines of metrics that wait to be written to a logger."""
 
     def __init__(self, logger_name: str) -> None:
-        self._log: LineLog[tuple[int, LineEnds, float, str]] = LineLog(logger_name, _line_of)
+        self._log: LineLog[tuple[int, LineEnds, float, str]] = LineLog(logger_name, _text_of)
 
     def note(self, ends: LineEnds, value: float, request_ids: str | None = None) -> None:
         """A series has a new value, now; `request_ids` are None for metrics of the server."""
@@ -48,9 +46,9 @@ class MetricLog:
         self._log.flush()
 
 
-def _line_of(entry: tuple[int, LineEnds, float, str]) -> tuple[str, Mapping[str, str]]:
+def _text_of(entry: tuple[int, LineEnds, float, str]) -> str:
     second, (before, after), value, suffix = entry
-    return f"{before}{float(value)!r}{after}{suffix},timestamp:{second}", _NOTHING_MORE
+    return f"{before}{float(value)!r}{after}{suffix},timestamp:{second}"
 
 
 class Changes:
