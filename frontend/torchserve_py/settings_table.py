@@ -336,7 +336,7 @@ class Settings:
     metrics_mode: str = _setting(
         kinds.choice("log", "prometheus", "legacy"),
         "log",
-        "where metrics go besides `/metrics`: `log` and `legacy` write metric logs and print them, `prometheus` does not",
+        "where metrics go besides `/metrics`: `log` and `legacy` write and print metric logs, `prometheus` does not",
     )
     metrics_config: Path | None = _setting(
         kinds.metrics_config, None, "YAML file that lists the metrics there are", default_text="built in"
