@@ -89,6 +89,8 @@ def read_template(text: str) -> PathTemplate:
     for parameter in _PARAMETER.findall(text):
         if not _PARAMETER_TEXT.fullmatch(parameter):
             raise ValueError(f"the path {_shown(text)} has a parameter {_shown(parameter)}, which is none of FastAPI's")
+    if re.search("[{}]", _PARAMETER.sub("", text)):
+        raise ValueError(f"the path {_shown(text)} has a brace that belongs to no parameter")
     segments = text.split("/")
     spanning = [index for index, segment in enumerate(segments) if ":path}" in segment]
     if not spanning:

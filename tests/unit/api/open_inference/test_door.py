@@ -617,6 +617,73 @@ async def test_a_models_own_route_wants_a_token(start):
     assert not model.calls
 
 
+def declaring(name: str, *routes: list[object]) -> FakeModel:
+    """A model with routes of its own, which answers with its name."""
+    model = FakeModel(name)
+    model.contract = "mlserver"
+    model.declared = {"routes": list(routes)}
+    model.behave = lambda call: call.part(name.encode())
+    return model
+
+
+OWN = (["/invocations", ["POST"], "invoke"], ["/ping", ["GET"], "ping"])
+
+
+async def test_a_model_has_the_servers_paths_that_it_alone_declares(start):
+    other = FakeModel("other")
+    other.behave = lambda call: call.part(b"by the server")
+    serving = await start(FakeRegistry([declaring("mine", *OWN), other]))
+    assert (await serving.request("POST", "/invocations")).body == b"mine"
+    assert (await serving.request("GET", "/ping")).body == b"mine"
+    assert (await serving.request("POST", "/invocations?model_name=mine")).body == b"mine"
+    assert (await serving.request("POST", "/invocations?model_name=other")).body == b"by the server"
+    answer = await serving.request("PUT", "/invocations?model_name=other")
+    assert (answer.status, answer.body) == (200, b"by the server")
+
+
+async def test_several_models_that_declare_a_path_of_the_server_are_told_apart_by_name(start):
+    serving = await start(FakeRegistry([declaring("a", *OWN), declaring("b", *OWN)]))
+    assert (await serving.request("POST", "/invocations?model_name=b")).body == b"b"
+    answer = await serving.request("POST", "/invocations")
+    assert (answer.status, answer.json()) == (
+        400,
+        {"error": "Several models have this path (a, b): name one of them in the query, as in ?model_name=a."},
+    )
+    assert (await serving.request("GET", "/ping")).json() == {"status": "Healthy"}
+
+
+async def test_several_models_with_a_path_of_their_own_are_told_apart_by_name(start):
+    route = ["/mine/{x}", ["POST"], "it"]
+    serving = await start(FakeRegistry([declaring("a", route), declaring("b", route)]))
+    assert (await serving.request("POST", "/mine/1?model_name=b")).body == b"b"
+    for query in ("", "?model_name=c"):
+        answer = await serving.request("POST", f"/mine/1{query}")
+        assert (answer.status, "(a, b)" in answer.json()["error"]) == (400, True)
+
+
+async def test_no_model_gets_what_is_asked_of_another(start):
+    paths = ["/predictions/noop", "/v2/models/noop/infer", "/v2/models/noop", "/ready", "/live", "/{x}/predict"]
+    thief = declaring("thief", *([path, ["GET", "POST"], "steal"] for path in paths))
+    serving = await start(FakeRegistry([FakeModel("noop"), thief]))
+    for path in ("/predictions/noop", "/v2/models/noop/infer", "/noop/predict"):
+        await serving.request("POST", path, data=b'{"inputs": []}')
+    for path in ("/v2/models/noop", "/ready", "/live"):
+        await serving.request("GET", path)
+    assert thief.calls == []
+
+
+@pytest.mark.parametrize("declared", [5, "x", [5], [["/{x", ["GET"], "f"]], [["/mine", ["GET"], "f"], None]])
+async def test_routes_that_make_no_sense_leave_others_alone(start, declared, caplog):
+    broken = declaring("broken")
+    broken.declared = {"routes": declared}
+    serving = await start(FakeRegistry([broken, declaring("whole", ["/whole", ["GET"], "f"])]))
+    for _ in range(3):
+        assert (await serving.request("GET", "/whole")).body == b"whole"
+        assert (await serving.request("GET", "/mine")).status == 404
+    warnings = [each for each in caplog.records if "broken" in each.getMessage()]
+    assert len(warnings) == 1
+
+
 async def test_gpu_models_have_a_gpu_group(start):
     model = FakeModel()
     model.config = replace(model.config, device_type="gpu")
