@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 TORCHSERVE: Final = "torchserve"
@@ -11,6 +12,64 @@ MLSERVER: Final = "mlserver"
 
 MLSERVER_SETTINGS: Final = "model-settings.json"
 TRUSS_CONFIG: Final = "config.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """What the code of a contract can do, and so what a configuration may ask of it.
+
+    ``batches``: one call takes several requests, which the server puts together; where it does not, each request is a
+    call of its own, many at once. ``steps``: requests join and leave between the steps of a loop (continuous batching).
+    ``sequences``: state is kept between requests, which run in order, one at a time. ``stores``: that state can be
+    stored beneath the code. ``processes``: a worker may be several processes that compute together. ``declares``:
+    `model-config.yaml` may declare its inputs and outputs. ``own_keys``: further keys of that file that its code reads.
+    """
+
+    name: str
+    batches: bool
+    steps: bool
+    sequences: bool
+    stores: bool
+    processes: bool
+    declares: bool
+    own_keys: frozenset[str]
+
+
+CONTRACTS: Final[Mapping[str, Contract]] = {
+    each.name: each
+    for each in (
+        Contract(
+            name=TORCHSERVE,
+            batches=True,
+            steps=True,
+            sequences=True,
+            stores=True,
+            processes=True,
+            declares=True,
+            own_keys=frozenset({"pt2", "handler", "dali", "deepspeed", "pippy", "micro_batching"}),
+        ),
+        Contract(
+            name=TRUSS,
+            batches=False,
+            steps=False,
+            sequences=False,
+            stores=False,
+            processes=False,
+            declares=False,
+            own_keys=frozenset({"truss"}),
+        ),
+        Contract(
+            name=MLSERVER,
+            batches=False,
+            steps=False,
+            sequences=False,
+            stores=False,
+            processes=False,
+            declares=False,
+            own_keys=frozenset(),
+        ),
+    )
+}
 
 
 def contract_of(names: Collection[str]) -> str:

@@ -134,7 +134,7 @@ class _Check:
         try:
             if len(contents.config) > MAX_SIZE:
                 raise UnreadableYaml(f"the file is larger than {MAX_SIZE} bytes, the most that is read")
-            return parse_model_config(parse_yaml_mapping(contents.config), source)
+            return parse_model_config(parse_yaml_mapping(contents.config), source, contents.contract)
         except UnreadableYaml as error:
             self._out.problems.append(f"{source}: {error}")
         except InvalidModelConfig as error:

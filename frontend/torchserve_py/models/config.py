@@ -12,13 +12,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
+from torchserve_py.archive.contract import CONTRACTS, TORCHSERVE, Contract
 from torchserve_py.models.cache_config import CacheConfig, cache_contradictions, read_cache
+from torchserve_py.models.contract_limits import CODE_KEYS, contract_contradictions
 from torchserve_py.models.tensor_declarations import TensorDeclaration, tensors
 from torchserve_py.models.yaml_keys import MAX_INT, Key, boolean, choice, integer, read_keys, text
 from torchserve_py.schemas.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
-
-HANDLER_KEYS = frozenset({"pt2", "handler", "dali", "deepspeed", "pippy", "micro_batching", "truss"})
-"""Keys that code running in the worker reads; the server never does."""
 
 
 class InvalidModelConfig(ValueError):
@@ -152,19 +151,27 @@ _SEQUENCE_KEYS = (
 )
 
 
-def read_model_config(path: Path) -> ModelConfig:
-    """Reads and checks the model config at `path`. Raises InvalidModelConfig (also for a file that cannot be read)."""
+def read_model_config(path: Path, contract: str = TORCHSERVE) -> ModelConfig:
+    """Reads and checks the config at `path` of a model of that contract.
+
+    Raises InvalidModelConfig (also for a file that cannot be read).
+    """
     try:
         mapping = read_yaml_mapping(path)
     except UnreadableYaml as error:
         raise InvalidModelConfig(path.name, [str(error)]) from error
     except OSError as error:
         raise InvalidModelConfig(path.name, [f"the file cannot be read: {error.strerror or error}"]) from error
-    return parse_model_config(mapping, path.name)
+    return parse_model_config(mapping, path.name, contract)
 
 
-def parse_model_config(mapping: YamlMapping, source: str = "model-config.yaml") -> ModelConfig:
-    """Checks a mapping that was read from `source`. Raises InvalidModelConfig with every problem found."""
+def parse_model_config(
+    mapping: YamlMapping, source: str = "model-config.yaml", contract: str = TORCHSERVE
+) -> ModelConfig:
+    """Checks a mapping that was read from `source` for a model of that contract.
+
+    Raises InvalidModelConfig with every problem found.
+    """
     refused: dict[str, str] = {}
     values = read_keys(mapping.values, KEYS, "", mapping.lines, refused)
     warnings = list(_misspelt(mapping.values))
@@ -174,18 +181,20 @@ def parse_model_config(mapping: YamlMapping, source: str = "model-config.yaml") 
         warnings += _unknown_torchrun(options)
     cache = read_cache(mapping.values.get("handler"), mapping.lines.get("handler"), refused)
     config = ModelConfig(**values, cache=cache, source=source, raw=MappingProxyType(dict(mapping.values)))
+    can = CONTRACTS[contract]
     problems = list(refused.values())
-    problems += [text for names, text in _contradictions(config) if refused.keys().isdisjoint(names)]
+    problems += [text for names, text in _contradictions(config, can) if refused.keys().isdisjoint(names)]
     if problems:
         raise InvalidModelConfig(source, problems)
-    return replace(config, warnings=(*warnings, *_without_effect(config)))
+    return replace(config, warnings=(*warnings, *_without_effect(config, can)))
 
 
 _Contradiction: TypeAlias = tuple[tuple[str, ...], str]
 
 
-def _contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
-    """The keys and the text of each pair of settings that cannot both be meant."""
+def _contradictions(config: ModelConfig, contract: Contract) -> Iterator[_Contradiction]:
+    """The keys and the text of each pair of settings that cannot both be meant, and of each that is out of place."""
+    yield from contract_contradictions(config, contract)
     yield from _worker_contradictions(config)
     yield from _parallel_contradictions(config)
     yield from _batching_contradictions(config)
@@ -274,12 +283,16 @@ def _batching_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
     yield from cache_contradictions(config.cache, stateful=bool(config.sequence_batching), parallel=together)
 
 
-def _without_effect(config: ModelConfig) -> Iterator[str]:
+def _without_effect(config: ModelConfig, contract: Contract) -> Iterator[str]:
     """Settings that are allowed together although one of them then does nothing."""
     if not config.sequence_batching:
         unused = [name for name in _SEQUENCE_KEYS if config.raw.get(name)]
         if unused:
             yield f"{', '.join(unused)} has no effect because sequenceBatching is not true"
+    if config.concurrency_target and contract.batches and not config.async_communication:
+        yield "concurrencyTarget has no effect because asyncCommunication is not true"
+    if config.max_batch_delay_ms and not contract.batches:
+        yield f"maxBatchDelay has no effect because requests of the contract {contract.name} are calls of their own"
     if config.use_job_ticket and config.sequence_batching:
         yield "useJobTicket is ignored for a model with sequenceBatching"
     elif config.use_job_ticket and (config.batch_size or 1) > 1:
@@ -295,7 +308,7 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
 def _misspelt(values: Mapping[Any, Any]) -> Iterator[str]:
     """A warning for each unknown key that reads like a known one."""
     known = {_plain(key.name): key.name for key in KEYS}
-    unknown = [name for name in values if isinstance(name, str) and name not in {*known.values(), *HANDLER_KEYS}]
+    unknown = [name for name in values if isinstance(name, str) and name not in {*known.values(), *CODE_KEYS}]
     if unknown:
         from difflib import get_close_matches  # 5 ms that a right file need not pay
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from torchserve_py.archive.contract import TORCHSERVE
+from torchserve_py.archive.contract import CONTRACTS, TORCHSERVE
 from torchserve_py.models.cache_config import CacheConfig
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig, TorchrunConfig
 from torchserve_py.models.errors import BadParameter, NotEnoughDevices
@@ -154,9 +154,9 @@ def resolve(
         return next(value for value in (override, in_yaml, json.get(json_key), default) if value is not None)
 
     batch_size = first(overrides.batch_size, yaml.batch_size, "batchSize", DEFAULT_BATCH_SIZE)
-    asynchronous = bool(yaml.async_communication) or contract != TORCHSERVE
+    asynchronous = bool(yaml.async_communication) or not CONTRACTS[contract].batches
     if asynchronous and batch_size > 1:
-        why = "asyncCommunication is true" if contract == TORCHSERVE else f"the model's contract is {contract}"
+        why = "asyncCommunication is true" if yaml.async_communication else f"the model's contract is {contract}"
         problem = f"{why} but the batch size is {batch_size}; each request is a call of its own, so it must be 1"
         raise InvalidModelConfig(yaml.source, [problem])
     return EffectiveConfig(

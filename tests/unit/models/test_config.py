@@ -56,6 +56,68 @@ def problems(tmp_path: Path, text: str | bytes) -> list[str]:
     return list(error.value.problems)
 
 
+EVERYTHING = """\
+batchSize: 4
+continuousBatching: true
+sequenceBatching: true
+sequenceMaxIdleMSec: 60000
+parallelType: tp
+torchrun: {nproc-per-node: 2}
+inputs: [{name: image, datatype: FP32, shape: [-1, 3]}]
+decoupled: true
+micro_batching: {micro_batch_size: 2}
+handler:
+  cache: {store: file, path: /var/lib/sequences.db}
+"""
+
+
+@pytest.mark.parametrize("contract", ["truss", "mlserver"])
+def test_what_a_contract_cannot_do_is_refused_all_at_once(tmp_path: Path, contract: str) -> None:
+    path = tmp_path / "model-config.yaml"
+    path.write_text(EVERYTHING)
+    with pytest.raises(InvalidModelConfig) as refused:
+        read_model_config(path, contract)
+    told = [problem for problem in refused.value.problems if f"the model's contract is {contract}: " in problem]
+    keys = [
+        *("batchSize is 4", "continuousBatching is true", "sequenceBatching is true", "handler.cache is set"),
+        *("parallelType is tp", "torchrun is set", "inputs is set", "decoupled is set", "micro_batching is set"),
+    ]
+    assert [problem.split(" but ")[0] for problem in told] == keys
+
+
+@pytest.mark.parametrize("contract", ["torchserve", "truss", "mlserver"])
+def test_what_every_contract_can_do_is_accepted(tmp_path: Path, contract: str) -> None:
+    path = tmp_path / "model-config.yaml"
+    path.write_text(
+        "minWorkers: 1\nmaxWorkers: 2\nbatchSize: 1\nresponseTimeout: 60\nstartupTimeout: 60\ndeviceType: cpu\n"
+        "parallelType: custom\nparallelLevel: 2\nmaxRetryTimeoutInSec: 1\nclientTimeoutInMills: 1\njobQueueSize: 1\n"
+        "useJobTicket: true\nasyncCommunication: true\nconcurrencyTarget: 2\nuseVenv: true\n"
+    )
+    assert read_model_config(path, contract).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("contract", "text", "told"),
+    [
+        ("truss", "truss: {hotReload: true}", None),
+        ("mlserver", "truss: {hotReload: true}", "only code of the contract truss reads it"),
+        ("torchserve", "truss: {hotReload: true}", "only code of the contract truss reads it"),
+        ("truss", "handler: {model_path: here}", "only code of the contract torchserve reads it"),
+        ("truss", "asyncCommunication: false", "each request is a call of its own"),
+    ],
+)
+def test_keys_for_the_code_of_another_contract_are_refused(
+    tmp_path: Path, contract: str, text: str, told: str | None
+) -> None:
+    path = tmp_path / "model-config.yaml"
+    path.write_text(text)
+    if told is None:
+        assert read_model_config(path, contract).warnings == ()
+    else:
+        with pytest.raises(InvalidModelConfig, match=told):
+            read_model_config(path, contract)
+
+
 def test_every_key_is_read(tmp_path: Path) -> None:
     config = read(tmp_path, COMPLETE)
     assert config == ModelConfig(
@@ -90,6 +152,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         outputs=({"name": "label", "datatype": "BYTES", "shape": []},),
         decoupled=False,
         raw=yaml.safe_load(COMPLETE),
+        warnings=("concurrencyTarget has no effect because asyncCommunication is not true",),
     )
     assert all(getattr(config, key.attribute) is not None for key in KEYS)
 

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from torchserve_py.models.cache_config import CACHE_KEYS
-from torchserve_py.models.config import HANDLER_KEYS, KEYS, TORCHRUN_KEYS
+from torchserve_py.models.config import KEYS, TORCHRUN_KEYS
+from torchserve_py.models.contract_limits import CODE_KEYS
 
 DOCS = Path(__file__).parents[3] / "docs" / "model-config.md"
 
@@ -16,4 +17,4 @@ def test_every_key_has_a_row() -> None:
 
 def test_the_keys_of_handlers_are_named() -> None:
     section = DOCS.read_text(encoding="utf-8").partition("## Keys that only handlers read")[2]
-    assert set(re.findall(r"`(\w+)`", section)) == HANDLER_KEYS
+    assert set(re.findall(r"`(\w+)`", section)) == CODE_KEYS
