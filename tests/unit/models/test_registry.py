@@ -41,6 +41,24 @@ async def test_a_model_for_the_cpp_backend_is_refused(make_registry: MakeRegistr
     assert registry.models() == []
 
 
+@pytest.mark.parametrize(("contract", "file"), [("truss", "config.yaml"), ("mlserver", "model-settings.json")])
+async def test_a_store_beneath_code_that_has_none_is_refused(
+    make_registry: MakeRegistry, store: Path, contract: str, file: str
+) -> None:
+    folder = store / "m"
+    folder.mkdir()
+    (folder / file).write_text('{"implementation": "model.Mine"}' if contract == "mlserver" else "")
+    (folder / "model-config.yaml").write_text(
+        "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nhandler: {cache: {store: file, path: sequences.db}}\n"
+    )
+    registry = make_registry()
+    with pytest.raises(InvalidModel) as refused:
+        await registry.register(without_workers("m"))
+    for key in ("sequenceBatching is true", "handler.cache is set"):
+        assert f"{key} but the model's contract is {contract}: " in str(refused.value)
+    assert registry.models() == []
+
+
 async def test_describe_shows_what_a_workers_own_gpu_does(
     make_registry: MakeRegistry, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

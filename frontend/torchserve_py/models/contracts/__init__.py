@@ -55,7 +55,7 @@ def configuration_of(files: ModelFiles) -> Configured:
         InvalidModel: They cannot be used, or contradict each other.
     """
     try:
-        yaml = read_model_config(files.config_file) if files.config_file else ModelConfig()
+        yaml = read_model_config(files.config_file, files.contract) if files.config_file else ModelConfig()
         return configure(files.contract, files.model_dir, yaml)
     except InvalidModelConfig as error:
         raise InvalidModel(str(error)) from error
