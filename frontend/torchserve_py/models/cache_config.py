@@ -6,41 +6,31 @@ refused: a misspelt `fsync` would be found out by the loss of data.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from torchserve_py.models.yaml_keys import Key, boolean, choice, integer, read_keys, seconds, text
+from torchserve_py.schemas.schema import ClosedSchema, read
+from torchserve_py.schemas.values import FLAG, SECONDS, Choice, Integer, Text
 
 DEFAULT_LEASE = 10.0
 """Seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheConfig:
+class CacheConfig(ClosedSchema):
     """How the states of sequences are kept. `capacity` None: as many as there may be sequences. `lease` is seconds."""
 
-    store: Literal["memory", "file", "redis"] = "memory"
-    capacity: int | None = None
-    path: str | None = None
-    fsync: bool = False
-    url: str | None = None
-    lease: float = DEFAULT_LEASE
+    store: Annotated[Literal["memory", "file", "redis"], Choice("memory", "file", "redis")] = "memory"
+    capacity: Annotated[int | None, Integer(1)] = None
+    path: Text = None
+    fsync: Annotated[bool, FLAG] = False
+    url: Text = None
+    lease: Annotated[float, SECONDS] = DEFAULT_LEASE
 
     @property
     def durable(self) -> bool:
         """Whether a state outlives the worker that runs its sequence."""
         return self.store != "memory"
 
-
-CACHE_KEYS: tuple[Key, ...] = (
-    Key("store", "store", choice("memory", "file", "redis")),
-    Key("capacity", "capacity", integer(1)),
-    Key("path", "path", text),
-    Key("fsync", "fsync", boolean),
-    Key("url", "url", text),
-    Key("lease", "lease", seconds),
-)
 
 _PLACE = "handler.cache."
 #: Which keys a store has beside those that all have, and which of them it needs.
@@ -52,26 +42,23 @@ _NEEDED = {
 _DURABLE_KEYS = ("lease",)
 
 
-def read_cache(handler: object, line: int | None, refused: dict[str, str]) -> CacheConfig | None:
-    """The cache of the `handler` map, which stands on that line; None if it says nothing of one.
+def read_cache(handler: object, lines: Mapping[str, int], refused: dict[str, str]) -> CacheConfig | None:
+    """The cache of the `handler` map; None if it says nothing of one.
 
-    `refused` gets the name and fault of what cannot be used.
+    `lines` has the lines of the file's keys; `refused` gets the name and fault of what cannot be used.
     """
     given = handler.get("cache") if isinstance(handler, Mapping) else None
     if given is None:
         return None
+    line = lines.get("handler")
     where = f"line {line}: " if line else ""
     if not isinstance(given, Mapping):
         refused["handler.cache"] = (
             f"{where}handler.cache must be a map, for example {{store: file, path: sequences.db}}"
         )
         return None
-    values = read_keys(given, CACHE_KEYS, _PLACE, {"handler.cache": line or 0}, refused)
-    known = [key.name for key in CACHE_KEYS]
-    for name in given:
-        if name not in known:
-            refused[f"{_PLACE}{name}"] = f"{where}{_PLACE}{name} is not known; known are {', '.join(known)}"
-    cache = CacheConfig(**values)
+    cache, problems = read(CacheConfig, given, place=_PLACE, lines=lines)
+    refused.update(problems)
     if f"{_PLACE}store" not in refused:
         _check_keys(cache.store, given, where, refused)
     return cache
@@ -79,10 +66,10 @@ def read_cache(handler: object, line: int | None, refused: dict[str, str]) -> Ca
 
 def _check_keys(store: str, given: Mapping[Any, Any], where: str, refused: dict[str, str]) -> None:
     allowed = {"store", "capacity", *_OWN_KEYS[store], *(_DURABLE_KEYS if store != "memory" else ())}
-    for key in CACHE_KEYS:
-        if key.name not in allowed and given.get(key.name) is not None:
-            problem = f"{_PLACE}{key.name} has no meaning for store: {store}; leave it out or choose another store"
-            refused.setdefault(f"{_PLACE}{key.name}", where + problem)
+    for key in CacheConfig.key_names():
+        if key not in allowed and given.get(key) is not None:
+            problem = f"{_PLACE}{key} has no meaning for store: {store}; leave it out or choose another store"
+            refused.setdefault(f"{_PLACE}{key}", where + problem)
     needed, meaning = _NEEDED.get(store, ("", ""))
     if needed and given.get(needed) is None:
         problem = f"{_PLACE}store is {store} but {_PLACE}{needed} is not set; it must be {meaning}"

@@ -6,17 +6,18 @@ contradict each other are refused with all problems named at once, instead of be
 fails. `docs/model-config.md` describes every key.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+from pydantic import Field
 
 from torchserve_py.archive.contract import CONTRACTS, TORCHSERVE, Contract
 from torchserve_py.models.cache_config import CacheConfig, cache_contradictions, read_cache
 from torchserve_py.models.contract_limits import CODE_KEYS, contract_contradictions
-from torchserve_py.models.tensor_declarations import TensorDeclaration, tensors
-from torchserve_py.models.yaml_keys import MAX_INT, Key, boolean, choice, integer, read_keys, text
+from torchserve_py.models.tensor_declarations import TENSORS_EXPECTED, TensorDeclaration, are_tensors
+from torchserve_py.schemas.schema import Schema, read
+from torchserve_py.schemas.values import MAX_INT, Choice, Expected, Flag, Integer, Nested, Text
 from torchserve_py.schemas.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
 
 
@@ -29,118 +30,89 @@ class InvalidModelConfig(ValueError):
         self.problems = tuple(problems)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchrunConfig:
+class TorchrunConfig(Schema):
     """The `torchrun` map: how the processes of one parallel worker are launched. None = not set."""
 
-    nnodes: int | None = None
-    nproc_per_node: int | None = None
-    rdzv_backend: str | None = None
-    rdzv_endpoint: str | None = None
-    rdzv_conf: str | None = None
-    monitor_interval: int | None = None
-    node_rank: int | None = None
-    omp_num_threads: int | None = None
+    nnodes: Annotated[int | None, Integer(1)] = None
+    nproc_per_node: Annotated[int | None, Integer(1)] = Field(default=None, alias="nproc-per-node")
+    rdzv_backend: Text = Field(default=None, alias="rdzv-backend")
+    rdzv_endpoint: Text = Field(default=None, alias="rdzv-endpoint")
+    rdzv_conf: Text = Field(default=None, alias="rdzv-conf")
+    monitor_interval: Annotated[int | None, Integer(1)] = Field(default=None, alias="monitor-interval")
+    node_rank: Annotated[int | None, Integer(0)] = Field(default=None, alias="node-rank")
+    omp_num_threads: Annotated[int | None, Integer(1)] = Field(default=None, alias="OMP_NUMBER_THREADS")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
-    """One model-config.yaml. None = the key is not in the file. Times are milliseconds (`_ms`) or seconds."""
+def _are_gpus(value: object) -> bool:
+    """Whether the GPUs exist is known only where the model is run: see `effective.resolve`."""
+    return isinstance(value, list) and value != [] and all(type(each) is int and 0 <= each <= MAX_INT for each in value)
 
-    min_workers: int | None = None
-    max_workers: int | None = None
-    batch_size: int | None = None
-    max_batch_delay_ms: int | None = None
-    response_timeout: int | None = None
-    startup_timeout: int | None = None
-    device_type: Literal["cpu", "gpu", "auto"] | None = None
-    device_ids: tuple[int, ...] | None = None
-    parallel_type: Literal["", "pp", "tp", "pptp", "custom"] | None = None
-    parallel_level: int | None = None
-    torchrun: TorchrunConfig | None = None
-    max_retry_timeout: int | None = None
-    client_timeout_ms: int | None = None
-    job_queue_size: int | None = None
-    use_job_ticket: bool | None = None
-    continuous_batching: bool | None = None
-    sequence_batching: bool | None = None
-    sequence_max_idle_ms: int | None = None
-    sequence_timeout_ms: int | None = None
-    max_sequence_job_queue_size: int | None = None
-    max_num_sequence: int | None = None
-    on_expired_sequence: Literal["refuse", "restart"] | None = None
-    async_communication: bool | None = None
-    concurrency_target: int | None = None
-    use_venv: bool | None = None
-    inputs: tuple[TensorDeclaration, ...] | None = None
-    outputs: tuple[TensorDeclaration, ...] | None = None
-    decoupled: bool | None = None
+
+_GPUS = Expected("a list of one or more GPU numbers, each an integer from 0, for example [0, 1]", _are_gpus)
+_TORCHRUN = Nested("a map of torchrun options, for example {nproc-per-node: 4}")
+Count = Annotated[int | None, Integer(1)]
+CountOrNone = Annotated[int | None, Integer(0)]
+Tensors = Annotated[tuple[TensorDeclaration, ...] | None, Expected(TENSORS_EXPECTED, are_tensors)]
+
+
+class ModelConfigFile(Schema):
+    """The keys of a `model-config.yaml` that the server reads. Times are milliseconds (`_ms`) or seconds."""
+
+    min_workers: Count = Field(default=None, alias="minWorkers")
+    max_workers: Count = Field(default=None, alias="maxWorkers")
+    batch_size: Count = Field(default=None, alias="batchSize")
+    max_batch_delay_ms: CountOrNone = Field(default=None, alias="maxBatchDelay")
+    response_timeout: Count = Field(default=None, alias="responseTimeout")
+    startup_timeout: Count = Field(default=None, alias="startupTimeout")
+    device_type: Annotated[Literal["cpu", "gpu", "auto"] | None, Choice("cpu", "gpu", "auto")] = Field(
+        default=None, alias="deviceType"
+    )
+    device_ids: Annotated[tuple[int, ...] | None, _GPUS] = Field(default=None, alias="deviceIds")
+    parallel_type: Annotated[
+        Literal["", "pp", "tp", "pptp", "custom"] | None, Choice("", "pp", "tp", "pptp", "custom")
+    ] = Field(default=None, alias="parallelType")
+    parallel_level: CountOrNone = Field(default=None, alias="parallelLevel")
+    torchrun: Annotated[TorchrunConfig | None, _TORCHRUN] = None
+    max_retry_timeout: CountOrNone = Field(default=None, alias="maxRetryTimeoutInSec")
+    client_timeout_ms: CountOrNone = Field(default=None, alias="clientTimeoutInMills")
+    job_queue_size: CountOrNone = Field(default=None, alias="jobQueueSize")
+    use_job_ticket: Flag = Field(default=None, alias="useJobTicket")
+    continuous_batching: Flag = Field(default=None, alias="continuousBatching")
+    sequence_batching: Flag = Field(default=None, alias="sequenceBatching")
+    sequence_max_idle_ms: CountOrNone = Field(default=None, alias="sequenceMaxIdleMSec")
+    sequence_timeout_ms: CountOrNone = Field(default=None, alias="sequenceTimeoutMSec")
+    max_sequence_job_queue_size: Count = Field(default=None, alias="maxSequenceJobQueueSize")
+    max_num_sequence: Count = Field(default=None, alias="maxNumSequence")
+    on_expired_sequence: Annotated[Literal["refuse", "restart"] | None, Choice("refuse", "restart")] = Field(
+        default=None, alias="onExpiredSequence"
+    )
+    async_communication: Flag = Field(default=None, alias="asyncCommunication")
+    concurrency_target: Count = Field(default=None, alias="concurrencyTarget")
+    use_venv: Flag = Field(default=None, alias="useVenv")
+    inputs: Tensors = None
+    outputs: Tensors = None
+    decoupled: Flag = None
+
+
+class ModelConfig(ModelConfigFile):
+    """One `model-config.yaml`, read and checked. None = the key is not in the file.
+
+    Attributes:
+        cache: What `handler: cache:` says, if it says anything.
+        source: The file's name.
+        raw: The whole file, as the handler sees it in `context.model_yaml_config`.
+        warnings: What is allowed but probably not meant, one line each.
+    """
+
     cache: CacheConfig | None = None
     source: str = "model-config.yaml"
-    raw: Mapping[Any, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-    """The whole file, as the handler sees it in `context.model_yaml_config`."""
+    raw: Mapping[Any, Any] = Field(default_factory=dict, repr=False)
     warnings: tuple[str, ...] = ()
-    """What is allowed but probably not meant, one line each."""
 
+    def completed(self, warnings: Iterable[str], **values: Any) -> Self:
+        """Return a copy with further warnings, and with other values of some fields."""
+        return self.model_copy(update={**values, "warnings": (*self.warnings, *warnings)})
 
-def _device_ids(value: object) -> tuple[int, ...]:
-    """Whether the ids exist is known only where the model is run: see `effective.resolve`."""
-    if (
-        not isinstance(value, list)
-        or not value
-        or not all(type(item) is int and 0 <= item <= MAX_INT for item in value)
-    ):
-        raise ValueError("a list of one or more GPU numbers, each an integer from 0, for example [0, 1]")
-    return tuple(value)
-
-
-def _mapping(value: object) -> Mapping[Any, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("a map of torchrun options, for example {nproc-per-node: 4}")
-    return value
-
-
-KEYS: tuple[Key, ...] = (
-    Key("minWorkers", "min_workers", integer(1)),
-    Key("maxWorkers", "max_workers", integer(1)),
-    Key("batchSize", "batch_size", integer(1)),
-    Key("maxBatchDelay", "max_batch_delay_ms", integer(0)),
-    Key("responseTimeout", "response_timeout", integer(1)),
-    Key("startupTimeout", "startup_timeout", integer(1)),
-    Key("deviceType", "device_type", choice("cpu", "gpu", "auto")),
-    Key("deviceIds", "device_ids", _device_ids),
-    Key("parallelType", "parallel_type", choice("", "pp", "tp", "pptp", "custom")),
-    Key("parallelLevel", "parallel_level", integer(0)),
-    Key("torchrun", "torchrun", _mapping),
-    Key("maxRetryTimeoutInSec", "max_retry_timeout", integer(0)),
-    Key("clientTimeoutInMills", "client_timeout_ms", integer(0)),
-    Key("jobQueueSize", "job_queue_size", integer(0)),
-    Key("useJobTicket", "use_job_ticket", boolean),
-    Key("continuousBatching", "continuous_batching", boolean),
-    Key("sequenceBatching", "sequence_batching", boolean),
-    Key("sequenceMaxIdleMSec", "sequence_max_idle_ms", integer(0)),
-    Key("sequenceTimeoutMSec", "sequence_timeout_ms", integer(0)),
-    Key("maxSequenceJobQueueSize", "max_sequence_job_queue_size", integer(1)),
-    Key("maxNumSequence", "max_num_sequence", integer(1)),
-    Key("onExpiredSequence", "on_expired_sequence", choice("refuse", "restart")),
-    Key("asyncCommunication", "async_communication", boolean),
-    Key("concurrencyTarget", "concurrency_target", integer(1)),
-    Key("useVenv", "use_venv", boolean),
-    Key("inputs", "inputs", tensors),
-    Key("outputs", "outputs", tensors),
-    Key("decoupled", "decoupled", boolean),
-)
-
-TORCHRUN_KEYS: tuple[Key, ...] = (
-    Key("nnodes", "nnodes", integer(1)),
-    Key("nproc-per-node", "nproc_per_node", integer(1)),
-    Key("rdzv-backend", "rdzv_backend", text),
-    Key("rdzv-endpoint", "rdzv_endpoint", text),
-    Key("rdzv-conf", "rdzv_conf", text),
-    Key("monitor-interval", "monitor_interval", integer(1)),
-    Key("node-rank", "node_rank", integer(0)),
-    Key("OMP_NUMBER_THREADS", "omp_num_threads", integer(1)),
-)
 
 _SEQUENCE_KEYS = (
     "sequenceMaxIdleMSec",
@@ -172,21 +144,16 @@ def parse_model_config(
 
     Raises InvalidModelConfig with every problem found.
     """
-    refused: dict[str, str] = {}
-    values = read_keys(mapping.values, KEYS, "", mapping.lines, refused)
-    warnings = list(_misspelt(mapping.values))
-    options = values.get("torchrun")
-    if isinstance(options, Mapping):
-        values["torchrun"] = TorchrunConfig(**read_keys(options, TORCHRUN_KEYS, "torchrun.", mapping.lines, refused))
-        warnings += _unknown_torchrun(options)
-    cache = read_cache(mapping.values.get("handler"), mapping.lines.get("handler"), refused)
-    config = ModelConfig(**values, cache=cache, source=source, raw=MappingProxyType(dict(mapping.values)))
+    values, refused = read(ModelConfigFile, mapping.values, lines=mapping.lines)
+    warnings = [*_misspelt(mapping.values), *_unknown_torchrun(mapping.values.get("torchrun"))]
+    cache = read_cache(mapping.values.get("handler"), mapping.lines, refused)
+    config = ModelConfig.model_construct(**dict(values), cache=cache, source=source, raw=mapping.values)
     can = CONTRACTS[contract]
     problems = list(refused.values())
     problems += [text for names, text in _contradictions(config, can) if refused.keys().isdisjoint(names)]
     if problems:
         raise InvalidModelConfig(source, problems)
-    return replace(config, warnings=(*warnings, *_without_effect(config, can)))
+    return config.completed([*warnings, *_without_effect(config, can)])
 
 
 _Contradiction: TypeAlias = tuple[tuple[str, ...], str]
@@ -307,7 +274,7 @@ def _without_effect(config: ModelConfig, contract: Contract) -> Iterator[str]:
 
 def _misspelt(values: Mapping[Any, Any]) -> Iterator[str]:
     """A warning for each unknown key that reads like a known one."""
-    known = {_plain(key.name): key.name for key in KEYS}
+    known = {_plain(key): key for key in ModelConfigFile.key_names()}
     unknown = [name for name in values if isinstance(name, str) and name not in {*known.values(), *CODE_KEYS}]
     if unknown:
         from difflib import get_close_matches  # 5 ms that a right file need not pay
@@ -317,10 +284,10 @@ def _misspelt(values: Mapping[Any, Any]) -> Iterator[str]:
                 yield f"{name} is not a key that the server reads; did you mean {known[match]}?"
 
 
-def _unknown_torchrun(options: Mapping[Any, Any]) -> Iterator[str]:
+def _unknown_torchrun(options: object) -> Iterator[str]:
     """Only the server reads the torchrun map, so every unknown key in it is worth a word."""
-    known = [key.name for key in TORCHRUN_KEYS]
-    for option in options:
+    known = TorchrunConfig.key_names()
+    for option in options if isinstance(options, Mapping) else ():
         if option not in known:
             yield f"torchrun.{option} is not known and has no effect; known are {', '.join(known)}"
 

@@ -15,8 +15,8 @@ from torchserve_py.archive.contract import CONTRACTS, TORCHSERVE
 from torchserve_py.models.cache_config import CacheConfig
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig, TorchrunConfig
 from torchserve_py.models.errors import BadParameter, NotEnoughDevices
-from torchserve_py.models.yaml_keys import MAX_INT
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
+from torchserve_py.schemas.values import MAX_INT
 
 DEFAULT_BATCH_SIZE = 1
 DEFAULT_MAX_BATCH_DELAY_MS = 100

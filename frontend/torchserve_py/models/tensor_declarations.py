@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypedDict
+from typing import Any, Final
+
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from ts.open_inference.datatypes import DATATYPES
 
-_RIGHT: Final = (
+TENSORS_EXPECTED: Final = (
     "a list of one or more tensors, each with a name of its own, a datatype and a shape (-1: any size), for example "
     "[{name: image, datatype: FP32, shape: [-1, 3, 224, 224]}]"
 )
@@ -21,17 +23,11 @@ class TensorDeclaration(TypedDict):
     shape: list[int]
 
 
-def tensors(value: object) -> tuple[TensorDeclaration, ...]:
-    """Read a list of tensors.
-
-    Raises:
-        ValueError: It is none; the text says what is right.
-    """
+def are_tensors(value: object) -> bool:
+    """Return whether a value is a list of tensors, each with a name of its own."""
     if not isinstance(value, list) or not value or not all(map(_is_tensor, value)):
-        raise ValueError(_RIGHT)
-    if len({each["name"] for each in value}) < len(value):
-        raise ValueError(_RIGHT)
-    return tuple(value)
+        return False
+    return len({each["name"] for each in value}) == len(value)
 
 
 def _is_tensor(value: Any) -> bool:

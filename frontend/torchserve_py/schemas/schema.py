@@ -22,6 +22,11 @@ class Schema(BaseModel):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
+    @classmethod
+    def key_names(cls) -> list[str]:
+        """Return the keys as users write them."""
+        return [field.alias or name for name, field in cls.model_fields.items()]
+
 
 class ClosedSchema(Schema):
     """A map that may hold nothing but what is known."""
@@ -52,7 +57,7 @@ def read(
     """
     present = {key: value for key, value in given.items() if value is not None}
     try:
-        return Reading(schema.model_validate(present), {})
+        return Reading(schema.model_validate(present, by_alias=True, by_name=False), {})
     except ValidationError as error:
         found = error.errors(include_url=False)
     problems: dict[str, str] = {}
@@ -61,26 +66,25 @@ def read(
         line = lines.get(name.partition(".")[0].partition("[")[0])
         problems.setdefault(name, f"{f'line {line}: ' if line else ''}{_told(schema, name, each)}")
     wrong = {each["loc"][0] for each in found}
-    return Reading(schema.model_validate({key: present[key] for key in present if key not in wrong}), problems)
+    right = {key: value for key, value in present.items() if key not in wrong}
+    return Reading(schema.model_validate(right, by_alias=True, by_name=False), problems)
 
 
 def _told(schema: type[Schema], name: str, error: ErrorDetails) -> str:
     if error["type"] == "missing":
         return f"{name} is missing"
     if error["type"] == "extra_forbidden":
-        return f"{name} is not known; known are {', '.join(_known(schema, error['loc']))}"
+        return f"{name} is not known; known are {', '.join(_beside(schema, error['loc']).key_names())}"
     return f"{name} is {shown(error['input'])}, {error['msg']}"
 
 
-def _known(schema: type[Schema], location: tuple[int | str, ...]) -> Iterator[str]:
-    """Return the keys that stand beside the one at a place."""
+def _beside(schema: type[Schema], location: tuple[int | str, ...]) -> type[Schema]:
+    """Return the schema of the map that holds a place."""
     for part in location[:-1]:
-        if isinstance(part, int):
-            continue
-        (field,) = (each for key, each in schema.model_fields.items() if part in (key, each.alias))
-        schema = next(_schemas_in(field.annotation))
-    for key, each in schema.model_fields.items():
-        yield each.alias or key
+        if isinstance(part, str):
+            (field,) = (each for key, each in schema.model_fields.items() if part == (each.alias or key))
+            schema = next(_schemas_in(field.annotation))
+    return schema
 
 
 def _schemas_in(annotation: Any) -> Iterator[type[Schema]]:

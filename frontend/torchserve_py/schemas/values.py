@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import GetCoreSchemaHandler, ValidationError
+from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 MAX_INT: Final = 2**31 - 1
@@ -38,7 +38,7 @@ class Nested:
         """Have the schema validate maps only."""
 
         def check(value: Any) -> Any:
-            if value is not None and not isinstance(value, dict):
+            if value is not None and not isinstance(value, dict | BaseModel):
                 raise _unexpected(self.words)
             return value
 

@@ -1,12 +1,17 @@
 """model-config.yaml: what is accepted, what is refused, and what the refusal says."""
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
 
-from torchserve_py.models.config import KEYS, InvalidModelConfig, ModelConfig, TorchrunConfig, read_model_config
+from torchserve_py.models.config import (
+    InvalidModelConfig,
+    ModelConfig,
+    ModelConfigFile,
+    TorchrunConfig,
+    read_model_config,
+)
 
 COMPLETE = """\
 minWorkers: 1
@@ -120,7 +125,7 @@ def test_keys_for_the_code_of_another_contract_are_refused(
 
 def test_every_key_is_read(tmp_path: Path) -> None:
     config = read(tmp_path, COMPLETE)
-    assert config == ModelConfig(
+    assert config == ModelConfig.model_construct(
         min_workers=1,
         max_workers=2,
         batch_size=8,
@@ -154,7 +159,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         raw=yaml.safe_load(COMPLETE),
         warnings=("concurrencyTarget has no effect because asyncCommunication is not true",),
     )
-    assert all(getattr(config, key.attribute) is not None for key in KEYS)
+    assert all(getattr(config, name) is not None for name in ModelConfigFile.model_fields)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +167,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
 )
 def test_nothing_said_means_nothing_set(tmp_path: Path, text: str) -> None:
     config = read(tmp_path, text)
-    attributes = {each.name for each in fields(ModelConfig)} - {"source", "raw", "warnings"}
+    attributes = ModelConfig.model_fields.keys() - {"source", "raw", "warnings"}
     assert all(getattr(config, name) is None for name in attributes)
     assert config.warnings == ()
 

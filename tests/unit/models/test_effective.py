@@ -35,7 +35,7 @@ def effective(
 ) -> EffectiveConfig:
     return resolve(
         RegistrationOverrides(**api or {}),
-        ModelConfig(**yaml or {}),
+        ModelConfig.model_construct(**yaml or {}),
         json or {},
         server or Server(),
         model_name="noop",

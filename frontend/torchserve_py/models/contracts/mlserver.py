@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -234,7 +234,7 @@ def _completed(yaml: ModelConfig, server: Mapping[str, Any], warnings: list[str]
     if workers is None and yaml.max_workers is None:
         # 0 means MLServer's own process, and there is no such thing here.
         workers = max(_parallel_workers(server), 1)
-    return replace(yaml, min_workers=workers, warnings=(*yaml.warnings, *warnings))
+    return yaml.completed(warnings, min_workers=workers)
 
 
 def _parallel_workers(server: Mapping[str, Any]) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final
 
@@ -196,7 +195,7 @@ def _completed(yaml: ModelConfig, config: TrussConfig, mapping: YamlMapping) -> 
     if not (yaml.device_type or yaml.device_ids or yaml.parallel_type):
         defaults |= _devices(_gpus(config.resources.accelerator or "") or 0)
     given = {name: value for name, value in defaults.items() if getattr(yaml, name) is None}
-    warnings = [*yaml.warnings, *mapping.repeated]
+    warnings = [*mapping.repeated]
     slots = config.runtime.predict_concurrency or 1
     if yaml.concurrency_target and yaml.concurrency_target < slots:
         warnings.append(
@@ -204,7 +203,7 @@ def _completed(yaml: ModelConfig, config: TrussConfig, mapping: YamlMapping) -> 
             " runtime.predict_concurrency are ever in use"
         )
     warnings += [f"{key} has no effect: {advice}" for key, advice in _NOT_DONE.items() if mapping.values.get(key)]
-    return replace(yaml, **given, warnings=tuple(warnings))
+    return yaml.completed(warnings, **given)
 
 
 def _devices(gpus: int) -> dict[str, Any]:
