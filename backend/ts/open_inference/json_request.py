@@ -54,7 +54,7 @@ def read_request(document: Mapping[str, Any], binary: memoryview, job_id: str) -
         id=read_id(document) or job_id,
         parameters=read_parameters(document, "The request"),
         inputs=tensors,
-        outputs=_outputs(outputs) if outputs else None,
+        outputs=_outputs(outputs) or None,
     )
 
 
@@ -161,6 +161,8 @@ def _check_bounds(name: str, datatype: str, data: list[int], low: int, high: int
 
 
 def _outputs(outputs: Any) -> list[RequestedOutput]:
+    if outputs is None:
+        return []
     if type(outputs) is not list:
         raise Failure(422, f'The request\'s "outputs" must be a list, they are {kind_of(outputs)}.')
     requested = []

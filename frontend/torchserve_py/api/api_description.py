@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from torchserve_py.api.errors import method_not_allowed, not_found
+from torchserve_py.api.errors import check_method, method_not_allowed, not_found
 from torchserve_py.api.openapi_documents import listener_document
 from torchserve_py.api.responses import JSON_TYPE, Responses, Sent, to_json
 from torchserve_py.api.routing import ROOT, Path, Route, Routes
@@ -34,13 +34,14 @@ class DescriptionDoor:
         if path:
             raise not_found()
         if request.method != "OPTIONS":
-            raise method_not_allowed()
+            raise method_not_allowed("OPTIONS")
         return await self._send(request)
 
     async def show(self, request: web.BaseRequest, path: Path) -> Sent:
         """``/api-description``, any method."""
         if len(path) != 1:
             raise not_found()
+        check_method(request.method)
         return await self._send(request)
 
     async def _send(self, request: web.BaseRequest) -> Sent:

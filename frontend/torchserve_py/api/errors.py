@@ -20,6 +20,8 @@ UNAVAILABLE: Final = "ServiceUnavailableException"
 #: The cause of an answer that the handler (or the worker on its behalf) chose: an exception in it, or its own status.
 HANDLER_ERROR: Final = "handler_error"
 
+_ANY_METHOD: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
 NO_WORKER_TEXT: Final = (
     " has no worker to serve inference request. Please use scale workers API to add workers. If this is a sequence"
     " inference, please check if it is closed, or expired; or exceeds maxSequenceJobQueueSize"
@@ -30,7 +32,8 @@ class Failure(NamedTuple):
     """An error as a client sees it: an HTTP status, TorchServe's exception name, a message for people, and the cause.
 
     ``cause`` is empty where the status and type say it all. ``overloaded`` is true where the same request may well
-    succeed a moment later, so that the client is told when to try again.
+    succeed a moment later, so that the client is told when to try again. ``allow`` names the methods that a path has,
+    for status 405.
     """
 
     status: int
@@ -38,6 +41,7 @@ class Failure(NamedTuple):
     message: str
     cause: str = ""
     overloaded: bool = False
+    allow: str = ""
 
 
 class DoorError(Exception):
@@ -68,10 +72,20 @@ def not_found() -> DoorError:
     return DoorError(Failure(404, "ResourceNotFoundException", message))
 
 
-def method_not_allowed() -> DoorError:
-    """The path exists, but not for this method (or the server's settings switch it off)."""
+def method_not_allowed(allow: str) -> DoorError:
+    """The path exists, but not for this method (or the server's settings switch it off); ``allow`` are its methods."""
     message = "Requested method is not allowed, please refer to API document."
-    return DoorError(Failure(405, "MethodNotAllowedException", message))
+    return DoorError(Failure(405, "MethodNotAllowedException", message, allow=allow))
+
+
+def check_method(method: str) -> None:
+    """Let a path that takes any method take those that ask for an answer: TRACE and the like are none of them.
+
+    Raises:
+        DoorError: It is another one.
+    """
+    if method not in _ANY_METHOD:
+        raise method_not_allowed(", ".join(_ANY_METHOD))
 
 
 def request_timeout(message: str) -> DoorError:

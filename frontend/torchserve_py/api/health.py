@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from torchserve_py.api.errors import not_found
+from torchserve_py.api.errors import check_method, not_found
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import Route, Routes
 from torchserve_py.api.token_authorization import TokenType
@@ -41,19 +41,19 @@ class HealthDoor:
 
     async def ping(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
         """``/ping``: 200, or 500 while a model lacks workers."""
-        _exact(path)
+        _exact(request, path)
         if self._registry.healthy():
             return await self._responses.send_json(request, 200, {"status": "Healthy"})
         return await self._responses.send_json(request, 500, {"status": "Unhealthy"})
 
     async def live(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
         """``/live``: 200 whenever it answers."""
-        _exact(path)
+        _exact(request, path)
         return await self._responses.send_json(request, 200, {"status": "Live"})
 
     async def ready(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
         """``/ready``: 200, or 503 with the reasons."""
-        _exact(path)
+        _exact(request, path)
         reasons = []
         if self.draining:
             reasons.append("The server is shutting down.")
@@ -69,6 +69,7 @@ class HealthDoor:
         return await self._responses.send_json(request, 200, {"status": "Ready"})
 
 
-def _exact(path: tuple[str, ...]) -> None:
+def _exact(request: web.BaseRequest, path: tuple[str, ...]) -> None:
     if len(path) != 1:
         raise not_found()
+    check_method(request.method)

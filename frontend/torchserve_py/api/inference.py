@@ -18,6 +18,7 @@ from torchserve_py.api.errors import (
     DoorError,
     Failure,
     bad_request,
+    check_method,
     failure_of_job,
     handler_failure,
     not_found,
@@ -106,6 +107,7 @@ class InferenceDoor:
             ModelVersionNotFound: No such version of it.
         """
         model = self._registry.get(name, version)
+        check_method(request.method)
         if request.method == "OPTIONS":
             return await self._responses.send_json(request, 200, predict_document(name))
         head = self._head(request, model)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import hdrs, web
 
-from torchserve_py.api.errors import bad_request, method_not_allowed, not_found
+from torchserve_py.api.errors import bad_request, check_method, method_not_allowed, not_found
 from torchserve_py.api.management_calls import Done, ManagementCalls
 from torchserve_py.api.openapi_documents import management_document
 from torchserve_py.api.parameters import Parameters, of_query, of_query_or_json
@@ -65,16 +65,18 @@ class ManagementDoor:
                 return await self._unregister(request, name, rest[0] if rest else None)
             case (name, *rest), "OPTIONS" if len(rest) < 2:
                 return await self._describe_api(request, name, rest[0] if rest else None)
-        if len(path) <= 3 or (len(path) == 4 and path[3] == "set-default"):
-            raise method_not_allowed()
-        raise not_found()
+        if len(path) == 4 and path[3] == "set-default":
+            raise method_not_allowed("PUT")
+        if len(path) > 3:
+            raise not_found()
+        raise method_not_allowed("GET, POST" if len(path) == 1 else "GET, PUT, DELETE, OPTIONS")
 
     async def kserve_readiness(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
         """``GET /v1/models/{model}``: whether it has a worker."""
         if len(path) != 3 or path[1] != "models":
             raise not_found()
         if request.method != "GET":
-            raise method_not_allowed()
+            raise method_not_allowed("GET")
         model = self._registry.get(path[2])
         return await self._responses.send_json(request, 200, {"name": path[2], "ready": bool(model.workers)})
 
@@ -82,6 +84,7 @@ class ManagementDoor:
         """``/token?type=inference|management`` with the API key: a new key, to be read from the key file."""
         if len(path) != 1 or self._tokens is None:
             raise not_found()
+        check_method(request.method)
         self._tokens.rotate(request.query.get("type", ""), request.headers.get(hdrs.AUTHORIZATION))
         return await self._responses.send(request, 200, b"\n")
 

@@ -37,10 +37,10 @@ class Done(NamedTuple):
 
 
 class ModelApiDisabledError(DoorError):
-    """Registering and unregistering are switched off (``enable_model_api``)."""
+    """Registering and unregistering are switched off (``enable_model_api``); ``GET`` is what is left."""
 
     def __init__(self) -> None:
-        super().__init__(method_not_allowed().failure._replace(cause="model_api_disabled"))
+        super().__init__(method_not_allowed("GET").failure._replace(cause="model_api_disabled"))
 
 
 class ManagementCalls:
@@ -115,6 +115,7 @@ class ManagementCalls:
         Raises:
             DoorError: The numbers contradict each other.
         """
+        self._registry.get(name, version)
         if max_workers < min_workers:
             raise bad_request("max_worker cannot be less than min_worker.")
         result = await self._complete(

@@ -31,6 +31,6 @@ class MetricsDoor:
     async def show(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
         """``/metrics[?name[]=X…]``: all series, or those with one of the names. Further path segments are ignored."""
         if request.method not in ("GET", "HEAD"):
-            raise method_not_allowed()
+            raise method_not_allowed("GET, HEAD")
         names = set(request.query.getall("name[]", []))
         return await self._responses.send(request, 200, self._metrics.expose(names or None), (_TEXT_FORMAT,))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -18,31 +18,46 @@ ANY_TYPE: Final = "*/*"
 BINARY: Final[dict[str, Any]] = {"type": "string", "format": "binary"}
 STATUS: Final[dict[str, Any]] = {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}}
 OBJECT: Final[dict[str, Any]] = {"type": "object"}
-_ERROR: Final[dict[str, Any]] = {
+TORCHSERVE_ERROR: Final[dict[str, Any]] = {
     "type": "object",
     "required": ["code", "type", "message"],
     "properties": {"code": {"type": "integer"}, "type": {"type": "string"}, "message": {"type": "string"}},
 }
-_REASONS: Final = {status.value: status.phrase for status in HTTPStatus} | {210: "Partial success"}
+#: An error of the Open Inference Protocol.
+OPEN_INFERENCE_ERROR: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {"error": {"type": "string"}},
+}
+_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of an operation; ``type`` is a type of JSON Schema."""
+    """One parameter of an operation; ``type`` is a type of JSON Schema, whose values ``least`` and ``most`` bound.
+
+    Of a text ``least`` bounds the length.
+    """
 
     name: str
     description: str
     type: str = "string"
     default: str | int | bool | None = None
-    choices: tuple[str, ...] = ()
+    choices: tuple[str | bool, ...] = ()
     place: str = "query"
     required: bool = False
+    least: int | None = None
+    most: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The Parameter Object."""
         schema: dict[str, Any] = {"type": self.type}
         if self.type == "array":
             schema["items"] = {"type": "string"}
+        if self.least is not None:
+            schema["minLength" if self.type == "string" else "minimum"] = self.least
+        if self.most is not None:
+            schema["maximum"] = self.most
         if self.default is not None:
             schema["default"] = self.default
         if self.choices:
@@ -65,11 +80,12 @@ class Endpoint:
         method: Lower case.
         operation_id: Unique within a document, as OpenAPI demands.
         description: One sentence.
-        statuses: What it may answer with; those of 400 and above are errors in TorchServe's shape.
+        statuses: What it may answer with.
         parameters: In order.
         answer: The schema of an answer below 400.
         answer_type: Its media type.
-        takes_body: Whether a request has a body, of any type.
+        error: The schema of an answer from 400 on; TorchServe's shape unless it says otherwise.
+        takes_body: Whether a request may have a body, of any type.
         deprecated: Whether something newer is to be used.
     """
 
@@ -81,6 +97,7 @@ class Endpoint:
     parameters: Sequence[Parameter] = ()
     answer: dict[str, Any] | None = None
     answer_type: str = JSON
+    error: dict[str, Any] = field(default_factory=lambda: TORCHSERVE_ERROR)
     takes_body: bool = False
     deprecated: bool = False
 
@@ -92,14 +109,14 @@ class Endpoint:
             "parameters": [parameter.as_json() for parameter in self.parameters],
         }
         if self.takes_body:
-            operation["requestBody"] = {"content": {ANY_TYPE: {"schema": BINARY}}, "required": True}
+            operation["requestBody"] = {"content": {ANY_TYPE: {"schema": BINARY}}, "required": False}
         operation["responses"] = {str(status): self._response(status) for status in self.statuses}
         if self.deprecated:
             operation["deprecated"] = True
         return operation
 
     def _response(self, status: int) -> dict[str, Any]:
-        content = {JSON: {"schema": _ERROR}}
+        content = {JSON: {"schema": self.error}}
         if status < 400:
             content = {self.answer_type: {"schema": self.answer or STATUS}}
         return {"description": _REASONS[status], "content": content}

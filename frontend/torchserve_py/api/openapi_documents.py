@@ -1,9 +1,9 @@
 """The endpoints that the server tells of, and the OpenAPI documents that are made of them.
 
-Paths, operation ids, parameters and statuses are TorchServe's (``/prediction/{model}`` in the document of a model
-included, which is not the path that it serves). Where its documents are not valid OpenAPI, these are: an operation id
-that stands on several paths there has the protocol in front here, defaults have the type of their parameter, and path
-parameters are declared.
+Paths, operation ids and parameters are TorchServe's. Where its documents are not valid OpenAPI, or say what is not so,
+these are right: an operation id that stands on several paths there has the protocol in front here, defaults have the
+type of their parameter, path parameters are declared, the document of a model has its real paths, and what answers is
+all there is (the metrics listener has the metrics, an error has the shape of its protocol).
 """
 
 from __future__ import annotations
@@ -13,9 +13,20 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from torchserve_py.api.openapi import ANY_TYPE, BINARY, OBJECT, Endpoint, Parameter, document
+from torchserve_py.api.openapi import (
+    ANY_TYPE,
+    BINARY,
+    OBJECT,
+    OPEN_INFERENCE_ERROR,
+    STATUS,
+    Endpoint,
+    Parameter,
+    document,
+)
 from torchserve_py.version import __version__
 
+#: What the settings of models take at most.
+_MOST: Final = 2**31 - 1
 _MODEL: Final = Parameter("model_name", "Name of the model", place="path", required=True)
 _VERSION: Final = Parameter("model_version", "Version of the model", place="path", required=True)
 _SYNCHRONOUS: Final = Parameter(
@@ -57,7 +68,7 @@ _PREDICT: Final = Endpoint(
     "post",
     "predictions",
     "Predict with the default version of a model",
-    (200, 404, 500, 503),
+    (200, 400, 404, 408, 409, 410, 500, 503),
     (_MODEL,),
     answer=BINARY,
     answer_type=ANY_TYPE,
@@ -65,11 +76,17 @@ _PREDICT: Final = Endpoint(
 )
 _KSERVE: Final = (
     replace(_PREDICT, path="/v1/models/{model_name}:predict", operation_id="v1_predictions"),
-    replace(_PREDICT, path="/v2/models/{model_name}/infer", operation_id="v2_predictions"),
+    replace(
+        _PREDICT,
+        path="/v2/models/{model_name}/infer",
+        operation_id="v2_predictions",
+        statuses=(*_PREDICT.statuses, 422, 501),
+        error=OPEN_INFERENCE_ERROR,
+    ),
 )
 _INFERENCE: Final = (
     *_DESCRIPTION,
-    Endpoint("/ping", "get", "ping", "Whether every model has the workers it should have", (200, 500)),
+    Endpoint("/ping", "get", "ping", "Whether every model has the workers it should have", (200, 500), error=STATUS),
     *_KSERVE,
     _PREDICT,
     replace(
@@ -80,7 +97,6 @@ _INFERENCE: Final = (
         parameters=(_MODEL, _VERSION),
     ),
     *_API_DESCRIPTION,
-    *_METRICS,
 )
 
 _MODELS: Final = (
@@ -89,10 +105,10 @@ _MODELS: Final = (
         "get",
         "listModels",
         "List the models",
-        (200, 500),
+        (200, 400, 500),
         (
             Parameter("limit", "The most models to list, at most 100", "integer", default=100),
-            Parameter("next_page_token", "The nextPageToken of the page before"),
+            Parameter("next_page_token", "The nextPageToken of the page before", "integer", least=0),
         ),
         answer=OBJECT,
     ),
@@ -101,19 +117,28 @@ _MODELS: Final = (
         "post",
         "registerModel",
         "Register a model",
-        (200, 202, 210, 400, 404, 409, 500),
+        (200, 202, 206, 400, 404, 405, 409, 500, 507),
         (
-            Parameter("url", "Archive in the model store, folder, or URL", required=True),
+            Parameter("url", "Archive in the model store, folder, or URL", required=True, least=1),
             Parameter("model_name", "Name to register it under; otherwise the archive's"),
             Parameter("handler", "Handler to use; otherwise the archive's"),
-            Parameter("runtime", "Runtime to use; otherwise the archive's", choices=("PYTHON", "PYTHON3", "LSP")),
-            Parameter("batch_size", "The most requests in one batch", "integer", default=1),
-            Parameter("max_batch_delay", "Milliseconds that a batch waits to be full", "integer", default=100),
-            Parameter("response_timeout", "Seconds that an inference may take", "integer", default=2),
-            Parameter("startup_timeout", "Seconds that loading may take", "integer", default=120),
-            Parameter("initial_workers", "Workers to start", "integer", default=0),
+            Parameter("runtime", "Runtime to use; otherwise the archive's", choices=("PYTHON", "PYTHON3")),
+            Parameter("batch_size", "The most requests in one batch", "integer", default=1, least=1, most=_MOST),
+            Parameter(
+                "max_batch_delay",
+                "Milliseconds that a batch waits to be full",
+                "integer",
+                default=100,
+                least=0,
+                most=_MOST,
+            ),
+            Parameter(
+                "response_timeout", "Seconds that an inference may take", "integer", default=2, least=1, most=_MOST
+            ),
+            Parameter("startup_timeout", "Seconds that loading may take", "integer", default=120, least=1, most=_MOST),
+            Parameter("initial_workers", "Workers to start", "integer", default=0, least=0, most=_MOST),
             _SYNCHRONOUS,
-            Parameter("s3_sse_kms", "Whether the archive lies encrypted in S3", "boolean", default=False),
+            Parameter("s3_sse_kms", "Not supported: a presigned URL needs none", "boolean", choices=(False,)),
         ),
     ),
 )
@@ -132,11 +157,11 @@ _MODEL_METHODS: Final = (
         "put",
         "setAutoScale",
         "Set how many workers a model has",
-        (200, 202, 210, 400, 404, 500),
+        (200, 202, 206, 400, 404, 500, 507),
         (
             _MODEL,
-            Parameter("min_worker", "The fewest workers", "integer", default=1),
-            Parameter("max_worker", "The most workers", "integer", default=1),
+            Parameter("min_worker", "The fewest workers", "integer", default=1, least=0, most=_MOST),
+            Parameter("max_worker", "The most workers", "integer", default=1, least=0, most=_MOST),
             Parameter("number_gpu", "Accepted for compatibility, without effect", "integer", default=0),
             _SYNCHRONOUS,
             _TIMEOUT,
@@ -147,7 +172,7 @@ _MODEL_METHODS: Final = (
         "delete",
         "unregisterModel",
         "Unregister a model",
-        (200, 202, 404, 408, 500),
+        (200, 403, 404, 405, 408, 500),
         (_MODEL, _SYNCHRONOUS, _TIMEOUT),
     ),
 )
@@ -175,7 +200,7 @@ _ONE_MODEL: Final = (
         (_MODEL, _VERSION),
     ),
 )
-_MANAGEMENT: Final = (*_DESCRIPTION, *_MODELS, *_ONE_MODEL, *_API_DESCRIPTION, *_METRICS)
+_MANAGEMENT: Final = (*_DESCRIPTION, *_MODELS, *_ONE_MODEL, *_API_DESCRIPTION)
 
 #: The setting that opens a door, and what that door's document lists.
 _DOORS: Final = {
@@ -192,12 +217,17 @@ def listener_document(doors: Iterable[str]) -> dict[str, Any]:
 
 def predict_document(model: str) -> dict[str, Any]:
     """How to predict with a model."""
-    plain = replace(_PREDICT, path=f"/prediction/{quote(model)}", operation_id=model, parameters=())
-    kserve = (
-        replace(endpoint, operation_id=f"{protocol}_{model}")
-        for protocol, endpoint in zip(("v1", "v2"), _KSERVE, strict=True)
+    operation_ids = (model, f"v1_{model}", f"v2_{model}")
+    endpoints = (
+        replace(
+            endpoint,
+            path=endpoint.path.replace("{model_name}", quote(model, safe="")),
+            operation_id=operation_id,
+            parameters=(),
+        )
+        for endpoint, operation_id in zip((_PREDICT, *_KSERVE), operation_ids, strict=True)
     )
-    return document(f"RESTful API for: {model}", "1.0.0", (plain, *kserve))
+    return document(f"RESTful API for: {model}", "1.0.0", endpoints)
 
 
 def management_document(model: str) -> dict[str, Any]:

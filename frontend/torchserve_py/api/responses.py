@@ -307,6 +307,8 @@ def _failure_message(failure: Failure) -> tuple[bytes, list[tuple[str, str]]]:
         headers.append((CAUSE_HEADER, failure.cause))
     if failure.overloaded:
         headers.append(("Retry-After", RETRY_AFTER_SECONDS))
+    if failure.allow:
+        headers.append(("Allow", failure.allow))
     if failure.status == 413:  # TorchServe's has no body
         return b"", headers
     headers.append(JSON_TYPE)

@@ -14,6 +14,7 @@ from torchserve_py.api.errors import (
     DoorError,
     Failure,
     bad_request,
+    check_method,
     failure_of,
     failure_of_job,
     method_not_allowed,
@@ -63,7 +64,9 @@ class WorkflowManagementDoor(_WorkflowDoor):
             case (name,), "DELETE":
                 await self._workflows.unregister(name)
                 return await self._done(request, f'Workflow "{name}" unregistered')
-        raise method_not_allowed() if len(path) <= 2 else not_found()
+        if len(path) > 2:
+            raise not_found()
+        raise method_not_allowed("GET, POST" if len(path) == 1 else "GET, DELETE")
 
     async def _list(self, request: web.BaseRequest) -> Sent:
         """``GET /workflows?limit=&next_page_token=``."""
@@ -105,8 +108,9 @@ class WorkflowInferenceDoor(_WorkflowDoor):
         """``/wfpredict/{workflow}``, any method but OPTIONS, which asks what there is; the query is ignored."""
         if len(path) != 2:
             raise not_found()
+        check_method(request.method)
         if request.method == "OPTIONS":
-            raise method_not_allowed()
+            raise method_not_allowed("GET, HEAD, POST, PUT, PATCH, DELETE")
         name = path[1]
         self._workflows.get(name)  # before the body is read
         content_type = request.headers.get(hdrs.CONTENT_TYPE, "")

@@ -28,7 +28,7 @@ def operations(document):
     return {(path, method): each for path, methods in document["paths"].items() for method, each in methods.items()}
 
 
-PREDICT = {"200", "404", "500", "503"}
+PREDICT = {"200", "400", "404", "408", "409", "410", "500", "503"}
 LISTENERS = {
     "inference": {
         ("/", "options"): ("apiDescription", {"200", "500"}),
@@ -36,29 +36,27 @@ LISTENERS = {
         ("/ping", "get"): ("ping", {"200", "500"}),
         ("/predictions/{model_name}", "post"): ("predictions", PREDICT),
         ("/v1/models/{model_name}:predict", "post"): ("v1_predictions", PREDICT),
-        ("/v2/models/{model_name}/infer", "post"): ("v2_predictions", PREDICT),
+        ("/v2/models/{model_name}/infer", "post"): ("v2_predictions", PREDICT | {"422", "501"}),
         ("/predictions/{model_name}/{model_version}", "post"): ("version_predictions", PREDICT),
-        ("/metrics", "get"): ("metrics", {"200", "500"}),
     },
     "management": {
         ("/", "options"): ("apiDescription", {"200", "500"}),
         ("/api-description", "get"): ("api-description", {"200", "500"}),
-        ("/models", "get"): ("listModels", {"200", "500"}),
-        ("/models", "post"): ("registerModel", {"200", "202", "210", "400", "404", "409", "500"}),
+        ("/models", "get"): ("listModels", {"200", "400", "500"}),
+        ("/models", "post"): ("registerModel", {"200", "202", "206", "400", "404", "405", "409", "500", "507"}),
         ("/models/{model_name}", "get"): ("describeModel", {"200", "404", "500"}),
-        ("/models/{model_name}", "put"): ("setAutoScale", {"200", "202", "210", "400", "404", "500"}),
-        ("/models/{model_name}", "delete"): ("unregisterModel", {"200", "202", "404", "408", "500"}),
+        ("/models/{model_name}", "put"): ("setAutoScale", {"200", "202", "206", "400", "404", "500", "507"}),
+        ("/models/{model_name}", "delete"): ("unregisterModel", {"200", "403", "404", "405", "408", "500"}),
         ("/models/{model_name}/{model_version}", "get"): ("version_describeModel", {"200", "404", "500"}),
         ("/models/{model_name}/{model_version}", "put"): (
             "version_setAutoScale",
-            {"200", "202", "210", "400", "404", "500"},
+            {"200", "202", "206", "400", "404", "500", "507"},
         ),
         ("/models/{model_name}/{model_version}", "delete"): (
             "version_unregisterModel",
-            {"200", "202", "404", "408", "500"},
+            {"200", "403", "404", "405", "408", "500"},
         ),
         ("/models/{model_name}/{model_version}/set-default", "put"): ("setDefault", {"200", "404", "500"}),
-        ("/metrics", "get"): ("metrics", {"200", "500"}),
     },
     "metrics": {("/metrics", "get"): ("metrics", {"200", "500"})},
 }
@@ -89,7 +87,7 @@ async def test_operations_say_what_they_take_and_give(serving):
             "schema": {"type": "string"},
         }
     ]
-    assert predict["requestBody"] == {"content": binary, "required": True}
+    assert predict["requestBody"] == {"content": binary, "required": False}
     assert predict["responses"]["200"]["content"] == binary
     assert list(predict["responses"]["404"]["content"]["application/json"]["schema"]["properties"]) == [
         "code",
@@ -98,7 +96,7 @@ async def test_operations_say_what_they_take_and_give(serving):
     ]
     assert found[("/api-description", "get")]["deprecated"] is True
     assert "deprecated" not in predict
-    metrics = found[("/metrics", "get")]
+    metrics = operations(await fetch(serving, "/", door="metrics"))[("/metrics", "get")]
     assert list(metrics["responses"]["200"]["content"]) == ["text/plain; version=0.0.4; charset=utf-8"]
     assert metrics["parameters"][0]["name"] == "name[]"
 
@@ -120,9 +118,14 @@ async def test_the_parameters_of_a_registration(serving):
         "s3_sse_kms",
     ]
     assert [name for name, each in parameters.items() if each["required"]] == ["url"]
-    assert parameters["runtime"]["schema"]["enum"] == ["PYTHON", "PYTHON3", "LSP"]
+    assert parameters["runtime"]["schema"]["enum"] == ["PYTHON", "PYTHON3"]
     assert {each["in"] for each in parameters.values()} == {"query"}
-    assert parameters["max_batch_delay"]["schema"] == {"type": "integer", "default": 100}
+    assert parameters["max_batch_delay"]["schema"] == {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": 2**31 - 1,
+        "default": 100,
+    }
     scale = found[("/models/{model_name}/{model_version}", "put")]["parameters"]
     assert [(each["in"], each["name"]) for each in scale] == [
         ("path", "model_name"),
@@ -152,9 +155,9 @@ async def test_options_on_a_predict_path_describes_the_model(serving, path):
     document = await fetch(serving, path)
     assert (document["info"]["title"], document["info"]["version"]) == ("RESTful API for: noop", "1.0.0")
     assert {where: each["operationId"] for where, each in operations(document).items()} == {
-        ("/prediction/noop", "post"): "noop",
-        ("/v1/models/{model_name}:predict", "post"): "v1_noop",
-        ("/v2/models/{model_name}/infer", "post"): "v2_noop",
+        ("/predictions/noop", "post"): "noop",
+        ("/v1/models/noop:predict", "post"): "v1_noop",
+        ("/v2/models/noop/infer", "post"): "v2_noop",
     }
     assert serving.registry.model.calls == []
 

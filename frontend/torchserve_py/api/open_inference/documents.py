@@ -15,7 +15,10 @@ _EVENTS: Final = "text/event-stream"
 _OBJECT: Final[dict[str, Any]] = {"type": "object", "additionalProperties": True}
 _TEXT: Final[dict[str, Any]] = {"type": "string"}
 _SHAPE: Final[dict[str, Any]] = {"type": "array", "items": {"type": "integer"}}
+_SIZES: Final[dict[str, Any]] = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 _ITEMS: Final[dict[str, Any]] = {"type": "array", "items": {}}
+#: Nested or flat; a single element needs no list.
+_DATA: Final[dict[str, Any]] = {"type": ["array", "string", "number", "boolean"], "items": {}}
 
 
 def _object(required: Sequence[str], **properties: Any) -> dict[str, Any]:
@@ -30,16 +33,30 @@ def _reference(name: str) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+def _or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """In a request null means absent."""
+    kind = schema["type"]
+    return {**schema, "type": [kind, "null"]}
+
+
 _DATATYPE: Final[dict[str, Any]] = {"type": "string", "enum": list(DATATYPES)}
 _TENSOR: Final = {"name": _TEXT, "datatype": _DATATYPE, "shape": _SHAPE, "parameters": _OBJECT}
 _SCHEMAS: Final[dict[str, Any]] = {
     "Error": _object(("error",), error=_TEXT),
-    "RequestInput": _object(("name", "datatype", "shape"), **_TENSOR, data=_ITEMS),
-    "RequestOutput": _object(("name",), name=_TEXT, parameters=_OBJECT),
+    "RequestInput": _object(
+        ("name", "datatype", "shape", "data"),
+        **{**_TENSOR, "shape": _SIZES, "parameters": _or_null(_OBJECT)},
+        data=_DATA,
+    ),
+    "RequestOutput": _object(("name",), name=_TEXT, parameters=_or_null(_OBJECT)),
     "ResponseOutput": _object(("name", "datatype", "shape"), **_TENSOR, data=_ITEMS),
     "MetadataTensor": _object(("name", "datatype", "shape"), **_TENSOR),
     "InferenceRequest": _object(
-        ("inputs",), id=_TEXT, parameters=_OBJECT, inputs=_array("RequestInput"), outputs=_array("RequestOutput")
+        ("inputs",),
+        id=_or_null(_TEXT),
+        parameters=_or_null(_OBJECT),
+        inputs=_array("RequestInput"),
+        outputs=_or_null(_array("RequestOutput")),
     ),
     "InferenceResponse": _object(
         ("model_name", "outputs"),
@@ -49,9 +66,14 @@ _SCHEMAS: Final[dict[str, Any]] = {
         parameters=_OBJECT,
         outputs=_array("ResponseOutput"),
     ),
-    "GenerateRequest": _object(("text_input",), id=_TEXT, text_input=_TEXT, parameters=_OBJECT),
+    "GenerateRequest": _object(("text_input",), id=_or_null(_TEXT), text_input=_TEXT, parameters=_or_null(_OBJECT)),
     "GenerateResponse": _object(
-        ("model_name",), id=_TEXT, model_name=_TEXT, model_version=_TEXT, text_output=_TEXT, details=_OBJECT
+        ("model_name",),
+        id=_TEXT,
+        model_name=_TEXT,
+        model_version=_TEXT,
+        text_output=_TEXT,
+        details=_OBJECT,
     ),
     "ModelMetadata": _object(
         ("name", "platform", "inputs", "outputs"),
@@ -64,8 +86,8 @@ _SCHEMAS: Final[dict[str, Any]] = {
 }
 _REQUEST: Final = _reference("InferenceRequest")
 _RESPONSE: Final = _reference("InferenceResponse")
-_EITHER_REQUEST: Final = {"oneOf": [_REQUEST, _reference("GenerateRequest")]}
-_EITHER_RESPONSE: Final = {"oneOf": [_RESPONSE, _reference("GenerateResponse")]}
+_EITHER_REQUEST: Final = {"anyOf": [_REQUEST, _reference("GenerateRequest")]}
+_EITHER_RESPONSE: Final = {"anyOf": [_RESPONSE, _reference("GenerateResponse")]}
 
 #: Of the server: path, method, operation id, what it is, schema of the request, schema of the answer.
 _SERVER: Final = (
@@ -153,7 +175,7 @@ def _operation(path: str, operation_id: str, summary: str, request: Any, answer:
     streams = path.endswith("_stream")
     success: dict[str, Any] = {"description": "Success"}
     if answer is not None:
-        success["content"] = {_EVENTS if streams else _JSON: {"schema": answer}}
+        success["content"] = {_EVENTS: {"schema": _event(answer)}} if streams else {_JSON: {"schema": answer}}
     operation: dict[str, Any] = {
         "operationId": operation_id,
         "summary": summary,
@@ -168,6 +190,12 @@ def _operation(path: str, operation_id: str, summary: str, request: Any, answer:
     if request is not None:
         operation["requestBody"] = {"content": {_JSON: {"schema": request}}}
     return operation
+
+
+def _event(answer: Any) -> dict[str, Any]:
+    """Each event of a stream: its data are the text of a response in JSON."""
+    data = {"type": "string", "contentMediaType": _JSON, "contentSchema": answer}
+    return _object(("data",), data=data)
 
 
 def _example(tensor: Mapping[str, Any]) -> dict[str, Any]:

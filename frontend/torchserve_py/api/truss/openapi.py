@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _JSON: Final = "application/json"
 _BINARY: Final = "application/octet-stream"
 _ANY: Final[dict[str, Any]] = {}
+_MSGPACK: Final[dict[str, Any]] = {"type": "string", "format": "binary", "description": "the same in msgpack"}
 _DEFINITIONS: Final = "#/$defs/"
 _COMPONENTS: Final = "#/components/schemas/"
 _ERROR: Final = "Error"
@@ -60,6 +61,8 @@ def document(model: Model, name: str, *, alone: bool) -> dict[str, Any]:
         if endpoint.value in endpoints:
             paths["/".join((base, *path))] = {"post": _call(endpoint, _ANY, _ANY, streams=True)}
     for endpoint, (suffix, summary) in _READING.items():
+        if endpoint is Endpoint.schema and not schema:
+            continue
         paths[f"/v1/models/{name}{suffix}"] = {"get": _reading(endpoint, summary)}
     error = {"type": "object", "required": ["error"], "properties": {"error": {"description": "What went wrong"}}}
     return {
@@ -73,10 +76,10 @@ def document(model: Model, name: str, *, alone: bool) -> dict[str, Any]:
 def _call(endpoint: Endpoint, taken: dict[str, Any], given: dict[str, Any], *, streams: bool) -> dict[str, Any]:
     answers = {_JSON: {"schema": given}}
     if streams or not given:
-        answers[_BINARY] = {}
+        answers[_BINARY] = {"schema": _MSGPACK}
     return {
         "operationId": endpoint.value,
-        "requestBody": {"content": {_JSON: {"schema": taken}, _BINARY: {}}, "required": True},
+        "requestBody": {"content": {_JSON: {"schema": taken}, _BINARY: {"schema": _MSGPACK}}, "required": True},
         "responses": {"200": {"description": "What the model answers", "content": answers}, **_ERRORS},
     }
 
