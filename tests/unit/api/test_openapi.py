@@ -196,6 +196,31 @@ async def test_the_root_is_for_options_only(serving, door):
         assert (answer.status, answer.json()["type"]) == (405, "MethodNotAllowedException")
 
 
+ANY_METHOD = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+
+
+@pytest.mark.parametrize(
+    ("door", "method", "path", "allow"),
+    [
+        ("inference", "TRACE", "/", "OPTIONS"),
+        ("inference", "TRACE", "/ping", ANY_METHOD),
+        ("inference", "TRACE", "/api-description", ANY_METHOD),
+        ("inference", "TRACE", "/predictions/noop", ANY_METHOD),
+        ("inference", "TRACE", "/v1/models/noop:predict", ANY_METHOD),
+        ("inference", "DELETE", "/v2/models/noop/infer", "POST"),
+        ("management", "PATCH", "/models", "GET, POST"),
+        ("management", "TRACE", "/models/noop", "GET, PUT, DELETE, OPTIONS"),
+        ("management", "GET", "/models/noop/1.0/set-default", "PUT"),
+        ("management", "POST", "/v1/models/noop", "GET"),
+        ("metrics", "POST", "/metrics", "GET, HEAD"),
+    ],
+)
+async def test_a_method_that_a_path_lacks_is_told_which_it_has(serving, door, method, path, allow):
+    answer = await serving.request(method, path, door=door)
+    assert (answer.status, answer.headers.get("allow")) == (405, allow)
+    assert serving.registry.model.calls == []
+
+
 def test_a_models_name_that_is_no_word_of_a_url_still_gives_a_valid_document():
     document = predict_document("v1_predictions {x}")
     assert [each.message for each in OpenAPIV30SpecValidator(document).iter_errors()] == []
