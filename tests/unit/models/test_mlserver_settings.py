@@ -66,21 +66,23 @@ def test_model_config_yaml_wins(tmp_path: Path) -> None:
         ("{", "model-settings.json: the file is no JSON"),
         ("[]", "model-settings.json: the file holds a list, it must hold an object"),
         ({"implementation": None}, "implementation is missing, it must be a module and a class in it"),
-        ({"implementation": "Model"}, 'implementation is "Model" (str), it must be a module and a class in it'),
-        ({"max_batch_size": "8"}, 'max_batch_size is "8" (str), it must be an integer from 0'),
-        ({"max_batch_size": True}, "max_batch_size is true (bool), it must be an integer from 0"),
+        ({"implementation": "Model"}, "implementation is 'Model' (str), it must be a module and a class in it"),
+        ({"max_batch_size": "many"}, "max_batch_size is 'many' (str), it must be an integer from 0"),
+        ({"max_batch_size": 1.5}, "max_batch_size is 1.5 (float), it must be an integer from 0"),
+        ({"max_batch_size": "-1"}, "max_batch_size is '-1' (str), it must be an integer from 0"),
+        ({"cache_enabled": "maybe"}, "cache_enabled is 'maybe' (str), it must be true or false"),
         ({"max_batch_time": -1}, "max_batch_time is -1 (int), it must be a number of seconds from 0"),
         ({"parameters": []}, "parameters is [] (list), it must be an object"),
         ({"parameters": {"version": 1}}, "parameters.version is 1 (int), it must be a text"),
-        ({"inputs": [3]}, "inputs[0] is 3, it must be an object with name, datatype and shape"),
-        ({"outputs": [{"datatype": "FP32", "shape": [1]}]}, "outputs[0].name is null, it must be a text"),
+        ({"inputs": [3]}, "inputs[0] is 3 (int), it must be an object with name, datatype and shape"),
+        ({"outputs": [{"datatype": "FP32", "shape": [1]}]}, "outputs[0].name is missing"),
         (
             {"inputs": [{"name": "x", "datatype": "FLOAT", "shape": [1]}]},
-            'inputs[0].datatype is "FLOAT", it must be one of BF16, BOOL',
+            "inputs[0].datatype is 'FLOAT' (str), it must be one of BF16, BOOL",
         ),
         (
             {"inputs": [{"name": "x", "datatype": "FP32", "shape": [-2]}]},
-            "inputs[0].shape is [-2], it must be a list of integers from -1 (any size)",
+            "inputs[0].shape is [-2] (list), it must be a list of integers from -1 (any size)",
         ),
     ],
 )
@@ -98,6 +100,36 @@ def test_all_wrong_values_are_named_at_once(tmp_path: Path) -> None:
 
 def test_the_servers_file_is_checked_too(tmp_path: Path) -> None:
     assert refused(tmp_path, {}, {"parallel_workers": -1}).startswith("settings.json: parallel_workers is -1 (int)")
+
+
+#: The `settings.json` of the examples in MLServer's documentation; most model folders there have this one.
+DOCUMENTED_SERVER_SETTINGS = '{\n    "debug": "true"\n}\n'
+
+
+def test_values_are_read_as_mlserver_reads_them(tmp_path: Path) -> None:
+    pytest.importorskip("mlserver")
+    from mlserver.settings import ModelSettings, Settings
+
+    model = {
+        "name": "mnist-svm",
+        "implementation": "mlserver_sklearn.SKLearnModel",
+        "max_batch_size": "8",
+        "max_batch_time": "0.5",
+        "cache_enabled": "off",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": ["-1", 64]}],
+        "parameters": {"uri": "./mnist-svm.joblib", "version": "v0.1.0"},
+    }
+    server = {"debug": "true", "parallel_workers": "2", "cache_size": "16", "use_structured_logging": 1}
+    theirs = ModelSettings(**model)
+    assert (theirs.max_batch_size, theirs.max_batch_time, theirs.cache_enabled) == (8, 0.5, False)
+    assert Settings(**server).parallel_workers == 2
+    result = configured(tmp_path, model, server)
+    assert (result.name, result.version, result.config.min_workers) == ("mnist-svm", "v0.1.0", 2)
+    assert result.config.warnings == ()
+
+
+def test_the_settings_of_mlservers_documentation_are_fine(tmp_path: Path) -> None:
+    assert configured(tmp_path, {}, DOCUMENTED_SERVER_SETTINGS).config.warnings == ()
 
 
 def test_what_has_no_effect_is_a_warning(tmp_path: Path) -> None:
