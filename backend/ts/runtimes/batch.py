@@ -121,9 +121,12 @@ class Batch:
             # The headers are the handler's objects, which may fail in any way; or memory ran out.
             self.fail(row, failure_of(error))
             return
-        if row.streaming and len(headers) <= 1:
-            # The head of the response left with the first part: do not say again and again that it streams.
-            headers = ()
+        if row.streaming or more:
+            # The head of the response left with the first part: do not say the same again and again.
+            nothing_new = len(headers) <= 1 if row.encode is None else headers == row.told
+            row.told = headers
+            if row.streaming and nothing_new:
+                headers = ()
         row.streaming = more
         row.done = not more
         self._answers.append((row.job_id, more, status, reason, headers, body, None))

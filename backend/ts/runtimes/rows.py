@@ -36,18 +36,20 @@ class Row:
         data: The row's values by name, as the handler gets them.
         processor: The request's headers and the head of its response.
         streaming: A part was sent, and with it the head of the response.
+        told: The headers that the response had when its latest part was sent.
         done: The last answer was given.
         encode: Turns a result into the body of the answer, given the row, the result and whether others follow; None
             for TorchServe's own way.
     """
 
-    __slots__ = ("data", "done", "encode", "job_id", "processor", "streaming")
+    __slots__ = ("data", "done", "encode", "job_id", "processor", "streaming", "told")
 
     def __init__(self, job_id: str, data: dict[str, Any], processor: RequestProcessor) -> None:
         self.job_id = job_id
         self.data = data
         self.processor = processor
         self.streaming = False
+        self.told: Sequence[Sequence[str]] = ()
         self.done = False
         self.encode: Callable[[Row, Any, bool], Buffer] | None = None
 

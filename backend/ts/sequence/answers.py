@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -39,7 +40,7 @@ class Step:
     Attributes:
         row: The request itself.
         sequence_id, request_id: What two have in common that are one request, sent twice.
-        starts, ends: Whether it says that it is the first, the last of its sequence.
+        starts, ends: Whether it is the first, the last of its sequence; that it is the last, its answer may say, too.
         history: What was before.
         is_first: Whether it begins an incarnation of its sequence.
         index: Where its last answer is among those that leave together with it.
@@ -48,6 +49,7 @@ class Step:
 
     __slots__ = (
         "_answer",
+        "_later_headers",
         "_parts",
         "_size",
         "ends",
@@ -77,28 +79,36 @@ class Step:
         #: The bodies of a streamed answer: None if they are too large to be kept, or there is one, in `_answer`.
         self._parts: list[Any] | None = None
         self._size = 0
+        #: The headers of parts but the first, by name in lower case.
+        self._later_headers: dict[str, tuple[str, str]] = {}
 
-    def add(self, answer: ResultRow, limit: int) -> None:
-        """Take in a part of the answer; the first brings status and headers. Beyond ``limit`` bytes none is kept."""
+    def add(self, answer: ResultRow, limit: int, end_header: str) -> None:
+        """Take in a part of the answer; the first brings the status, each may bring headers.
+
+        Args:
+            answer: The part.
+            limit: The bytes of a streamed answer beyond which it is not kept.
+            end_header: The header, in lower case, in which an answer says that sequences are over.
+        """
+        if answer[4] and not self.ends:
+            self.ends = self._is_ended_by(answer[4], end_header)
         if self._answer is None:
             self._answer = answer
             if not answer[1]:
                 return  # the only part, as a rule: an answer is no larger than the limit
             self._parts = []
+        elif answer[4]:
+            self._later_headers.update((name.lower(), (name, value)) for name, value in answer[4])
         self._size += len(answer[5])
         if self._size > limit:
             self._parts = None
         elif self._parts is not None:
             self._parts.append(answer[5])
 
-    def response_ends(self, header: str) -> bool:
-        """Whether the answer says in its end header (in lower case) that this sequence is over."""
-        answer = self._answer
-        if answer is None or not answer[4]:
-            return False
+    def _is_ended_by(self, headers: Sequence[Sequence[str]], end_header: str) -> bool:
         return any(
-            key.lower() == header and self.sequence_id in map(str.strip, value.split(SEQUENCE_ID_SEPARATOR))
-            for key, value in answer[4]
+            name.lower() == end_header and self.sequence_id in map(str.strip, value.split(SEQUENCE_ID_SEPARATOR))
+            for name, value in headers
         )
 
     def encoded(self, *, interrupted: bool = False) -> bytes:
@@ -109,8 +119,10 @@ class Step:
                 text = f"The step was applied, but its streamed response was too large to be kept: {self._size} bytes."
                 return bytes(_pack((500, "", (), b"", text)))
             body = b"".join(self._parts)
-        if headers:
-            headers = [pair for pair in headers if pair[0].lower() != _STREAM_NEXT]
+        if headers or self._later_headers:
+            replaced = {_STREAM_NEXT, *self._later_headers}
+            headers = [pair for pair in headers if pair[0].lower() not in replaced]
+            headers += [pair for name, pair in self._later_headers.items() if name != _STREAM_NEXT]
         if interrupted:
             headers = [*headers, (INTERRUPTED_HEADER, "true")]
         packed: bytes = _pack((status, reason, headers, body, None))

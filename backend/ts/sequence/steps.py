@@ -210,7 +210,7 @@ class Steps:
             if step is None:
                 continue
             if answer[6] is None:
-                step.add(answer, self._max_answer)
+                step.add(answer, self._max_answer, self._end_header)
                 if answer[1]:
                     continue
                 step.index = index
@@ -304,7 +304,7 @@ class Steps:
         encoded = None if state is _NOTHING else self._cache.encoding.encode(state)
         kept = []
         for step in steps:
-            if step.ends or step.response_ends(self._end_header):
+            if step.ends:
                 self._ended.add(sequence_id)
             kept.append((_slot(lease, step), step.request_id, step.encoded()))
         if sequence_id in self._live_of:  # what others of the sequence have done so far is in its state as well

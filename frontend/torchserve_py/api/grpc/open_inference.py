@@ -168,15 +168,17 @@ class OpenInferenceService:
 async def _only_response(submitted: Submitted, part: Part) -> Part:
     """The one response of a model that may give several."""
     found = [part] if part.body else []
+    headers = part.headers
     while part.more:
         part = await submitted.next()
+        headers = part.headers or headers
         if part.body:
             found.append(part)
         if len(found) > 1:
             raise not_one_response(submitted.name, "several")
     if not found:
         raise not_one_response(submitted.name, "no")
-    return found[0]
+    return found[0]._replace(headers=headers)
 
 
 def _unsupported(message: str) -> Behaviour:

@@ -212,7 +212,7 @@ class RequestPipe:
             if part.more and holds_back:
                 held = part if part.body else held
             elif held is not None:
-                await self._send(request, model, held, True)
+                await self._send(request, model, held._replace(headers=part.headers or held.headers), True)
             elif part.body or not part.more:
                 await self._send(request, model, part, not part.more)
             if not part.more:

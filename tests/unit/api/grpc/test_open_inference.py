@@ -77,6 +77,18 @@ async def test_a_version_is_found_by_its_name(start):
     assert not serving.registry.registered[0].calls
 
 
+async def test_headers_of_a_last_part_without_a_response_become_trailing_metadata(start):
+    def behave(call: Call) -> None:
+        call.part(ModelInferResponse(model_name="noop").SerializeToString(), more=True, headers=[("x-early", "1")])
+        call.part(headers=[("x-early", "1"), ("x-late", "2")])
+
+    serving = await start()
+    serving.registry.model.behave = behave
+    call = stub(serving).ModelInfer(infer_request())
+    await call
+    assert [tuple(pair) for pair in await call.trailing_metadata()] == [("x-early", "1"), ("x-late", "2")]
+
+
 async def test_headers_become_trailing_metadata(start):
     def behave(call: Call) -> None:
         headers = [("X-Answer", "42"), ("content-type", "application/json"), ("Bad Name", "x"), ("x-bad", "é\n")]

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.ts.frontend_stub import Worker
 from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, step
 
+from ts.protocol.messages import OPEN_INFERENCE_REST
 from ts.runtimes.errors import LoadError
 
 
@@ -343,3 +344,47 @@ def test_a_sequence_that_has_ended_is_over_although_what_runs_on_fails(durable_w
     worker.runtime.admit([step("j3", "s", "1")])
     assert told(run_out(worker)) == [("j2", 200, ""), ("j1", 503, ""), ("j3", 409, "sequence_moved")]
     assert answered(worker, step("j4", "s", "1")) == ["1 "]
+
+
+#: A row is answered with a first part and a last one, which says that its sequence is over.
+ENDS_LATE = """
+    from ts.sequence import SequenceCache
+
+    class Handler:
+        def initialize(self, context):
+            self.cache = SequenceCache(context)
+            self.begun = set()
+
+        def handle(self, data, context):
+            jobs = [context.get_request_id(index) for index in range(len(data))]
+            for index, job in enumerate(jobs):
+                sequence = context.get_sequence_id(index)
+                self.cache[sequence] = self.cache.get(sequence, 0) + 1
+                if job in self.begun:
+                    context.set_response_header(index, context.header_key_sequence_end, sequence)
+                context.set_response_header(index, "x-always", "1")
+            goes_on = [job not in self.begun for job in jobs]
+            self.begun.update(jobs)
+            context.stopping_criteria = [lambda result, more=more: not more for more in goes_on]
+            return [str(self.cache[context.get_sequence_id(index)]) for index in range(len(data))]
+"""
+
+
+@pytest.mark.parametrize("protocol", [None, OPEN_INFERENCE_REST])
+def test_a_sequence_ends_with_the_last_part_of_a_stream(durable_worker: Make, protocol: str | None) -> None:
+    row = step("j1", "s", "x")
+    if protocol is not None:
+        body = b'{"inputs": [{"name": "x", "datatype": "INT32", "shape": [1], "data": [1]}]}'
+        row = [*row[:2], "application/json", body, protocol, False]
+    first = durable_worker(ENDS_LATE, continuous=True)
+    first.runtime.admit([row])
+    parts = run_out(first)
+    assert [dict(part[4]).get("ts_request_sequence_end") for part in parts] == [None, "s"]
+    # The worker dies here: what it has committed with the last part counts.
+    second = durable_worker(ENDS_LATE, continuous=True)
+    second.runtime.admit([row])
+    (kept,) = second.peer.result_rows()
+    assert dict(kept[4])["ts_request_sequence_end"] == "s"
+    assert dict(kept[4])["x-always"] == "1"
+    second.runtime.admit([step("j2", "s", "x")])
+    assert [part[5] for part in run_out(second)] == [b"1", b"2"]
