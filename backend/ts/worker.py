@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ts.connection import Connection, FollowerConnection
+from ts.device_loss import memory_ran_out
 from ts.heartbeat import start_heartbeat
 from ts.no_new_privileges import gain_no_privileges
 from ts.parent_death import die_with_parent
@@ -156,7 +157,7 @@ def load_asynchronous(load: Load, connection: Connection) -> tuple[Callable[[], 
 
 def load_failure(error: Exception) -> tuple[int, str]:
     """Return the status and message that a failed load is reported with."""
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "CUDA" in str(error)):
+    if memory_ran_out(error):
         return 507, "System out of memory"
     if isinstance(error, LoadError):
         return 500, str(error)

@@ -39,6 +39,7 @@ TAKEN: Final = "taken"  # [TAKEN, job id, count]: the model has taken so many fu
 HEALTHY: Final = "healthy"  # [HEALTHY, number, whether it is]
 EXPOSED: Final = "exposed"  # [EXPOSED, number, Prometheus' text format; None if that has failed]
 DECLARES: Final = "declares"  # [DECLARES, what the model tells about itself now]; see `Loaded`
+LEAVING: Final = "leaving"  # [LEAVING]: the worker answers what it has and ends, for it cannot go on; no more jobs
 PONG: Final = "pong"  # [PONG, number]
 
 JOBS_CHANNEL: Final = "jobs"
@@ -119,7 +120,8 @@ class Load(TypedDict):
     model_dir: str
     manifest: dict[str, Any]
     handler: str
-    gpu_id: int | None
+    gpu_id: int | None  # among the devices that the worker sees, so 0 unless it is one of several processes
+    processors: int  # this worker's share
     batch_size: int
     continuous: bool
     asynchronous: bool

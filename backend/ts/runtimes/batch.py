@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ts import device_loss
 from ts.connection import Connection
 from ts.protocol.log_records import Ids, nobody, running
 from ts.protocol.messages import STATUS_CANCELLED, ResultRow
@@ -155,6 +156,7 @@ class Batch:
     def flush(self) -> None:
         """Send the answers that were given, with the handler's time and metrics; what they say is committed before."""
         answers, self._answers = self._answers, []
+        device_loss.announce(self._connection)
         steps = self._service.steps
         if steps is not None:
             answers = steps.settle(answers)
@@ -165,6 +167,7 @@ class Batch:
                 self._connection.send_results([answers.pop(0)], 0.0)
         if answers or metrics:
             self._connection.send_results(answers, self._seconds, metrics)
+        device_loss.end_if_lost()
         if steps is not None:
             steps.rest()
 
@@ -201,17 +204,16 @@ def failure_of(error: Exception) -> Failure:
         return error
     if isinstance(error, JobsCancelled):
         return Failure(STATUS_CANCELLED, "cancelled")
-    if isinstance(error, MemoryError):
-        logger.exception("System out of memory")
+    if device_loss.memory_ran_out(error):
+        logger.exception("Out of memory")
         return Failure(507, "Out of resources")
+    if told := device_loss.note_loss(error):
+        logger.exception("The device failed")
+        return Failure(500, told)
     if isinstance(error, PredictionException):
         logger.exception("Prediction error")
         # A subclass may have left out what the constructor sets.
         return Failure(error_status(getattr(error, "error_code", 500)), _text_of(getattr(error, "message", error)))
-    # CUDA tells that its memory ran out, or nearly did, in many ways; all of them name it.
-    if "CUDA" in _text_of(error):
-        logger.exception("CUDA out of memory")
-        return Failure(507, "Out of resources")
     logger.warning("Invoking custom service failed.", exc_info=True)
     return HandlerFailed("Prediction failed")
 

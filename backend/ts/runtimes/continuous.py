@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ts import device_loss
 from ts.protocol.messages import NO_HISTORIES, Histories, InferRow
 from ts.runtimes.errors import HandlerFailed
 from ts.runtimes.rows import Row
@@ -93,7 +94,8 @@ class ContinuousHandler:
             for index, (row, value) in enumerate(zip(live, results, strict=True)):
                 try:
                     stream_next = _stream_next(row, _criterion(criteria, index, row.job_id), value)
-                except Exception:
+                except Exception as error:
+                    device_loss.note_loss(error)
                     about, text = {"request_id": row.job_id}, "The stopping criterion of request %s failed."
                     logger.warning(text, row.job_id, exc_info=True, extra=about)
                     batch.fail(row, HandlerFailed("Prediction failed"))

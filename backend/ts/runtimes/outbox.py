@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ts import device_loss
 from ts.connection import Connection
 from ts.protocol.messages import ResultRow
 
@@ -52,4 +53,6 @@ class Outbox:
         if self._rows:
             rows, seconds = self._rows, self._seconds
             self._rows, self._size, self._seconds = [], 0, 0.0
+            device_loss.announce(self._connection)
             self._connection.send_results(rows, seconds, self._take_metrics())
+            device_loss.end_if_lost()

@@ -77,7 +77,7 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         self.model = self._load_model(model_dir, (self.manifest or {}).get("model") or {})
         options = compile_options(self.model_yaml_config)
         if options is not None:
-            self.model = compile_model(self.model, options)
+            self.model = compile_model(self.model, options, self.device)
         else:
             self.model = optimize_with_ipex(self.model, self.device)
         self.mapping = load_label_mapping(os.path.join(model_dir, "index_to_name.json"))  # noqa: PTH118
@@ -176,7 +176,7 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
     def _load_serialized_model(self, path: str) -> Any:
         """Load a model that needs no model file, by its file's name and, where that leaves a choice, its content."""
         if path.endswith(".onnx"):
-            return load_onnx_session(path, self.map_location)
+            return load_onnx_session(path, self.map_location, self._processors())
         if path.endswith(".so"):
             if not self._use_torch_export_aot_compile():
                 raise RuntimeError(
@@ -202,6 +202,11 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         return load_eager_model(
             model_dir, model_file, model_pt_path, self._weights_device(), weights_only=self._weights_only()
         )
+
+    def _processors(self) -> int:
+        """Return this worker's share of the processors, at most those that it may run on."""
+        allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(allowed, self.context.system_properties.get("processors") or allowed)
 
     def _weights_only(self) -> bool:
         return (self.model_yaml_config.get("handler") or {}).get("weights_only", True) is not False

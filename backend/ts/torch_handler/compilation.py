@@ -43,11 +43,18 @@ def compile_options(config: dict[str, Any]) -> dict[str, Any] | None:
     return options
 
 
-def compile_model(model: Any, options: dict[str, Any]) -> Any:
-    """Return ``model`` compiled, or as it is (and a warning in the log) if that fails."""
+def compile_model(model: Any, options: dict[str, Any], device: Any) -> Any:
+    """Return ``model`` compiled, or as it is (and a warning in the log) if nothing can be compiled so on ``device``.
+
+    torch compiles when a model is called. So that a compiler that is missing or does not work shows here and not in
+    the first request, something small is compiled now. A part of the model that cannot be compiled runs uncompiled.
+    """
     text = ", ".join(f"{name} {value}" for name, value in options.items())
     try:
         compiled = torch.compile(model, **options)
+        with torch.inference_mode(), torch._dynamo.config.patch(suppress_errors=False):
+            torch.compile(torch.nn.Linear(2, 2).to(device), **options)(torch.ones(2, 2, device=device))
+        torch._dynamo.config.suppress_errors = True
     except Exception:
         logger.warning("Compiling the model with %s failed; it is used uncompiled", text or "defaults", exc_info=True)
         return model

@@ -95,8 +95,10 @@ def load_exported_program(path: str, device: torch.device | None) -> Any:
     return program.module()
 
 
-def load_onnx_session(path: str, map_location: str | None) -> Any:
+def load_onnx_session(path: str, map_location: str | None, threads: int) -> Any:
     """Return an ONNX Runtime session for ``path``, on the GPU if ``map_location`` is "cuda".
+
+    ``threads`` is how many it computes with on the CPU.
 
     Raises:
         ModuleNotFoundError: onnxruntime is not installed.
@@ -109,7 +111,7 @@ def load_onnx_session(path: str, map_location: str | None) -> Any:
     if map_location == "cuda":
         providers.insert(0, "CUDAExecutionProvider")
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = os.cpu_count() or 1
+    options.intra_op_num_threads = threads
     return onnxruntime.InferenceSession(path, providers=providers, sess_options=options)
 
 

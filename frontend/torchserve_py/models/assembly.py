@@ -158,9 +158,9 @@ class Assembly:
         self._listener = listener
         self._metrics = metrics
         self._usage = usage
-        self._devices = Devices(
-            visible_devices(list_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"), settings.number_of_gpu)
-        )
+        gpus = list_gpus()
+        visible = visible_devices(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"), settings.number_of_gpu)
+        self._devices = Devices(visible, hide_others=bool(gpus))
         self._worker_numbers = itertools.count(settings.initial_worker_port)
         self._next_distribution_number = settings.initial_distribution_port
         hidden = settings.blacklist_env_vars
@@ -282,7 +282,7 @@ class Assembly:
         def new_place(place: Place) -> Callable[[], Worker]:
             device = plan.devices.next()  # for good: the worker that replaces a dead one gets its device
             label = f"W-{place.worker_id}-{plan.name}_{plan.version}"
-            launch, load = self._launch(plan, device, place), self._load_message(plan, device)
+            launch, load = self._launch(plan, device, place), self._load_message(plan, device, place)
             return lambda: Worker(place.worker_id, label, launch, load, limits, self._listener, dispatcher)
 
         pool = WorkerPool(
@@ -333,8 +333,7 @@ class Assembly:
             environment["TS_TRACES"] = self._traces
         if settings.log_format == "json":
             environment[FORMAT_VARIABLE] = "json"
-        if device.cuda_visible_devices is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = device.cuda_visible_devices
+        environment |= device.environment
         torchrun = None
         if config.ranks:
             torchrun = torchrun_of(config, f"{plan.name}_{place.worker_id}", settings.log_location)
@@ -357,7 +356,7 @@ class Assembly:
             confinement=self._confinement,
         )
 
-    def _load_message(self, plan: Plan, device: Assignment) -> Load:
+    def _load_message(self, plan: Plan, device: Assignment, place: Place) -> Load:
         settings, config = self._settings, plan.config
         return Load(
             contract=plan.files.contract,
@@ -367,6 +366,7 @@ class Assembly:
             manifest=_plain(plan.files.manifest.raw),
             handler=plan.handler,
             gpu_id=device.gpu_id,
+            processors=max(1, available_processors() // place.count),
             batch_size=config.batch_size,
             continuous=config.continuous,
             asynchronous=config.async_communication,

@@ -1,9 +1,9 @@
 """Which device a worker gets.
 
 The server numbers the devices that it may use 0 to n-1: those that `CUDA_VISIBLE_DEVICES` names, in its order, at most
-`number_of_gpu` of them. `deviceIds` and `gpu_id` are such numbers. A worker inherits `CUDA_VISIBLE_DEVICES`, so for it
-number k is CUDA device k, unless its environment gets a value of its own (parallel workers, MIG instances): then its
-devices are counted from 0 again.
+`number_of_gpu` of them. `deviceIds` are such numbers. A worker sees its own devices and no other, whatever its
+contract: its environment names them in `CUDA_VISIBLE_DEVICES`, in the order of nvidia-smi's numbers
+(`CUDA_DEVICE_ORDER`). It counts them from 0, so 0 is the `gpu_id` of every worker that has a GPU.
 """
 
 import re
@@ -29,17 +29,21 @@ class Device:
 class Assignment:
     """What one worker gets.
 
-    gpu_id                the first of its devices, as the worker counts them; None on a CPU
-    cuda_visible_devices  what its environment must say; None = as inherited
-    devices               its devices, empty on a CPU
+    gpu_id   the first of its devices, as the worker counts them; None on a CPU
+    visible  what its environment must say in CUDA_VISIBLE_DEVICES; None = as inherited
+    devices  its devices, empty on a CPU
     """
 
     gpu_id: int | None
-    cuda_visible_devices: str | None = None
+    visible: str | None = None
     devices: tuple[Device, ...] = ()
 
-
-ON_CPU = Assignment(None)
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which the worker sees its devices and no other."""
+        if self.visible is None:
+            return {}
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self.visible}
 
 
 class UnsuitableDevices(ValueError):
@@ -108,12 +112,14 @@ def _by_uuid(gpus: Sequence[Gpu], names: list[str], prefix: str) -> list[Device]
 
 
 class Devices:
-    """The devices of one server. Models that leave the choice to it share one round robin over all of them."""
+    """The devices of one server. Models that leave the choice to it share one round robin over all of them.
 
-    def __init__(self, devices: Sequence[Device]) -> None:
+    devices: those that it may use. hide_others: whether the host has GPUs, which workers on the CPU must not see.
+    """
+
+    def __init__(self, devices: Sequence[Device], *, hide_others: bool = False) -> None:
         self._devices = tuple(devices)
-        # A process sees only one MIG instance, and the order of the others is CUDA's secret: name each worker's device.
-        self._isolate = any(device.is_mig for device in devices)
+        self.on_cpu = Assignment(None, "" if devices or hide_others else None)
         self._last = 0
 
     @property
@@ -148,10 +154,7 @@ class Devices:
 
     def assignment(self, number: int) -> Assignment:
         """The device with that number, for one plain worker."""
-        device = self._devices[number]
-        if self._isolate:
-            return Assignment(0, device.token, (device,))
-        return Assignment(number, None, (device,))
+        return self.group([number])
 
     def group(self, numbers: Sequence[int]) -> Assignment:
         """Several devices for one worker, which counts them from 0."""
@@ -172,7 +175,7 @@ class ModelDevices:
     def next(self) -> Assignment:
         """What the next worker gets."""
         if not self._ids:
-            return ON_CPU
+            return self._devices.on_cpu
         if self._shared:
             return self._devices.next_shared()
         taken = [self._ids[(self._start + offset) % len(self._ids)] for offset in range(self._parallel_level or 1)]

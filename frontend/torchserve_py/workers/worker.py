@@ -37,6 +37,7 @@ from ts.protocol.messages import (
     HEALTHY,
     HEARTBEAT_CHANNEL,
     INPUT,
+    LEAVING,
     LOAD,
     LOADED,
     METRICS,
@@ -289,6 +290,8 @@ class Worker:
         self._watchdog.heard(now)
         if kind == RESULTS and connection is self._jobs:
             self._results(message[1], message[2], now)
+        elif kind == LEAVING:
+            self._owner.take_out(self)
         elif kind == TAKEN:
             self._owner.taken(message[1], message[2])
         elif kind in (HEALTHY, EXPOSED):

@@ -39,6 +39,7 @@ def test_a_class_is_made_once_and_initialized_with_the_context(load: Callable[..
         model_name="m",
         gpu_id=1,
         batch_size=3,
+        processors=1,
         header_keys=["x-id", "x-start", "x-end"],
         manifest={"model": {"modelName": "m"}},
     )

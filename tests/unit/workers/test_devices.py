@@ -4,7 +4,6 @@ import pytest
 
 from torchserve_py.nvidia_smi import Gpu
 from torchserve_py.workers.devices import (
-    ON_CPU,
     Assignment,
     Device,
     Devices,
@@ -97,28 +96,28 @@ def devices(count: int) -> Devices:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "device_type", "device_ids", "level", "gpu_ids"),
+    ("gpus", "device_type", "device_ids", "level", "visible"),
     [
-        (4, "gpu", None, 0, [1, 2, 3, 0, 1]),
-        (1, "gpu", None, 0, [0, 0]),
-        (2, "gpu", None, 0, [1, 0, 1]),
+        (4, "gpu", None, 0, ["1", "2", "3", "0", "1"]),
+        (1, "gpu", None, 0, ["0", "0"]),
+        (2, "gpu", None, 0, ["1", "0", "1"]),
         (0, "gpu", None, 0, [None, None]),
-        (4, "cpu", None, 0, [None, None]),
+        (4, "cpu", None, 0, ["", ""]),
         (0, "cpu", None, 0, [None]),
         (0, "gpu", [3], 2, [None]),
-        (4, "gpu", [2, 3], 0, [2, 3, 2]),
-        (4, "gpu", [3], 0, [3, 3]),
-        (4, "gpu", [1, 1, 0], 0, [1, 1, 0, 1]),
-        (4, "cpu", [2, 3], 0, [None]),
+        (4, "gpu", [2, 3], 0, ["2", "3", "2"]),
+        (4, "gpu", [3], 0, ["3", "3"]),
+        (4, "gpu", [1, 1, 0], 0, ["1", "1", "0", "1"]),
+        (4, "cpu", [2, 3], 0, [""]),
     ],
 )
 def test_plain_workers(
-    gpus: int, device_type: str, device_ids: list[int] | None, level: int, gpu_ids: list[int | None]
+    gpus: int, device_type: str, device_ids: list[int] | None, level: int, visible: list[str | None]
 ) -> None:
     model = devices(gpus).for_model(device_type, device_ids, level)  # type: ignore[arg-type]
-    handed_out = [model.next() for _ in gpu_ids]
-    assert [each.gpu_id for each in handed_out] == gpu_ids
-    assert all(each.cuda_visible_devices is None for each in handed_out)
+    handed_out = [model.next() for _ in visible]
+    assert [each.visible for each in handed_out] == visible
+    assert [each.gpu_id for each in handed_out] == [0 if each else None for each in visible]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,7 @@ def test_plain_workers(
 def test_parallel_workers(gpus: int, device_ids: list[int] | None, level: int, groups: list[str]) -> None:
     model = devices(gpus).for_model("gpu", device_ids, level)
     handed_out = [model.next() for _ in groups]
-    assert [each.cuda_visible_devices for each in handed_out] == groups
+    assert [each.visible for each in handed_out] == groups
     assert [each.gpu_id for each in handed_out] == [0] * len(groups)
     assert [len(each.devices) for each in handed_out] == [level] * len(groups)
 
@@ -145,31 +144,42 @@ def test_models_share_one_round_robin() -> None:
     first, second = pool.for_model("gpu", None, 0), pool.for_model("gpu", None, 0)
     fixed = pool.for_model("gpu", [0, 1], 0)
     order = [first, second, fixed, first, second, fixed]
-    assert [model.next().gpu_id for model in order] == [1, 2, 0, 0, 1, 1]
+    assert [model.next().visible for model in order] == ["1", "2", "0", "0", "1", "1"]
 
 
 def test_groups_are_counted_per_model() -> None:
     pool = devices(4)
     first, second = pool.for_model("gpu", None, 2), pool.for_model("gpu", None, 2)
-    assert [model.next().cuda_visible_devices for model in (first, second, first)] == ["0,1", "0,1", "2,3"]
+    assert [model.next().visible for model in (first, second, first)] == ["0,1", "0,1", "2,3"]
 
 
 def test_numbers_are_positions_in_cuda_visible_devices() -> None:
     pool = Devices(visible_devices(HOST, f"{D},{B},{A}"))
     assert pool.count == 3
-    assert pool.for_model("gpu", [0], 0).next() == Assignment(0, None, (Device(D, 3),))
-    assert pool.for_model("gpu", None, 2).next().cuda_visible_devices == f"{D},{B}"
+    assert pool.for_model("gpu", [0], 0).next() == Assignment(0, D, (Device(D, 3),))
+    assert pool.for_model("gpu", None, 2).next().visible == f"{D},{B}"
 
 
 def test_a_worker_on_an_instance_sees_nothing_else() -> None:
     model = Devices(visible_devices(DIVIDED, None)).for_model("gpu", None, 0)
     handed_out = [model.next() for _ in range(4)]
-    assert [each.cuda_visible_devices for each in handed_out] == [M2, "1", M3, M1]
+    assert [each.visible for each in handed_out] == [M2, "1", M3, M1]
     assert [each.gpu_id for each in handed_out] == [0, 0, 0, 0]
 
 
-def test_cpu_workers_inherit_the_environment() -> None:
-    assert devices(4).for_model("cpu", None, 0).next() == ON_CPU == Assignment(None, None, ())
+def test_workers_on_the_cpu_see_no_gpu() -> None:
+    unused = Devices(visible_devices(HOST, None, limit=0), hide_others=True)
+    for each in (devices(4), unused):
+        assert each.for_model("cpu", None, 0).next().environment["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_without_gpus_that_the_server_knows_of_the_environment_stays() -> None:
+    assert devices(0).for_model("gpu", None, 0).next().environment == {}
+
+
+def test_a_worker_counts_as_nvidia_smi_does() -> None:
+    environment = devices(4).for_model("gpu", [3], 0).next().environment
+    assert environment == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "3"}
 
 
 def test_unsuitable_devices_are_named() -> None:

@@ -90,6 +90,7 @@ class Bench:
             server_version="1",
             max_response_size=1000,
             metrics=[],
+            processors=1,
             header_keys=["id", "start", "end"],
         )
         launch = launch or Launch(self.directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from ts import device_loss
 from ts.runtimes.errors import Failure
 from ts.runtimes.mlserver.api import MLServerError
 
@@ -20,9 +21,12 @@ def failure_of(error: Exception) -> Failure:
         return error
     if isinstance(error, MLServerError):
         return Failure(_status(error.status_code), str(error))
-    if isinstance(error, MemoryError) or "CUDA out of memory" in str(error):
-        logger.exception("System out of memory")
+    if device_loss.memory_ran_out(error):
+        logger.exception("Out of memory")
         return Failure(507, "Out of resources")
+    if told := device_loss.note_loss(error):
+        logger.exception("The device failed")
+        return Failure(500, told)
     logger.exception("The model failed")
     return Failure(500, f"{type(error).__module__}.{type(error).__qualname__}: {error}")
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
+from ts import device_loss
 from ts.protocol.messages import InferRow
 from ts.runtimes.outbox import Outbox
 from ts.runtimes.truss.answers import CLIENT_ERROR, MODEL_ERROR, MODEL_FAILED, SERVER_ERROR, Problem
@@ -236,6 +237,7 @@ class Call:
             return error
         if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and _is_cancelled()):
             raise error
+        device_loss.note_loss(error)
         trace = without_server_frames(error, self._model.class_file)
         told = (type(error), error, trace)
         if isinstance(error, HTTPException) and _can_be_told(error):

@@ -127,6 +127,18 @@ def test_onnx(serve: Callable[..., Any], model: Callable[..., str], tmp_path: Pa
     assert answers(serve, model, "model.onnx") == [[3.0], [6.0]]
 
 
+def test_an_onnx_model_computes_with_its_workers_share_of_the_processors(
+    serve: Callable[..., Any], model: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "model.onnx").write_bytes(base64.b64decode(ONNX))
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+
+    served = serve(model(HANDLER), serializedFile="model.onnx", changes={"processors": 3})
+
+    assert served.handler.model.get_session_options().intra_op_num_threads == 3
+
+
 @pytest.mark.parametrize(
     ("package", "file", "message"),
     [
@@ -173,6 +185,35 @@ def test_the_model_is_compiled_where_that_is_configured_and_possible(
     assert served.answers(b"1") == [(200, [2.0])]
     assert ("magic is not a supported backend" in caplog.text) is ("magic" in config)
     assert ("it is used uncompiled" in caplog.text) is ("nonsense" in config)
+
+
+def test_a_compiler_that_does_not_work_shows_while_loading(
+    serve: Callable[..., Any], model: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(graph: Any, inputs: Any) -> Any:
+        raise RuntimeError("there is no C++ compiler")
+
+    torch._dynamo.register_backend(broken, "ofi")  # type: ignore[attr-defined,unused-ignore]
+    served = serve(model(HANDLER), modelFile=model(DOUBLE), config="pt2: ofi")
+
+    assert "it is used uncompiled" in caplog.text
+    assert not isinstance(served.handler.model, torch._dynamo.OptimizedModule)
+    assert served.answers(b"1") == [(200, [2.0])]
+
+
+def test_a_model_that_cannot_be_compiled_answers_uncompiled(
+    serve: Callable[..., Any], model: Callable[..., str]
+) -> None:
+    def picky(graph: Any, inputs: Any) -> Any:
+        if any(node.op == "call_module" or "linear" in str(node.target) for node in graph.graph.nodes):
+            return graph.forward
+        raise RuntimeError("this model is too hard")
+
+    torch._dynamo.register_backend(picky, "fx2trt")  # type: ignore[attr-defined,unused-ignore]
+    served = serve(model(HANDLER), modelFile=model(DOUBLE), config="pt2: fx2trt")
+
+    assert isinstance(served.handler.model, torch._dynamo.OptimizedModule)
+    assert served.answers(b"1") == [(200, [2.0])]
 
 
 def test_the_profiler_writes_a_trace(

@@ -1,0 +1,113 @@
+"""What an exception says of the device that a model runs on: its memory ran out, or the device is lost to this process.
+
+After some errors (a failed device-side assertion, an illegal memory access, ECC …) CUDA answers every further call of
+the process with the same error. Then the process tells the server that it leaves, answers the jobs that failed, and
+ends; a fresh one takes its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from ts.protocol.messages import LEAVING
+
+if TYPE_CHECKING:
+    from ts.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+_EXIT_STATUS: Final = 70  # EX_SOFTWARE of <sysexits.h>
+_MAX_TOLD: Final = 200
+#: How far back the causes of an exception are looked at.
+_MAX_CAUSES: Final = 20
+_DEVICE: Final = re.compile(r"\b(CUDA|HIP|GPU)|\bCU(BLAS|DNN)_", re.IGNORECASE)
+_OUT_OF_MEMORY: Final = re.compile(
+    r"(CUDA|HIP|XPU|MPS)\b[^\n]{0,60}out of memory|CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED"
+    r"|can't allocate memory|Failed to allocate memory",
+    re.IGNORECASE,
+)
+#: cudaErrorAssert, …IllegalAddress, …LaunchFailure, …IllegalInstruction, …MisalignedAddress, …HardwareStackError,
+#: …InvalidPc, …InvalidAddressSpace, …ECCUncorrectable, …NvlinkUncorrectable, …LaunchTimeout, …Unknown.
+_LOST: Final = re.compile(
+    "device-side assert|illegal memory access|unspecified launch failure|illegal instruction|misaligned address"
+    "|hardware stack error|invalid program counter|shared address space|uncorrectable (ECC|NVLink) error"
+    "|launch timed out and was terminated|unknown error|GPU is lost|fallen off the bus",
+    re.IGNORECASE,
+)
+
+
+class _State:
+    """Why this process cannot use its device any more; empty while it can."""
+
+    reason = ""
+
+
+def memory_ran_out(error: BaseException) -> bool:
+    """Tell whether an exception, or what it was raised from, says that memory is exhausted, of whatever device."""
+    out_of_memory: Any = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
+    cause: BaseException | None = error
+    for _ in range(_MAX_CAUSES):
+        if cause is None:
+            break
+        if isinstance(cause, (MemoryError, out_of_memory)) or _OUT_OF_MEMORY.search(_text(cause)):
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def note_loss(error: BaseException) -> str:
+    """Note it if an exception, or one that it was raised while handling, says that the device is lost.
+
+    Returns:
+        What the clients of the jobs that failed are told; empty if the device is not lost.
+    """
+    cause: BaseException | None = error
+    for _ in range(_MAX_CAUSES):
+        if cause is None:
+            break
+        text = _text(cause)
+        if _DEVICE.search(text) and not _OUT_OF_MEMORY.search(text) and (_LOST.search(text) or _device_fails()):
+            _State.reason = text.partition("\n")[0][:_MAX_TOLD]
+            return f"The device failed while the model ran this request ({_State.reason}). The worker is replaced."
+        cause = cause.__cause__ or cause.__context__
+    return ""
+
+
+def announce(connection: Connection) -> None:
+    """Tell the server, if the device is lost, to give this worker no more jobs: before the answers that free it."""
+    if _State.reason:
+        connection.send([LEAVING])
+
+
+def end_if_lost() -> None:
+    """End this process if the device is lost; to be called when the jobs that failed are answered."""
+    if _State.reason:
+        logger.error("This worker ends, and a fresh one takes its place: it cannot use its device any more")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Not by way of the interpreter's end: what destroys objects on the device would fail or hang.
+        os._exit(_EXIT_STATUS)
+
+
+def _device_fails() -> bool:
+    """Ask the device itself, where torch uses one: an error that stays is what it answers with from now on."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return False
+    try:
+        cuda.synchronize()
+    except Exception:
+        logger.exception("The device answers with an error")
+        return True
+    return False
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return type(error).__name__  # an exception of the model's own that cannot be told
