@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from ts.open_inference.datatypes import DATATYPES, FLOATS
 from ts.open_inference.json_response import selected_outputs
 from ts.open_inference.protos import infer_pb2
-from ts.open_inference.tensors import check, flat_list, raw_bytes
+from ts.open_inference.tensors import check, flat_list, is_text_of_that_length, raw_bytes
 from ts.open_inference.types import Headers, InferenceRequest, InferenceResponse, Parameters, RequestedOutput, Tensor
 from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 from ts.protocol.frames import Buffer
@@ -84,8 +84,13 @@ class GrpcRequest:
         return _headers(headers), body
 
 
-def receive(headers: Sequence[tuple[Any, Any]], body: bytes) -> GrpcRequest:
+def receive(headers: Sequence[tuple[Any, Any]], body: bytes, *, length_as_shape: bool = False) -> GrpcRequest:
     """Decode a serialized ``ModelInferRequest``.
+
+    Args:
+        headers: The call's metadata.
+        body: The message.
+        length_as_shape: Whether one text may have its length as shape, see `tensors.is_text_of_that_length`.
 
     Raises:
         Failure: It is none, or its tensors are not as they say.
@@ -96,7 +101,10 @@ def receive(headers: Sequence[tuple[Any, Any]], body: bytes) -> GrpcRequest:
             400,
             f"raw_input_contents has {len(raw)} entries for {len(message.inputs)} inputs; it needs one for each.",
         )
-    inputs = [_input(sent, raw[index] if raw else None) for index, sent in enumerate(message.inputs)]
+    inputs = [
+        _input(sent, raw[index] if raw else None, length_as_shape=length_as_shape)
+        for index, sent in enumerate(message.inputs)
+    ]
     outputs = [RequestedOutput(sent.name, _parameters(sent.parameters)) for sent in message.outputs]
     for output in outputs:
         _refuse_unsupported(f"output {output.name!r}", output.parameters)
@@ -129,7 +137,9 @@ def _is_tritons(parameters: Parameters) -> bool:
     return any(key in _TRITON_KEYS or key.startswith(_TRITON_PREFIX) for key in parameters)
 
 
-def _input(sent: infer_pb2.ModelInferRequest.InferInputTensor, raw: bytes | memoryview | None) -> Tensor:
+def _input(
+    sent: infer_pb2.ModelInferRequest.InferInputTensor, raw: bytes | memoryview | None, *, length_as_shape: bool
+) -> Tensor:
     parameters = _parameters(sent.parameters)
     if parameters:
         _refuse_unsupported(f"input {sent.name!r}", parameters)
@@ -144,7 +154,8 @@ def _input(sent: infer_pb2.ModelInferRequest.InferInputTensor, raw: bytes | memo
     else:
         data = raw
     tensor = Tensor(sent.name, sent.datatype, shape, data, parameters)
-    check(tensor)
+    if not (length_as_shape and isinstance(data, list) and is_text_of_that_length(sent.datatype, shape, data)):
+        check(tensor)
     return tensor
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ts.open_inference.datatypes import BOUNDS, DATATYPES, FLOATS
 from ts.open_inference.json_objects import kind_of, read_id, read_parameters
-from ts.open_inference.tensors import check, element_count
+from ts.open_inference.tensors import check, element_count, is_text_of_that_length
 from ts.open_inference.types import InferenceRequest, RequestedOutput, Tensor
 from ts.runtimes.errors import Failure
 
@@ -29,13 +29,16 @@ _JSON_KINDS: Final[_Kinds] = frozenset((list, dict, str, bool, int, float))
 _SIZE: Final = "binary_data_size"
 
 
-def read_request(document: Mapping[str, Any], binary: memoryview, job_id: str) -> InferenceRequest:
+def read_request(
+    document: Mapping[str, Any], binary: memoryview, job_id: str, *, length_as_shape: bool = False
+) -> InferenceRequest:
     """Return the request that a JSON object describes.
 
     Args:
         document: The object.
         binary: The binary tensors behind the JSON; empty if there are none.
         job_id: What a request without an id is called.
+        length_as_shape: Whether one text may have its length as shape, see `tensors.is_text_of_that_length`.
 
     Raises:
         Failure: It describes none.
@@ -44,7 +47,7 @@ def read_request(document: Mapping[str, Any], binary: memoryview, job_id: str) -
     if type(inputs) is not list:
         missing = "is missing" if inputs is None else f"is {kind_of(inputs)}"
         raise Failure(422, f'The request must hold the list "inputs"; it {missing}.')
-    reader = _Inputs(binary)
+    reader = _Inputs(binary, length_as_shape=length_as_shape)
     tensors = [reader.read(each, number) for number, each in enumerate(inputs)]
     reader.check_end()
     outputs = document.get("outputs")
@@ -61,8 +64,9 @@ def read_request(document: Mapping[str, Any], binary: memoryview, job_id: str) -
 class _Inputs:
     """Reads the inputs of one request in order, each with its share of the binary data."""
 
-    def __init__(self, binary: memoryview) -> None:
+    def __init__(self, binary: memoryview, *, length_as_shape: bool) -> None:
         self._binary = binary
+        self._length_as_shape = length_as_shape
         self._taken = 0
 
     def read(self, item: Any, number: int) -> Tensor:
@@ -84,7 +88,9 @@ class _Inputs:
             return tensor
         is_array = type(data) not in _JSON_KINDS  # of `json_arrays`, where it was made sure of
         elements = data if is_array else _elements(name, datatype, data)
-        if len(elements) != element_count(shape):
+        if len(elements) != element_count(shape) and not (
+            self._length_as_shape and is_text_of_that_length(datatype, shape, elements)
+        ):
             wanted = element_count(shape)
             raise Failure(400, f"Input {name!r} has {len(elements)} elements; the shape {shape} needs {wanted}.")
         return Tensor(name, datatype, shape, elements, parameters)

@@ -15,13 +15,14 @@ from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, Infer
 _NOTHING: Mapping[str, Any] = {}
 
 
-def receive(row: InferRow, declared: Mapping[str, Any] = _NOTHING) -> Received:
+def receive(row: InferRow, declared: Mapping[str, Any] = _NOTHING, *, length_as_shape: bool = False) -> Received:
     """Decode a row of one of the Open Inference protocols.
 
     Args:
         row: The row.
         declared: What is known of the model: under ``inputs`` and ``outputs`` a list of mappings with ``name``,
             ``datatype`` and ``shape``. The text form of ``generate`` and a raw body without JSON need it.
+        length_as_shape: Whether one text may have its length as shape, see `tensors.is_text_of_that_length`.
 
     Raises:
         Failure: What came is no request; the status says of which kind the mistake is.
@@ -31,15 +32,15 @@ def receive(row: InferRow, declared: Mapping[str, Any] = _NOTHING) -> Received:
     if protocol == OPEN_INFERENCE_REST:
         from ts.open_inference import rest
 
-        return rest.receive(row[1], row[3], declared, row[0])
+        return rest.receive(row[1], row[3], declared, row[0], length_as_shape=length_as_shape)
     if protocol == OPEN_INFERENCE_GRPC:
         from ts.open_inference import grpc
 
-        return grpc.receive(row[1], row[3])
+        return grpc.receive(row[1], row[3], length_as_shape=length_as_shape)
     raise ValueError(f"the protocol {protocol!r} is none of Open Inference")
 
 
-def receive_input(first: Received, body: bytes) -> Received:
+def receive_input(first: Received, body: bytes, *, length_as_shape: bool = False) -> Received:
     """Decode a further input of the job that ``first`` opened (gRPC only: over REST there is one input).
 
     Raises:
@@ -50,4 +51,4 @@ def receive_input(first: Received, body: bytes) -> Received:
 
     if not isinstance(first, grpc.GrpcRequest):
         raise ValueError("only gRPC has further inputs")
-    return grpc.receive(first.headers, body)
+    return grpc.receive(first.headers, body, length_as_shape=length_as_shape)

@@ -95,7 +95,12 @@ class TextRequest:
 
 
 def receive(
-    headers: Sequence[tuple[Any, Any]], body: bytes, declared: Mapping[str, Any], job_id: str
+    headers: Sequence[tuple[Any, Any]],
+    body: bytes,
+    declared: Mapping[str, Any],
+    job_id: str,
+    *,
+    length_as_shape: bool = False,
 ) -> RestRequest | TextRequest:
     """Decode a request; see `ts.open_inference.receive.receive`.
 
@@ -118,7 +123,8 @@ def receive(
         document, binary = parse_object(whole[:length]), whole[length:]
     if endpoint in (GENERATE, GENERATE_STREAM) and document.get("inputs") is None:
         return _receive_text(document, declared, job_id)
-    return RestRequest(read_request(document, binary, job_id), endpoint, has_length=length is not None)
+    request = read_request(document, binary, job_id, length_as_shape=length_as_shape)
+    return RestRequest(request, endpoint, has_length=length is not None)
 
 
 def _length(value: bytes, size: int) -> int:

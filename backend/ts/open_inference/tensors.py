@@ -43,6 +43,17 @@ def element_count(shape: Sequence[int]) -> int:
     return math.prod(shape)
 
 
+def is_text_of_that_length(datatype: str, shape: Sequence[int], elements: Sequence[Any]) -> bool:
+    """Whether a tensor is one text, in a shape of as many elements as the text has characters or bytes.
+
+    MLServer's documentation has texts so, and MLServer takes them: it never looks at the shape of a text.
+    """
+    if datatype != "BYTES" or len(elements) != 1:
+        return False
+    (text,) = elements
+    return element_count(shape) in (len(text), len(text.encode()) if isinstance(text, str) else 0)
+
+
 def flat_list(tensor: Tensor) -> list[Any]:
     """Return the elements in row-major order.
 

@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from ts.open_inference.datatypes import DATATYPES
-from ts.open_inference.tensors import numpy_of, raw_bytes
+from ts.open_inference.tensors import element_count, numpy_of, raw_bytes
 from ts.open_inference.types import Tensor
 from ts.runtimes.errors import Failure
 from ts.runtimes.mlserver.api import UnreadData, types
@@ -26,12 +26,23 @@ _OWN_FOR_EVERY_REQUEST = ("content_type", "headers")
 
 def fingerprint(request: types.InferenceRequest) -> Hashable | None:
     """Return a value that is equal for requests that can be joined; None if the request has to run alone."""
+    if any(map(_has_length_as_shape, request.inputs)):
+        return None
     sizes = {tuple(each.shape[:1]) for each in request.inputs}
     if len(sizes) != 1 or () in sizes:
         return None
     outputs = None if request.outputs is None else tuple([output.name for output in request.outputs])
     inputs = [(each.name, each.datatype, tuple(each.shape[1:]), _content_type(each)) for each in request.inputs]
     return (tuple(sorted(inputs, key=str)), outputs, _content_type(request))
+
+
+def _has_length_as_shape(text: types.RequestInput) -> bool:
+    """Whether an input is a text whose shape says how long it is, and not how many rows there are."""
+    datatype: Any = text.datatype  # MLServer keeps the value of its enumeration
+    if datatype != "BYTES" or unread_tensor(text.data) is not None:
+        return False
+    elements = text.data.root
+    return isinstance(elements, list) and len(elements) == 1 and element_count(text.shape) != 1
 
 
 def row_count(request: types.InferenceRequest) -> int:

@@ -100,7 +100,7 @@ class MLServerRuntime(AsyncRuntime):
                 if protocol == CUSTOM:
                     await self._run_custom(wire_row)
                     return
-                received = receive(_open_inference_row(wire_row), self._declares)
+                received = receive(_open_inference_row(wire_row), self._declares, length_as_shape=True)
                 request = self._as_model_request(received, lower_case_headers(headers))
                 if next((value for name, value in headers if name == _ENDPOINT), None) in _STREAMS:
                     await self._stream(job_id, received, request, further)
@@ -199,7 +199,7 @@ class MLServerRuntime(AsyncRuntime):
 
         def decode(body: bytes) -> types.InferenceRequest:
             self._connection.send([TAKEN, job_id, 1])
-            taken = self._as_model_request(receive_input(received, body), headers)
+            taken = self._as_model_request(receive_input(received, body, length_as_shape=True), headers)
             taken.id = request.id  # of a stream of requests MLServer's models see the first one's id only
             return taken
 

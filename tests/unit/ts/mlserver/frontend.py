@@ -110,6 +110,10 @@ class Frontend:
         told = ((":endpoint", endpoint),) if endpoint else ()
         return self._start((*headers, *told), body, protocol)
 
+    def call_grpc(self, message: infer_pb2.ModelInferRequest) -> Job:
+        """Send a request over gRPC."""
+        return self._start((), message.SerializeToString(), OPEN_INFERENCE_GRPC)
+
     def stream_in(self, message: infer_pb2.ModelInferRequest) -> Job:
         """Open a stream over gRPC with its first message."""
         return self._start(
