@@ -56,6 +56,11 @@ class Launcher:
         if flags.version:
             print(f"TorchServe Version is {__version__}")
             return 0
+        if flags.schema:
+            from torchserve_py.config_schemas import schema_text
+
+            print(schema_text(flags.schema))
+            return 0
         if flags.print_config:
             return _print_config(resolve(flags, os.environ, Path.cwd()))
         if flags.check_config:

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 #: Flags that configure the Java virtual machine or the C++ backend of TorchServe: attribute -> flag.
 JVM_FLAGS = {"cpp_log_config": "--cpp-log-config", "plugins_path": "--plugins-path"}
 
+#: The files whose schemas can be printed, see `torchserve_py.config_schemas`.
+SCHEMA_NAMES = ("model-config", "metrics", "truss")
+
 
 class Flags(argparse.Namespace):
     """A parsed command line."""
@@ -20,6 +23,7 @@ class Flags(argparse.Namespace):
     stop: bool
     print_config: bool
     check_config: bool
+    schema: str | None
     foreground: bool
     ts_config: str | None
     log_config: str | None
@@ -53,6 +57,11 @@ def _parser() -> argparse.ArgumentParser:
         "--check-config",
         action="store_true",
         help="report what of the configuration and the model store is ignored, wrong or different here, start nothing",
+    )
+    parser.add_argument(
+        "--schema",
+        choices=SCHEMA_NAMES,
+        help="print the JSON Schema of a file, for editors that complete and check it, start nothing",
     )
     parser.add_argument("--foreground", action="store_true", help="stay until the server exits")
     parser.add_argument("--ts-config", metavar="FILE", help="config.properties; TS_CONFIG_FILE takes precedence")

@@ -17,7 +17,6 @@ from torchserve_py.addresses import Address, parse_address
 from torchserve_py.archive.model_spec import ModelSpec, parse_model_specs
 from torchserve_py.archive.networks import Network
 from torchserve_py.log_config import is_log4j, read_log_config
-from torchserve_py.metrics.config import read_metrics_config
 from torchserve_py.snapshot_file import parse_snapshot
 
 T_co = TypeVar("T_co", covariant=True)
@@ -145,6 +144,8 @@ path = Kind("a path", _read_path)
 
 
 def _read_metrics_config(text: str, base: Path) -> Path:
+    from torchserve_py.metrics.config import read_metrics_config  # most servers have no such file
+
     path = _read_existing_file(text, base)
     read_metrics_config(path)  # for its errors
     return path

@@ -8,16 +8,15 @@ fails. `docs/model-config.md` describes every key.
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from pydantic import Field
 
 from torchserve_py.archive.contract import CONTRACTS, TORCHSERVE, Contract
 from torchserve_py.models.cache_config import CacheConfig, cache_contradictions, read_cache
 from torchserve_py.models.contract_limits import CODE_KEYS, contract_contradictions
-from torchserve_py.models.tensor_declarations import TENSORS_EXPECTED, TensorDeclaration, are_tensors
-from torchserve_py.schemas.schema import Schema, read
-from torchserve_py.schemas.values import MAX_INT, Choice, Expected, Flag, Integer, Nested, Text
+from torchserve_py.schemas.model_config import ModelConfigFile, TorchrunConfig
+from torchserve_py.schemas.schema import read
 from torchserve_py.schemas.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
 
 
@@ -28,70 +27,6 @@ class InvalidModelConfig(ValueError):
         super().__init__(f"{source}: " + "; ".join(problems))
         self.source = source
         self.problems = tuple(problems)
-
-
-class TorchrunConfig(Schema):
-    """The `torchrun` map: how the processes of one parallel worker are launched. None = not set."""
-
-    nnodes: Annotated[int | None, Integer(1)] = None
-    nproc_per_node: Annotated[int | None, Integer(1)] = Field(default=None, alias="nproc-per-node")
-    rdzv_backend: Text = Field(default=None, alias="rdzv-backend")
-    rdzv_endpoint: Text = Field(default=None, alias="rdzv-endpoint")
-    rdzv_conf: Text = Field(default=None, alias="rdzv-conf")
-    monitor_interval: Annotated[int | None, Integer(1)] = Field(default=None, alias="monitor-interval")
-    node_rank: Annotated[int | None, Integer(0)] = Field(default=None, alias="node-rank")
-    omp_num_threads: Annotated[int | None, Integer(1)] = Field(default=None, alias="OMP_NUMBER_THREADS")
-
-
-def _are_gpus(value: object) -> bool:
-    """Whether the GPUs exist is known only where the model is run: see `effective.resolve`."""
-    return isinstance(value, list) and value != [] and all(type(each) is int and 0 <= each <= MAX_INT for each in value)
-
-
-_GPUS = Expected("a list of one or more GPU numbers, each an integer from 0, for example [0, 1]", _are_gpus)
-_TORCHRUN = Nested("a map of torchrun options, for example {nproc-per-node: 4}")
-Count = Annotated[int | None, Integer(1)]
-CountOrNone = Annotated[int | None, Integer(0)]
-Tensors = Annotated[tuple[TensorDeclaration, ...] | None, Expected(TENSORS_EXPECTED, are_tensors)]
-
-
-class ModelConfigFile(Schema):
-    """The keys of a `model-config.yaml` that the server reads. Times are milliseconds (`_ms`) or seconds."""
-
-    min_workers: Count = Field(default=None, alias="minWorkers")
-    max_workers: Count = Field(default=None, alias="maxWorkers")
-    batch_size: Count = Field(default=None, alias="batchSize")
-    max_batch_delay_ms: CountOrNone = Field(default=None, alias="maxBatchDelay")
-    response_timeout: Count = Field(default=None, alias="responseTimeout")
-    startup_timeout: Count = Field(default=None, alias="startupTimeout")
-    device_type: Annotated[Literal["cpu", "gpu", "auto"] | None, Choice("cpu", "gpu", "auto")] = Field(
-        default=None, alias="deviceType"
-    )
-    device_ids: Annotated[tuple[int, ...] | None, _GPUS] = Field(default=None, alias="deviceIds")
-    parallel_type: Annotated[
-        Literal["", "pp", "tp", "pptp", "custom"] | None, Choice("", "pp", "tp", "pptp", "custom")
-    ] = Field(default=None, alias="parallelType")
-    parallel_level: CountOrNone = Field(default=None, alias="parallelLevel")
-    torchrun: Annotated[TorchrunConfig | None, _TORCHRUN] = None
-    max_retry_timeout: CountOrNone = Field(default=None, alias="maxRetryTimeoutInSec")
-    client_timeout_ms: CountOrNone = Field(default=None, alias="clientTimeoutInMills")
-    job_queue_size: CountOrNone = Field(default=None, alias="jobQueueSize")
-    use_job_ticket: Flag = Field(default=None, alias="useJobTicket")
-    continuous_batching: Flag = Field(default=None, alias="continuousBatching")
-    sequence_batching: Flag = Field(default=None, alias="sequenceBatching")
-    sequence_max_idle_ms: CountOrNone = Field(default=None, alias="sequenceMaxIdleMSec")
-    sequence_timeout_ms: CountOrNone = Field(default=None, alias="sequenceTimeoutMSec")
-    max_sequence_job_queue_size: Count = Field(default=None, alias="maxSequenceJobQueueSize")
-    max_num_sequence: Count = Field(default=None, alias="maxNumSequence")
-    on_expired_sequence: Annotated[Literal["refuse", "restart"] | None, Choice("refuse", "restart")] = Field(
-        default=None, alias="onExpiredSequence"
-    )
-    async_communication: Flag = Field(default=None, alias="asyncCommunication")
-    concurrency_target: Count = Field(default=None, alias="concurrencyTarget")
-    use_venv: Flag = Field(default=None, alias="useVenv")
-    inputs: Tensors = None
-    outputs: Tensors = None
-    decoupled: Flag = None
 
 
 class ModelConfig(ModelConfigFile):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchserve_py.models.config import TorchrunConfig
 from torchserve_py.models.effective import EffectiveConfig
+from torchserve_py.schemas.model_config import TorchrunConfig
 from torchserve_py.workers.launchers import Torchrun
 
 _LOG_FOLDER = "torchelastic_ts"  # TorchServe's name

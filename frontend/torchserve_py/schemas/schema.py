@@ -10,11 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 _SHOWN_LENGTH = 80
 _NO_LINES: Mapping[str, int] = {}
+
+
+def key(name: str, meaning: str, default: str = "") -> Any:
+    """Return the field of an optional key.
+
+    Args:
+        name: The key as users write it.
+        meaning: What it is for, in Markdown.
+        default: In Markdown, what holds where the key is not given.
+    """
+    return Field(
+        default=None, alias=name, description=meaning, json_schema_extra={"x-default": default} if default else None
+    )
 
 
 class Schema(BaseModel):

@@ -65,32 +65,34 @@ class Listed:
 
 
 class Integer:
-    """An integer from ``minimum`` to ``maximum``, both allowed."""
+    """An integer from ``minimum`` to ``maximum``, both allowed; a number of ``unit``."""
 
-    def __init__(self, minimum: int, maximum: int = MAX_INT) -> None:
+    def __init__(self, minimum: int, maximum: int = MAX_INT, unit: str = "") -> None:
         self._bounds = minimum, maximum
+        bounds = f"an integer from {minimum}" + (f" to {maximum}" if maximum < MAX_INT else "")
+        self.words = f"{bounds} ({unit})" if unit else bounds
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Validate without conversion: neither true nor "1" is an integer."""
         minimum, maximum = self._bounds
-        words = f"an integer from {minimum}" + (f" to {maximum}" if maximum < MAX_INT else "")
         inner = core_schema.int_schema(strict=True, ge=minimum, le=maximum)
-        return _saying(words, core_schema.nullable_schema(inner))
+        return _saying(self.words, core_schema.nullable_schema(inner))
 
 
 class Choice:
     """One of a few words, written in any case; the value is in lower case."""
 
-    def __init__(self, *words: str) -> None:
-        self._words = words
+    def __init__(self, *choices: str) -> None:
+        self._choices = choices
+        self.words = "one of " + ", ".join(choice or '""' for choice in choices)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Validate the word in lower case."""
-        inner = core_schema.nullable_schema(core_schema.literal_schema(list(self._words)))
+        inner = core_schema.nullable_schema(core_schema.literal_schema(list(self._choices)))
         lower = core_schema.no_info_before_validator_function(
             lambda value: value.lower() if isinstance(value, str) else value, inner
         )
-        return _saying("one of " + ", ".join(word or '""' for word in self._words), lower)
+        return _saying(self.words, lower)
 
 
 def _saying(words: str, inner: CoreSchema, is_right: Callable[[Any], bool] | None = None) -> CoreSchema:

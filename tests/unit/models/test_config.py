@@ -5,13 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from torchserve_py.models.config import (
-    InvalidModelConfig,
-    ModelConfig,
-    ModelConfigFile,
-    TorchrunConfig,
-    read_model_config,
-)
+from torchserve_py.models.config import InvalidModelConfig, ModelConfig, read_model_config
+from torchserve_py.schemas.model_config import ModelConfigFile, TorchrunConfig
 
 COMPLETE = """\
 minWorkers: 1
@@ -208,7 +203,7 @@ def test_what_is_no_list_of_tensors_is_refused(tmp_path: Path, tensors: str) -> 
         ("batchSize: true", "line 1: batchSize is True (bool), it must be an integer from 1"),
         ("batchSize: 2.0", "line 1: batchSize is 2.0 (float), it must be an integer from 1"),
         ("jobQueueSize: 2147483648", "line 1: jobQueueSize is 2147483648 (int), it must be an integer from 0"),
-        ("responseTimeout: -1", "line 1: responseTimeout is -1 (int), it must be an integer from 1"),
+        ("responseTimeout: -1", "line 1: responseTimeout is -1 (int), it must be an integer from 1 (seconds)"),
         ("useVenv: 'yes'", "line 1: useVenv is 'yes' (str), it must be true or false"),
         ("deviceType: tpu", "line 1: deviceType is 'tpu' (str), it must be one of cpu, gpu, auto"),
         (

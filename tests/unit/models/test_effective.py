@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from torchserve_py.models.config import InvalidModelConfig, ModelConfig, TorchrunConfig
+from torchserve_py.models.config import InvalidModelConfig, ModelConfig
 from torchserve_py.models.effective import EffectiveConfig, Hardware, RegistrationOverrides, resolve
 from torchserve_py.models.errors import BadParameter, NotEnoughDevices
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
+from torchserve_py.schemas.model_config import TorchrunConfig
 
 
 class Server:

@@ -1,0 +1,25 @@
+"""What ``--schema`` prints: the JSON Schema of a file that users write."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from torchserve_py.metrics.config import MetricsFile
+from torchserve_py.models.contracts.truss import TrussConfig
+from torchserve_py.schemas.document import json_schema
+from torchserve_py.schemas.model_config import ModelConfigFile
+from torchserve_py.schemas.schema import Schema
+
+#: By the name that the flag takes: the file and its schema.
+SCHEMAS: Final[dict[str, tuple[str, type[Schema]]]] = {
+    "model-config": ("model-config.yaml", ModelConfigFile),
+    "metrics": ("metrics.yaml", MetricsFile),
+    "truss": ("config.yaml of a Truss", TrussConfig),
+}
+
+
+def schema_text(name: str) -> str:
+    """Return the JSON Schema called ``name``, one of `SCHEMAS`."""
+    title, schema = SCHEMAS[name]
+    return json.dumps(json_schema(schema, title), indent=2)

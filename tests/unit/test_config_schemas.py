@@ -1,0 +1,57 @@
+"""``--schema`` prints JSON Schemas that accept what the server accepts, and refuse what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from torchserve_py.cli import main
+from torchserve_py.config_schemas import SCHEMAS
+from torchserve_py.flags import SCHEMA_NAMES
+
+ROOT = Path(__file__).parents[2]
+
+
+def schema(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["--schema", name]) == 0
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator.check_schema(printed)
+    return printed
+
+
+def test_the_flag_takes_every_schema() -> None:
+    assert set(SCHEMA_NAMES) == set(SCHEMAS)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "handlers").glob("*/model-config.yaml")), ids=lambda it: it.parent.name)
+def test_the_model_configs_here_are_valid(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jsonschema.validate(yaml.safe_load(path.read_text()), schema("model-config", capsys))
+
+
+def test_the_metrics_configuration_here_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
+    jsonschema.validate(yaml.safe_load((ROOT / "configs" / "metrics.yaml").read_text()), schema("metrics", capsys))
+
+
+@pytest.mark.parametrize(
+    ("name", "document"),
+    [
+        ("model-config", {"batchSize": "4"}),
+        ("model-config", {"deviceType": "tpu"}),
+        ("model-config", {"torchrun": {"nproc-per-node": 0}}),
+        ("metrics", {"mode": "log"}),
+        ("metrics", {"ts_metrics": {"gauge": [{"unit": "s"}]}}),
+        ("truss", {"runtime": {"predict_concurrency": 0}}),
+    ],
+)
+def test_mistakes_are_found(name: str, document: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, schema(name, capsys))
+
+
+def test_every_key_of_a_model_config_says_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert all(each["description"] for each in schema("model-config", capsys)["properties"].values())
