@@ -176,6 +176,12 @@ _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
         "RequestRunningException",
         'The same request of sequence "{sequence}" of model "{model}" is still running.',
     ),
+    Cause.outcome_unknown: (
+        503,
+        UNAVAILABLE,
+        'It cannot be told whether this request of sequence "{sequence}" of model "{model}" was applied. Send it again'
+        " with the same ts_request_id to learn what has become of it.",
+    ),
     Cause.worker_died: (500, INTERNAL, "Worker died."),
     Cause.response_timeout: (500, INTERNAL, "Worker died."),
     Cause.client_timeout: (408, "RequestTimeoutException", "The request expired before a worker could run it."),

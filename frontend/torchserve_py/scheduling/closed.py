@@ -1,4 +1,4 @@
-"""What is remembered of closed sequences: ids whose next job must hear that the state is gone."""
+"""What is remembered of closed sequences: whose next job must hear that the state is gone, and which only rest."""
 
 from collections import OrderedDict
 
@@ -43,3 +43,28 @@ class ClosedIds:
     def forget(self, sequence_id: str) -> None:
         """The id is open again."""
         self._ids.pop(sequence_id, None)
+
+
+class SuspendedIds:
+    """Until when sequences whose states are stored may be idle that are open nowhere in this server at present.
+
+    Bounded in number, the oldest goes first: of those the store knows nearly as well.
+    """
+
+    __slots__ = ("_ids", "_max_idle")
+
+    def __init__(self, max_idle: float) -> None:
+        self._ids: OrderedDict[str, float] = OrderedDict()
+        self._max_idle = max_idle
+
+    def remember(self, sequence_id: str, idle_since: float) -> None:
+        """The sequence goes on with its next job; it has been idle since then."""
+        self._ids[sequence_id] = idle_since + self._max_idle
+        self._ids.move_to_end(sequence_id)
+        if len(self._ids) > REMEMBERED_IDS:
+            self._ids.popitem(last=False)
+
+    def take(self, sequence_id: str, now: float) -> bool:
+        """Whether a sequence that opens again is known not to have been idle for too long; forget it."""
+        idle_until = self._ids.pop(sequence_id, None)
+        return idle_until is not None and now <= idle_until

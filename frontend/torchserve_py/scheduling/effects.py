@@ -23,6 +23,7 @@ class Cause(StrEnum):
     unregistered = "unregistered"
     sequence_moved = "sequence_moved"
     sequence_store = "sequence_store"
+    outcome_unknown = "outcome_unknown"
     request_running = "request_running"
     cancelled = "cancelled"
 

@@ -72,7 +72,9 @@ class Job:
     `alone` (a describe) travels in a batch of one and belongs to no sequence. Jobs of `priority` 1 go first, then those
     of 2 and so on, and those of 0 last. `expires_at` (monotonic seconds) is when its client stops waiting: a job that
     has not been sent by then never is. `payload` is never looked at. Until the job is sent, `worker_id` is empty and
-    `sent_at` 0; `sends` counts how often it was.
+    `sent_at` 0; `sends` counts how often it was. `opens` says that it is the first of its sequence for its worker, and
+    `is_live` then that the sequence is known not to have been idle for too long. With `only_ask`, the cause why the job
+    ends, it is sent only to ask whether a worker that was lost has applied it.
     """
 
     id: str
@@ -89,8 +91,28 @@ class Job:
     submitted_at: float = field(default=0.0, init=False)
     sent_at: float = field(default=0.0, init=False)
     sends: int = field(default=0, init=False)
+    opens: bool = field(default=False, init=False)
+    is_live: bool = field(default=False, init=False)
+    only_ask: str = field(default="", init=False)
     watched: bool = field(default=False, init=False, repr=False)
 
     def due(self, now: float) -> float | None:
         """When the job expires; None if it cannot any more: what was sent may have been run."""
         return self.expires_at if self.state is WAITING and not self.sends else None
+
+
+class Unsettled:
+    """A job that is sent only to ask what has become of it, and that ends without an answer `by` that moment."""
+
+    __slots__ = ("by", "job", "watched")
+
+    def __init__(self, job: Job, by: float) -> None:
+        self.job = job
+        self.by = by
+        self.watched = False
+
+    def due(self, now: float) -> float | None:
+        """When to give it up while it waits for a worker; a worker that has it is watched by others."""
+        if self.job.state is WAITING:
+            return self.by
+        return max(self.by, now + 1.0) if self.job.state is RUNNING else None

@@ -16,12 +16,12 @@ from torchserve_py.scheduling.job import (
     CANCELLED,
     JOB_TRANSITIONS,
     REQUEUE,
-    RUNNING,
     SEND,
     STREAM,
     STREAMING,
     WAITING,
     Job,
+    Unsettled,
 )
 from torchserve_py.scheduling.lane import Lane, Worker
 from torchserve_py.scheduling.ledger import Ledger
@@ -31,7 +31,10 @@ from torchserve_py.scheduling.sequences import Sequences
 from torchserve_py.scheduling.source import Source
 
 MOST_SENDS = 3
-"""How often a job is sent: to so many workers that die."""
+"""How often a job is sent to be run: to so many workers that die."""
+
+SETTLE_LIMIT = 30.0
+"""Seconds within which a worker has to be found that can tell what has become of a job."""
 
 
 class Scheduler:
@@ -131,10 +134,7 @@ class Scheduler:
         self._catch_up(now)
         worker = self._remove(self._worker(worker_id))
         for job in worker.in_flight.values():
-            if self._may_be_sent_again(job, cause):
-                job.state = JOB_TRANSITIONS[job.state, REQUEUE]
-            else:
-                self._ledger.leave(job, cause)
+            self._lose(job, cause, now)
         self._source.worker_lost(worker, now)
         self._refuse_without_workers(now)
         return self._conclude(now)
@@ -183,7 +183,7 @@ class Scheduler:
             self._closed = cause
             self._ledger.effects += self._cancel_in_flight()
             for job in list(self._ledger.jobs.values()):
-                self._ledger.leave(job, cause)
+                self._ledger.leave(job, self._truth(job, cause))
             self._alone.close(EndReason.drained, now)
             self._source.close(self._end_reason, now)
             for worker in list(self._workers.values()):
@@ -236,6 +236,8 @@ class Scheduler:
             match thing:
                 case Job():
                     self._withdraw(thing, Cause.client_timeout, now)
+                case Unsettled():
+                    self._withdraw(thing.job, Cause.outcome_unknown, now)
                 case Sequence():
                     self._source.end_sequence(thing.id, thing.expiry(), now)
                 case Lane():
@@ -325,14 +327,28 @@ class Scheduler:
         """With no worker up and none to come, whatever waits would wait for ever."""
         if not self._wanted_workers and not self._any_worker():
             for job in [job for job in self._ledger.jobs.values() if job.state is WAITING]:
-                self._withdraw(job, Cause.no_worker, now)
+                self._withdraw(job, self._truth(job, Cause.no_worker), now)
 
-    def _may_be_sent_again(self, job: Job, cause: Cause) -> bool:
-        """Whether a job of a lost worker goes on with another: nobody has seen a part of its answer, and the store
-        knows whether it was applied. One that was with every worker that died may be what kills them; one that a worker
-        was silent about for too long would be so with the next one."""
-        unseen = job.state is RUNNING and not job.alone
-        return self._durable and unseen and job.sends < MOST_SENDS and cause is not Cause.response_timeout
+    def _lose(self, job: Job, cause: Cause, now: float) -> None:
+        """The job's worker is gone: it goes on with another, asks another whether it was applied, or ends.
+
+        It goes on if nobody has seen a part of its answer, since the store knows whether it was applied. One that was
+        with every worker that died may be what kills them; one that a worker was silent about for too long would be so
+        with the next one. These only ask.
+        """
+        if not self._durable or job.alone or job.state is CANCELLED:
+            self._ledger.leave(job, cause)
+        elif job.state is STREAMING:
+            self._ledger.leave(job, Cause.outcome_unknown)
+        else:
+            if not job.only_ask and (job.sends >= MOST_SENDS or cause is Cause.response_timeout):
+                job.only_ask = cause.value
+                self._ledger.deadlines.watch(Unsettled(job, now + SETTLE_LIMIT), now)
+            job.state = JOB_TRANSITIONS[job.state, REQUEUE]
+
+    def _truth(self, job: Job, cause: Cause) -> Cause:
+        """What a job is told that ends for `cause`: what a worker has had may be applied, if that is stored."""
+        return Cause.outcome_unknown if self._durable and job.sends and not job.alone else cause
 
     @property
     def _end_reason(self) -> EndReason:

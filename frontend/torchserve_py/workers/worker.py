@@ -46,6 +46,7 @@ from ts.protocol.messages import (
     STOP,
     TAKEN,
     Hello,
+    History,
     Load,
     encode_infer,
 )
@@ -124,6 +125,8 @@ class Worker:
         #: What the model tells about itself, once it is loaded; see `ts.protocol.messages.Loaded`.
         self.declares: Mapping[str, Any] = {}
         self._launch, self._load, self._limits = launch, load, limits
+        cache = load.get("cache")
+        self._durable = cache is not None and cache["store"] != "memory"
         self._listener, self._owner = listener, owner
         self._process: WorkerProcess | HandStarted | None = None
         torchrun = launch.torchrun
@@ -211,7 +214,8 @@ class Worker:
         Raises:
             ValueError, TypeError, OverflowError, struct.error: It cannot be encoded; nothing was sent.
         """
-        buffers = encode_infer([job.payload for job in jobs])
+        histories = {job.id: _history(job) for job in jobs if job.opens or job.sends > 1} if self._durable else {}
+        buffers = encode_infer([job.payload for job in jobs], histories)
         self.sent_at = now
         # A job that takes several inputs lasts as long as its client likes.
         self._watchdog.sent([job.id for job in jobs if not job.payload[MORE_INPUT]], now)
@@ -379,3 +383,7 @@ class Worker:
         self.ended.set_result(reason)
         if self._watcher is not None:
             self._watcher.cancel()
+
+
+def _history(job: Job) -> History:
+    return job.submitted_at, job.is_live, job.sends > 1, job.only_ask

@@ -89,6 +89,13 @@ class Play:
     def close(self, cause: Cause = Cause.unregistered) -> list[str]:
         return self._written(self.scheduler.close(cause, self.now))
 
+    def job(self, job_id: str) -> Job:
+        return self.scheduler._ledger.jobs[job_id]
+
+    def asks(self, job_id: str) -> str:
+        """Why the job is sent only to ask what has become of it, if it is."""
+        return self.job(job_id).only_ask
+
     def next_deadline(self) -> float | None:
         return self.scheduler.next_deadline()
 

@@ -7,7 +7,7 @@ from tests.unit.scheduling.play import Play, sequences
 
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy
-from torchserve_py.scheduling.scheduler import MOST_SENDS
+from torchserve_py.scheduling.scheduler import MOST_SENDS, SETTLE_LIMIT
 
 
 def durable(**limits: object) -> Policy:
@@ -48,15 +48,90 @@ def test_a_job_that_kills_every_worker_ends():
     for _ in range(MOST_SENDS - 1):
         assert play.worker_lost("w1") == ["w1 end s: suspended"]
         assert play.worker_up("w1") == ["w1 <- a"]
-    assert play.worker_lost("w1") == ["a: worker_died", "w1 end s: suspended"]
-    play.worker_up("w1")
+    assert not play.asks("a")
+    assert play.worker_lost("w1") == ["w1 end s: suspended"]
+    assert play.worker_up("w1") == ["w1 <- a"]
+    assert play.asks("a") == "worker_died"
+    assert play.answer("a") == []
     assert play.submit("b", "s") == ["w1 <- b"]
 
 
-def test_a_job_that_takes_too_long_is_not_tried_again():
+def test_a_job_that_takes_too_long_only_asks_what_has_become_of_it():
+    play = Play(durable(), workers=2)
+    play.submit("a", "s")
+    assert play.worker_lost("w1", Cause.response_timeout) == ["w1 end s: suspended", "w2 <- a"]
+    assert play.asks("a") == "response_timeout"
+    assert play.worker_lost("w2") == ["w2 end s: suspended"]
+    assert play.worker_up("w2") == ["w2 <- a"]
+    assert play.asks("a") == "response_timeout"
+
+
+def test_a_job_that_nobody_can_tell_about_in_time_ends_all_the_same():
     play = Play(durable())
     play.submit("a", "s")
-    assert play.worker_lost("w1", Cause.response_timeout) == ["a: response_timeout", "w1 end s: suspended"]
+    play.submit("b", "s")
+    play.worker_lost("w1", Cause.response_timeout)
+    assert play.at(SETTLE_LIMIT - 1).tick() == []
+    assert play.at(SETTLE_LIMIT).tick() == ["a: outcome_unknown"]
+    assert play.worker_up("w1") == ["w1 <- b"]
+
+
+def test_a_job_that_asks_ends_in_time_although_the_worker_that_it_asks_dies():
+    play = Play(durable())
+    play.submit("a", "s")
+    play.worker_lost("w1", Cause.response_timeout)
+    play.worker_up("w1")
+    play.at(2 * SETTLE_LIMIT).worker_lost("w1")
+    assert play.at(2 * SETTLE_LIMIT + 1).tick() == ["a: outcome_unknown", "- end s: ended"]
+
+
+@pytest.mark.parametrize("cause", [Cause.draining, Cause.unregistered])
+def test_what_a_worker_has_had_may_have_been_applied_when_everything_ends(cause):
+    play = Play(durable(), workers=2)
+    play.submit("a", "s")
+    play.submit("b", "t")
+    play.submit("c", "s")
+    play.set_workers(1)
+    play.worker_lost("w2")
+    play.submit("d", "u")
+    told = [effect for effect in play.close(cause) if "end" not in effect and "cancel" not in effect]
+    assert sorted(told) == ["a: outcome_unknown", "b: outcome_unknown", f"c: {cause}", f"d: {cause}"]
+
+
+def test_the_worker_hears_whether_a_sequence_was_idle_for_too_long_as_far_as_the_server_knows():
+    play = Play(durable(max_idle=10.0))
+    play.submit("a", "s")
+    assert (play.job("a").opens, play.job("a").is_live) == (True, False)
+    play.answer("a")
+    play.submit("b", "s")
+    assert not play.job("b").opens
+    play.at(5.0).answer("b")
+    play.at(6.0).worker_lost("w1")
+    play.at(14.0).worker_up("w1")
+    play.submit("c", "s")
+    assert (play.job("c").opens, play.job("c").is_live) == (True, True)
+    play.answer("c")
+    play.worker_lost("w1")
+    play.at(24.5).worker_up("w1")
+    play.submit("d", "s")
+    assert (play.job("d").opens, play.job("d").is_live) == (True, False)
+
+
+def test_a_job_that_waits_for_a_worker_for_long_keeps_its_sequence_live():
+    play = Play(durable(max_idle=2.0))
+    play.submit("a", "s")
+    play.at(1.0).worker_lost("w1")
+    assert play.at(60.0).worker_up("w1") == ["w1 <- a"]
+    assert play.job("a").is_live
+
+
+def test_what_has_expired_here_may_have_been_begun_anew_elsewhere():
+    play = Play(durable(max_idle=2.0))
+    play.submit("a", "s")
+    play.answer("a")
+    assert play.at(2.0).tick() == ["w1 end s: idle"]
+    assert play.submit("b", "s") == ["w1 <- b"]
+    assert not play.job("b").is_live
 
 
 def test_a_job_whose_answer_has_begun_is_not_sent_again():
@@ -64,7 +139,7 @@ def test_a_job_whose_answer_has_begun_is_not_sent_again():
     play.submit("a", "s")
     play.part("a")
     play.submit("b", "s")
-    assert play.worker_lost("w1") == ["a: worker_died", "w1 end s: suspended"]
+    assert play.worker_lost("w1") == ["a: outcome_unknown", "w1 end s: suspended"]
     assert play.worker_up("w1") == ["w1 <- b"]
 
 
@@ -90,7 +165,7 @@ def test_what_waits_to_be_sent_again_ends_when_no_worker_is_to_come():
     play.submit("a", "s")
     play.submit("b", "s")
     play.worker_lost("w1")
-    assert play.set_workers(0) == ["a: no_worker", "b: no_worker", "- end s: ended"]
+    assert play.set_workers(0) == ["a: outcome_unknown", "b: no_worker", "- end s: ended"]
 
 
 def test_a_job_that_was_sent_does_not_expire():

@@ -64,6 +64,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.outcomes: Counter[str] = Counter()
         self.streaming: set[str] = set()
         self.told_to_drop: set[str] = set()
+        self.runs: Counter[str] = Counter()
         self.last_sent: dict[str | None, int] = {}
         self.homes: dict[str, str] = {}
         self.open: dict[str, Sequence] = {}
@@ -172,18 +173,18 @@ class SchedulerMachine(RuleBasedStateMachine):
     def lose_worker(self, pick):
         worker_id = list(self.workers)[pick % len(self.workers)]
         lost = self.workers.pop(worker_id)
-        again = [job for job in lost.in_flight.values() if self.may_be_sent_again(job, pick)]
+        again = [job for job in lost.in_flight.values() if self.is_sent_again(job)]
         effects = self.scheduler.worker_lost(worker_id, (Cause.worker_died, Cause.response_timeout)[pick % 2], self.now)
         for job in again:
             self.last_sent[job.sequence_id] = min(self.last_sent[job.sequence_id], self.number[job.id] - 1)
         self.perform(effects)
         assert all(self.outcomes[job.id] == (job not in again) for job in lost.in_flight.values())
 
-    def may_be_sent_again(self, job, pick):
-        """Durable jobs of which nothing was seen go on, unless their worker was silent for too long."""
+    def is_sent_again(self, job):
+        """Durable jobs of which nothing was seen go on, or ask what has become of them."""
         unseen = job.id not in self.streaming and not self.outcomes[job.id] and not job.alone
         has_workers = self.wanted or any(not worker.retired for worker in self.workers.values())
-        return self.durable and unseen and not pick % 2 and job.sends < MOST_SENDS and bool(has_workers)
+        return self.durable and unseen and bool(has_workers)
 
     def retire(self, pick):
         worker_id = list(self.workers)[pick % len(self.workers)]
@@ -232,8 +233,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             match effect:
                 case Send():
                     self.see_batch(effect)
-                case Finish(job, _):
+                case Finish(job, cause):
                     self.outcomes[job.id] += 1
+                    if self.durable and job.sends and not job.alone:
+                        known = {Cause.cancelled, Cause.outcome_unknown}
+                        assert cause in known, f"{job} may have been applied, but was told {cause}"
                 case EndSequence(worker_id, sequence_id, _):
                     self.ended[sequence_id] += 1
                     assert self.homes.pop(sequence_id, worker_id) == worker_id
@@ -288,7 +292,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert self.last_sent.get(queue, -1) < self.number[job.id], f"{job} was overtaken"
             self.last_sent[queue] = self.number[job.id]
             assert job.expires_at is None or job.expires_at > self.now or job.sends > 1, f"{job} was sent too late"
-            assert job.sends <= MOST_SENDS
+            self.runs[job.id] += not job.only_ask
+            assert self.runs[job.id] <= MOST_SENDS
             assert not self.outcomes[job.id]
 
     def see_sequences(self) -> None:

@@ -55,11 +55,17 @@ def step(
 def answered(worker: Worker, *rows: list[Any]) -> list[Any]:
     """What each row was told: the body, or the status and cause of an error."""
     results = {result[0]: result for result in worker.infer(*rows)}
-    told = []
-    for each in rows:
-        _, _, status, _, headers, body, error = results[each[0]]
-        told.append(body.decode() if error is None else (status, dict(headers).get("ts-error-cause", "")))
-    return told
+    return [_said(results[each[0]]) for each in rows]
+
+
+def told(worker: Worker, row: list[Any]) -> Any:
+    """What a row was told last of all that the worker has sent by now."""
+    return _said([result for result in worker.peer.result_rows() if result[0] == row[0]][-1])
+
+
+def _said(result: list[Any]) -> Any:
+    _, _, status, _, headers, body, error = result
+    return body.decode() if error is None else (status, dict(headers).get("ts-error-cause", ""))
 
 
 Make = Callable[..., Worker]
