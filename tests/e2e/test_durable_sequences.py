@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import stat
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,6 +119,26 @@ def test_a_state_that_cannot_be_stored_is_told_with_the_place_in_it(server: Runn
     assert "Retry-After" not in answer.headers
     assert "state['beams'][1]['best'] is a builtins.object, which cannot be stored" in answer.json()["message"]
     assert step(server, "o", "1").text == "6"
+
+
+def test_a_file_that_nobody_named_outlives_the_server(tmp_path: Path) -> None:
+    model = tmp_path / "tally"
+    model.mkdir()
+    (model / "handler.py").write_text(textwrap.dedent(HANDLER))
+    config = textwrap.dedent(CONFIG).replace("{store: file, path: %s, lease: 600}", "{store: file}")
+    (model / "model-config.yaml").write_text(config)
+    with RunningServer({"tally": model}) as server:
+        server.wait_ready()
+        assert step(server, "a", "5").text == "5"
+        folder = server.directory / "logs" / "sequences"
+        modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in [folder, *folder.iterdir()]}
+        assert modes.pop("sequences") == 0o700
+        assert modes == dict.fromkeys(["tally@1.0.db", "tally@1.0.db-wal", "tally@1.0.db-shm"], 0o600)
+        server.terminate()
+        server.output.unlink()
+        server.start()
+        server.wait_ready()
+        assert step(server, "a", "1").text == "6"
 
 
 def test_another_server_goes_on_when_the_first_has_ended(server: RunningServer, folder: Path) -> None:

@@ -26,6 +26,7 @@ from torchserve_py.models.errors import BadParameter, InvalidModel
 from torchserve_py.models.model import Model, Usage
 from torchserve_py.models.names import check_names
 from torchserve_py.models.parallel import torchrun_environment, torchrun_of
+from torchserve_py.models.sequence_files import make_folder, sequence_file
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings import Settings
 from torchserve_py.version import __version__
@@ -208,6 +209,7 @@ class Assembly:
                 file=plan.requirements_file,
             )
             await asyncio.to_thread(self._confinement.share, files.unpacked_dir, files.dependencies_dir)
+            await asyncio.to_thread(make_folder, plan.config.cache, settings.log_location, self._confinement)
         except BaseException:
             await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))  # they may be many
             raise
@@ -382,7 +384,7 @@ class Assembly:
                 settings.ts_header_key_sequence_start,
                 settings.ts_header_key_sequence_end,
             ],
-            cache=cache_message(config),
+            cache=cache_message(config, sequence_file(settings.log_location, plan.name, plan.version)),
         )
 
 

@@ -17,7 +17,10 @@ DEFAULT_LEASE = 10.0
 
 
 class CacheConfig(ClosedSchema):
-    """How the states of sequences are kept. `capacity` None: as many as there may be sequences. `lease` is seconds."""
+    """How the states of sequences are kept. `lease` is seconds.
+
+    `capacity` None: as many as there may be sequences. `path` None: see `torchserve_py.models.sequence_files`.
+    """
 
     store: Annotated[Literal["memory", "file", "redis"], Choice("memory", "file", "redis")] = "memory"
     capacity: Annotated[int | None, Integer(1)] = None
@@ -35,10 +38,7 @@ class CacheConfig(ClosedSchema):
 _PLACE = "handler.cache."
 #: Which keys a store has beside those that all have, and which of them it needs.
 _OWN_KEYS = {"memory": (), "file": ("path", "fsync"), "redis": ("url",)}
-_NEEDED = {
-    "file": ("path", "the file that the sequences are kept in, for example /var/lib/torchserve/sequences.db"),
-    "redis": ("url", "where Redis is, for example redis://localhost:6379/0"),
-}
+_NEEDED = {"redis": ("url", "where Redis is, for example redis://localhost:6379/0")}
 _DURABLE_KEYS = ("lease",)
 
 
@@ -53,9 +53,7 @@ def read_cache(handler: object, lines: Mapping[str, int], refused: dict[str, str
     line = lines.get("handler")
     where = f"line {line}: " if line else ""
     if not isinstance(given, Mapping):
-        refused["handler.cache"] = (
-            f"{where}handler.cache must be a map, for example {{store: file, path: sequences.db}}"
-        )
+        refused["handler.cache"] = f"{where}handler.cache must be a map, for example {{store: file}}"
         return None
     cache, problems = read(CacheConfig, given, place=_PLACE, lines=lines)
     refused.update(problems)

@@ -10,19 +10,20 @@ MOST_KEPT_ANSWERS = 64
 """Of so many steps of a sequence the answers are kept at most, so that each can be sent again."""
 
 
-def cache_message(config: EffectiveConfig) -> Cache | None:
+def cache_message(config: EffectiveConfig, default_file: Path) -> Cache | None:
     """How the states of a model's sequences are kept; None of a stateless model.
 
-    A path that is not absolute counts from the directory that the server runs in. Answers are kept of as many steps as
-    a client can have sent without having had an answer.
+    A path that is not absolute counts from the directory that the server runs in; the file store of a model that names
+    none is `default_file`. Answers are kept of as many steps as a client can have sent without having had an answer.
     """
     if not config.stateful:
         return None
     cache = config.cache
+    path = Path(cache.path) if cache.path else default_file
     return Cache(
         store=cache.store,
         capacity=cache.capacity or max(config.max_num_sequence, config.max_workers * config.batch_size),
-        path=str(Path(cache.path).absolute()) if cache.path else "",
+        path=str(path.absolute()) if cache.store == "file" else "",
         fsync=cache.fsync,
         url=cache.url or "",
         owner=server_identity(),

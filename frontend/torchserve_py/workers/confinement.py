@@ -37,6 +37,15 @@ class Confinement:
         # -I: the model's folder is on PYTHONPATH, and nothing of it may run before the user has changed.
         return [sys.executable, "-I", spec.origin, self.user or _NO, memory, *command]
 
+    def give(self, folder: Path) -> None:
+        """Make the workers' user the owner of a folder that they write to. Blocks.
+
+        Raises:
+            OSError: The file system does not allow it.
+        """
+        if self.user is not None:
+            os.chown(folder, pwd.getpwnam(self.user).pw_uid, -1)
+
     def share(self, *folders: Path | None) -> None:
         """Let the workers' user read what was unpacked or installed for a model, but not change it. Blocks.
 

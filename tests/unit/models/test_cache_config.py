@@ -1,5 +1,6 @@
 """``handler: cache:`` of model-config.yaml: strict, and told to the workers whole."""
 
+import stat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,10 @@ import pytest
 from torchserve_py.models.cache_config import CacheConfig
 from torchserve_py.models.cache_message import cache_message
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig, parse_model_config
+from torchserve_py.models.errors import InvalidModel
+from torchserve_py.models.sequence_files import make_folder, sequence_file
 from torchserve_py.schemas.yaml_mapping import parse_yaml_mapping
+from torchserve_py.workers.confinement import Confinement
 
 STATEFUL = "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\n"
 
@@ -23,6 +27,7 @@ def read(cache: str, rest: str = STATEFUL) -> ModelConfig:
     [
         ("{}", CacheConfig()),
         ("{capacity: 7}", CacheConfig(capacity=7)),
+        ("{store: file}", CacheConfig(store="file")),
         ("{store: file, path: a.db, fsync: true}", CacheConfig(store="file", path="a.db", fsync=True)),
         ("{store: redis, url: 'rediss://me:x@h:1/2'}", CacheConfig(store="redis", url="rediss://me:x@h:1/2")),
         ("{store: redis, url: 'unix:///run/r.sock'}", CacheConfig(store="redis", url="unix:///run/r.sock")),
@@ -39,7 +44,6 @@ def test_what_can_be_said(cache: str, meant: CacheConfig) -> None:
         ("5", "line 3: handler.cache must be a map"),
         ("{store: disk}", "handler.cache.store is 'disk' (str), it must be one of memory, file, redis"),
         ("{capacity: 0}", "handler.cache.capacity is 0 (int), it must be an integer from 1"),
-        ("{store: file}", "handler.cache.store is file but handler.cache.path is not set"),
         ("{store: redis}", "handler.cache.store is redis but handler.cache.url is not set"),
         ("{store: file, path: a, fsynk: true}", "handler.cache.fsynk is not known; known are store, capacity"),
         ("{store: redis, url: 'redis://h', fsync: true}", "handler.cache.fsync has no meaning for store: redis"),
@@ -104,7 +108,7 @@ def effective(**changes: Any) -> Any:
 
 def test_what_a_worker_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    message = cache_message(effective())
+    message = cache_message(effective(), tmp_path / "default.db")
     assert message is not None
     assert (message["path"], message["capacity"], message["lifetime"]) == (str(tmp_path / "a.db"), 16, 1.5)
     assert message["kept"] == 6
@@ -112,4 +116,34 @@ def test_what_a_worker_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_stateless_model_has_no_cache() -> None:
-    assert cache_message(effective(stateful=False)) is None
+    assert cache_message(effective(stateful=False), Path("default.db")) is None
+
+
+def test_the_file_of_a_model_that_names_none(tmp_path: Path) -> None:
+    default = sequence_file(tmp_path, "tally", "1.0")
+    message = cache_message(effective(cache=CacheConfig(store="file")), default)
+    assert message is not None
+    assert message["path"] == str(tmp_path / "sequences" / "tally@1.0.db")
+
+
+def test_every_model_version_has_a_file_of_its_own(tmp_path: Path) -> None:
+    names = ["a", "a@1", "..", "a%401", "ä" * 100, "ä" * 99 + "b"]
+    files = {sequence_file(tmp_path, name, version) for name in names for version in ("1", "1@1", "../..")}
+    assert len(files) == 3 * len(names)
+    assert {file.parent for file in files} == {tmp_path / "sequences"}
+    assert all(len(file.name.encode()) < 250 for file in files)
+
+
+def test_the_folder_is_for_its_owner_alone_and_a_path_needs_none(tmp_path: Path) -> None:
+    make_folder(CacheConfig(store="file", path="a.db"), tmp_path, Confinement())
+    make_folder(CacheConfig(), tmp_path, Confinement())
+    assert list(tmp_path.iterdir()) == []
+    for _ in range(2):
+        make_folder(CacheConfig(store="file"), tmp_path / "logs", Confinement())
+    assert stat.S_IMODE((tmp_path / "logs" / "sequences").stat().st_mode) == 0o700
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "logs").touch()
+    with pytest.raises(InvalidModel, match=r"handler\.cache\.path is not set, and the folder .* cannot be made"):
+        make_folder(CacheConfig(store="file"), tmp_path / "logs", Confinement())
