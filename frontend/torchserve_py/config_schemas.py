@@ -6,6 +6,7 @@ import json
 from typing import Final
 
 from torchserve_py.metrics.config import MetricsFile
+from torchserve_py.models.contracts.mlserver import ModelSettings, ServerSettings
 from torchserve_py.models.contracts.truss import TrussConfig
 from torchserve_py.schemas.document import json_schema
 from torchserve_py.schemas.model_config import ModelConfigFile
@@ -16,6 +17,8 @@ SCHEMAS: Final[dict[str, tuple[str, type[Schema]]]] = {
     "model-config": ("model-config.yaml", ModelConfigFile),
     "metrics": ("metrics.yaml", MetricsFile),
     "truss": ("config.yaml of a Truss", TrussConfig),
+    "mlserver-model": ("model-settings.json", ModelSettings),
+    "mlserver-server": ("settings.json", ServerSettings),
 }
 
 

@@ -58,7 +58,7 @@ class Reading(NamedTuple, Generic[S]):
 
 
 def read(
-    schema: type[S], given: Mapping[Any, Any], *, place: str = "", lines: Mapping[str, int] = _NO_LINES
+    schema: type[S], given: Mapping[Any, Any], place: str = "", lines: Mapping[str, int] = _NO_LINES
 ) -> Reading[S]:
     """Read a map. A key whose value is null or wrong is as if it were not there.
 

@@ -15,28 +15,66 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from torchserve_py.schemas.values import MAX_INT
+from torchserve_py.schemas.schema import ClosedSchema, key, read, shown
+from torchserve_py.schemas.values import MAP, Expected, Integer
 from torchserve_py.schemas.yaml_mapping import UnreadableYaml, read_yaml_mapping
 from torchserve_py.workflows.dag import Dag
 from torchserve_py.workflows.errors import InvalidDag, InvalidSpec, InvalidWorkflow
 
 #: Each node is a model with workers of its own.
 MAX_NODES = 100
-#: Key to field, default and minimum.
-_SETTINGS = {
-    "min-workers": ("min_workers", 1, 1),
-    "max-workers": ("max_workers", 1, 1),
-    "batch-size": ("batch_size", 1, 1),
-    "max-batch-delay": ("max_batch_delay_ms", 50, 0),
-    "retry-attempts": ("attempts", 1, 1),
-    "timeout-ms": ("timeout_ms", 10000, 1),
+#: What holds where neither the node nor ``models`` says anything, as in TorchServe.
+_DEFAULTS = {
+    "min_workers": 1,
+    "max_workers": 1,
+    "batch_size": 1,
+    "max_batch_delay_ms": 50,
+    "attempts": 1,
+    "timeout_ms": 10000,
 }
-_DEFAULTS = {field: default for field, default, _ in _SETTINGS.values()}
+_ARCHIVE = Expected("the model's archive", lambda value: isinstance(value, str) and value != "")
+AtLeastOne = Annotated[int | None, Integer(1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonKeys(ClosedSchema):
+    """The settings of a model, or of all models where they stand directly under ``models``."""
+
+    min_workers: AtLeastOne = key("min-workers", "shown", "1")
+    max_workers: AtLeastOne = key(
+        "max-workers",
+        "how many workers the model gets, as in TorchServe",
+        "1, or `min-workers` if that is more",
+    )
+    batch_size: AtLeastOne = key("batch-size", "requests in one batch; wins over `model-config.yaml`", "1")
+    max_batch_delay_ms: Annotated[int | None, Integer(0, unit="milliseconds")] = key(
+        "max-batch-delay", "how long a request may wait for a fuller batch; wins over `model-config.yaml`", "50"
+    )
+    attempts: AtLeastOne = key("retry-attempts", "how often a request tries the node; 1 means no second try", "1")
+    timeout_ms: Annotated[int | None, Integer(1, unit="milliseconds")] = key(
+        "timeout-ms", "how long one try may take, waiting for a worker included", "10000"
+    )
+
+
+class ModelKeys(CommonKeys):
+    """A model of the workflow."""
+
+    url: Annotated[
+        str | None, Expected("the model's archive", lambda value: isinstance(value, str) and value != "")
+    ] = key("url", "the model: anything that a registration takes as `url`, see `archives.md`", "mandatory")
+
+
+class SpecFile(ClosedSchema):
+    """The file."""
+
+    models: Annotated[dict[Any, Any] | None, MAP] = key(
+        "models", "the settings of all models, and by its name a map for each model"
+    )
+    dag: Annotated[dict[Any, Any] | None, MAP] = key("dag", "for each node a list of those that get its answer")
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeSettings:
     """How a node is run.
 
@@ -83,48 +121,61 @@ def read_spec(path: Path) -> WorkflowSpec:
 
     Raises:
         InvalidWorkflow: There is no such file, or it is no YAML mapping.
-        InvalidSpec: A key or a value is not one that there is.
+        InvalidSpec: A key or a value is not one that there is; the message has all of them.
         InvalidDag: The graph is not one that a request can run through.
     """
     try:
-        values = read_yaml_mapping(path).values
+        mapping = read_yaml_mapping(path)
     except (OSError, UnreadableYaml) as error:
         reason = str(error) if isinstance(error, UnreadableYaml) else error.strerror
         raise InvalidWorkflow(f"Invalid workflow specification {path.name}", reason or str(error)) from error
-    return parse_spec(values)
-
-
-def parse_spec(values: Mapping[Any, Any]) -> WorkflowSpec:
-    """Make sense of what a specification says.
-
-    Raises:
-        InvalidSpec: A key or a value is not one that there is.
-        InvalidDag: The graph is not one that a request can run through.
-    """
-    unknown = [str(key) for key in values if key not in ("models", "dag")]
-    if unknown:
-        raise _invalid(f"{', '.join(unknown)} is not a key of it; there are models and dag")
-    models = _mapping("models", values.get("models"))
-    defaults = _settings("models", {key: value for key, value in models.items() if key in _SETTINGS}, _DEFAULTS)
-    nodes = {name: _model(name, models[name], defaults) for name in models if name not in _SETTINGS}
-    dag = Dag(_edges(values.get("dag")))
+    file, wrong = read(SpecFile, mapping.values, lines=mapping.lines)
+    nodes, defaults, further = _models(file.models or {}, mapping.lines)
+    problems = [*wrong.values(), *further]
+    if problems:
+        raise _invalid("; ".join(problems))
+    dag = Dag(_edges(file.dag or {}))
     unused = [name for name in nodes if name not in dag.parents]
     if unused:
         raise _invalid(f"models: {', '.join(unused)} is not in dag")
     return WorkflowSpec(dag, {name: nodes.get(name) or _function(name, defaults) for name in dag.parents}, defaults)
 
 
-def _model(name: Any, values: Any, defaults: NodeSettings) -> Node:
-    where = f"models.{name}"
-    if not isinstance(name, str) or not name:
-        raise _invalid(f"models: the name {name!r} must be text; put it in quotes")
-    if not isinstance(values, Mapping):
-        raise _invalid(f"{where} must be a mapping with a url, or a setting: {', '.join(_SETTINGS)}")
-    url = values.get("url")
-    if not isinstance(url, str) or not url:
-        raise _invalid(f"{where}.url must name the model's archive, it is {url!r}")
-    inherited = {field: getattr(defaults, field) for field in _DEFAULTS}
-    return Node(name, url, _settings(where, {key: values[key] for key in values if key != "url"}, inherited))
+def _models(given: Mapping[Any, Any], lines: Mapping[str, int]) -> tuple[dict[str, Node], NodeSettings, list[str]]:
+    """Return the models, the settings that hold for all, and what is wrong."""
+    settings = CommonKeys.key_names()
+    common, wrong = read(CommonKeys, {name: given[name] for name in given if name in settings}, "models.", lines)
+    problems = list(wrong.values())
+    defaults = _inheriting(common, _DEFAULTS, "models", problems)
+    nodes = {}
+    for name in given:
+        if name in settings:
+            continue
+        place, values = f"models.{name}", given[name]
+        if not isinstance(name, str) or not name:
+            problems.append(f"models: the name {name!r} must be text; put it in quotes")
+        elif not isinstance(values, Mapping):
+            problems.append(
+                f"{place} is {shown(values)}, it must be a map with a url, or a setting: {', '.join(settings)}"
+            )
+        else:
+            model, wrong = read(ModelKeys, values, f"{place}.", lines)
+            problems += wrong.values()
+            if model.url is None and f"{place}.url" not in wrong:
+                problems.append(f"{place}.url is missing, it must be the model's archive")
+            nodes[name] = Node(name, model.url, _inheriting(model, vars(defaults), place, problems))
+    return nodes, defaults, problems
+
+
+def _inheriting(given: CommonKeys, inherited: Mapping[str, int], place: str, problems: list[str]) -> NodeSettings:
+    """Return the settings that were given, and the inherited ones where none were."""
+    settings = {name: value if (value := getattr(given, name)) is not None else inherited[name] for name in _DEFAULTS}
+    low, high = settings["min_workers"], settings["max_workers"]
+    if low > high:
+        if given.max_workers is not None:
+            problems.append(f"{place}.max-workers is {high}, it must not be less than min-workers, which is {low}")
+        settings["max_workers"] = low
+    return NodeSettings(**settings)
 
 
 def _function(name: str, defaults: NodeSettings) -> Node:
@@ -144,26 +195,9 @@ def _function(name: str, defaults: NodeSettings) -> Node:
     )
 
 
-def _settings(where: str, given: Mapping[Any, Any], inherited: Mapping[str, int]) -> NodeSettings:
-    settings = dict(inherited)
-    for key, value in given.items():
-        if key not in _SETTINGS:
-            raise _invalid(f"{where}.{key} is not a setting; there are url, {', '.join(_SETTINGS)}")
-        field, _, minimum = _SETTINGS[key]
-        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MAX_INT:
-            raise _invalid(f"{where}.{key} must be an integer from {minimum} to {MAX_INT}, it is {value!r}")
-        settings[field] = value
-    low, high = settings["min_workers"], settings["max_workers"]
-    if low > high:
-        if "max-workers" in given:
-            raise _invalid(f"{where}.max-workers is {high}, it must not be less than min-workers, which is {low}")
-        settings["max_workers"] = low
-    return NodeSettings(**settings)
-
-
-def _edges(values: Any) -> dict[str, list[str]]:
+def _edges(values: Mapping[Any, Any]) -> dict[str, list[str]]:
     edges: dict[str, list[str]] = {}
-    for node, given in _mapping("dag", values).items():
+    for node, given in values.items():
         if not isinstance(node, str) or not node:
             raise InvalidDag("Not a valid DAG", f"the node {node!r} must be text; put it in quotes")
         children = [] if given is None else given
@@ -175,13 +209,6 @@ def _edges(values: Any) -> dict[str, list[str]]:
     if len(edges.keys() | {child for children in edges.values() for child in children}) > MAX_NODES:
         raise InvalidDag("Not a valid DAG", f"it has more than {MAX_NODES} nodes")
     return edges
-
-
-def _mapping(name: str, value: Any) -> Mapping[Any, Any]:
-    value = {} if value is None else value
-    if not isinstance(value, Mapping):
-        raise _invalid(f"{name} must be a mapping, it is {value!r}")
-    return value
 
 
 def _invalid(problem: str) -> InvalidSpec:

@@ -88,19 +88,39 @@ def test_more_workers_at_least_are_more_at_most(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "message"),
     [
-        ("models: {m: {url: m.mar}}\ndag: {m: []}\nextra: 1", InvalidSpec, "extra is not a key of it"),
-        ("models: {m: {}}\ndag: {m: []}", InvalidSpec, "models.m.url must name the model's archive, it is None"),
-        ("models: {max-worker: 3}\ndag: {}", InvalidSpec, "models.max-worker must be a mapping with a url, or a"),
-        ("models: {m: {url: m.mar, max-worker: 3}}\ndag: {m: []}", InvalidSpec, "models.m.max-worker is not a setting"),
-        ("models: {timeout-ms: 0}\ndag: {m: []}", InvalidSpec, "models.timeout-ms must be an integer from 1"),
-        ("models: {retry-attempts: yes}\ndag: {m: []}", InvalidSpec, "models.retry-attempts must be an integer from 1"),
+        (
+            "models: {m: {url: m.mar}}\ndag: {m: []}\nextra: 1",
+            InvalidSpec,
+            "extra is not known; known are models",
+        ),
+        ("models: {m: {}}\ndag: {m: []}", InvalidSpec, "models.m.url is missing, it must be the model's archive"),
+        (
+            "models: {max-worker: 3}\ndag: {}",
+            InvalidSpec,
+            "max-worker is 3 (int), it must be a map with a url",
+        ),
+        (
+            "models: {m: {url: m.mar, max-worker: 3}}\ndag: {m: []}",
+            InvalidSpec,
+            "models.m.max-worker is not known",
+        ),
+        (
+            "models: {timeout-ms: 0}\ndag: {m: []}",
+            InvalidSpec,
+            "models.timeout-ms is 0 (int), it must be",
+        ),
+        (
+            "models: {retry-attempts: yes}\ndag: {m: []}",
+            InvalidSpec,
+            "models.retry-attempts is True (bool)",
+        ),
         (
             "models: {m: {url: m.mar, min-workers: 3, max-workers: 2}}\ndag: {m: []}",
             InvalidSpec,
             "models.m.max-workers is 2, it must not be less than min-workers, which is 3",
         ),
         ("models: {m: {url: m.mar}}\ndag: {f: []}", InvalidSpec, "models: m is not in dag"),
-        ("models: []\ndag: {f: []}", InvalidSpec, "models must be a mapping"),
+        ("models: []\ndag: {f: []}", InvalidSpec, "models is [] (list), it must be a map"),
         ("dag: {f: g}", InvalidDag, "the children of f must be a list of names, not 'g'"),
         ("dag: {1: [f]}", InvalidDag, "the node 1 must be text; put it in quotes"),
         ("dag: {no-function: []}", InvalidDag, "'no-function' is neither in models nor a possible name"),
@@ -114,6 +134,19 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, kind: type[WorkflowEr
     with pytest.raises(kind) as error:
         spec_of(tmp_path, text)
     assert message in str(error.value)
+
+
+def test_everything_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec) as error:
+        spec_of(tmp_path, "more: 1\nmodels: {timeout-ms: 0, m: {batch-size: x}}\n")
+    message = str(error.value)
+    for each in (
+        "line 1: more is not known",
+        "models.timeout-ms is 0",
+        "models.m.batch-size is 'x'",
+        "m.url is missing",
+    ):
+        assert each in message
 
 
 def test_a_missing_file_is_torchserves_error(tmp_path: Path) -> None:
