@@ -74,9 +74,11 @@ class GruSessionHandler(BaseHandler):
                 value = json.loads(value)
             except ValueError as error:
                 raise ValueError(f"Expected a JSON list of numbers, and the body is not JSON: {error}.") from error
+        if hasattr(value, "tolist"):  # an array, from a client of the Open Inference Protocol
+            value = value.ravel().tolist()
         size = self.model.input_size
         if not isinstance(value, list) or len(value) != size or not all(_is_number(item) for item in value):
-            raise ValueError(f"Expected a JSON list of {size} finite numbers, and got {json.dumps(value)[:80]}.")
+            raise ValueError(f"Expected a JSON list of {size} finite numbers, and got {str(value)[:80]}.")
         return [float(item) for item in value]
 
 

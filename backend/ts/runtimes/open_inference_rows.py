@@ -115,9 +115,11 @@ def _value(tensor: Tensor) -> Any:
     if tensor.datatype == "BYTES":
         elements = flat_list(tensor)
         return elements[0] if len(elements) == 1 else elements
+    from ts.open_inference.input_array import InputArray  # numpy, which not every worker has
+
     array = numpy_of(tensor)
     # Handlers may write into what they get, as they may into the body of any other request.
-    return array if array.flags.writeable else array.copy()
+    return InputArray.of(array if array.flags.writeable else array.copy())
 
 
 def _is_output(value: Any) -> bool:

@@ -130,8 +130,8 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         row = raw_data[0]
         inputs, target = None, 0
         if isinstance(row, dict):
-            inputs = row.get("data") or row.get("body")
-            target = _class_index(row.get("target") or 0)
+            inputs = row_value(row)
+            target = _class_index(row.get("target"))
         return self.get_insights(data_preprocess, inputs, target)  # type: ignore[attr-defined]
 
     def describe_handle(self) -> Any:
@@ -262,8 +262,8 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
 
 
 def _class_index(target: Any) -> int:
-    """Return the class that a request names, as a number or, out of a form, as text."""
+    """Return the class that a request names, as a number, an array of one or, out of a form, as text; 0 if none."""
     try:
-        return int(target)
+        return int(target.item() if hasattr(target, "item") else target or 0)
     except (TypeError, ValueError) as error:
         raise PredictionException(f"target must be the index of a class, got {target!r}", 400) from error

@@ -24,8 +24,11 @@ class BadRowError(PredictionException):
 
 
 def row_value(row: Any) -> Any:
-    """Return the value of a row: its ``data`` or ``body``, or the row itself where an envelope has unwrapped it."""
-    return row.get("data") or row.get("body") if isinstance(row, dict) else row
+    """Return a row's value: its ``data``, else its ``body``; the row itself where an envelope has unwrapped it."""
+    if not isinstance(row, dict):
+        return row
+    value = row.get("data")
+    return row.get("body") if value is None else value
 
 
 def refuse(context: Any, row: int, error: BadRowError) -> dict[str, Any]:

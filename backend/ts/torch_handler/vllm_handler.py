@@ -15,6 +15,7 @@ from typing import Any
 
 from ts.handler_utils.asgi import Application, answer
 from ts.torch_handler.base_handler import BaseHandler
+from ts.torch_handler.rows import row_value
 from ts.torch_handler.vllm_server import open_application
 from ts.utils.util import PredictionException
 
@@ -63,7 +64,7 @@ class VLLMHandler(BaseHandler):
         """Return the request's body: bytes, text, a JSON value, or None where it has none."""
         if len(requests) != 1:
             raise ValueError(f"vllm_handler takes one request at a time, got {len(requests)}: batchSize must be 1")
-        return [requests[0].get("data") or requests[0].get("body")]
+        return [row_value(requests[0])]
 
     async def inference(self, input_batch: Sequence[Any], context: Any) -> Sequence[Any]:
         """Have vLLM's application answer; all parts of a stream but the last are sent here.

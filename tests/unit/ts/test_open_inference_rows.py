@@ -337,3 +337,39 @@ def test_the_envelope_gets_the_request_as_json(make_worker: Callable[..., Worker
     length = [b"inference-header-content-length", str(len(text)).encode()]
     row = ["b", [length], None, text + struct.pack("<4f", 1, 2, 3, 4), OPEN_INFERENCE_REST, False]
     assert outputs(worker.infer(row)) == [("x", "FP32", [2, 2], [2.0, 4.0, 6.0, 8.0])]
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"), [("data", [0.0, 1.0]), ("data", [0.0]), ("body", [1.0, 0.0]), ("x", [0.0])]
+)
+def test_the_idiom_of_torchserves_handlers_finds_an_array(
+    make_worker: Callable[..., Worker], name: str, numbers: list[float]
+) -> None:
+    worker = make_worker(
+        """
+        def handle(data, context):
+            return data and [row.get("data") or row.get("body") for row in data]
+        """
+    )
+    sent = tensor(name, "FP32", [len(numbers)], numbers)
+    rows = worker.infer(request("a", sent), request("b", sent))
+    assert [answered([row])["outputs"][0]["data"] for row in rows] == [numbers, numbers]
+
+
+def test_what_is_computed_from_an_array_is_as_true_as_numpy_says(make_worker: Callable[..., Worker]) -> None:
+    worker = make_worker(
+        """
+        def handle(data, context):
+            if data is None:
+                return None
+            (array,) = [row["x"] for row in data]
+            answers = [bool(array), bool(array[:1]), bool(array[:1] > 1), bool(array.copy()[:1] == 0), bool(array.sum())]
+            try:
+                bool(array > 0)
+            except ValueError:
+                answers.append("several")
+            return [" ".join(map(str, answers))]
+        """
+    )
+    ((_, _, _, (told,)),) = outputs(worker.infer(request("a", tensor("x", "FP32", [2], [0.0, 0.0]))))
+    assert told == "True False False True False several"
