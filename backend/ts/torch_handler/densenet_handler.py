@@ -1,10 +1,16 @@
-"""The built-in handler ``densenet_handler``: tensors in, tensors out, both as ``torch.save`` writes them."""
+"""The built-in handler ``densenet_handler``: tensors in, tensors out.
+
+A request is an array of numpy (``numpy.save``) or an input of the Open Inference Protocol. TorchServe's form, that of
+``torch.save``, is read only where the model's configuration allows it (``handler: {torch_load_requests: true}``): it is
+a pickle, which torch restricts to tensors, but such restrictions have been broken before.
+"""
 
 from __future__ import annotations
 
 import io
 from typing import Any
 
+import numpy as np
 import torch
 
 from ts.handler_utils.timer import timed
@@ -13,10 +19,16 @@ from ts.torch_handler.rows import BadRowError, answer_good_rows, row_value
 
 #: Alone, or in another batch, the row could have been answered.
 _UNAVAILABLE = 503
+_NUMPY_MAGIC = b"\x93NUMPY"
 
 
 class DenseNetHandler(BaseHandler):
     """Serves a model that takes a batch of the tensors that clients send; all of one shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Of each row of the running call, whether it came as numpy's file, and so is answered.
+        self._as_numpy: list[bool] = []
 
     def handle(self, data: Any, context: Any) -> Any:
         """Answer a batch; a row that holds no tensor is answered with status 400."""
@@ -30,22 +42,60 @@ class DenseNetHandler(BaseHandler):
             BadRowError: A row holds no tensor, or one of another shape than those before it.
         """
         tensors: list[torch.Tensor] = []
-        for index, row in enumerate(data):
-            tensor = _read_tensor(index, row_value(row))
+        values = [row_value(row) for row in data]
+        for index, value in enumerate(values):
+            tensor = self._read_tensor(index, value)
             if tensors and tensor.shape != tensors[0].shape:
                 shapes = f"{list(tensor.shape)} is not that of the batch, {list(tensors[0].shape)}"
                 raise BadRowError(index, f"The shape {shapes}.", _UNAVAILABLE)
             tensors.append(tensor)
+        self._as_numpy = [_is_numpy_file(value) for value in values]
         return torch.stack(tensors)
 
     @timed
-    def postprocess(self, data: Any) -> list[torch.Tensor]:
-        """Return one tensor per row, with a first dimension of 1."""
+    def postprocess(self, data: Any) -> list[Any]:
+        """Return one tensor per row, with a first dimension of 1; as numpy's file where the request was one."""
         # A slice would be saved together with the whole batch.
-        return [row.clone() for row in data.cpu().split(1)]
+        tensors = [row.clone() for row in data.cpu().split(1)]
+        return [
+            _numpy_file(tensor) if as_numpy else tensor
+            for tensor, as_numpy in zip(tensors, self._as_numpy, strict=True)
+        ]
+
+    def _read_tensor(self, index: int, value: Any) -> torch.Tensor:
+        if isinstance(value, np.ndarray):
+            return torch.from_numpy(value)
+        if _is_numpy_file(value):
+            return _read_numpy_file(index, value)
+        if (self.model_yaml_config.get("handler") or {}).get("torch_load_requests") is True:
+            return _read_torch_file(index, value)
+        raise BadRowError(
+            index,
+            "The request's body is no tensor as numpy.save writes it, nor an Open Inference request. Bodies as "
+            "torch.save writes them are pickles; model-config.yaml allows them with "
+            "'handler: {torch_load_requests: true}'.",
+        )
 
 
-def _read_tensor(index: int, value: Any) -> torch.Tensor:
+def _is_numpy_file(value: Any) -> bool:
+    return isinstance(value, bytes | bytearray) and value.startswith(_NUMPY_MAGIC)
+
+
+def _numpy_file(tensor: torch.Tensor) -> bytes:
+    file = io.BytesIO()
+    np.save(file, tensor.numpy(), allow_pickle=False)
+    return file.getvalue()
+
+
+def _read_numpy_file(index: int, value: bytes) -> torch.Tensor:
+    try:
+        return torch.from_numpy(np.load(io.BytesIO(value), allow_pickle=False))
+    # MemoryError: its head announces more than any request can hold.
+    except (ValueError, TypeError, EOFError, MemoryError) as error:
+        raise BadRowError(index, f"The request's body is no tensor as numpy.save writes it: {error}") from error
+
+
+def _read_torch_file(index: int, value: Any) -> torch.Tensor:
     try:
         content = torch.load(io.BytesIO(value), map_location="cpu", weights_only=True)
     except MemoryError:
