@@ -6,6 +6,7 @@ contradict each other are refused with all problems named at once, instead of be
 fails. `docs/model-config.md` describes every key.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -19,14 +20,22 @@ from torchserve_py.schemas.model_config import ModelConfigFile, TorchrunConfig
 from torchserve_py.schemas.schema import read
 from torchserve_py.schemas.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
 
+_MAX_PROBLEMS = 20
+
 
 class InvalidModelConfig(ValueError):
-    """The file cannot be used. `problems` has one line for each thing to correct; `str()` has them all."""
+    """The file cannot be used.
 
-    def __init__(self, source: str, problems: list[str]) -> None:
-        super().__init__(f"{source}: " + "; ".join(problems))
+    `problems` has one line for each thing to correct, of more than `_MAX_PROBLEMS` the first; `str()` has them all.
+    """
+
+    def __init__(self, source: str, problems: Iterable[str]) -> None:
+        listed = list(itertools.islice(problems, _MAX_PROBLEMS + 1))
+        if len(listed) > _MAX_PROBLEMS:
+            listed[-1] = "there are more problems"
+        super().__init__(f"{source}: " + "; ".join(listed))
         self.source = source
-        self.problems = tuple(problems)
+        self.problems = tuple(listed)
 
 
 class ModelConfig(ModelConfigFile):

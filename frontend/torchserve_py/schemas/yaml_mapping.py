@@ -55,7 +55,7 @@ def read_yaml_mapping(path: Path, *, last_wins: bool = False) -> YamlMapping:
 def parse_yaml_mapping(text: bytes, *, last_wins: bool = False) -> YamlMapping:
     """Parses one YAML document; `last_wins` as in `read_yaml_mapping`. Raises UnreadableYaml."""
     try:
-        _check_depth(text)
+        _check_size(text)
         loader = SafeLoader(text)
         try:
             node = loader.get_single_node()
@@ -77,9 +77,12 @@ def parse_yaml_mapping(text: bytes, *, last_wins: bool = False) -> YamlMapping:
         raise UnreadableYaml(f"not valid YAML: {' '.join(str(error).split())}") from error
 
 
-def _check_depth(text: bytes) -> None:
+def _check_size(text: bytes) -> None:
+    """Count depth and values before anything is built, which takes a kilobyte for each value."""
     depth = 0
-    for event in yaml.parse(text, SafeLoader):
+    for number, event in enumerate(yaml.parse(text, SafeLoader)):
+        if number > 2 * MAX_NODES:  # a list or a mapping is two events
+            raise UnreadableYaml(f"{_place(event)}more than {MAX_NODES} values")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:

@@ -135,8 +135,14 @@ class OpenInferenceCalls:
 
     def _sequence(self, request: HttpRequest, model: Model, body: bytes) -> SequenceRequest:
         """Which sequence a request belongs to: its parameters say so, or else TorchServe's headers."""
-        parameters = _parameters(body, request.headers.get(_LENGTH_HEADER))
-        if parameters.get(ID) is None and self._sequences.are_in(request):
+        in_headers = self._sequences.are_in(request)
+        try:
+            parameters = _parameters(body, request.headers.get(_LENGTH_HEADER))
+        except DoorError:
+            if not in_headers:
+                raise
+            parameters = {}
+        if parameters.get(ID) is None and in_headers:
             return self._sequences.read(request)
         return sequence_of(self._sequences, model, parameters)
 

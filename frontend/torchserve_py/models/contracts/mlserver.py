@@ -26,6 +26,7 @@ _MODEL_PREFIX: Final = "MLSERVER_MODEL_"
 _WORKERS_VARIABLE: Final = "MLSERVER_PARALLEL_WORKERS"
 _OWN_ENVIRONMENT: Final = "requirements.txt, and useVenv in model-config.yaml, give a model packages of its own"
 _MAX_BYTES: Final = 1 << 20
+_MAX_VALUES: Final = 20_000
 
 
 def _is_import_path(value: Any) -> bool:
@@ -180,6 +181,8 @@ def _read(path: Path) -> dict[str, Any]:
             text = file.read(_MAX_BYTES + 1)
         if len(text) > _MAX_BYTES:
             raise InvalidModelConfig(path.name, [f"the file is larger than {_MAX_BYTES} bytes, the most that is read"])
+        if text.count(b",") >= _MAX_VALUES:
+            raise InvalidModelConfig(path.name, [f"the file holds more than {_MAX_VALUES} values"])
         values = json.loads(text.decode())
     except OSError as error:
         raise InvalidModelConfig(path.name, [f"the file cannot be read: {error.strerror or error}"]) from error
