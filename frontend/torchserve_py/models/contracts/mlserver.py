@@ -179,13 +179,12 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             text = file.read(_MAX_BYTES + 1)
-        if len(text) > _MAX_BYTES:
-            raise InvalidModelConfig(path.name, [f"the file is larger than {_MAX_BYTES} bytes, the most that is read"])
-        if text.count(b",") >= _MAX_VALUES:
-            raise InvalidModelConfig(path.name, [f"the file holds more than {_MAX_VALUES} values"])
-        values = json.loads(text.decode())
     except OSError as error:
         raise InvalidModelConfig(path.name, [f"the file cannot be read: {error.strerror or error}"]) from error
+    if len(text) > _MAX_BYTES or text.count(b",") >= _MAX_VALUES:
+        raise InvalidModelConfig(path.name, [f"the file has more than {_MAX_BYTES} bytes or {_MAX_VALUES} values"])
+    try:
+        values = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
         raise InvalidModelConfig(path.name, [f"the file is no JSON: {error}"]) from error
     if not isinstance(values, dict):
