@@ -21,6 +21,8 @@ class DescriptionDoor:
     """
 
     def __init__(self, doors: Iterable[str], responses: Responses) -> None:
+        doors = list(doors)
+        self._allowed = "GET, OPTIONS" if "inference_address" in doors else "OPTIONS"
         self._document = to_json(listener_document(doors))
         self._responses = responses
 
@@ -34,7 +36,7 @@ class DescriptionDoor:
         if path:
             raise not_found()
         if request.method != "OPTIONS":
-            raise method_not_allowed("OPTIONS")
+            raise method_not_allowed(self._allowed)
         return await self._send(request)
 
     async def show(self, request: web.BaseRequest, path: Path) -> Sent:

@@ -36,6 +36,7 @@ from torchserve_py.api.tls import server_context
 from torchserve_py.api.tls_server import TlsServer
 from torchserve_py.api.token_authorization import KEY_FILE, TokenAuthorization
 from torchserve_py.api.truss.door import TrussDoor
+from torchserve_py.api.v1_models import V1ModelsDoor
 from torchserve_py.api.workflows import WorkflowInferenceDoor, WorkflowManagementDoor
 
 if TYPE_CHECKING:
@@ -220,6 +221,7 @@ def _routes(
         open_inference.own_routes,
         truss.routes,
         health.routes,
+        V1ModelsDoor(registry, responses).routes,
         inference.routes,
         InferenceSurfaces(settings, registry, inference).routes,
         WorkflowInferenceDoor(settings, workflows, responses).routes,

@@ -84,8 +84,28 @@ _KSERVE: Final = (
         error=OPEN_INFERENCE_ERROR,
     ),
 )
+_V1_MODEL: Final = {
+    "type": "object",
+    "required": ["id", "object", "created", "owned_by"],
+    "properties": {"id": {"type": "string"}, "created": {"type": "integer"}, "ready": {"type": "boolean"}},
+}
+_V1_MODELS: Final = (
+    Endpoint("/", "get", "live", "The server is alive", (200,), answer=STATUS),
+    Endpoint("/v1/models", "get", "v1_models", "List the models", (200, 500), answer=OBJECT),
+    Endpoint(
+        "/v1/models/{model_name}",
+        "get",
+        "v1_model",
+        "Whether a model is ready",
+        (200, 404, 500, 503),
+        (_MODEL,),
+        answer=_V1_MODEL,
+        error=OBJECT,
+    ),
+)
 _INFERENCE: Final = (
     *_DESCRIPTION,
+    *_V1_MODELS,
     Endpoint("/ping", "get", "ping", "Whether every model has the workers it should have", (200, 500), error=STATUS),
     *_KSERVE,
     _PREDICT,

@@ -32,6 +32,9 @@ PREDICT = {"200", "400", "404", "408", "409", "410", "500", "503"}
 LISTENERS = {
     "inference": {
         ("/", "options"): ("apiDescription", {"200", "500"}),
+        ("/", "get"): ("live", {"200"}),
+        ("/v1/models", "get"): ("v1_models", {"200", "500"}),
+        ("/v1/models/{model_name}", "get"): ("v1_model", {"200", "404", "500", "503"}),
         ("/api-description", "get"): ("api-description", {"200", "500"}),
         ("/ping", "get"): ("ping", {"200", "500"}),
         ("/predictions/{model_name}", "post"): ("predictions", PREDICT),
@@ -190,8 +193,8 @@ async def test_what_is_not_registered_is_not_described(serving, door, path, kind
 
 
 @pytest.mark.parametrize("door", LISTENERS)
-async def test_the_root_is_for_options_only(serving, door):
-    for method in ("GET", "POST"):
+async def test_the_root_is_for_options_and_for_kserves_clients(serving, door):
+    for method in ("DELETE", "POST") if door == "inference" else ("GET", "POST"):
         answer = await serving.request(method, "/", door=door)
         assert (answer.status, answer.json()["type"]) == (405, "MethodNotAllowedException")
 
@@ -202,7 +205,7 @@ ANY_METHOD = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 @pytest.mark.parametrize(
     ("door", "method", "path", "allow"),
     [
-        ("inference", "TRACE", "/", "OPTIONS"),
+        ("inference", "TRACE", "/", "GET, OPTIONS"),
         ("inference", "TRACE", "/ping", ANY_METHOD),
         ("inference", "TRACE", "/api-description", ANY_METHOD),
         ("inference", "TRACE", "/predictions/noop", ANY_METHOD),

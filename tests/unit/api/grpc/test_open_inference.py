@@ -287,7 +287,7 @@ async def test_what_a_model_declares(serving):
 async def test_statistics(start):
     serving = await start(registry_of(FakeModel("a", "1.0"), FakeModel("b", "3")))
     response = await stub(serving).ModelStatistics(messages.ModelStatisticsRequest())
-    assert [(each.name, each.version) for each in response.model_stats] == [("a", "1"), ("b", "3")]
+    assert [(each.name, each.version) for each in response.model_stats] == [("a", "1.0"), ("b", "3")]
     (one,) = (await stub(serving).ModelStatistics(messages.ModelStatisticsRequest(name="b"))).model_stats
     assert one.inference_stats.success.count == 0
     assert one.HasField("inference_stats")

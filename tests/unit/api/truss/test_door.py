@@ -106,7 +106,7 @@ async def test_other_models_keep_their_paths(start: Start) -> None:
     assert (await serving.request("POST", "/invocations?model_name=noop")).body == b"x"
     assert [call.protocol for call in serving.registry.registered[1].calls] == [None] * 3
     assert (await serving.request("GET", "/ping")).json() == {"status": "Healthy"}
-    assert (await serving.request("GET", "/")).status == 405
+    assert (await serving.request("GET", "/")).json() == {"status": "alive"}
     assert (await serving.request("POST", "/v1/models/none:predict")).json()["type"] == "ModelNotFoundException"
     assert (await serving.request("GET", "/nothing")).json()["type"] == "ResourceNotFoundException"
 
