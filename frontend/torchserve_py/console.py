@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterator
 from typing import Final, TextIO
 
+from torchserve_py.log_handlers import QuietErrors
+
 #: Seconds that a batch waits for a reader.
 _PATIENCE: Final = 1.0
 _LOOK_AGAIN: Final = 0.01
@@ -24,7 +26,7 @@ _PIECE: Final = select.PIPE_BUF
 _INTEGER: Final = 4
 
 
-class BatchConsole(logging.Handler):
+class BatchConsole(QuietErrors):
     """Writes records whose message is a `Batch` to standard output, to a pipe only as long as half of it is free.
 
     Args:

@@ -5,18 +5,20 @@ The operator may replace all of it with a configuration of Python's own (`--log-
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import sys
 import time
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from torchserve_py import access_log
 from torchserve_py.console import BatchConsole
 from torchserve_py.line_logs import TAKES_BATCHES, Batch, Line, utc
 from torchserve_py.log_config import apply_log_config, is_log4j
+from torchserve_py.log_handlers import Console, LogFile
+from torchserve_py.log_text import exception_text, is_fit, message_of
 from torchserve_py.metrics import metric_log
 from torchserve_py.settings import Settings
 
@@ -36,7 +38,8 @@ _MAIN_THREADS: Final = ("MainThread", None)
 class LineFormatter(logging.Formatter):
     """TorchServe's lines: ``2024-05-30T21:46:03,625 [INFO ] main torchserve_py.server - text``.
 
-    Where the third word is the thread; of what a worker prints it is the worker: ``W-9000-mnist_1.0-stdout``.
+    Where the third word is the thread; of what a worker prints it is the worker: ``W-9000-mnist_1.0-stdout``. Control
+    characters of the text are escaped.
     """
 
     def __init__(self, fmt: str = "%(asctime)s [%(level)-5s] %(thread_label)s %(name)s - %(message)s") -> None:
@@ -48,7 +51,14 @@ class LineFormatter(logging.Formatter):
         record.thread_label = getattr(record, "worker", thread)
         if isinstance(record.msg, Batch):
             return record.msg.text(self._head(record))
-        return super().format(record)
+        if is_fit(record.getMessage()):
+            return super().format(record)
+        shown = copy.copy(record)
+        shown.msg, shown.args = message_of(record.msg, record.args), ()
+        return super().format(shown)
+
+    def formatException(self, ei: Any) -> str:
+        return exception_text(*ei)
 
     def _head(self, record: logging.LogRecord) -> str:
         """What is between the time and the text of a line."""
@@ -127,7 +137,7 @@ def configure_logging(settings: Settings) -> None:
 
 def _configure_files(settings: Settings, json_lines: JsonFormatter | None, consoles: list[logging.Handler]) -> None:
     lines = json_lines or LineFormatter()
-    console = logging.StreamHandler(sys.stdout)
+    console = Console(sys.stdout)
     console.setFormatter(lines)
     server_file = _file(settings.log_location / "ts_log.log", lines)
     root = logging.getLogger()
@@ -156,6 +166,6 @@ def _console(formatter: logging.Formatter) -> logging.Handler:
 
 def _file(path: Path, formatter: logging.Formatter) -> logging.Handler:
     """A file that is there from now on: scripts wait for lines in it."""
-    handler = RotatingFileHandler(path, maxBytes=_MAX_BYTES, backupCount=_KEPT_FILES, encoding="utf-8")
+    handler = LogFile(path, maxBytes=_MAX_BYTES, backupCount=_KEPT_FILES, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(formatter)
     return handler

@@ -13,7 +13,8 @@ from torchserve_py import access_log
 from torchserve_py.console import BatchConsole
 from torchserve_py.line_logs import TAKES_BATCHES, Batch, LineLog, wait_until_written
 from torchserve_py.log_config import LogConfigError, apply_log_config, read_log_config
-from torchserve_py.logs import configure_logging
+from torchserve_py.log_handlers import LogFile
+from torchserve_py.logs import LineFormatter, configure_logging
 from torchserve_py.settings import Settings
 
 LOGGERS = (None, "MODEL_LOG", "ACCESS_LOG", "TS_METRICS", "MODEL_METRICS", "some.module")
@@ -282,3 +283,59 @@ def test_json_lines_hold_what_is_known_of_a_record(tmp_path: Path, capsys: pytes
     failed = json.loads(lines(tmp_path / "logs" / "ts_log.log")[-1])
     assert (failed["level"], failed["message"]) == ("ERROR", "It failed")
     assert failed["exception"].endswith("ValueError: wrong")
+
+
+FORGED = "1.0\n2024-05-30T21:46:03,625 [INFO ] main torchserve_py.server - all is well\x1b[2J\r\u2028\u202e"
+
+
+def test_text_from_outside_forges_no_line_and_steers_no_terminal(tmp_path: Path) -> None:
+    configure(tmp_path)
+    logger = logging.getLogger("some.module")
+    logger.info("Model %s version %s is registered (%d %%)", "m", FORGED, 7)
+    logger.info("%(version)s", {"version": FORGED})
+    logger.info(FORGED)
+    logger.info("%r and %s", [FORGED], ValueError(FORGED))
+    written = (tmp_path / "logs" / "ts_log.log").read_text()
+    assert len(written.split("\n")) == 5
+    assert not set("\x1b\r\u2028\u202e") & set(written)
+    first = written.split("\n")[0]
+    assert r"Model m version 1.0\n2024-05-30T21:46:03,625 [INFO ] main torchserve_py.server - all is well\x1b" in first
+    assert first.endswith(r"\r\u2028\u202e is registered (7 %)")
+
+
+def test_line_breaks_of_the_servers_own_stay(tmp_path: Path) -> None:
+    configure(tmp_path)
+    logging.getLogger("some.module").warning("Do this:\n\n%s\n", "one\ntwo")
+    assert lines(tmp_path / "logs" / "ts_log.log")[2:] == ["one\\ntwo", ""]
+
+
+def test_the_text_of_an_exception_forges_no_line(tmp_path: Path) -> None:
+    configure(tmp_path)
+    try:
+        try:
+            raise KeyError("first")
+        except KeyError as error:
+            raise ValueError(FORGED) from error
+    except ValueError:
+        logging.getLogger("some.module").exception("It failed")
+    head, *traceback = lines(tmp_path / "logs" / "ts_log.log")
+    assert head.endswith("some.module - It failed")
+    assert "ValueError: 1.0" in traceback
+    assert not any(line.startswith("2024") for line in traceback)
+    assert "The above exception was the direct cause of the following exception:" in traceback
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such device here")
+def test_a_full_disk_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = LogFile("/dev/full", delay=True)
+    handler.setFormatter(LineFormatter())
+    logger = logging.getLogger("some.module")
+    logger.propagate, logger.handlers = False, [handler]
+    for number in range(1000):
+        logger.warning("line %d", number)
+    (told,) = capsys.readouterr().err.splitlines()
+    full = "[Errno 28] No space left on device"
+    assert told == f"Log lines cannot be written to /dev/full: {full}; lost so far: 1"
+    logger.handlers = []
+    with pytest.raises(OSError, match="No space left"):
+        handler.close()
