@@ -8,7 +8,8 @@ Answers wait for a commit, so a commit does little: it appends one row, all that
 have left. To whoever reads it makes no difference: every transaction but that statement begins with it (`_fold`).
 
 The same statement checks that nobody has taken over a lease. To look at each of them would cost as much as to write, so
-the file counts takeovers, which are rare, and a lease remembers at which count it was found to be the latest.
+the file counts takeovers, which are rare, and a lease remembers at which count it was found to be the latest. A lease
+that its holder has given back, or takes anew itself, is not taken over: nobody would write under the old one.
 
 What only looks something up writes nothing, so that it works on a full disk: it reads the tables and the journal.
 """
@@ -19,10 +20,11 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgpack
 
-from ts.sequence.stores.file_upgrade import upgrade_from_2
+from ts.sequence.stores.file_upgrade import upgrade_from_2, upgrade_from_3
 from ts.sequence.stores.sqlite_file import SqliteFile
 from ts.sequence.stores.store import (
     FIRST_SLOT,
@@ -66,9 +68,12 @@ CREATE TABLE IF NOT EXISTS journal (
 );
 CREATE TABLE IF NOT EXISTS takeovers (count INTEGER NOT NULL);
 INSERT INTO takeovers SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM takeovers);
+CREATE INDEX IF NOT EXISTS sequences_by_expiry ON sequences (expires_at);
+CREATE TABLE IF NOT EXISTS sweeps (next_at REAL NOT NULL);
+INSERT INTO sweeps SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM sweeps);
 """
-_VERSION = 3
-_UPGRADES = {2: upgrade_from_2}
+_VERSION = 4
+_UPGRADES = {2: upgrade_from_2, 3: upgrade_from_3}
 _SLOT = 2**40
 
 _UPDATE = (
@@ -81,6 +86,8 @@ _COUNT_TAKEOVER = "UPDATE takeovers SET count = count + 1"
 
 #: Where a row for _UPDATE has the incarnation and the sequence's number.
 _INCARNATION, _NUMBER = 2, 6
+#: How long after one sweep the next one is due (seconds), whichever process does it.
+_SWEEP_INTERVAL = 60.0
 #: How much is swept with the lock in hand.
 _SWEEP_AT_ONCE = 500
 #: After so many commits what they say goes from the journal into the tables.
@@ -108,6 +115,8 @@ class FileStore:
         self._select_answers = f"SELECT key, incarnation, request_id, answer FROM answers WHERE key IN ({marks})"  # noqa: S608
         self._file = SqliteFile(path, _SCHEMA, _VERSION, _UPGRADES, fsync=fsync)
         self._execute, self._executemany = self._file.execute, self._file.executemany
+        #: The latest lease of each sequence that this process has had, by its number, while anybody holds it.
+        self._own: WeakValueDictionary[int, Lease] = WeakValueDictionary()
         self._journaled = 0
         self._pack = msgpack.Packer().pack
 
@@ -115,17 +124,19 @@ class FileStore:
         """Take leases and read; see `Store`."""
         with self._transaction():
             now = time.time()
-            acquired = [self._acquire(each, now, now - waiting.get(each, 0.0)) for each in sequence_ids]
-            leases = [each.lease for each in acquired if each.lease is not None]
-            if any(lease.token > 1 for lease in leases):
+            taken = [self._acquire(each, now, now - waiting.get(each, 0.0)) for each in sequence_ids]
+            if any(is_takeover for _, is_takeover in taken):
                 self._execute(_COUNT_TAKEOVER)
             count = self._takeovers()
-        for lease in leases:
+        acquired = [each for each, _ in taken]
+        for lease in [each.lease for each in acquired if each.lease is not None]:
             lease.mark = count
+            number: Any = lease.key
+            self._own[number] = lease
         return acquired
 
-    def _acquire(self, sequence_id: str, now: float, wanted_at: float) -> Acquired:
-        """Take one; a step of it has been waiting since ``wanted_at``."""
+    def _acquire(self, sequence_id: str, now: float, wanted_at: float) -> tuple[Acquired, bool]:
+        """Take one, of which a step has been waiting since ``wanted_at``; and whether another may still write to it."""
         settings, execute = self._settings, self._execute
         found = execute(
             "SELECT number, token, owner, lease_until, expires_at, incarnation, further_steps, closed, state"
@@ -140,10 +151,12 @@ class FileStore:
                 " VALUES (?, ?, 1, ?, ?, ?, 1, 0, '')",
                 (settings.model, sequence_id, settings.owner, until, now + settings.lifetime),
             ).lastrowid
-            return Acquired(Lease(sequence_id, number, 1, settings), None, "")
+            return Acquired(Lease(sequence_id, number, 1, settings), None, ""), False
         number, token, owner, lease_until, expires_at, incarnation, steps, closed, state = found
         if not may_take(owner, lease_until, now, settings):
-            return Acquired(None, None, "")
+            return Acquired(None, None, ""), False
+        own = self._own.get(number)
+        is_takeover = bool(lease_until) and (own is None or own.token != token)
         if not closed and expires_at <= wanted_at and (owner == settings.owner or not lease_until):
             closed, state = IDLE, None
             self._execute(
@@ -166,7 +179,7 @@ class FileStore:
             request_ids=request_ids,
             closed=closed,
         )
-        return Acquired(lease, state, closed)
+        return Acquired(lease, state, closed), is_takeover
 
     def _ids(self, number: int, incarnation: int, steps: int) -> tuple[str | None, list[str]]:
         """Of the steps whose answers are kept: the first's request id, and those of the further ones in their order."""
@@ -314,8 +327,13 @@ class FileStore:
             )
 
     def sweep(self) -> None:
-        """Drop what nobody will ask for, of every model in the file; see `Store`."""
+        """Drop what nobody will ask for, of every model in the file, unless another process does; see `Store`."""
         now = time.time()
+        with self._file.reading():
+            if self._execute("SELECT next_at FROM sweeps").fetchone()[0] > now:
+                return
+        if not self._file.write("UPDATE sweeps SET next_at = ?1 + ?2 WHERE next_at <= ?1", (now, _SWEEP_INTERVAL)):
+            return
         abandoned_at = now - REMEMBERED_SECONDS
         overdue = "SELECT number FROM sequences WHERE expires_at < ?"
         with self._transaction():

@@ -26,6 +26,12 @@ _ALTER_2 = (
     "UPDATE answers SET key = -(key + 1099511627776)",
     "UPDATE answers SET key = -key",
 )
+#: What sweeping needs: version 3 looked at every sequence, in every worker.
+_ADD_TO_3 = (
+    "CREATE INDEX sequences_by_expiry ON sequences (expires_at)",
+    "CREATE TABLE sweeps (next_at REAL NOT NULL)",
+    "INSERT INTO sweeps VALUES (0)",
+)
 
 
 def upgrade_from_2(database: sqlite3.Connection) -> None:
@@ -35,4 +41,11 @@ def upgrade_from_2(database: sqlite3.Connection) -> None:
             database.executemany(statement, rows)
     database.execute("DELETE FROM journal")
     for statement in _ALTER_2:
+        database.execute(statement)
+    upgrade_from_3(database)
+
+
+def upgrade_from_3(database: sqlite3.Connection) -> None:
+    """Upgrade within the transaction that is open."""
+    for statement in _ADD_TO_3:
         database.execute(statement)

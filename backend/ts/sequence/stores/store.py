@@ -81,6 +81,7 @@ class Lease:
     """
 
     __slots__ = (
+        "__weakref__",
         "awaits_first",
         "closed",
         "first_id",

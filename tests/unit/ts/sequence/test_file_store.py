@@ -64,7 +64,7 @@ def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
     FileStore(settings(), str(path), fsync=False).close()
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version = 99")
-    with pytest.raises(StoreError, match="of version 99; this server reads 3"):
+    with pytest.raises(StoreError, match="of version 99; this server reads 4"):
         FileStore(settings(), str(path), fsync=False)
 
 
@@ -84,6 +84,7 @@ def test_it_waits_for_a_lock_but_not_for_ever(tmp_path: Path, monkeypatch: pytes
 def test_what_is_abandoned_is_swept_and_then_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "s.db"
     monkeypatch.setattr(file, "REMEMBERED_SECONDS", 0.0)
+    monkeypatch.setattr(file, "_SWEEP_INTERVAL", 0.0)
     abandoned = FileStore(settings(lifetime=0.0), str(path), fsync=False)
     commit(abandoned, "abandoned", b"state")
     store = FileStore(settings(), str(path), fsync=False)
@@ -147,6 +148,7 @@ def test_a_commit_of_what_was_taken_over_is_refused_whatever_the_others_of_its_b
 def test_a_sequence_that_was_forgotten_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "s.db")
     monkeypatch.setattr(file, "REMEMBERED_SECONDS", 0.0)
+    monkeypatch.setattr(file, "_SWEEP_INTERVAL", 0.0)
     store = FileStore(settings(lifetime=0.0), path, fsync=False)
     (lease,) = (each.lease for each in store.acquire(["s"]))
     assert lease is not None
@@ -163,3 +165,41 @@ def test_what_is_large_is_written_once(tmp_path: Path) -> None:
     commit(store, "s", large := b"x" * 100_000)
     assert entries(path) == 0
     assert store.acquire(["s"])[0].state == large
+
+
+def test_one_process_sweeps_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "s.db"
+    one, other = (FileStore(settings(lifetime=0.0), str(path), fsync=False) for _ in range(2))
+    one.sweep()
+    monkeypatch.setattr(file, "REMEMBERED_SECONDS", 0.0)
+    commit(one, "ended", None, closed="ended")
+    for store in (one, other):
+        store.sweep()
+    assert count(path, "sequences") == 1
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE sweeps SET next_at = 0")
+    other.sweep()
+    assert count(path, "sequences") == 0
+
+
+def test_a_sweep_does_not_look_at_every_sequence(tmp_path: Path) -> None:
+    store = FileStore(settings(), str(tmp_path / "s.db"), fsync=False)
+    plan = store._execute("EXPLAIN QUERY PLAN SELECT number FROM sequences WHERE expires_at < 1").fetchall()
+    assert "sequences_by_expiry" in str(plan)
+
+
+def test_the_sequences_of_others_keep_their_journal_when_one_is_taken_anew_or_was_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    worker, mate = (FileStore(settings(lease=60.0), str(path), fsync=False) for _ in range(2))
+    (steady,) = (each.lease for each in mate.acquire(["steady"]))
+    assert steady is not None
+    for _ in range(2):  # the second time because its state had to make room
+        (held,) = (each.lease for each in worker.acquire(["s"]))
+    assert held is not None
+    assert mate.commit([Commit(steady, b"1", "", [(0, "r", b"answer")])]) == [True]
+    assert entries(path) == 1
+    worker.release([held])
+    mate.acquire(["s"])
+    assert mate.commit([Commit(steady, b"2", "", [(0, "r", b"answer")])]) == [True]
+    assert entries(path) == 1
+    assert worker.commit([Commit(held, b"late", "", [(0, "r", b"answer")])]) == [False]
