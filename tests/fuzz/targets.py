@@ -34,9 +34,9 @@ from torchserve_py.properties import PropertiesError, parse_properties
 from torchserve_py.settings import resolve
 from torchserve_py.snapshot_file import parse_snapshot
 from torchserve_py.transport.http2 import frames as http2
+from torchserve_py.transport.http2.budget import BadMessage, Budget, MessageLimit
 from torchserve_py.transport.http2.frame_reader import FrameReader
-from torchserve_py.transport.http2.header_blocks import HeaderDecoder
-from torchserve_py.transport.http2.large_messages import BadMessage, LargeMessages, MessageLimit
+from torchserve_py.transport.http2.header_decoder import HeaderDecoder
 from torchserve_py.transport.http2.messages import MessageReader
 from torchserve_py.transport.http2.patience import Patience
 from torchserve_py.workflows.errors import WorkflowError
@@ -102,8 +102,7 @@ def http2_frames(data: bytes) -> None:
 
 def grpc_messages(data: bytes) -> None:
     """Length-prefixed gRPC messages, plain and compressed."""
-    encoding = ("identity", "gzip", "deflate", "snappy")[data[0] % 4] if data else "identity"
-    reader = MessageReader(MessageLimit(1 << 16, "", LargeMessages(1 << 12, 1 << 15)), encoding)
+    reader = MessageReader(MessageLimit(1 << 16, ""), Budget(1 << 15))
     try:
         for start in range(1, len(data), 7):
             assert all(len(message) <= 1 << 16 for message in reader.feed(data[start : start + 7]))

@@ -17,6 +17,8 @@ from torchserve_py.api.errors import DoorError
 from torchserve_py.api.grpc.refusals import Refusal
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.models.errors import ModelError
+from torchserve_py.transport.http2.methods import Admit, Denied
+from torchserve_py.transport.http2.request_head import Metadata
 
 if TYPE_CHECKING:
     from torchserve_py.api.token_authorization import TokenAuthorization, TokenType
@@ -56,14 +58,31 @@ class Guard:
         self._token = token
         self._access_log = access_log
 
+    def admission(self, method: str) -> Admit | None:
+        """What is asked about each call of a method when its head is there; None where every call may pass."""
+        tokens = self._tokens
+        if tokens is None:
+            return None
+        name = f"{self._service}/{method}"
+
+        def admit(metadata: Metadata, peer: str) -> Denied | None:
+            try:
+                tokens.check(self._token, _authorization(metadata))
+            except DoorError as error:
+                refusal = self._refuse(error)
+                if self._access_log:
+                    _note(name, peer, refusal.code.value[0], 0.0)
+                return Denied(refusal.code, refusal.description, refusal.metadata)
+            return None
+
+        return admit
+
     def around(self, method: str, behaviour: Behaviour) -> Behaviour:
         """What gRPC calls for a method."""
         name = f"{self._service}/{method}"
 
         async def call(request: Any, context: Context) -> Any:
             try:
-                if self._tokens is not None:
-                    self._tokens.check(self._token, _authorization(context))
                 return await behaviour(request, context)
             except AbortError:
                 raise
@@ -76,16 +95,14 @@ class Guard:
         return _logged(name, call) if self._access_log else call
 
 
-def _authorization(context: Context) -> str | None:
-    for key, value in context.invocation_metadata() or ():
+def _authorization(metadata: Metadata) -> str | None:
+    for key, value in metadata:
         if key == _AUTHORIZATION:
             return value if isinstance(value, str) else None
     return None
 
 
 def _logged(name: str, call: Behaviour) -> Behaviour:
-    """``/<ip>:<port> "gRPC <full.method/Name> HTTP/2.0" <grpc code> <ms>``."""
-
     async def logged(request: Any, context: Context) -> Any:
         started = time.monotonic()
         code = StatusCode.OK.value[0]
@@ -98,10 +115,14 @@ def _logged(name: str, call: Behaviour) -> Behaviour:
             code = StatusCode.CANCELLED.value[0]
             raise
         finally:
-            seconds = time.monotonic() - started
-            access.note(_client(context.peer()), "gRPC", name, "HTTP/2.0", code, seconds)
+            _note(name, context.peer(), code, time.monotonic() - started)
 
     return logged
+
+
+def _note(name: str, peer: str, code: int, seconds: float) -> None:
+    """``/<ip>:<port> "gRPC <full.method/Name> HTTP/2.0" <grpc code> <ms>``."""
+    access.note(_client(peer), "gRPC", name, "HTTP/2.0", code, seconds)
 
 
 def _number(code: Any) -> int:

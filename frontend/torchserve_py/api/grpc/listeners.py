@@ -39,7 +39,7 @@ from torchserve_py.api.management_calls import ManagementCalls
 from torchserve_py.api.tls import TlsError, use_files
 from torchserve_py.api.token_authorization import TokenAuthorization, TokenType
 from torchserve_py.settings import default_of
-from torchserve_py.transport.http2.large_messages import LARGEST
+from torchserve_py.transport.http2.budget import LARGEST
 from torchserve_py.transport.http2.methods import Limits
 from torchserve_py.transport.http2.server import Age, Server
 
@@ -53,6 +53,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: What needs no token, and how large its messages may be (bytes).
+_WITHOUT_TOKEN: Final = (
+    f"/{health.SERVICE_NAME}/Check",
+    f"/{health.SERVICE_NAME}/Watch",
+    f"/{reflection.SERVICE_NAME}/ServerReflectionInfo",
+)
+_SMALL_MESSAGE: Final = 4096
 #: How long answers that are being written may take when the servers stop.
 _STOP_SECONDS: Final = 5.0
 
@@ -192,14 +199,14 @@ class GrpcDoors:
         admission = _Admission(ConnectionLimits(settings.max_connections, settings.max_connections_per_client))
         server = Server(limits, Age(_seconds(place.max_age), _seconds(place.max_age_grace)), admission)
         for service in services:
-            server.add_registered_method_handlers(service.name, self._handlers(service))
-            server.allow_messages((f"/{service.name}/{method}" for method in service.raw), *_tensor_limit(settings))
+            self._add(server, service)
         names = [*(service.name for service in services), health.SERVICE_NAME, reflection.SERVICE_NAME]
         state = HealthService(self._registry, names)
         registrar = cast("grpc.aio.Server", server)  # all that generated code needs of one
         health_pb2_grpc.add_HealthServicer_to_server(state, registrar)
         reflected = reflection.aio.ReflectionServicer(names, pool=cast("DescriptorPool", ReflectedPools()))
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, registrar)  # type: ignore[no-untyped-call]
+        server.limit_messages(_WITHOUT_TOKEN, _SMALL_MESSAGE, "is enough for the name of a service")
         try:
             port = await server.listen(place.host, place.port, context)
         except OSError as error:
@@ -214,12 +221,20 @@ class GrpcDoors:
         self.addresses[place.setting] = address = Address(scheme, place.host, port)
         logger.info("%s: listening at %s", place.setting, address)
 
-    def _handlers(self, service: _Service) -> Mapping[str, grpc.RpcMethodHandler[Any, Any]]:
+    def _add(self, server: Server, service: _Service) -> None:
         def guard(token: TokenType) -> Guard:
             return Guard(service.name, service.refuse, self._tokens, token, access_log=self._settings.access_log)
 
         guards = {managing: guard(TokenType.management if managing else service.token) for managing in (False, True)}
-        return _handlers(service, lambda method: guards[method in service.managing])
+        by_method = {method.name: guards[method.name in service.managing] for method in service.descriptor.methods}
+        server.add_registered_method_handlers(service.name, _handlers(service, by_method))
+        for method, each in by_method.items():
+            path = f"/{service.name}/{method}"
+            admit = each.admission(method)
+            if admit is not None:
+                server.guard(path, admit)
+            if method in service.raw:
+                server.limit_messages((path,), *_tensor_limit(self._settings))
 
 
 async def start_grpc_doors(
@@ -249,7 +264,7 @@ async def start_grpc_doors(
 def _open_inference_services(methods: Mapping[str, Behaviour]) -> list[_Service]:
     """The Open Inference service under its three names."""
     raw = frozenset(("ModelInfer", "ModelStreamInfer"))
-    managing = frozenset(("RepositoryModelLoad", "RepositoryModelUnload"))
+    managing = frozenset(("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"))
     definitions = (open_inference_pb2, open_inference_torchserve_pb2, open_inference_repository_pb2)
     return [
         _Service(descriptor, methods, refuse_open_inference, TokenType.inference, managing, raw)
@@ -258,7 +273,7 @@ def _open_inference_services(methods: Mapping[str, Behaviour]) -> list[_Service]
     ]
 
 
-def _handlers(service: _Service, guard: Callable[[str], Guard]) -> Mapping[str, grpc.RpcMethodHandler[Any, Any]]:
+def _handlers(service: _Service, guards: Mapping[str, Guard]) -> Mapping[str, grpc.RpcMethodHandler[Any, Any]]:
     handlers = {}
     for method in service.descriptor.methods:
         kinds = {
@@ -269,7 +284,7 @@ def _handlers(service: _Service, guard: Callable[[str], Guard]) -> Mapping[str, 
         raw = method.name in service.raw
         make = kinds[method.client_streaming, method.server_streaming]
         handlers[method.name] = make(
-            guard(method.name).around(method.name, service.methods[method.name]),
+            guards[method.name].around(method.name, service.methods[method.name]),
             request_deserializer=None if raw else GetMessageClass(method.input_type).FromString,
             response_serializer=None if raw else GetMessageClass(method.output_type).SerializeToString,
         )

@@ -7,26 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from typing import Any, Final, NoReturn, Protocol
 
-from grpc import RpcMethodHandler, StatusCode
-from grpc.aio import EOF, AbortError, ServicerContext
+from grpc import StatusCode
+from grpc.aio import EOF, AbortError
 
 from torchserve_py.transport.http2 import header_blocks
-from torchserve_py.transport.http2.header_blocks import Metadata, RequestHead
-from torchserve_py.transport.http2.large_messages import BadMessage, MessageLimit
+from torchserve_py.transport.http2.budget import CALL_COST, BadMessage
+from torchserve_py.transport.http2.context import Context
+from torchserve_py.transport.http2.frames import ErrorCode, StreamFailed
 from torchserve_py.transport.http2.messages import PREFIX, Compressed, MessageReader
+from torchserve_py.transport.http2.methods import Method
+from torchserve_py.transport.http2.request_head import RequestHead
+from torchserve_py.transport.http2.shared import Shared
+from torchserve_py.transport.http2.stalls import Progress
 from torchserve_py.transport.http2.stream import Stream
+from torchserve_py.transport.http2.unread import Unread
 
 logger = logging.getLogger(__name__)
 
 #: How many bytes of one stream a client may send before some of them were read.
 STREAM_WINDOW: Final = 1 << 20
-
-_NUMBERS: Final = {code.value[0]: code for code in StatusCode}
 
 
 class Carrier(Protocol):
@@ -35,6 +38,10 @@ class Carrier(Protocol):
     @property
     def peer(self) -> str:
         """The client's address as gRPC writes it."""
+
+    @property
+    def unread(self) -> Unread:
+        """What the client has not fetched."""
 
     def ready(self, call: Call) -> None:
         """There is something to send."""
@@ -52,26 +59,23 @@ class Carrier(Protocol):
         """A handler runs no more."""
 
 
-class Call(ServicerContext[Any, Any]):
+class Call(Context):
     """A call, from its headers to its trailers.
 
     Args:
         carrier: Its connection.
-        stream: Where its answer leaves.
+        stream_id: Its stream.
         head: The headers.
-        handler: What serves the method.
-        limit: How large a message may be.
+        method: What serves it.
+        shared: What all calls of the server share.
+
+    Raises:
+        BadMessage: The server holds too much already.
     """
 
-    def __init__(
-        self,
-        carrier: Carrier,
-        stream: Stream,
-        head: RequestHead,
-        handler: RpcMethodHandler[Any, Any],
-        limit: MessageLimit,
-    ) -> None:
-        self.stream = stream
+    def __init__(self, carrier: Carrier, stream_id: int, head: RequestHead, method: Method, shared: Shared) -> None:
+        super().__init__(head, carrier.peer)
+        self.stream = Stream(stream_id, carrier.unread)
         #: How many bytes of data the client may still send.
         self.receive_window = STREAM_WINDOW
         #: Whether the client has sent everything.
@@ -79,23 +83,20 @@ class Call(ServicerContext[Any, Any]):
         #: Whether its handler has begun to run.
         self.is_served = False
         self._carrier = carrier
-        self._head = head
-        self._handler: Any = handler
-        self._reader = MessageReader(limit, head.encoding)
+        self._handler: Any = method.handler
+        self._limit = method.limit
+        self._shared = shared
+        self._reader = MessageReader(method.limit, shared.budget)
+        self._reader.hold(CALL_COST + head.size)
+        self._received = 0
         self._messages: deque[bytes] = deque()
-        self._taken_size = 0  # of the large message that the handler has
+        self._taken_size = 0  # of the message that the handler has
         self._waiter: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._over = False
         self._initial_sent = False
-        self._code: StatusCode | None = None
-        self._details = ""
-        self._trailing: Metadata = ()
-        self._callbacks: list[Callable[[Any], None]] = []
-        self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         if head.timeout is not None:
-            self._deadline = time.monotonic() + head.timeout
             self._timer = asyncio.get_running_loop().call_later(head.timeout, self._expire)
         if self._handler.request_streaming:
             self._start()
@@ -103,7 +104,15 @@ class Call(ServicerContext[Any, Any]):
     # What the connection tells.
 
     def take_data(self, data: bytes) -> None:
-        """Some of the client's bytes."""
+        """Some of the client's bytes.
+
+        Raises:
+            StreamFailed: They are more than the client has announced.
+        """
+        self._received += len(data)
+        announced = self._head.content_length
+        if announced is not None and self._received > announced:
+            raise StreamFailed(self.stream.id, ErrorCode.PROTOCOL_ERROR)
         if self._over:
             return
         try:
@@ -116,8 +125,14 @@ class Call(ServicerContext[Any, Any]):
         self._give_window()
 
     def end_input(self) -> None:
-        """The client has sent everything."""
+        """The client has sent everything.
+
+        Raises:
+            StreamFailed: It is less than the client has announced.
+        """
         self.input_has_ended = True
+        if self._head.content_length not in (None, self._received):
+            raise StreamFailed(self.stream.id, ErrorCode.PROTOCOL_ERROR)
         if self._over:
             return
         if not self._reader.is_between_messages:
@@ -135,21 +150,27 @@ class Call(ServicerContext[Any, Any]):
             self._timer.cancel()
 
     @property
-    def waits_for_client(self) -> bool:
-        """Whether nothing happens until the client sends the rest of the request, or fetches that of the answer."""
-        return self._over or not (self.input_has_ended or self._handler.request_streaming)
-
-    @property
-    def progress(self) -> tuple[int, ...]:
-        """What changes when the client does anything about the call."""
-        return self._reader.arrived, self.stream.pending, self.stream.window
+    def progress(self) -> Progress:
+        """How far the client has got with sending the request and fetching the answer."""
+        reader, stream = self._reader, self.stream
+        if self._handler.request_streaming:  # silence between messages is no stall, nor is that of a full window
+            awaits = not (reader.is_between_messages or self._over or len(self._messages) > 1)
+        else:
+            awaits = not (self.input_has_ended or self._over)
+        return Progress(awaits, self._received, reader.completed, stream.pending, stream.sent)
 
     def abandon(self) -> None:
         """The client is gone, or wants no answer."""
         self._over = True
-        self._reader.release()
+        self._release()
         self.stream.discard()
         self._stop()
+
+    def _release(self) -> None:
+        """Hold nothing of the client's any more, unless the handler still works with it."""
+        if self._task is None:
+            self._messages.clear()
+            self._reader.release()
 
     # The handler's task.
 
@@ -160,6 +181,7 @@ class Call(ServicerContext[Any, Any]):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
+        self._release()
         self._carrier.task_ended()
         for callback in self._callbacks:
             callback(self)
@@ -222,7 +244,7 @@ class Call(ServicerContext[Any, Any]):
         if self._over:
             return
         self._over = True
-        self._reader.release()
+        self._release()
         if code is StatusCode.OK and not details and not self._trailing:
             block = header_blocks.OK_TRAILERS
         else:
@@ -238,12 +260,14 @@ class Call(ServicerContext[Any, Any]):
     async def _taken(self) -> Any:
         """The message that has waited longest, as the handler gets it."""
         message = self._messages.popleft()
-        self._taken_size = self._reader.counted(len(message))
+        self._taken_size = len(message)
         deserialize = self._handler.request_deserializer
         try:
             if isinstance(message, Compressed):
-                message = await self._reader.decompress(message)
-                self._taken_size += self._reader.counted(len(message))
+                message = await self._shared.decompressor.decompress(
+                    message, self._head.encoding, self._limit, self._reader
+                )
+                self._taken_size += len(message)
             return message if deserialize is None else deserialize(message)
         except BadMessage as error:
             self._fail(error.code, str(error))
@@ -257,6 +281,13 @@ class Call(ServicerContext[Any, Any]):
         data = message if serialize is None else serialize(message)
         if self._over:
             return
+        unread = self._carrier.unread
+        if not unread.has_room(len(data)):
+            self._fail(
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"The client has left {unread.held} bytes of answers unread; {len(data)} more are too many.",
+            )
+            raise AbortError("The client leaves too much unread.")
         if not self._initial_sent:
             self._initial_sent = True
             self.stream.send_head(header_blocks.RESPONSE)
@@ -296,8 +327,6 @@ class Call(ServicerContext[Any, Any]):
             self._waiter.set_result(None)
         self._waiter = None
 
-    # What is left of a context.
-
     async def abort(self, code: StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
         """End the call with an error."""
         if trailing_metadata:
@@ -317,62 +346,6 @@ class Call(ServicerContext[Any, Any]):
         self._initial_sent = True
         self.stream.send_head(header_blocks.initial(tuple(initial_metadata or ())))
         self._carrier.ready(self)
-
-    def invocation_metadata(self) -> Any:
-        """The client's metadata."""
-        return self._head.metadata
-
-    def set_trailing_metadata(self, trailing_metadata: Any) -> None:
-        """Metadata for the end of the call."""
-        self._trailing = tuple(trailing_metadata)
-
-    def trailing_metadata(self) -> Any:
-        """What was set."""
-        return self._trailing
-
-    def set_code(self, code: StatusCode | int) -> None:
-        """The status that the call shall end with."""
-        self._code = code if isinstance(code, StatusCode) else _NUMBERS[code]
-
-    def set_details(self, details: str) -> None:
-        """The description of the status."""
-        self._details = details
-
-    def code(self) -> Any:
-        """What was set."""
-        return self._code
-
-    def details(self) -> str:
-        """What was set."""
-        return self._details
-
-    def peer(self) -> str:
-        """The client's address."""
-        return self._carrier.peer
-
-    def peer_identities(self) -> None:
-        """Clients do not prove who they are."""
-
-    def peer_identity_key(self) -> None:
-        """Clients do not prove who they are."""
-
-    def auth_context(self) -> Mapping[str, Any]:
-        """Clients do not prove who they are."""
-        return {}
-
-    def set_compression(self, compression: Any) -> None:
-        """Responses are never compressed."""
-
-    def disable_next_message_compression(self) -> None:
-        """Responses are never compressed."""
-
-    def time_remaining(self) -> Any:
-        """Seconds until the client's deadline; None if it has none."""
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Call ``callback`` when the handler has ended."""
-        self._callbacks.append(callback)
 
     def cancelled(self) -> bool:
         """Whether the call has ended without the handler."""

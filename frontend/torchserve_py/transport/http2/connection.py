@@ -1,8 +1,7 @@
-"""One HTTP/2 connection: frames in and out, and the calls that they carry.
+"""One HTTP/2 connection: frames in, and the calls that they carry.
 
-What its calls have to send leaves together, once per turn of the event loop. Every limit of what a client can make the
-server hold is here: the number of streams, the size of header blocks, the windows, and the answers that it does not
-fetch.
+Every limit of what a client can make the server hold or do for nothing is kept here: the number of streams, the size of
+header blocks, the windows, what waits unread, and the frames that ask for nothing.
 """
 
 from __future__ import annotations
@@ -15,16 +14,22 @@ from typing import Final, cast
 from grpc import StatusCode
 
 from torchserve_py.transport.http2 import frames, header_blocks
+from torchserve_py.transport.http2.budget import BadMessage
 from torchserve_py.transport.http2.call import STREAM_WINDOW, Call
+from torchserve_py.transport.http2.closed_streams import ClosedStreams
 from torchserve_py.transport.http2.farewell import Farewell
 from torchserve_py.transport.http2.frame_reader import MAX_FRAME_SIZE, FrameHandler, FrameReader
 from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
-from torchserve_py.transport.http2.header_blocks import HeaderDecoder
-from torchserve_py.transport.http2.methods import Methods
+from torchserve_py.transport.http2.header_decoder import MAX_HEADER_LIST_SIZE, HeaderDecoder
+from torchserve_py.transport.http2.methods import Denied
 from torchserve_py.transport.http2.patience import Patience
 from torchserve_py.transport.http2.peers import grpc_name, keep_alive
+from torchserve_py.transport.http2.request_head import TRAILERS, RequestHead
+from torchserve_py.transport.http2.sender import Sender
+from torchserve_py.transport.http2.shared import Shared
 from torchserve_py.transport.http2.stalls import Stalls
-from torchserve_py.transport.http2.stream import Stream, whole_response, write
+from torchserve_py.transport.http2.stream import whole_response
+from torchserve_py.transport.http2.unread import Unread
 
 logger = logging.getLogger(__name__)
 
@@ -32,26 +37,28 @@ logger = logging.getLogger(__name__)
 _WINDOW: Final = 8 << 20
 #: How long a client may take to say that it speaks HTTP/2 (seconds).
 _GREETING_LIMIT: Final = 20.0
-#: How many frames a client may leave unread of those that answer its own.
-_MAX_UNREAD_FRAMES: Final = 10_000
+
+_NOT_FOUND: Final = Denied(StatusCode.UNIMPLEMENTED, "Method not found!")
 
 
 class Connection(asyncio.Protocol):
     """One client.
 
     Args:
-        methods: What it may call.
+        shared: What it has in common with the server's other connections.
         opened: Called when the connection is there.
         closed: Called when it is gone and no handler of it runs any more.
     """
 
     def __init__(
-        self, methods: Methods, opened: Callable[[Connection], None], closed: Callable[[Connection], None]
+        self, shared: Shared, opened: Callable[[Connection], None], closed: Callable[[Connection], None]
     ) -> None:
         #: The client's address, and the same as gRPC writes it.
         self.address: object = None
         self.peer = ""
-        self._methods = methods
+        #: What the client has not fetched.
+        self.unread = Unread(shared.unread, self._give_up)
+        self._shared = shared
         self._opened = opened
         self._closed = closed
         self._loop = asyncio.get_running_loop()
@@ -62,18 +69,12 @@ class Connection(asyncio.Protocol):
         self._patience = Patience()
         self._decoder = HeaderDecoder()
         self._calls: dict[int, Call] = {}
+        self._ended = ClosedStreams()
         self._running = 0
         self._last_id = 0
         self._refuses = False
         self._receive_window = _WINDOW
-        self._send_window = frames.DEFAULT_WINDOW
-        self._stream_window = frames.DEFAULT_WINDOW
-        self._max_frame = frames.DEFAULT_MAX_FRAME_SIZE
-        self._out: list[bytes] = []
-        self._ready: dict[Call, None] = {}
-        self._blocked: dict[Call, None] = {}
-        self._writable = True
-        self._flushes = False
+        self._sender: Sender[Call] = Sender(self._calls, self._patience, self._answered, self._flushed)
         handlers = {
             frames.DATA: self._on_data,
             frames.HEADERS: self._on_headers,
@@ -95,14 +96,15 @@ class Connection(asyncio.Protocol):
         self.address = transport.get_extra_info("peername")
         self.peer = grpc_name(self.address)
         settings = {
-            frames.MAX_CONCURRENT_STREAMS: self._methods.limits.streams,
+            frames.MAX_CONCURRENT_STREAMS: self._shared.limits.streams,
             frames.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
             frames.MAX_FRAME_SIZE: MAX_FRAME_SIZE,
-            frames.MAX_HEADER_LIST_SIZE: header_blocks.MAX_HEADER_LIST_SIZE,
+            frames.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST_SIZE,
         }
-        self._out = [frames.settings(settings), frames.window_update(0, _WINDOW - frames.DEFAULT_WINDOW)]
+        self._sender.connect(self._transport)
+        self._sender.out += [frames.settings(settings), frames.window_update(0, _WINDOW - frames.DEFAULT_WINDOW)]
         self._greeting = self._loop.call_later(_GREETING_LIMIT, self._transport.abort)
-        self._stalls = Stalls(self._transport, self._calls, self._reset, self._methods.limits.stall)
+        self._stalls = Stalls(self._transport, self._reader, self._calls, self._reset, self._shared.limits.stall)
         self._opened(self)
         self.flush()
 
@@ -110,16 +112,25 @@ class Connection(asyncio.Protocol):
         """Take the frames that are complete."""
         if self._transport is None or self._transport.is_closing():
             return
-        self._flushes = True  # at the end
+        self._sender.hold()  # what is ready leaves at the end
         try:
-            self._reader.feed(data)
+            is_done = self._reader.feed(data)
         except ConnectionFailed as error:
             self._fail(error)
             return
         if self._greeting is not None and self._reader.is_greeted:
             self._greeting.cancel()
             self._greeting = None
+        if not is_done:
+            self._transport.pause_reading()
+            self._loop.call_soon(self._go_on)
         self.flush()
+
+    def _go_on(self) -> None:
+        """Take the frames that were left for the sake of other clients."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self.data_received(b"")
 
     def connection_lost(self, error: Exception | None) -> None:
         """Nobody is there any more."""
@@ -127,23 +138,26 @@ class Connection(asyncio.Protocol):
         for timer in (self._greeting, self._farewell, self._stalls):
             if timer is not None:
                 timer.cancel()
-        self._refuses = True
-        for call in self._calls.values():
-            call.abandon()
-        self._calls.clear()
-        self._ready.clear()
-        self._blocked.clear()
+        self._drop_all()
+        self.unread.leave()
         if not self._running:
             self._closed(self)
 
+    def _drop_all(self) -> None:
+        self._refuses = True
+        self._sender.close()
+        for call in self._calls.values():
+            call.abandon()
+        self._calls.clear()
+
     def pause_writing(self) -> None:
         """The client reads more slowly than it is written to."""
-        self._writable = False
+        self._sender.writable = False
         cast(Stalls, self._stalls).pause()
 
     def resume_writing(self) -> None:
         """It has caught up."""
-        self._writable = True
+        self._sender.writable = True
         cast(Stalls, self._stalls).resume()
         self.flush()
 
@@ -154,32 +168,38 @@ class Connection(asyncio.Protocol):
         if self._refuses or self._farewell is not None:
             return
         if self._reader.is_greeted:
-            self._farewell = Farewell(self._out, self._refuse)
+            self._farewell = Farewell(self._sender.out, self._refuse)
         else:
             self._refuse()
         self.flush()
 
     def _refuse(self) -> None:
         self._refuses = True
-        self._out.append(frames.goaway(self._last_id, ErrorCode.NO_ERROR))
-        self._flush_soon()
+        self._sender.out.append(frames.goaway(self._last_id, ErrorCode.NO_ERROR))
+        self._sender.flush_soon()
 
     def abort(self) -> None:
         """End every call and close now."""
         if self._transport is not None:
             self._transport.abort()
 
+    def _give_up(self) -> None:
+        """The client leaves more unread than any other, and that is too much."""
+        logger.warning("The gRPC connection of %s ends: it leaves %d bytes unread.", self.peer, self.unread.held)
+        self._drop_all()
+        self.abort()
+
     # What calls tell.
 
     def ready(self, call: Call) -> None:
         """There is something to send, by the end of this turn of the event loop."""
-        self._ready[call] = None
-        self._flush_soon()
+        if call.stream.id in self._calls:
+            self._sender.ready(call)
 
     def give_window(self, stream_id: int, size: int) -> None:
         """Let the client send so many bytes more."""
-        self._out.append(frames.window_update(stream_id, size))
-        self._flush_soon()
+        self._sender.out.append(frames.window_update(stream_id, size))
+        self._sender.flush_soon()
 
     def task_started(self) -> None:
         """A handler runs."""
@@ -191,52 +211,34 @@ class Connection(asyncio.Protocol):
         if self._transport is None and not self._running:
             self._closed(self)
 
-    def _flush_soon(self) -> None:
-        if not self._flushes:
-            self._flushes = True
-            self._loop.call_soon(self.flush)
-
     def flush(self) -> None:
         """Write what can leave now."""
-        self._flushes = False
-        if self._transport is None:
-            return
-        out = self._out
-        if not self._writable:
-            if len(out) > _MAX_UNREAD_FRAMES:
-                self._transport.abort()
-            return
-        served = [call for call in self._ready if self._emit(call, out)]
-        self._ready.clear()
-        for call in served if self._blocked else ():  # next time it is the turn of the others first
-            if self._blocked.pop(call, True) is None:
-                self._blocked[call] = None
-        if out:
-            write(self._transport, out)
-            self._out = []
-        if self._refuses and not self._calls:
+        self._sender.flush()
+
+    # What the sender tells.
+
+    def _flushed(self) -> None:
+        if self._refuses and not self._calls and self._transport is not None:
             self._transport.close()
 
-    def _emit(self, call: Call, out: list[bytes]) -> int:
-        stream = call.stream
-        used = stream.emit(out, self._send_window, self._max_frame)
-        self._send_window -= used
-        if stream.has_ended:
-            self._blocked.pop(call, None)
-            if self._calls.pop(stream.id, None) is not None and not call.input_has_ended:
-                out.append(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))  # no more is wanted
-            call.finished()
-        elif stream.pending:
-            self._blocked[call] = None
-        return used
+    def _answered(self, call: Call) -> None:
+        """The answer of a call has left to its end."""
+        stream_id = call.stream.id
+        if self._calls.pop(stream_id, None) is not None:
+            if call.input_has_ended:
+                self._ended.add(stream_id)
+            else:
+                self._sender.out.append(frames.rst_stream(stream_id, ErrorCode.NO_ERROR))  # no more is wanted
+                self._ended.add(stream_id, call.receive_window)
+        call.finished()
 
     def _fail(self, error: ConnectionFailed) -> None:
         """The client has broken the rules: say so and hang up."""
         logger.debug("The gRPC connection of %s ends: %s: %s", self.peer, error.code.name, error)
         if self._transport is not None:
-            self._out.append(frames.goaway(self._last_id, error.code, str(error)))
-            self._transport.write(b"".join(self._out))
-            self._out = []
+            goaway = frames.goaway(self._last_id, error.code, str(error))
+            self._transport.write(b"".join((*self._sender.out, goaway)))
+            self._drop_all()
             self._transport.close()
 
     # Frames.
@@ -254,15 +256,16 @@ class Connection(asyncio.Protocol):
         return handle
 
     def _reset(self, stream_id: int, code: ErrorCode = ErrorCode.CANCEL) -> None:
-        self._out.append(frames.rst_stream(stream_id, code))
-        self._drop(stream_id)
-        self._flush_soon()
+        self._sender.out.append(frames.rst_stream(stream_id, code))
+        self._drop(stream_id, resets=True)
+        self._sender.flush_soon()
 
-    def _drop(self, stream_id: int) -> None:
+    def _drop(self, stream_id: int, *, resets: bool) -> None:
+        """The call is over; the client may not know it yet if the server ``resets`` it."""
         call = self._calls.pop(stream_id, None)
         if call is not None:
-            self._ready.pop(call, None)
-            self._blocked.pop(call, None)
+            self._ended.add(stream_id, call.receive_window if resets and not call.input_has_ended else None)
+            self._sender.drop(call)
             call.abandon()
 
     def _on_headers(self, flags: int, stream_id: int, block: bytes) -> None:
@@ -270,43 +273,51 @@ class Connection(asyncio.Protocol):
         ends = bool(flags & frames.END_STREAM)
         call = self._calls.get(stream_id)
         if call is not None:
-            if not ends or call.input_has_ended:
+            if call.input_has_ended:
+                raise StreamFailed(stream_id, ErrorCode.STREAM_CLOSED)
+            if head is not TRAILERS or not ends or flags & frames.DEPENDS_ON_ITSELF:
                 raise StreamFailed(stream_id, ErrorCode.PROTOCOL_ERROR)
             call.end_input()
             return
         if stream_id <= self._last_id:
-            if head is None and ends:
-                return  # trailers that were under way when the call ended
-            raise ConnectionFailed(ErrorCode.STREAM_CLOSED, f"headers of stream {stream_id}, which is closed")
+            self._ended.take_headers(stream_id, are_trailers=head is TRAILERS and ends)
+            self._patience.spend()
+            return
         if self._refuses:
             return  # told in GOAWAY
         self._last_id = stream_id
-        streams = self._methods.limits.streams
+        self._ended.add(stream_id, None if ends else STREAM_WINDOW)  # until it is known to be a call
+        streams = self._shared.limits.streams
         if len(self._calls) >= streams or self._running >= 2 * streams:  # a handler may outlive its call
             raise StreamFailed(stream_id, ErrorCode.REFUSED_STREAM)
-        if head is None:
+        if not isinstance(head, RequestHead) or flags & frames.DEPENDS_ON_ITSELF or (ends and head.content_length):
             raise StreamFailed(stream_id, ErrorCode.PROTOCOL_ERROR)
         self._begin(stream_id, head, ends=ends)
 
-    def _begin(self, stream_id: int, head: header_blocks.RequestHead, *, ends: bool) -> None:
-        handler = self._methods.handlers.get(head.path)
+    def _begin(self, stream_id: int, head: RequestHead, *, ends: bool) -> None:
         if head.http_status != 200:
             self._answer_at_once(stream_id, header_blocks.http_error(head.http_status), ends=ends)
-        elif handler is None:
-            block = header_blocks.trailers(StatusCode.UNIMPLEMENTED.value[0], "Method not found!", ())
+            return
+        method = self._shared.methods.get(head.path)
+        denied = _NOT_FOUND if method is None else method.admit and method.admit(head.metadata, self.peer)
+        if method is not None and denied is None:
+            try:
+                call = self._calls[stream_id] = Call(self, stream_id, head, method, self._shared)
+            except BadMessage as error:
+                denied = Denied(error.code, str(error))
+            else:
+                self._sender.begun()
+                if ends:
+                    call.end_input()
+        if denied is not None:
+            block = header_blocks.trailers(denied.code.value[0], denied.details, denied.metadata)
             self._answer_at_once(stream_id, header_blocks.RESPONSE + block, ends=ends)
-        else:
-            stream = Stream(stream_id, self._stream_window)
-            limit = self._methods.message_limits.get(head.path, self._methods.message_limit)
-            call = Call(self, stream, head, handler, limit)
-            self._calls[stream_id] = call
-            if ends:
-                call.end_input()
 
     def _answer_at_once(self, stream_id: int, block: bytes, *, ends: bool) -> None:
-        self._out.append(whole_response(stream_id, block))
+        self._patience.spend()
+        self._sender.out.append(whole_response(stream_id, block))
         if not ends:
-            self._out.append(frames.rst_stream(stream_id, ErrorCode.NO_ERROR))
+            self._sender.out.append(frames.rst_stream(stream_id, ErrorCode.NO_ERROR))
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         size = len(payload)
@@ -314,20 +325,26 @@ class Connection(asyncio.Protocol):
         if self._receive_window < 0:
             raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, "more data than the window of the connection")
         if self._receive_window < _WINDOW // 2:
-            self._out.append(frames.window_update(0, _WINDOW - self._receive_window))
+            self._sender.out.append(frames.window_update(0, _WINDOW - self._receive_window))
             self._receive_window = _WINDOW
+        content = frames.unpadded(payload, flags)
+        ends = bool(flags & frames.END_STREAM)
+        if not content and not ends:
+            self._patience.spend()
         call = self._calls.get(stream_id)
         if call is None:
             self._check_not_idle(stream_id, "data")
+            if stream_id > self._last_id or self._ended.take_data(stream_id, size, ends=ends):
+                self._patience.spend()
             return
         if call.input_has_ended:
             raise StreamFailed(stream_id, ErrorCode.STREAM_CLOSED)
         call.receive_window -= size
         if call.receive_window < 0:
             raise StreamFailed(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
-        if payload:
-            call.take_data(frames.unpadded(payload, flags))
-        if flags & frames.END_STREAM:
+        if content:
+            call.take_data(content)
+        if ends:
             call.end_input()
 
     def _check_not_idle(self, stream_id: int, what: str) -> None:
@@ -338,9 +355,10 @@ class Connection(asyncio.Protocol):
         frames.check_size(payload, 4, "RST_STREAM")
         self._check_not_idle(stream_id, "RST_STREAM")
         call = self._calls.get(stream_id)
-        if call is not None and not call.is_served:
+        if call is None or not call.is_served:
             self._patience.spend()
-        self._drop(stream_id)
+        self._ended.forget(stream_id)
+        self._drop(stream_id, resets=False)
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
@@ -350,30 +368,17 @@ class Connection(asyncio.Protocol):
             return
         for name, value in dict(frames.parse_settings(payload)).items():  # the last of each counts
             if name == frames.INITIAL_WINDOW_SIZE:
-                self._resize_windows(value)
+                self._sender.resize(value)
             elif name == frames.MAX_FRAME_SIZE:
-                self._max_frame = min(value, MAX_FRAME_SIZE)
-        self._out.append(frames.header(0, frames.SETTINGS, frames.ACK, 0))
-
-    def _resize_windows(self, size: int) -> None:
-        change = size - self._stream_window
-        self._stream_window = size
-        for call in self._calls.values():
-            call.stream.window += change
-            if call.stream.window > frames.MAX_WINDOW:
-                raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, "a window of more than 2^31-1 bytes")
-        self._unblock()
-
-    def _unblock(self) -> None:
-        self._ready |= self._blocked
-        self._blocked.clear()
+                self._sender.max_frame = min(value, MAX_FRAME_SIZE)
+        self._sender.out.append(frames.header(0, frames.SETTINGS, frames.ACK, 0))
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "a ping in a stream")
         frames.check_size(payload, 8, "PING")
         if not flags & frames.ACK:
-            self._out.append(frames.header(8, frames.PING, frames.ACK, 0) + payload)
+            self._sender.out.append(frames.header(8, frames.PING, frames.ACK, 0) + payload)
         elif self._farewell is not None:
             self._farewell.take_pong(payload)
 
@@ -381,18 +386,11 @@ class Connection(asyncio.Protocol):
         frames.check_size(payload, 4, "WINDOW_UPDATE")
         increment = frames.NUMBER.unpack(payload)[0] & frames.MAX_WINDOW
         if not stream_id:
-            self._send_window += increment
-            if not increment or self._send_window > frames.MAX_WINDOW:
-                code = ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR
-                raise ConnectionFailed(code, f"a window that grows by {increment}")
-            self._unblock()
+            self._sender.widen(increment)
             return
         call = self._calls.get(stream_id)
-        if call is None:
+        if call is not None:
+            self._sender.widen_stream(call, increment)
+        else:
             self._check_not_idle(stream_id, "WINDOW_UPDATE")
-            return
-        call.stream.window += increment
-        if not increment or call.stream.window > frames.MAX_WINDOW:
-            raise StreamFailed(stream_id, ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR)
-        if self._blocked.pop(call, True) is None:
-            self._ready[call] = None
+            self._patience.spend()

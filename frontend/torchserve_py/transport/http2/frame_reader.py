@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from torchserve_py.transport.http2 import frames, header_blocks
+from torchserve_py.transport.http2 import frames
 from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode
+from torchserve_py.transport.http2.header_decoder import MAX_HEADER_LIST_SIZE
 from torchserve_py.transport.http2.patience import Patience
 
 MAX_FRAME_SIZE: Final = 65_536
+#: How much is done at once for one client, counted in frames, before it is the turn of others …
+_TURN: Final = 1000
+#: … and how many bytes of headers count as a frame.
+_HEADERS_PER_FRAME: Final = 64
+#: Headers of up to so many bytes are what clients need; those of more cost patience, a frame's for each …
+_USUAL_HEADERS: Final = 8192
+#: … of so many bytes.
+_HEADERS_PER_PATIENCE: Final = 64
 
 #: The frames that calls are made of.
 _OF_CALLS: Final = frozenset(
@@ -31,6 +40,9 @@ class FrameReader:
     def __init__(self, handlers: Mapping[int, FrameHandler], patience: Patience) -> None:
         #: Whether the client has said that it speaks HTTP/2.
         self.is_greeted = False
+        #: How many frames, and headers in one piece, were complete so far.
+        self.units = 0
+        self._turn = 0
         self._handlers = {
             **handlers,
             frames.HEADERS: self._on_headers,
@@ -45,8 +57,16 @@ class FrameReader:
         self._block: bytearray | None = None  # of headers that go on in CONTINUATION frames …
         self._block_of = (0, 0)  # … with these flags, for this stream
 
-    def feed(self, data: bytes) -> None:
+    @property
+    def is_midway(self) -> bool:
+        """Whether a frame, or the headers that several frames have, has begun and not ended."""
+        return bool(self._rest) or self._block is not None
+
+    def feed(self, data: bytes) -> bool:
         """Hand over the frames that are complete with ``data``.
+
+        Returns:
+            Whether all were; otherwise it is the turn of others before `feed` is called again, with nothing.
 
         Raises:
             ConnectionFailed: They break the rules, or a handler says so.
@@ -59,10 +79,14 @@ class FrameReader:
                 raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "this is no HTTP/2")
             if end < len(frames.PREFACE):
                 self._rest = data
-                return
+                return True
             self._has_preface = True
             offset = len(frames.PREFACE)
+        self._turn = 0
         while end - offset >= frames.HEADER_SIZE:
+            if self._turn >= _TURN:
+                self._rest = data[offset:]
+                return False
             length, kind, flags, stream_id = frames.parse_header(data, offset)
             if length > MAX_FRAME_SIZE:
                 raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
@@ -71,7 +95,11 @@ class FrameReader:
                 break
             offset = start + length
             self._take(kind, flags, stream_id, data[start:offset])
+            self._turn += 1
+            if self._block is None:
+                self.units += 1
         self._rest = data[offset:]
+        return True
 
     def _take(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if not self.is_greeted:
@@ -80,7 +108,7 @@ class FrameReader:
             self.is_greeted = True
         if self._block is not None and kind != frames.CONTINUATION:
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "headers that are not continued")
-        if kind not in _OF_CALLS or (not payload and not (kind == frames.DATA and flags & frames.END_STREAM)):
+        if kind not in _OF_CALLS or (not payload and kind != frames.DATA):
             self._patience.spend()
         handler = self._handlers.get(kind)
         if handler is not None:  # others are ignored, as RFC 9113 (5.5) wants it
@@ -93,9 +121,11 @@ class FrameReader:
         if flags & frames.HAS_PRIORITY:
             if len(payload) < frames.PRIORITY_SIZE:
                 raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, "headers without their priority")
+            if frames.depends_on(payload) == stream_id:
+                flags |= frames.DEPENDS_ON_ITSELF
             payload = payload[frames.PRIORITY_SIZE :]
         if flags & frames.END_HEADERS:
-            self._take_headers(flags, stream_id, payload)
+            self._hand_over(flags, stream_id, payload)
         else:
             self._block, self._block_of = bytearray(payload), (flags, stream_id)
 
@@ -103,11 +133,17 @@ class FrameReader:
         if self._block is None or stream_id != self._block_of[1]:
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "a continuation of nothing")
         self._block += payload
-        if len(self._block) > header_blocks.MAX_HEADER_LIST_SIZE:
+        if len(self._block) > MAX_HEADER_LIST_SIZE:
             raise ConnectionFailed(ErrorCode.ENHANCE_YOUR_CALM, "headers larger than 64 KiB")
         if flags & frames.END_HEADERS:
             block, self._block = bytes(self._block), None
-            self._take_headers(*self._block_of, block)
+            self._hand_over(*self._block_of, block)
+
+    def _hand_over(self, flags: int, stream_id: int, block: bytes) -> None:
+        self._turn += len(block) // _HEADERS_PER_FRAME
+        if len(block) > _USUAL_HEADERS:
+            self._patience.spend((len(block) - _USUAL_HEADERS) // _HEADERS_PER_PATIENCE)
+        self._take_headers(flags, stream_id, block)
 
 
 def _on_push_promise(flags: int, stream_id: int, payload: bytes) -> None:

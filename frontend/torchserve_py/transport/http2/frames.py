@@ -32,6 +32,8 @@ ACK: Final = 0x1
 END_HEADERS: Final = 0x4
 PADDED: Final = 0x8
 HAS_PRIORITY: Final = 0x20
+#: No flag of the wire: the reader's word for HEADERS whose priority names their own stream.
+DEPENDS_ON_ITSELF: Final = 0x100
 
 ENABLE_PUSH: Final = 2
 MAX_CONCURRENT_STREAMS: Final = 3
@@ -132,11 +134,13 @@ def unpadded(payload: bytes, flags: int) -> bytes:
     """The payload of DATA or HEADERS without its padding.
 
     Raises:
-        ConnectionFailed: There is more padding than payload.
+        ConnectionFailed: There is more padding than payload, or its length is missing.
     """
     if not flags & PADDED:
         return payload
-    if not payload or payload[0] >= len(payload):
+    if not payload:
+        raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, "a padded frame without the length of its padding")
+    if payload[0] >= len(payload):
         raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "more padding than payload")
     return payload[1 : len(payload) - payload[0]]
 
@@ -152,12 +156,21 @@ def check_size(payload: bytes, size: int, name: str) -> None:
 
 
 def check_priority(flags: int, stream_id: int, payload: bytes) -> None:
-    """A priority has no effect.
+    """A priority has no effect, but must be one (RFC 9113, 6.3; RFC 7540, 5.3.1).
 
     Raises:
-        ConnectionFailed, StreamFailed: It is not even one.
+        ConnectionFailed: It belongs to no stream.
+        StreamFailed: Its size is wrong, or the stream depends on itself.
     """
     if not stream_id:
         raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "a priority of no stream")
     if len(payload) != PRIORITY_SIZE:
         raise StreamFailed(stream_id, ErrorCode.FRAME_SIZE_ERROR)
+    if depends_on(payload) == stream_id:
+        raise StreamFailed(stream_id, ErrorCode.PROTOCOL_ERROR)
+
+
+def depends_on(priority: bytes) -> int:
+    """The stream that a priority names; ``priority`` is at least its first four bytes."""
+    number: int = NUMBER.unpack_from(priority)[0]
+    return number & MAX_STREAM_ID

@@ -1,140 +1,14 @@
-"""Header blocks: what a request's says, and those of responses.
-
-Clients send the same headers with every call. Once they are in the table of the compression (RFC 7541), the block that
-refers to them is the same few bytes each time, so what it was decoded to is kept, as long as the table stays as it is.
-"""
+"""Header blocks of responses. They use no table of the compression, so that each stands for itself."""
 
 from __future__ import annotations
 
 import base64
-import binascii
-import re
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from hpack import Decoder
-from hpack.exceptions import HPACKError, OversizedHeaderListError
+from torchserve_py.transport.http2.request_head import Metadata
 
-from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode
-
-#: How large the headers of a request may be, counted as RFC 9113 (6.5.2) does.
-MAX_HEADER_LIST_SIZE: Final = 65_536
-#: How many bytes of blocks that were decoded, and of what they say, are kept for a connection.
-_MAX_KEPT: Final = 65_536
-#: What an entry takes besides its text.
-_ENTRY_SIZE: Final = 32
-
-Metadata = tuple[tuple[str, str | bytes], ...]
-
-_CONTENT_TYPE: Final = "application/grpc"
-_CONNECTION_SPECIFIC: Final = frozenset(
-    {"connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade"}
-)
-_PSEUDO: Final = frozenset({":method", ":scheme", ":path", ":authority"})
-_NOT_METADATA: Final = frozenset({"content-type", "te", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding"})
-_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
-_BAD_VALUE: Final = re.compile(r"[\0\r\n]")
-_TIMEOUT: Final = re.compile(r"([0-9]{1,8})([HMSmun])")
-_SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-
-
-class RequestHead(NamedTuple):
-    """What the headers of a call say. ``http_status`` is not 200 where it is no gRPC call; only that is answered."""
-
-    http_status: int
-    path: str
-    timeout: float | None
-    encoding: str
-    metadata: Metadata
-
-
-class HeaderDecoder:
-    """Decodes the header blocks of one connection, in their order."""
-
-    def __init__(self) -> None:
-        self._decoder = Decoder(MAX_HEADER_LIST_SIZE)
-        self._kept: dict[bytes, RequestHead | None] = {}
-        self._room = _MAX_KEPT
-
-    def decode(self, block: bytes) -> RequestHead | None:
-        """What a block says; None if that is no request.
-
-        Raises:
-            ConnectionFailed: It cannot be decoded.
-        """
-        if block in self._kept:
-            return self._kept[block]
-        table = self._decoder.header_table
-        entries = table.dynamic_entries
-        before = (entries[0] if entries else None, len(entries), table.maxsize)
-        try:
-            headers = self._decoder.decode(block, raw=True)
-        except OversizedHeaderListError as error:
-            raise ConnectionFailed(ErrorCode.ENHANCE_YOUR_CALM, "headers larger than 64 KiB") from error
-        except HPACKError as error:
-            raise ConnectionFailed(ErrorCode.COMPRESSION_ERROR, str(error)) from error
-        head = _request_head([(name.decode("latin-1"), value.decode("latin-1")) for name, value, *_ in headers])
-        newest, count, limit = before
-        if (entries[0] if entries else None) is not newest or len(entries) != count or table.maxsize != limit:
-            self._kept.clear()
-            self._room = _MAX_KEPT
-            return head
-        size = len(block) + sum(len(name) + len(value) + _ENTRY_SIZE for name, value, *_ in headers)
-        if size <= self._room:
-            self._room -= size
-            self._kept[block] = head
-        return head
-
-
-def _request_head(headers: Sequence[tuple[str, str]]) -> RequestHead | None:
-    pseudo: dict[str, str] = {}
-    regular: dict[str, str] = {}
-    metadata: list[tuple[str, str | bytes]] = []
-    for name, value in headers:
-        if name.startswith(":"):
-            if regular or name in pseudo or name not in _PSEUDO:
-                return None
-            pseudo[name] = value
-            continue
-        if not _NAME.fullmatch(name) or _BAD_VALUE.search(value) or name in _CONNECTION_SPECIFIC:
-            return None
-        regular[name] = value
-        if name not in _NOT_METADATA:
-            metadata += _entries(name, value)
-    if not pseudo.get(":path") or ":method" not in pseudo or ":scheme" not in pseudo:
-        return None
-    return _head(pseudo, regular, tuple(metadata))
-
-
-def _head(pseudo: dict[str, str], regular: dict[str, str], metadata: Metadata) -> RequestHead | None:
-    content_type = regular.get("content-type", "")
-    is_grpc = content_type == _CONTENT_TYPE or content_type.startswith((f"{_CONTENT_TYPE}+", f"{_CONTENT_TYPE};"))
-    status = 200
-    if pseudo[":method"] != "POST":
-        status = 405
-    elif not is_grpc:
-        status = 415
-    timeout = None
-    if "grpc-timeout" in regular:
-        found = _TIMEOUT.fullmatch(regular["grpc-timeout"])
-        if found is None:
-            return None
-        timeout = int(found[1]) * _SECONDS[found[2]]
-    return RequestHead(status, pseudo[":path"], timeout, regular.get("grpc-encoding", "identity"), metadata)
-
-
-def _entries(name: str, value: str) -> Iterable[tuple[str, str | bytes]]:
-    if not name.endswith("-bin"):
-        return ((name, value),)
-    try:
-        return tuple((name, _from_base64(each)) for each in value.split(","))
-    except (binascii.Error, ValueError):
-        return ()  # a value that is not what its name says is nobody's
-
-
-def _from_base64(text: str) -> bytes:
-    text = text.strip()
-    return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+#: How long a status's description may be as it is sent (bytes): clients take 8 KiB of trailers.
+_MAX_MESSAGE: Final = 4096
 
 
 def _literal(name: str, value: bytes) -> bytes:
@@ -192,9 +66,14 @@ def _metadata(metadata: Metadata) -> bytes:
 
 
 def _percent_encoded(text: str) -> bytes:
-    return b"".join(
-        bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte for byte in text.encode()
-    )
+    """The text as a description is sent; the rest of a very long one is left out."""
+    encoded = text[:_MAX_MESSAGE].encode("utf-8", "replace")
+    pieces = [bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte for byte in encoded]
+    sent = b"".join(pieces)
+    if len(sent) <= _MAX_MESSAGE and len(text) <= _MAX_MESSAGE:
+        return sent
+    cut = sent[: _MAX_MESSAGE - 3]
+    return cut[: cut.rindex(b"%")] + b"..." if b"%" in cut[-2:] else cut + b"..."
 
 
 #: What ends a response that is right.

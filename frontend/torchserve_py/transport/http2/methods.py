@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from grpc import RpcMethodHandler
+from grpc import RpcMethodHandler, StatusCode
 
-from torchserve_py.transport.http2.large_messages import MessageLimit
+from torchserve_py.transport.http2.budget import MessageLimit
+from torchserve_py.transport.http2.request_head import Metadata
 
 
 class Limits(NamedTuple):
@@ -20,12 +21,21 @@ class Limits(NamedTuple):
     stall: float = 120.0
 
 
-class Methods(NamedTuple):
-    """Handlers by path (``/package.Service/Method``), and the limits for their calls: for the messages of all, and of
-    those that have a limit of their own.
-    """
+class Denied(NamedTuple):
+    """Why a call is not served, as its client is told."""
 
-    handlers: Mapping[str, RpcMethodHandler[Any, Any]]
-    limits: Limits
-    message_limit: MessageLimit
-    message_limits: Mapping[str, MessageLimit]
+    code: StatusCode
+    details: str
+    metadata: Metadata = ()
+
+
+#: Gets the metadata of a call and the client's address as gRPC writes it; None lets the call pass.
+Admit = Callable[[Metadata, str], Denied | None]
+
+
+class Method(NamedTuple):
+    """What serves a method. ``admit`` is asked when the head of a call is there, before anything else of it is kept."""
+
+    handler: RpcMethodHandler[Any, Any]
+    limit: MessageLimit
+    admit: Admit | None = None

@@ -1,8 +1,10 @@
-"""How much a client may send that asks for nothing: pings, settings, empty frames, calls taken back at once or broken.
+"""How many frames that ask for nothing a client may send.
 
-Each such frame is cheap, but it costs its sender even less, and an honest client has little use for many of them.
-(Known floods: CVE-2019-9511 to 9518 and, of calls reset before anything could be done about them, CVE-2023-44487,
-and of calls that the server is made to reset, CVE-2025-8671.)
+Such frames cost a client nothing and the server a little each, so that a flood of them would keep it busy: pings,
+settings, empty frames, windows that grow by little, calls that are refused or reset before they began, and calls that
+the server must reset because a frame breaks the rules. Every client needs some of them; none needs many. (These are the
+floods of CVE-2019-9512, -9514, -9515 and -9518, and what could be done about them, CVE-2023-44487, and of calls that
+the server is made to reset, CVE-2025-8671.)
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ class Patience:
         self._left = float(BURST)
         self._since = time.monotonic()
 
-    def spend(self) -> None:
-        """Put up with one more.
+    def spend(self, count: int = 1) -> None:
+        """Put up with one more frame, or with one that costs as much as ``count``.
 
         Raises:
             ConnectionFailed: It was one too many.
         """
-        self._left -= 1
+        self._left -= count
         if self._left >= 0:
             return
         now = time.monotonic()  # looked at only now, so that no frame pays for it

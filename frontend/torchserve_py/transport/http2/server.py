@@ -12,9 +12,12 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from grpc import RpcMethodHandler
 
+from torchserve_py.transport.http2.budget import Budget, MessageLimit
 from torchserve_py.transport.http2.connection import Connection
-from torchserve_py.transport.http2.large_messages import LargeMessages, MessageLimit
-from torchserve_py.transport.http2.methods import Limits, Methods
+from torchserve_py.transport.http2.decompression import Decompressor
+from torchserve_py.transport.http2.methods import Admit, Limits, Method
+from torchserve_py.transport.http2.shared import Shared
+from torchserve_py.transport.http2.unread import UnreadOfAll
 
 logger = logging.getLogger(__name__)
 
@@ -57,10 +60,9 @@ class Server:
     """
 
     def __init__(self, limits: Limits, age: Age, admission: Admission | None = None) -> None:
-        self._handlers: dict[str, RpcMethodHandler[Any, Any]] = {}
+        self._methods: dict[str, Method] = {}
         self._limits = limits
-        self._large = LargeMessages(limits.message_size)
-        self._message_limits: dict[str, MessageLimit] = {}
+        self._shared = Shared(self._methods, limits, Budget(), UnreadOfAll(), Decompressor())
         self._age = age
         self._connections: set[Connection] = set()
         self._admission = admission
@@ -70,12 +72,18 @@ class Server:
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, RpcMethodHandler[Any, Any]]) -> None:
         """Serve the methods of a service, by their names; what generated code calls."""
+        limit = MessageLimit(self._limits.message_size, "max_request_size sets")
         for name, handler in handlers.items():
-            self._handlers[f"/{service}/{name}"] = handler
+            self._methods[f"/{service}/{name}"] = Method(handler, limit)
 
-    def allow_messages(self, paths: Iterable[str], size: int, origin: str) -> None:
+    def limit_messages(self, paths: Iterable[str], size: int, origin: str) -> None:
         """Let messages of some methods have that many bytes; ``origin`` tells clients what says so."""
-        self._message_limits |= dict.fromkeys(paths, MessageLimit(size, origin, self._large))
+        for path in paths:
+            self._methods[path] = self._methods[path]._replace(limit=MessageLimit(size, origin))
+
+    def guard(self, path: str, admit: Admit) -> None:
+        """Ask ``admit`` about each call of a method when its head is there."""
+        self._methods[path] = self._methods[path]._replace(admit=admit)
 
     def add_generic_rpc_handlers(self, handlers: Iterable[_Service]) -> None:
         """Nothing: generated code calls `add_registered_method_handlers` as well."""
@@ -96,11 +104,9 @@ class Server:
         """
         if context is not None:
             context.set_alpn_protocols(["h2"])
-        limit = MessageLimit(self._limits.message_size, "max_request_size sets", self._large)
-        methods = Methods(self._handlers, self._limits, limit, self._message_limits)
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
-            lambda: Connection(methods, self._opened, self._closed),
+            lambda: Connection(self._shared, self._opened, self._closed),
             sock=_bound(host, port),
             ssl=context,
             ssl_handshake_timeout=None if context is None else _TLS_HANDSHAKE_LIMIT,

@@ -1,37 +1,84 @@
-"""Clients that have stopped: what waits for nobody but them is given up.
+"""Clients that have stopped, or nearly: what waits for nobody but them is given up.
 
 One look per interval for a whole connection, and no timer per call: whatever is found twice as it was has stood still
-for a whole interval, and for less than two.
+for a whole interval, and for less than two. What goes on must do so at a least rate, or a byte now and then would keep
+it for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol
 
-from torchserve_py.transport.http2.call import Call
+#: At how many bytes per second requests must come and answers must be fetched; that of HTTP bodies.
+_LEAST_RATE: Final = 500.0
+
+
+class Progress(NamedTuple):
+    """How far a call has got.
+
+    Attributes:
+        awaits: Whether the rest of a message must come from the client before anything happens.
+        received: How many bytes have come.
+        messages: How many messages were complete.
+        pending: How many bytes wait until the client makes room.
+        sent: How many have left.
+    """
+
+    awaits: bool
+    received: int
+    messages: int
+    pending: int
+    sent: int
+
+    def stalls(self, now: Progress, least: float) -> bool:
+        """Whether the client has done less than ``least`` bytes since, although it had to."""
+        if self.awaits and now.awaits and now.messages == self.messages and now.received - self.received < least:
+            return True
+        return bool(now.pending and self.pending) and now.sent - self.sent < min(self.pending, least)
+
+
+class _Call(Protocol):
+    @property
+    def progress(self) -> Progress: ...
+
+
+class _Reader(Protocol):
+    units: int
+
+    @property
+    def is_midway(self) -> bool: ...
 
 
 class Stalls:
     """Watches over one connection.
 
     Args:
-        transport: Where bytes leave; it is aborted if they do not.
+        transport: Where bytes leave; it is aborted if they do not, or if half a frame does not become a whole one.
+        reader: What takes the client's frames.
         calls: Those that are open, by stream.
         end: Called with the stream of a call that stands still.
         interval: Seconds.
     """
 
     def __init__(
-        self, transport: asyncio.Transport, calls: Mapping[int, Call], end: Callable[[int], None], interval: float
+        self,
+        transport: asyncio.Transport,
+        reader: _Reader,
+        calls: Mapping[int, _Call],
+        end: Callable[[int], None],
+        interval: float,
     ) -> None:
         self._transport = transport
+        self._reader = reader
         self._calls = calls
         self._end = end
         self._interval = interval
         self._paused = False
         self._stood = False
-        self._seen: dict[Call, tuple[int, ...]] = {}
+        self._unit: int | None = None
+        self._seen: dict[_Call, Progress] = {}
         self._timer = asyncio.get_running_loop().call_later(interval, self._look)
 
     def pause(self) -> None:
@@ -48,13 +95,16 @@ class Stalls:
 
     def _look(self) -> None:
         stands = self._paused or self._transport.is_closing()
-        if stands and self._stood:
+        unit = self._reader.units if self._reader.is_midway else None
+        if (stands and self._stood) or (unit is not None and unit == self._unit):
             self._transport.abort()
             return
-        self._stood = stands
+        self._stood, self._unit = stands, unit
         before = self._seen
-        self._seen = {call: call.progress for call in self._calls.values() if call.waits_for_client}
-        for call, progress in self._seen.items():
-            if before.get(call) == progress:
-                self._end(call.stream.id)
+        self._seen = {call: call.progress for call in self._calls.values()}
+        least = _LEAST_RATE * self._interval
+        for stream_id, call in tuple(self._calls.items()):
+            seen = before.get(call)
+            if seen is not None and seen.stalls(self._seen[call], least):
+                self._end(stream_id)
         self._timer = asyncio.get_running_loop().call_later(self._interval, self._look)

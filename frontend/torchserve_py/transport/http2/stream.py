@@ -14,6 +14,7 @@ from torchserve_py.transport.http2.frames import (
     HEADERS,
     header,
 )
+from torchserve_py.transport.http2.unread import Unread
 
 #: Whoever writes waits while more than this waits to leave …
 _HIGH_WATER: Final = 65_536
@@ -28,14 +29,18 @@ class Stream:
 
     Args:
         stream_id: Its number.
-        window: How many bytes of data the peer takes.
+        unread: Where is counted what the peer has not fetched.
     """
 
-    __slots__ = ("_chunks", "_drained", "_head", "_trailers", "has_ended", "id", "pending", "window")
+    __slots__ = ("_chunks", "_drained", "_head", "_trailers", "_unread", "credit", "has_ended", "id", "pending", "sent")
 
-    def __init__(self, stream_id: int, window: int) -> None:
+    def __init__(self, stream_id: int, unread: Unread) -> None:
         self.id = stream_id
-        self.window = window
+        #: How many bytes of data the peer takes beyond the initial window of its streams; may be negative.
+        self.credit = 0
+        #: How many bytes of data have left.
+        self.sent = 0
+        self._unread = unread
         #: How many bytes of data wait to leave.
         self.pending = 0
         #: Whether the trailers have left.
@@ -53,6 +58,7 @@ class Stream:
         """Send data."""
         self._chunks.append(data)
         self.pending += len(data)
+        self._unread.take(len(data))
 
     def end(self, block: bytes) -> None:
         """Send trailers behind everything else."""
@@ -61,6 +67,7 @@ class Stream:
     def discard(self) -> None:
         """Forget the data that has not left."""
         self._chunks.clear()
+        self._unread.release(self.pending)
         self.pending = 0
         self._wake()
 
@@ -77,15 +84,19 @@ class Stream:
             await asyncio.shield(self._drained)
 
     def emit(self, out: list[bytes], allowance: int, max_frame: int) -> int:
-        """Append what may leave to ``out``; return how many bytes of data that are, of the ``allowance``."""
+        """Append what may leave to ``out``; return how many bytes of data that are, of the ``allowance`` (it may be
+        negative: windows may be made smaller than what was sent).
+        """
         if self._head is not None:
             _emit_headers(out, self.id, self._head, 0, max_frame)
             self._head = None
         used = 0
         if self.pending:
-            used = max(0, min(self.pending, allowance, self.window))  # a window that was made smaller may be negative
-            self.window -= used
+            used = max(0, min(self.pending, allowance))
+            self.credit -= used
             self.pending -= used
+            self.sent += used
+            self._unread.release(used)
             self._emit_data(out, used, max_frame)
             if self.pending <= _LOW_WATER:
                 self._wake()

@@ -11,7 +11,7 @@ import pytest
 from grpc import aio
 from tests.unit.transport.http2.raw_client import RawClient
 
-from torchserve_py.transport.http2.large_messages import LargeMessages, MessageLimit
+from torchserve_py.transport.http2.budget import MessageLimit
 from torchserve_py.transport.http2.methods import Limits
 from torchserve_py.transport.http2.server import Admission, Age, Server
 
@@ -20,8 +20,8 @@ LIMITS = Limits(message_size=4 << 20, streams=100)
 
 
 def limit_of(size: int) -> MessageLimit:
-    """The limit of a method whose messages are never large."""
-    return MessageLimit(size, "a test sets", LargeMessages(size))
+    """The limit of a method."""
+    return MessageLimit(size, "a test sets")
 
 
 class Methods:

@@ -115,9 +115,9 @@ async def test_data_after_the_end_of_a_stream(client: RawClient, running: Runnin
     await running.until(running=0)
 
 
-async def test_a_stream_id_that_was_used(client: RawClient) -> None:
+async def test_a_stream_id_below_one_that_was_used(client: RawClient) -> None:
     client.begin(client.request(5, frames.END_STREAM), client.request(3, frames.END_STREAM))
-    assert await client.goaway() is ErrorCode.STREAM_CLOSED
+    assert await client.goaway() is ErrorCode.PROTOCOL_ERROR
 
 
 async def test_more_streams_than_the_limit(client: RawClient, running: Running) -> None:

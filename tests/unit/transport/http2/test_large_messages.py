@@ -1,8 +1,9 @@
-"""Messages above a size: some methods take them, and all together they take no more than so much memory."""
+"""How large messages may be, and how much of them a server holds."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import zlib
 from collections.abc import AsyncIterator
 
@@ -11,9 +12,10 @@ import pytest
 from grpc import StatusCode, aio
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.transport.http2.conftest import LIMITS, SERVICE, Running, start
+from tests.unit.transport.http2.conftest import LIMITS, SERVICE, Running, limit_of, start
 
-from torchserve_py.transport.http2.large_messages import BadMessage, LargeMessages, MessageLimit
+from torchserve_py.transport.http2.budget import CALL_COST, BadMessage, Budget
+from torchserve_py.transport.http2.decompression import Decompressor
 from torchserve_py.transport.http2.messages import PREFIX, Compressed, MessageReader
 
 SMALL = 1000
@@ -25,8 +27,8 @@ PATHS = tuple(f"/{SERVICE}/{method}" for method in ("Echo", "Talk", "Wait"))
 async def generous() -> AsyncIterator[Running]:
     """A server whose methods `PATHS` take messages of 400,000 bytes, and two of them at a time."""
     each = await start(limits=LIMITS._replace(message_size=SMALL))
-    each.server.allow_messages(PATHS, 400_000, "somebody sets")
-    each.server._large._room = 800_000
+    each.server.limit_messages(PATHS, 400_000, "somebody sets")
+    each.server._shared.budget.room = 800_000
     yield each
     await each.server.stop(0)
 
@@ -39,7 +41,7 @@ async def code_of(call) -> StatusCode:
 
 async def all_is_released(running: Running) -> None:
     async with asyncio.timeout(20):
-        while running.server._large.held:
+        while running.server._shared.budget.held:
             await asyncio.sleep(0.001)
 
 
@@ -80,7 +82,7 @@ async def test_what_all_hold_together_has_a_bound(generous: Running) -> None:
         wait, echo = channel.unary_unary(PATHS[2]), channel.unary_unary(PATHS[0])
         calls = [wait(LARGE), wait(LARGE)]
         await generous.until(running=2)
-        with pytest.raises(aio.AioRpcError, match="no room for 300000 more now") as error:
+        with pytest.raises(aio.AioRpcError, match=r"no room for \d+ more now") as error:
             await echo(LARGE)
         assert error.value.code() is StatusCode.RESOURCE_EXHAUSTED
         assert await echo(b"small") == b"small"
@@ -91,34 +93,63 @@ async def test_what_all_hold_together_has_a_bound(generous: Running) -> None:
         await all_is_released(generous)
 
 
+async def test_calls_without_a_message_count_too(generous: Running) -> None:
+    generous.server._shared.budget.room = 5 * CALL_COST
+    async with generous.channel() as channel:
+        calls = [channel.stream_stream(PATHS[1])() for _ in range(4)]
+        for call in calls:
+            await call.write(b"x")
+            assert await call.read() == b"x"
+        with pytest.raises(aio.AioRpcError, match="Try again later") as error:
+            await channel.unary_unary(PATHS[0])(b"x" * CALL_COST)
+        assert error.value.code() is StatusCode.RESOURCE_EXHAUSTED
+        for call in calls:
+            call.cancel()
+        await all_is_released(generous)
+
+
 @given(
     sizes=st.lists(st.integers(0, 300), max_size=8),
     pieces=st.lists(st.integers(1, 400), min_size=1, max_size=20),
-    above=st.integers(0, 150),
 )
-def test_what_is_held_is_what_large_messages_have(sizes, pieces, above) -> None:
-    large = LargeMessages(above, 10_000)
-    reader = MessageReader(MessageLimit(300, "", large), "identity")
+def test_what_arrives_is_held_until_it_is_released(sizes: list[int], pieces: list[int]) -> None:
+    budget = Budget(10_000)
+    reader = MessageReader(limit_of(300), budget)
     sent = b"".join(PREFIX.pack(0, size) + bytes(size) for size in sizes)
     whole, start, turn = [], 0, 0
     while start < len(sent):
         piece = sent[start : start + pieces[turn % len(pieces)]]
         whole += reader.feed(piece)
         start, turn = start + len(piece), turn + 1
-        complete = sum(len(message) for message in whole if len(message) > above)
-        assert complete <= large.held <= complete + 300 + PREFIX.size
+        assert budget.held == start
     assert [len(message) for message in whole] == sizes
     for message in whole:
-        reader.release(reader.counted(len(message)))
-    assert large.held == 0
+        reader.release(len(message))
+    assert budget.held == PREFIX.size * len(sizes)
+    reader.release()
+    assert budget.held == 0
 
 
 async def test_a_few_bytes_that_become_very_many() -> None:
-    large = LargeMessages(SMALL, 50_000_000)
-    reader = MessageReader(MessageLimit(2**31 - 1, "", large), "deflate")
+    budget, limit = Budget(50_000_000), limit_of(2**31 - 1)
+    reader = MessageReader(limit, budget)
     with pytest.raises(BadMessage, match="no room") as error:
-        await reader.decompress(Compressed(zlib.compress(bytes(200_000_000))))
+        await Decompressor().decompress(Compressed(zlib.compress(bytes(200_000_000))), "deflate", limit, reader)
     assert error.value.code is StatusCode.RESOURCE_EXHAUSTED
-    assert large.held <= 50_000_000
+    assert budget.held <= 50_000_000
     reader.release()
-    assert large.held == 0
+    assert budget.held == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 16_384, 16_385, 1 << 20, (1 << 20) + 1, 3_000_000])
+async def test_messages_of_any_size_are_decompressed_and_cut_short_ones_refused(size: int) -> None:
+    plain = random.Random(size).randbytes(size)
+    limit = limit_of(size)
+    reader = MessageReader(limit, Budget())
+    for content in (plain, bytes(size)):
+        packed = zlib.compress(content)
+        assert await Decompressor().decompress(Compressed(packed), "deflate", limit, reader) == content
+        with pytest.raises(BadMessage, match="cut short"):
+            await Decompressor().decompress(Compressed(packed[:-1]), "deflate", limit, reader)
+    with pytest.raises(BadMessage, match="larger than max"):
+        await Decompressor().decompress(Compressed(zlib.compress(plain + b"x")), "deflate", limit, reader)

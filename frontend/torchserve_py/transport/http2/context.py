@@ -1,0 +1,88 @@
+"""What a handler can ask of its call and set for its end, as far as that needs none of the call's machinery."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from grpc import StatusCode
+from grpc.aio import ServicerContext
+
+from torchserve_py.transport.http2.request_head import Metadata, RequestHead
+
+_NUMBERS: Final = {code.value[0]: code for code in StatusCode}
+
+
+class Context(ServicerContext[Any, Any]):
+    """The context of a handler, with what grpc.aio's has.
+
+    Args:
+        head: The headers of the call.
+        peer: The client's address as gRPC writes it.
+    """
+
+    def __init__(self, head: RequestHead, peer: str) -> None:
+        self._head = head
+        self._peer = peer
+        self._code: StatusCode | None = None
+        self._details = ""
+        self._trailing: Metadata = ()
+        self._callbacks: list[Callable[[Any], None]] = []
+        self._deadline = None if head.timeout is None else time.monotonic() + head.timeout
+
+    def invocation_metadata(self) -> Any:
+        """The client's metadata."""
+        return self._head.metadata
+
+    def set_trailing_metadata(self, trailing_metadata: Any) -> None:
+        """Metadata for the end of the call."""
+        self._trailing = tuple(trailing_metadata)
+
+    def trailing_metadata(self) -> Any:
+        """What was set."""
+        return self._trailing
+
+    def set_code(self, code: StatusCode | int) -> None:
+        """The status that the call shall end with."""
+        self._code = code if isinstance(code, StatusCode) else _NUMBERS[code]
+
+    def set_details(self, details: str) -> None:
+        """The description of the status."""
+        self._details = details
+
+    def code(self) -> Any:
+        """What was set."""
+        return self._code
+
+    def details(self) -> str:
+        """What was set."""
+        return self._details
+
+    def peer(self) -> str:
+        """The client's address."""
+        return self._peer
+
+    def peer_identities(self) -> None:
+        """Clients do not prove who they are."""
+
+    def peer_identity_key(self) -> None:
+        """Clients do not prove who they are."""
+
+    def auth_context(self) -> Mapping[str, Any]:
+        """Clients do not prove who they are."""
+        return {}
+
+    def set_compression(self, compression: Any) -> None:
+        """Responses are never compressed."""
+
+    def disable_next_message_compression(self) -> None:
+        """Responses are never compressed."""
+
+    def time_remaining(self) -> Any:
+        """Seconds until the client's deadline; None if it has none."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call ``callback`` when the handler has ended."""
+        self._callbacks.append(callback)

@@ -1,0 +1,76 @@
+"""Decompressing messages: off the event loop but for small ones, few at a time, piece by piece within the limits.
+
+A few bytes may become very many. So a piece is counted before the next one is decompressed, and what is too large, or
+has no room, is found before it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import Final
+
+from grpc import StatusCode
+
+from torchserve_py.transport.http2.budget import BadMessage, MessageLimit
+from torchserve_py.transport.http2.messages import Compressed, MessageReader
+
+#: What zlib takes for the windows of the encodings that gRPC has.
+_WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
+#: A message whose both forms are no larger than this is decompressed on the event loop (bytes).
+_SMALL: Final = 16_384
+#: How much is decompressed at once in a thread (bytes).
+_PIECE: Final = 1 << 20
+#: How many messages are decompressed at a time.
+_THREADS: Final = 2
+
+
+class Decompressor:
+    """Decompresses the messages of a server."""
+
+    def __init__(self) -> None:
+        self._turns = asyncio.Semaphore(_THREADS)
+
+    async def decompress(self, message: Compressed, encoding: str, limit: MessageLimit, reader: MessageReader) -> bytes:
+        """What a client has compressed, counted by ``reader``.
+
+        Raises:
+            BadMessage: It cannot be decompressed, or is too large then, or there is no room for it now.
+        """
+        bits = _WINDOW_BITS.get(encoding)
+        if bits is None:
+            raise BadMessage(StatusCode.UNIMPLEMENTED, f"A message is compressed, and grpc-encoding is {encoding}.")
+        stream = zlib.decompressobj(bits)
+        first, rest = b"", memoryview(message)
+        try:
+            if len(message) <= _SMALL:
+                first = stream.decompress(message, min(_SMALL, limit.size + 1))
+                limit.check(len(first))
+                reader.hold(len(first))
+                if stream.eof:
+                    return first
+                rest = memoryview(stream.unconsumed_tail)
+            async with self._turns:
+                return await self._rest(stream, first, rest, limit, reader)
+        except zlib.error as error:
+            raise BadMessage(StatusCode.INTERNAL, f"A message cannot be decompressed: {error}") from error
+
+    async def _rest(
+        self, stream: zlib._Decompress, first: bytes, rest: memoryview, limit: MessageLimit, reader: MessageReader
+    ) -> bytes:
+        pieces, size, position = [first], len(first), 0
+        fed: bytes | memoryview = b""
+        while not stream.eof:
+            if not fed:
+                fed = rest[position : position + _PIECE]
+                position += len(fed)
+            is_last = not fed
+            piece = await asyncio.to_thread(stream.decompress, fed, min(_PIECE, limit.size + 1 - size))
+            if is_last and not piece and not stream.eof:
+                raise BadMessage(StatusCode.INTERNAL, "A message cannot be decompressed: it is cut short.")
+            size += len(piece)
+            limit.check(size)
+            reader.hold(len(piece))
+            pieces.append(piece)
+            fed = stream.unconsumed_tail
+        return await asyncio.to_thread(b"".join, pieces)

@@ -1,0 +1,231 @@
+"""What leaves on one connection: frames of the connection's own, and the answers of its calls as windows let them.
+
+What is ready in one turn of the event loop leaves in one write. A call is ready when it has something new to send,
+waits while the window of the connection or the transport's buffer is full, and is parked while its own window is.
+Whatever a peer can do to windows costs it as many frames as it makes the server work (RFC 9113, 6.9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Mapping
+from typing import Final, Generic, Protocol, TypeVar
+
+from torchserve_py.transport.http2 import frames
+from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
+from torchserve_py.transport.http2.patience import Patience
+from torchserve_py.transport.http2.stream import Stream, write
+
+#: How many bytes of answers are handed to the transport at once; it may hold them until the client reads.
+_WRITE_SIZE: Final = 512 << 10
+#: How many frames a client may leave unread of those that answer its own.
+_MAX_UNREAD_FRAMES: Final = 10_000
+#: How many bytes of an answer entitle the client to change a window for free …
+_BYTES_PER_CHANGE: Final = 1024
+#: … and how often a call that begins, and the end of what it has to say, do: once for the stream, once for all.
+_CHANGES_PER_CALL: Final = 2
+_MAX_CHANGES: Final = 10_000
+#: How many calls that are looked through because of a frame cost as much patience as a frame.
+_CALLS_PER_FRAME: Final = 32
+
+
+class Sending(Protocol):
+    """A call, as far as it sends."""
+
+    stream: Stream
+
+
+C = TypeVar("C", bound=Sending)
+
+
+class Sender(Generic[C]):
+    """The sending half of a connection.
+
+    Args:
+        calls: Those that are open, by stream.
+        patience: With changes of windows that are worth nothing.
+        ended: Called with a call whose answer has left to its end.
+        flushed: Called when what can leave has left.
+    """
+
+    def __init__(
+        self,
+        calls: Mapping[int, C],
+        patience: Patience,
+        ended: Callable[[C], None],
+        flushed: Callable[[], None],
+    ) -> None:
+        #: Frames that leave next.
+        self.out: list[bytes] = []
+        self.max_frame = frames.DEFAULT_MAX_FRAME_SIZE
+        #: Whether the transport takes more.
+        self.writable = True
+        self._transport: asyncio.Transport | None = None
+        self._calls = calls
+        self._ended = ended
+        self._flushed = flushed
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
+        self._window = frames.DEFAULT_WINDOW
+        self._initial_window = frames.DEFAULT_WINDOW
+        self._most_credit = 0  # no stream has more
+        self._free_changes = 0
+        self._ready: dict[C, None] = {}
+        self._waiting: dict[C, None] = {}
+        #: The credit of parked streams, and those in the order in which a larger initial window sets them free; what
+        #: is not the same in both is over.
+        self._parked: dict[int, int] = {}
+        self._parked_heap: list[tuple[int, int]] = []
+        self._scheduled = False
+
+    def connect(self, transport: asyncio.Transport) -> None:
+        """Send to ``transport`` from now on."""
+        self._transport = transport
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._transport = None
+        for each in (self._ready, self._waiting, self._parked, self._parked_heap, self.out):
+            each.clear()
+
+    def begun(self) -> None:
+        """A call has begun."""
+        self._allow_changes(_CHANGES_PER_CALL)
+
+    def drop(self, call: C) -> None:
+        """The call sends nothing more."""
+        self._ready.pop(call, None)
+        self._waiting.pop(call, None)
+        self._parked.pop(call.stream.id, None)
+
+    def ready(self, call: C) -> None:
+        """The call has something new to send, by the end of this turn of the event loop."""
+        self._ready[call] = None
+        self.flush_soon()
+
+    def flush_soon(self) -> None:
+        """Write by the end of this turn of the event loop."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def hold(self) -> None:
+        """Write nothing until `flush` is called, which it will be in this turn of the event loop."""
+        self._scheduled = True
+
+    def flush(self) -> None:
+        """Write what can leave now."""
+        self._scheduled = False
+        transport = self._transport
+        if transport is None:
+            return
+        if not self.writable:
+            if len(self.out) > _MAX_UNREAD_FRAMES:
+                transport.abort()
+            return
+        room = _WRITE_SIZE
+        if self._ready:
+            ready, self._ready = self._ready, {}
+            for call in ready:
+                room -= self._emit(call, 0 if self._waiting else min(room, self._window))
+        while self._waiting and room > 0 and self._window > 0:
+            room -= self._emit(next(iter(self._waiting)), min(room, self._window))
+        if self.out:
+            write(transport, self.out)
+            self.out = []
+        if self._waiting and self._window > 0:  # the rest fits after this piece
+            self.flush_soon()
+        self._flushed()
+
+    def _emit(self, call: C, allowance: int) -> int:
+        """Send of a call what may leave, and put it where it belongs then."""
+        stream = call.stream
+        window = self._initial_window + stream.credit
+        used = stream.emit(self.out, min(allowance, window), self.max_frame)
+        self._window -= used
+        if used:
+            changes = used // _BYTES_PER_CHANGE + (0 if stream.pending else _CHANGES_PER_CALL)
+            self._allow_changes(changes)
+        if stream.has_ended:
+            self.drop(call)
+            self._ended(call)
+        elif stream.pending and window > used:
+            if used:  # the others come first next time
+                self._waiting.pop(call, None)
+            self._waiting[call] = None
+        else:
+            self._waiting.pop(call, None)
+            if stream.pending:
+                self._park(stream)
+        return used
+
+    def _park(self, stream: Stream) -> None:
+        if self._parked.get(stream.id) == stream.credit:
+            return
+        self._parked[stream.id] = stream.credit
+        heapq.heappush(self._parked_heap, (-stream.credit, stream.id))
+        if len(self._parked_heap) > 2 * len(self._parked) + 64:
+            self._parked_heap = [(-credit, stream_id) for stream_id, credit in self._parked.items()]
+            heapq.heapify(self._parked_heap)
+
+    def widen(self, increment: int) -> None:
+        """The peer takes so many bytes more of all streams together.
+
+        Raises:
+            ConnectionFailed: The window would be too large, or grows by nothing, or such frames were too many.
+        """
+        self._window += increment
+        if not increment or self._window > frames.MAX_WINDOW:
+            code = ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR
+            raise ConnectionFailed(code, f"a window that grows by {increment}")
+        self._count_change()
+
+    def widen_stream(self, call: C, increment: int) -> None:
+        """The peer takes so many bytes more of a stream.
+
+        Raises:
+            StreamFailed: The window would be too large, or grows by nothing.
+            ConnectionFailed: Such frames were too many.
+        """
+        stream = call.stream
+        stream.credit += increment
+        window = self._initial_window + stream.credit
+        if not increment or window > frames.MAX_WINDOW:
+            raise StreamFailed(stream.id, ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR)
+        self._most_credit = max(self._most_credit, stream.credit)
+        if stream.id in self._parked and window > 0:
+            del self._parked[stream.id]
+            self._waiting[call] = None
+        self._count_change()
+
+    def resize(self, size: int) -> None:
+        """The peer takes so many bytes of each stream, before it gives more room; this holds for open streams, too.
+
+        Raises:
+            ConnectionFailed: The window of a stream would be too large, or such frames were too many.
+        """
+        if size + self._most_credit > frames.MAX_WINDOW:
+            self._patience.spend(len(self._calls) // _CALLS_PER_FRAME)
+            self._most_credit = max((call.stream.credit for call in self._calls.values()), default=0)
+            if size + self._most_credit > frames.MAX_WINDOW:
+                raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, "a window of more than 2^31-1 bytes")
+        self._initial_window = size
+        heap, freed = self._parked_heap, 0
+        while heap and size > heap[0][0]:
+            negative, stream_id = heapq.heappop(heap)
+            if self._parked.get(stream_id) == -negative:
+                del self._parked[stream_id]
+                self._waiting[self._calls[stream_id]] = None
+                freed += 1
+        if freed > _CALLS_PER_FRAME:
+            self._patience.spend(freed // _CALLS_PER_FRAME)
+
+    def _allow_changes(self, count: int) -> None:
+        self._free_changes = min(self._free_changes + count, _MAX_CHANGES)
+
+    def _count_change(self) -> None:
+        if self._free_changes:
+            self._free_changes -= 1
+        else:
+            self._patience.spend()
