@@ -76,6 +76,7 @@ class Call(Context):
     def __init__(self, carrier: Carrier, stream_id: int, head: RequestHead, method: Method, shared: Shared) -> None:
         super().__init__(head, carrier.peer)
         self.stream = Stream(stream_id, carrier.unread)
+        self._unread = carrier.unread
         #: How many bytes of data the client may still send.
         self.receive_window = STREAM_WINDOW
         #: Whether the client has sent everything.
@@ -281,8 +282,8 @@ class Call(Context):
         data = message if serialize is None else serialize(message)
         if self._over:
             return
-        unread = self._carrier.unread
-        if not unread.has_room(len(data)):
+        unread = self._unread
+        if unread.held and not unread.has_room(len(data)):
             self._fail(
                 StatusCode.RESOURCE_EXHAUSTED,
                 f"The client has left {unread.held} bytes of answers unread; {len(data)} more are too many.",

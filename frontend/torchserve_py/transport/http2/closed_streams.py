@@ -6,6 +6,7 @@ ended without its having sent everything may not know that yet: what it has sent
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
@@ -19,17 +20,20 @@ _SMALL_PIECE: Final = 1024
 class ClosedStreams:
     """Those of one connection."""
 
-    __slots__ = ("_streams",)
+    __slots__ = ("_order", "_streams")
 
     def __init__(self) -> None:
         #: How many bytes may still be under way; None where nothing may.
         self._streams: dict[int, int | None] = {}
+        self._order: deque[int] = deque()
 
     def add(self, stream_id: int, under_way: int | None = None) -> None:
         """A stream has ended; so many bytes of data, and trailers, may be under way, or nothing."""
+        if stream_id not in self._streams:
+            self._order.append(stream_id)
+            if len(self._order) > _REMEMBERED:
+                del self._streams[self._order.popleft()]
         self._streams[stream_id] = under_way
-        if len(self._streams) > _REMEMBERED:
-            del self._streams[next(iter(self._streams))]
 
     def forget(self, stream_id: int) -> None:
         """The client ends it, too: nothing is under way any more."""

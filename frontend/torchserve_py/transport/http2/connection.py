@@ -286,13 +286,17 @@ class Connection(asyncio.Protocol):
         if self._refuses:
             return  # told in GOAWAY
         self._last_id = stream_id
-        self._ended.add(stream_id, None if ends else STREAM_WINDOW)  # until it is known to be a call
         streams = self._shared.limits.streams
+        code = None
         if len(self._calls) >= streams or self._running >= 2 * streams:  # a handler may outlive its call
-            raise StreamFailed(stream_id, ErrorCode.REFUSED_STREAM)
-        if not isinstance(head, RequestHead) or flags & frames.DEPENDS_ON_ITSELF or (ends and head.content_length):
-            raise StreamFailed(stream_id, ErrorCode.PROTOCOL_ERROR)
-        self._begin(stream_id, head, ends=ends)
+            code = ErrorCode.REFUSED_STREAM
+        elif not isinstance(head, RequestHead) or flags & frames.DEPENDS_ON_ITSELF or (ends and head.content_length):
+            code = ErrorCode.PROTOCOL_ERROR
+        else:
+            self._begin(stream_id, head, ends=ends)
+        if code is not None:
+            self._ended.add(stream_id, None if ends else STREAM_WINDOW)
+            raise StreamFailed(stream_id, code)
 
     def _begin(self, stream_id: int, head: RequestHead, *, ends: bool) -> None:
         if head.http_status != 200:
@@ -316,6 +320,7 @@ class Connection(asyncio.Protocol):
     def _answer_at_once(self, stream_id: int, block: bytes, *, ends: bool) -> None:
         self._patience.spend()
         self._sender.out.append(whole_response(stream_id, block))
+        self._ended.add(stream_id, None if ends else STREAM_WINDOW)
         if not ends:
             self._sender.out.append(frames.rst_stream(stream_id, ErrorCode.NO_ERROR))
 
@@ -327,7 +332,7 @@ class Connection(asyncio.Protocol):
         if self._receive_window < _WINDOW // 2:
             self._sender.out.append(frames.window_update(0, _WINDOW - self._receive_window))
             self._receive_window = _WINDOW
-        content = frames.unpadded(payload, flags)
+        content = frames.unpadded(payload, flags) if flags & frames.PADDED else payload
         ends = bool(flags & frames.END_STREAM)
         if not content and not ends:
             self._patience.spend()

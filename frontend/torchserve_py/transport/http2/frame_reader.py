@@ -42,7 +42,7 @@ class FrameReader:
         self.is_greeted = False
         #: How many frames, and headers in one piece, were complete so far.
         self.units = 0
-        self._turn = 0
+        self._headers_cost = 0
         self._handlers = {
             **handlers,
             frames.HEADERS: self._on_headers,
@@ -82,9 +82,9 @@ class FrameReader:
                 return True
             self._has_preface = True
             offset = len(frames.PREFACE)
-        self._turn = 0
+        left, self._headers_cost = _TURN, 0
         while end - offset >= frames.HEADER_SIZE:
-            if self._turn >= _TURN:
+            if left <= self._headers_cost:
                 self._rest = data[offset:]
                 return False
             length, kind, flags, stream_id = frames.parse_header(data, offset)
@@ -95,7 +95,7 @@ class FrameReader:
                 break
             offset = start + length
             self._take(kind, flags, stream_id, data[start:offset])
-            self._turn += 1
+            left -= 1
             if self._block is None:
                 self.units += 1
         self._rest = data[offset:]
@@ -140,7 +140,7 @@ class FrameReader:
             self._hand_over(*self._block_of, block)
 
     def _hand_over(self, flags: int, stream_id: int, block: bytes) -> None:
-        self._turn += len(block) // _HEADERS_PER_FRAME
+        self._headers_cost += len(block) // _HEADERS_PER_FRAME
         if len(block) > _USUAL_HEADERS:
             self._patience.spend((len(block) - _USUAL_HEADERS) // _HEADERS_PER_PATIENCE)
         self._take_headers(flags, stream_id, block)

@@ -18,7 +18,7 @@ from torchserve_py.transport.http2.patience import Patience
 from torchserve_py.transport.http2.stream import Stream, write
 
 #: How many bytes of answers are handed to the transport at once; it may hold them until the client reads.
-_WRITE_SIZE: Final = 512 << 10
+_WRITE_SIZE: Final = 1 << 20
 #: How many frames a client may leave unread of those that answer its own.
 _MAX_UNREAD_FRAMES: Final = 10_000
 #: How many bytes of an answer entitle the client to change a window for free …
@@ -148,14 +148,17 @@ class Sender(Generic[C]):
             changes = used // _BYTES_PER_CHANGE + (0 if stream.pending else _CHANGES_PER_CALL)
             self._allow_changes(changes)
         if stream.has_ended:
-            self.drop(call)
+            self._waiting.pop(call, None)
+            if self._parked:
+                self._parked.pop(stream.id, None)
             self._ended(call)
         elif stream.pending and window > used:
             if used:  # the others come first next time
                 self._waiting.pop(call, None)
             self._waiting[call] = None
         else:
-            self._waiting.pop(call, None)
+            if self._waiting:
+                self._waiting.pop(call, None)
             if stream.pending:
                 self._park(stream)
         return used

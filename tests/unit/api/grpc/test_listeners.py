@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.unit.api.grpc.models import echo, later, request
 
 from torchserve_py import access_log
-from torchserve_py.api.grpc.protos import management_pb2
+from torchserve_py.api.grpc.protos import inference_pb2, management_pb2
 from torchserve_py.api.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
 from torchserve_py.api.listener import ListenError
 from torchserve_py.api.tls import TlsError
@@ -86,6 +86,48 @@ async def test_a_token_opens_its_service_only(start, tmp_path):
             assert error.details() == (
                 "Token Authorization failed. Token either incorrect, expired, or not provided correctly"
             )
+
+
+async def test_a_call_without_the_token_is_refused_before_its_body_is_there(start, tmp_path):
+    serving = await start(tokens=TokenAuthorization(tmp_path / "key_file.json", 60))
+    endless = asyncio.Event()
+
+    async def requests():
+        await endless.wait()  # no message, no end
+        yield b""
+
+    for path in ("StreamPredictions2", "Predictions"):
+        call = serving.inference_channel.stream_unary(f"/{INFERENCE}/{path}")(requests())
+        error = await failure(asyncio.wait_for(call, 20))
+        assert error.code() is StatusCode.PERMISSION_DENIED
+    assert all(server._shared.budget.held == 0 for server in serving.doors._servers)
+
+
+@pytest.mark.parametrize(
+    "service", ["inference.GRPCInferenceService", "inference.model_repository.ModelRepositoryService"]
+)
+async def test_the_index_of_the_repository_needs_the_management_token(start, tmp_path, service):
+    key_file = tmp_path / "key_file.json"
+    serving = await start(tokens=TokenAuthorization(key_file, 60))
+    keys = {name: each["key"] for name, each in json.loads(key_file.read_text()).items()}
+    index = serving.inference_channel.unary_unary(f"/{service}/RepositoryIndex")
+    error = await failure(index(b"", metadata=(("authorization", f"Bearer {keys['inference']}"),)))
+    assert error.code() is StatusCode.PERMISSION_DENIED
+    await index(b"", metadata=(("authorization", f"Bearer {keys['management']}"),))
+
+
+async def test_what_needs_no_token_takes_no_large_messages(serving):
+    for path in ("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"):
+        error = await failure(serving.inference_channel.unary_unary(path)(bytes(5000)))
+        assert error.code() is StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_name_of_a_megabyte_is_not_sent_back(serving):
+    name = "%" * (1 << 20)
+    error = await failure(serving.inference.Predictions(inference_pb2.PredictionsRequest(model_name=name)))
+    assert error.code() is StatusCode.INTERNAL
+    assert 100 < len(error.details()) <= 4096
+    assert error.details().endswith("...")
 
 
 async def test_streams_need_a_token_too(start, tmp_path):
