@@ -133,7 +133,7 @@ class ModelRegistry(ServedModels):
             ModelError: It cannot be served, or its workers did not start (then nothing has changed), or the server is
                 shutting down.
         """
-        model = self._assembly.build(await self._prepare(request, at_startup=False))
+        model = self._build(await self._prepare(request, at_startup=False))
         await asyncio.shield(self._start(self._take_over(model, is_default=is_default, is_chosen=is_chosen)))
         return model
 
@@ -259,13 +259,20 @@ class ModelRegistry(ServedModels):
         if versions is not None and plan.version in versions.models:
             self._start(asyncio.to_thread(plan.files.remove, downloaded=True))
             raise VersionConflict(plan.name, plan.version)
-        model = self._assembly.build(plan)
+        model = self._build(plan)
         if versions is None:
             self._names[model.name] = Versions(model)
         else:
             versions.models[model.version] = model
         logger.info("Model %s version %s is registered", model.name, model.version)
         return model
+
+    def _build(self, plan: Plan) -> Model:
+        try:
+            return self._assembly.build(plan)
+        except BaseException:
+            plan.files.remove(downloaded=True)
+            raise
 
     async def _take_over(self, model: Model, *, is_default: bool, is_chosen: bool) -> None:
         """Start the workers of a model that is not served yet, and serve it in place of what has its version."""

@@ -16,7 +16,7 @@ from torchserve_py.archive.errors import ArchiveExists
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.model_spec import ModelSpec, parse_model_specs
 from torchserve_py.archive.obtain import obtain
-from torchserve_py.models.assembly import Plan, RegisterRequest
+from torchserve_py.models.assembly import Assembly, Plan, RegisterRequest
 from torchserve_py.models.errors import BadParameter, InvalidModel
 from torchserve_py.models.startup import StartupModel
 from torchserve_py.nvidia_smi import Gpu
@@ -289,3 +289,24 @@ async def test_a_manifest_that_does_not_tell_its_making_is_told_of(
 async def test_signing_for_s3_is_refused_as_long_as_it_is_missing(make_registry: MakeRegistry) -> None:
     with pytest.raises(BadParameter, match="s3_sse_kms is not supported"):
         await make_registry().register(without_workers("https://h/x.mar", s3_sse_kms=True))
+
+
+@pytest.mark.parametrize("method", ["register", "load"])
+async def test_a_model_that_cannot_be_built_leaves_no_files(
+    make_registry: MakeRegistry, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    with tarfile.open(store / "m.tar.gz", "w:gz") as archive:
+        archive.add(write_model(tmp_path / "m"), "m")
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("this name is no label of a metric")
+
+    monkeypatch.setattr(Assembly, "build", fail)
+    registry = make_registry()
+    call = registry.register(without_workers("m.tar.gz"))
+    if method == "load":
+        call.close()
+        call = registry.load(without_workers("m.tar.gz"), is_default=False)  # type: ignore[assignment]
+    with pytest.raises(RuntimeError, match="no label"):
+        await call
+    assert list((tmp_path / "models").iterdir()) == []
