@@ -56,6 +56,11 @@ class RedisServer:
         except OSError:
             return False
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the running server."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def kill(self) -> None:
         """End it without a word of warning."""
         if self._process is not None:
