@@ -9,7 +9,7 @@ have left. To whoever reads it makes no difference: every transaction but that s
 
 The same statement checks that nobody has taken over a lease. To look at each of them would cost as much as to write, so
 the file counts takeovers, which are rare, and a lease remembers at which count it was found to be the latest. A lease
-that its holder has given back, or takes anew itself, is not taken over: nobody would write under the old one.
+that its holder gives back, or takes anew itself, need not be counted: the holder has the old one looked at.
 
 What only looks something up writes nothing, so that it works on a full disk: it reads the tables and the journal.
 """
@@ -24,12 +24,12 @@ from weakref import WeakValueDictionary
 
 import msgpack
 
+from ts.sequence.stores.file_sweep import COUNT_TAKEOVER, SLOT, sweep
 from ts.sequence.stores.file_upgrade import upgrade_from_2, upgrade_from_3
 from ts.sequence.stores.sqlite_file import SqliteFile
 from ts.sequence.stores.store import (
     FIRST_SLOT,
     IDLE,
-    MOST_KEPT,
     NOT_WAITING,
     REMEMBERED_SECONDS,
     Acquired,
@@ -74,7 +74,6 @@ INSERT INTO sweeps SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM sweeps);
 """
 _VERSION = 4
 _UPGRADES = {2: upgrade_from_2, 3: upgrade_from_3}
-_SLOT = 2**40
 
 _UPDATE = (
     "UPDATE sequences SET state = ?, closed = ?, incarnation = ?, further_steps = ?, lease_until = ?, expires_at = ?"
@@ -82,14 +81,11 @@ _UPDATE = (
 )
 _KEEP = "INSERT OR REPLACE INTO answers (key, incarnation, request_id, answer) VALUES (?, ?, ?, ?)"
 _APPEND = "INSERT INTO journal (entry) SELECT ?1 WHERE (SELECT count FROM takeovers) = ?2"
-_COUNT_TAKEOVER = "UPDATE takeovers SET count = count + 1"
 
+#: The mark of a lease that is looked at with every commit.
+_LOOKED_AT = -1
 #: Where a row for _UPDATE has the incarnation and the sequence's number.
 _INCARNATION, _NUMBER = 2, 6
-#: How long after one sweep the next one is due (seconds), whichever process does it.
-_SWEEP_INTERVAL = 60.0
-#: How much is swept with the lock in hand.
-_SWEEP_AT_ONCE = 500
 #: After so many commits what they say goes from the journal into the tables.
 _MOST_JOURNALED = 64
 #: Commits of more bytes do not go through the journal: to write them twice would cost more than it spares.
@@ -126,12 +122,14 @@ class FileStore:
             now = time.time()
             taken = [self._acquire(each, now, now - waiting.get(each, 0.0)) for each in sequence_ids]
             if any(is_takeover for _, is_takeover in taken):
-                self._execute(_COUNT_TAKEOVER)
+                self._execute(COUNT_TAKEOVER)
             count = self._takeovers()
         acquired = [each for each, _ in taken]
         for lease in [each.lease for each in acquired if each.lease is not None]:
             lease.mark = count
             number: Any = lease.key
+            if number in self._own:
+                self._own[number].mark = _LOOKED_AT
             self._own[number] = lease
         return acquired
 
@@ -185,7 +183,7 @@ class FileStore:
         """Of the steps whose answers are kept: the first's request id, and those of the further ones in their order."""
         kept, first_id = [], None
         for key, of, request_id, _ in self._execute(self._select_answers, self._keys(number)):
-            slot = key // _SLOT
+            slot = key // SLOT
             if of != incarnation:
                 continue
             if slot == FIRST_SLOT:
@@ -222,20 +220,25 @@ class FileStore:
             times = (0.0, forgotten_at) if closed else (until, idle_at)
             rows.append((state, closed, lease.incarnation, lease.steps, *times, number, lease.token))
             for slot, request_id, answer in kept:
-                answers.append((slot * _SLOT + number, lease.incarnation, request_id, answer))
+                answers.append((slot * SLOT + number, lease.incarnation, request_id, answer))
             marks.add(lease.mark)
         entry = self._pack((rows, answers))
         if len(marks) == 1 and len(entry) <= _JOURNALED_SIZE and self._file.write(_APPEND, (entry, *marks)):
             self._journaled += 1
-            return [True] * len(commits)
-        return self._commit_checked(commits, rows, answers)
+            written: list[bool | None] = [True] * len(commits)
+        else:
+            written = self._commit_checked(commits, rows, answers)
+        for commit in commits:
+            if commit.closed:  # which gives the lease back
+                commit.lease.mark = _LOOKED_AT
+        return written
 
     def _commit_checked(self, commits: Sequence[Commit], rows: list[Any], answers: list[Any]) -> list[bool | None]:
         """Write to the tables, and look at each lease: some may have been taken over."""
         with self._transaction():
             valid: list[bool | None] = [self._execute(_UPDATE, row).rowcount == 1 for row in rows]
             refused = {commit.lease.key for commit, is_valid in zip(commits, valid, strict=True) if not is_valid}
-            self._executemany(_KEEP, [answer for answer in answers if answer[0] % _SLOT not in refused])
+            self._executemany(_KEEP, [answer for answer in answers if answer[0] % SLOT not in refused])
             count = self._takeovers()
         for commit in commits:
             if commit.lease.key not in refused:
@@ -260,7 +263,7 @@ class FileStore:
                 ).fetchone() or (None, None)
                 token, incarnation = found[0], changed[number][_INCARNATION] if number in changed else found[1]
                 slot, request_id, _ = commit.answers[0]
-                entry = self._kept(number, journaled).get(slot * _SLOT + number)
+                entry = self._kept(number, journaled).get(slot * SLOT + number)
                 if entry is not None and entry[1:3] == (commit.lease.incarnation, request_id):
                     settled.append(incarnation == commit.lease.incarnation or None)
                 else:
@@ -304,11 +307,13 @@ class FileStore:
 
     def _keys(self, number: Any) -> list[int]:
         """The keys that the answers of a sequence have."""
-        return [slot * _SLOT + number for slot in self._slots]
+        return [slot * SLOT + number for slot in self._slots]
 
     def end(self, ended: Sequence[tuple[Lease, str]]) -> None:
         """Drop states; see `Store`."""
         forgotten_at = time.time() + REMEMBERED_SECONDS
+        for lease, _ in ended:
+            lease.mark = _LOOKED_AT
         with self._transaction():
             self._executemany(
                 "UPDATE sequences SET state = NULL, closed = ?, lease_until = 0, expires_at = ?"
@@ -319,6 +324,8 @@ class FileStore:
     def release(self, leases: Sequence[Lease]) -> None:
         """Let leases go; see `Store`."""
         idle_at = time.time() + self._settings.lifetime
+        for lease in leases:
+            lease.mark = _LOOKED_AT
         with self._transaction():
             self._executemany(
                 "UPDATE sequences SET lease_until = 0, expires_at = iif(closed = '', ?, expires_at)"
@@ -328,32 +335,7 @@ class FileStore:
 
     def sweep(self) -> None:
         """Drop what nobody will ask for, of every model in the file, unless another process does; see `Store`."""
-        now = time.time()
-        with self._file.reading():
-            if self._execute("SELECT next_at FROM sweeps").fetchone()[0] > now:
-                return
-        if not self._file.write("UPDATE sweeps SET next_at = ?1 + ?2 WHERE next_at <= ?1", (now, _SWEEP_INTERVAL)):
-            return
-        abandoned_at = now - REMEMBERED_SECONDS
-        overdue = "SELECT number FROM sequences WHERE expires_at < ?"
-        with self._transaction():
-            abandoned = self._execute(f"{overdue} AND closed = '' AND lease_until < ?", (abandoned_at, now)).fetchall()
-            forgotten = self._execute(f"{overdue} AND closed <> ''", (now,)).fetchall()
-        for numbers in _portions([number for (number,) in abandoned]):
-            with self._transaction():
-                self._executemany(
-                    "UPDATE sequences SET state = NULL, closed = ?1, expires_at = ?2"
-                    " WHERE number = ?3 AND closed = '' AND expires_at < ?4 AND lease_until < ?5",
-                    [(IDLE, now + REMEMBERED_SECONDS, number, abandoned_at, now) for number in numbers],
-                )
-        for numbers in _portions([number for (number,) in forgotten]):
-            with self._transaction():
-                for number in numbers:
-                    gone = "DELETE FROM sequences WHERE number = ? AND closed <> '' AND expires_at < ?"
-                    if self._execute(gone, (number, now)).rowcount:
-                        every_slot = [(slot * _SLOT + number,) for slot in range(FIRST_SLOT, MOST_KEPT + 1)]
-                        self._executemany("DELETE FROM answers WHERE key = ?", every_slot)
-                self._execute(_COUNT_TAKEOVER)  # who still holds one of them cannot write to it any more
+        sweep(self._file, self._transaction)
 
     def tidy(self) -> None:
         """Bring the tables up to date, if there is enough to do; see `Store`."""
@@ -392,8 +374,3 @@ class FileStore:
             rows.update((row[_NUMBER], row) for row in changed)
             answers.update((answer[0], answer) for answer in kept)
         return rows, answers
-
-
-def _portions(numbers: list[int]) -> Iterator[list[int]]:
-    for first in range(0, len(numbers), _SWEEP_AT_ONCE):
-        yield numbers[first : first + _SWEEP_AT_ONCE]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ts.sequence.stores import file, sqlite_file
+from ts.sequence.stores import file, file_sweep, sqlite_file
 from ts.sequence.stores.file import FileStore
 from ts.sequence.stores.store import Commit, StoreError, StoreSettings
 
@@ -83,8 +83,9 @@ def test_it_waits_for_a_lock_but_not_for_ever(tmp_path: Path, monkeypatch: pytes
 
 def test_what_is_abandoned_is_swept_and_then_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "s.db"
-    monkeypatch.setattr(file, "REMEMBERED_SECONDS", 0.0)
-    monkeypatch.setattr(file, "_SWEEP_INTERVAL", 0.0)
+    for module in (file, file_sweep):
+        monkeypatch.setattr(module, "REMEMBERED_SECONDS", 0.0)
+    monkeypatch.setattr(file_sweep, "_INTERVAL", 0.0)
     abandoned = FileStore(settings(lifetime=0.0), str(path), fsync=False)
     commit(abandoned, "abandoned", b"state")
     store = FileStore(settings(), str(path), fsync=False)
@@ -147,8 +148,9 @@ def test_a_commit_of_what_was_taken_over_is_refused_whatever_the_others_of_its_b
 
 def test_a_sequence_that_was_forgotten_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "s.db")
-    monkeypatch.setattr(file, "REMEMBERED_SECONDS", 0.0)
-    monkeypatch.setattr(file, "_SWEEP_INTERVAL", 0.0)
+    for module in (file, file_sweep):
+        monkeypatch.setattr(module, "REMEMBERED_SECONDS", 0.0)
+    monkeypatch.setattr(file_sweep, "_INTERVAL", 0.0)
     store = FileStore(settings(lifetime=0.0), path, fsync=False)
     (lease,) = (each.lease for each in store.acquire(["s"]))
     assert lease is not None
@@ -171,7 +173,8 @@ def test_one_process_sweeps_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = tmp_path / "s.db"
     one, other = (FileStore(settings(lifetime=0.0), str(path), fsync=False) for _ in range(2))
     one.sweep()
-    monkeypatch.setattr(file, "REMEMBERED_SECONDS", 0.0)
+    for module in (file, file_sweep):
+        monkeypatch.setattr(module, "REMEMBERED_SECONDS", 0.0)
     commit(one, "ended", None, closed="ended")
     for store in (one, other):
         store.sweep()

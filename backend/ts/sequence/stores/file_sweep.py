@@ -1,0 +1,69 @@
+"""Drops from the file store what nobody will ask for: states of abandoned sequences, and sequences long over.
+
+One process sweeps for all that share the file, whenever a sweep is due. It finds what is overdue by an index, and has
+the lock for a few sequences at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Final
+
+from ts.sequence.stores.sqlite_file import SqliteFile
+from ts.sequence.stores.store import FIRST_SLOT, IDLE, MOST_KEPT, REMEMBERED_SECONDS
+
+#: An answer's key is its slot times this, and the sequence's number.
+SLOT: Final = 2**40
+#: Has every commit that goes to the journal look at its leases.
+COUNT_TAKEOVER: Final = "UPDATE takeovers SET count = count + 1"
+
+#: How long after one sweep the next one is due (seconds).
+_INTERVAL = 60.0
+#: How much is swept with the lock in hand.
+_AT_ONCE = 500
+_OVERDUE: Final = "SELECT number FROM sequences WHERE expires_at < ?"
+
+
+def sweep(file: SqliteFile, transaction: Callable[[], AbstractContextManager[None]]) -> None:
+    """Sweep, if that is due.
+
+    Args:
+        file: The file.
+        transaction: Begins a transaction on tables that are up to date with the journal.
+
+    Raises:
+        StoreError: It cannot be done.
+    """
+    now = time.time()
+    with file.reading():
+        if file.execute("SELECT next_at FROM sweeps").fetchone()[0] > now:
+            return
+    if not file.write("UPDATE sweeps SET next_at = ?1 + ?2 WHERE next_at <= ?1", (now, _INTERVAL)):
+        return  # another process has begun meanwhile
+    abandoned_at = now - REMEMBERED_SECONDS
+    with transaction():
+        unfinished = f"{_OVERDUE} AND closed = '' AND lease_until < ?"
+        abandoned = file.execute(unfinished, (abandoned_at, now)).fetchall()
+        forgotten = file.execute(f"{_OVERDUE} AND closed <> ''", (now,)).fetchall()
+    for numbers in _portions([number for (number,) in abandoned]):
+        with transaction():
+            file.executemany(
+                "UPDATE sequences SET state = NULL, closed = ?1, expires_at = ?2"
+                " WHERE number = ?3 AND closed = '' AND expires_at < ?4 AND lease_until < ?5",
+                [(IDLE, now + REMEMBERED_SECONDS, number, abandoned_at, now) for number in numbers],
+            )
+    for numbers in _portions([number for (number,) in forgotten]):
+        with transaction():
+            for number in numbers:
+                gone = "DELETE FROM sequences WHERE number = ? AND closed <> '' AND expires_at < ?"
+                if file.execute(gone, (number, now)).rowcount:
+                    every_slot = [(slot * SLOT + number,) for slot in range(FIRST_SLOT, MOST_KEPT + 1)]
+                    file.executemany("DELETE FROM answers WHERE key = ?", every_slot)
+            file.execute(COUNT_TAKEOVER)  # who still holds one of them cannot write to it any more
+
+
+def _portions(numbers: list[int]) -> Iterator[list[int]]:
+    for first in range(0, len(numbers), _AT_ONCE):
+        yield numbers[first : first + _AT_ONCE]
