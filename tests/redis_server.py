@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -20,10 +22,12 @@ class RedisServer:
 
     Args:
         directory: Where it keeps its data.
+        more: Further options of its configuration.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, more: Mapping[str, str] = MappingProxyType({})) -> None:
         self.directory = directory
+        self.more = more
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
@@ -40,7 +44,8 @@ class RedisServer:
     def start(self) -> None:
         """Start, and wait until it answers."""
         options = {"port": self.port, "bind": "127.0.0.1", "dir": self.directory, "appendonly": "yes", "save": ""}
-        arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+        options |= self.more
+        arguments = [text for name, value in options.items() for text in (f"--{name}", *str(value).split(" "))]
         self._process = subprocess.Popen(["redis-server", *arguments], stdout=subprocess.DEVNULL)
         end = time.monotonic() + DEADLINE
         while not self._answers():
@@ -58,6 +63,11 @@ class RedisServer:
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal to the running server."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
         assert self._process is not None
         self._process.send_signal(number)
 

@@ -104,6 +104,7 @@ class Cache(TypedDict):
     path: str  # of the file
     fsync: bool
     url: str  # of Redis
+    replicas: int  # of Redis, that are to have a step before its answer leaves
     owner: str  # the server's identity
     lease: float  # seconds for which a server that is not heard of keeps others from its sequences
     lifetime: float  # seconds without a step after which a sequence is abandoned

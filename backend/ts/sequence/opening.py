@@ -60,5 +60,5 @@ def open_store(settings: StoreSettings, cache: Cache) -> Store | None:
     if cache["store"] == "redis":
         from ts.sequence.stores.redis import RedisStore
 
-        return RedisStore(settings, cache["url"])
+        return RedisStore(settings, cache["url"], replicas=cache["replicas"])
     return None

@@ -27,6 +27,7 @@ class CacheConfig(ClosedSchema):
     path: Text = None
     fsync: Annotated[bool, FLAG] = False
     url: Text = None
+    replicas: Annotated[int, Integer(0)] = 0
     lease: Annotated[float, SECONDS] = DEFAULT_LEASE
 
     @property
@@ -37,7 +38,7 @@ class CacheConfig(ClosedSchema):
 
 _PLACE = "handler.cache."
 #: Which keys a store has beside those that all have, and which of them it needs.
-_OWN_KEYS = {"memory": (), "file": ("path", "fsync"), "redis": ("url",)}
+_OWN_KEYS = {"memory": (), "file": ("path", "fsync"), "redis": ("url", "replicas")}
 _NEEDED = {"redis": ("url", "where Redis is, for example redis://localhost:6379/0")}
 _DURABLE_KEYS = ("lease",)
 

@@ -26,6 +26,7 @@ def cache_message(config: EffectiveConfig, default_file: Path) -> Cache | None:
         path=str(path.absolute()) if cache.store == "file" else "",
         fsync=cache.fsync,
         url=cache.url or "",
+        replicas=cache.replicas,
         owner=server_identity(),
         lease=cache.lease,
         lifetime=config.sequence_max_idle_ms / 1000,

@@ -4,7 +4,10 @@ A sequence is one hash, ``ts:{model/version}:id``; the braces keep a model's seq
 expires by itself. Each operation is one script over all sequences of a batch: one round trip, and atomic.
 
 Redis survives its own restart only if it is configured to: ``appendonly yes`` keeps what was committed when the process
-dies, with ``appendfsync always`` also when the machine does.
+dies, with ``appendfsync always`` also when the machine does. It copies to its replicas after it has answered, so that a
+replica which is promoted may lack the latest commits. With ``replicas`` a commit counts once so many have it (``WAIT``,
+sent together with it, since that waits for what was written over the same connection); where they do not have it in
+time, it is written, but may be lost, so that nobody is told that it was.
 
 When the connection breaks, the operation is tried again for a while: every one may be done twice. Answers are waited
 for, and operations tried again, for no longer than a lease holds.
@@ -12,7 +15,7 @@ for, and operations tried again, for no longer than a lease holds.
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import math
 import secrets
 import time
@@ -23,6 +26,7 @@ from typing import Any
 import msgpack
 
 from ts.protocol.server_identity import is_gone
+from ts.sequence.stores.redis_checks import check_keeping
 from ts.sequence.stores.redis_scripts import ACQUIRE, COMMIT, END, RELEASE, RENEW
 from ts.sequence.stores.store import (
     FIRST_SLOT,
@@ -36,14 +40,14 @@ from ts.sequence.stores.store import (
     slot_of,
 )
 
-logger = logging.getLogger(__name__)
-
 #: Seconds to wait for an answer, to go on trying when there is none, and to pause in between. Of the first two there is
 #: less where the lease is shorter than both together, but no less than what makes sense.
 _ANSWER_LIMIT = 5.0
 _RETRY_LIMIT = 20.0
 _SHORTEST_LIMIT = 0.5
 _RETRY_PAUSE = 0.1
+#: How long the key stays that is written where something has to be (ms).
+_MARKER_LIFETIME = 60_000
 #: Of a step that is known to be welcome: it has been waiting for ever (ms).
 _FOR_EVER = 2**52
 
@@ -51,11 +55,16 @@ _FOR_EVER = 2**52
 class RedisStore:
     """Sequences in the Redis database at ``url``.
 
+    Args:
+        settings: Whose sequences, and for whom.
+        url: Where the database is.
+        replicas: How many replicas are to have a commit before it counts.
+
     Raises:
-        StoreError: The package ``redis`` is missing, or the database cannot be reached.
+        StoreError: The package ``redis`` is missing, the database cannot be reached, or it does not keep what it has.
     """
 
-    def __init__(self, settings: StoreSettings, url: str) -> None:
+    def __init__(self, settings: StoreSettings, url: str, *, replicas: int = 0) -> None:
         try:
             import redis
         except ModuleNotFoundError as error:
@@ -67,6 +76,7 @@ class RedisStore:
         self._open_for = self._lifetime + self._remembered
         half = max(settings.lease / 2, _SHORTEST_LIMIT)
         self._retry_limit, answer_limit = min(_RETRY_LIMIT, half), min(_ANSWER_LIMIT, half)
+        self._replicas, self._copy_limit = replicas, answer_limit / 2
         #: Whether the last operation was tried more than once.
         self._repeated = False
         try:
@@ -82,7 +92,7 @@ class RedisStore:
             client.register_script, (ACQUIRE, RENEW, RELEASE, COMMIT, END)
         )
         self._call(client.ping)
-        self._warn_of_loss()
+        check_keeping(self._name, self._info(), replicas)
 
     def acquire(self, sequence_ids: Sequence[str], waiting: Mapping[str, float] = NOT_WAITING) -> list[Acquired]:
         """Take leases and read; see `Store`."""
@@ -93,7 +103,7 @@ class RedisStore:
         return [each for _, each in acquired]
 
     def _acquire_all(
-        self, sequence_ids: Sequence[str], waiting: Mapping[str, float], gone: str
+        self, sequence_ids: Sequence[str], waiting: Mapping[str, float], gone: str, *, copied: bool = False
     ) -> list[tuple[str | None, Acquired]]:
         """The owner who holds a sequence, or None, and what came of asking for it."""
         settings = self._settings
@@ -101,7 +111,7 @@ class RedisStore:
         times = [min(_FOR_EVER, 1000 * waiting.get(each, 0.0)) for each in sequence_ids]
         limits = (self._lease, self._lifetime, self._open_for, self._remembered, settings.kept, gone)
         own = [argument for pair in zip(tokens, map(int, times), strict=True) for argument in pair]
-        results = self._run(self._acquire, sequence_ids, [settings.owner, *limits, *own])
+        results = self._run(self._acquire, sequence_ids, [settings.owner, *limits, *own], copied=copied)
         return [
             self._acquired(sequence_id, token, result)
             for sequence_id, token, result in zip(sequence_ids, tokens, results, strict=True)
@@ -141,7 +151,7 @@ class RedisStore:
         ]
         limits = (self._lease, self._lifetime, self._open_for, self._remembered)
         ids = [each.lease.sequence_id for each in commits]
-        results = self._run(self._commit, ids, [*limits, msgpack.packb(content, use_bin_type=False)])
+        results = self._run(self._commit, ids, [*limits, msgpack.packb(content, use_bin_type=False)], copied=True)
         # Of those that were tried again an earlier try may have been written, and another have taken over since then.
         refused = None if self._repeated else False
         return [True if written else refused for written in results]
@@ -149,7 +159,8 @@ class RedisStore:
     def settle(self, commits: Sequence[Commit]) -> list[bool | None]:
         """Look up what was written, with new leases: what is still on its way is refused by them; see `Store`."""
         ids = [each.lease.sequence_id for each in commits]
-        acquired = self.acquire(ids, dict.fromkeys(ids, math.inf))
+        asked = self._acquire_all(ids, dict.fromkeys(ids, math.inf), gone="", copied=True)
+        acquired = [each for _, each in asked]
         settled: list[bool | None] = []
         for commit, (lease, _, _) in zip(commits, acquired, strict=True):
             if lease is not None and lease.incarnation <= commit.lease.incarnation:
@@ -175,7 +186,7 @@ class RedisStore:
             return None
         for slot, stored in zip(slots, ids, strict=True):
             if _id_of(stored, latest) == request_id:
-                still_stored, answer = self._call(partial(self._client.hmget, key, [f"q{slot}", f"r{slot}"]))
+                still_stored, answer = self._read_copied(key, [f"q{slot}", f"r{slot}"])
                 found: bytes | None = answer if still_stored == stored else None
                 return found
         return None
@@ -201,9 +212,42 @@ class RedisStore:
         """Close the connection."""
         self._client.close()
 
-    def _run(self, script: Any, sequence_ids: Sequence[str], arguments: list[Any]) -> Any:
+    def _run(self, script: Any, sequence_ids: Sequence[str], arguments: list[Any], *, copied: bool = False) -> Any:
+        """Run a script; with ``copied`` what it has written counts once the replicas have it."""
         keys = [self._prefix + sequence_id for sequence_id in sequence_ids]
+        if copied and self._replicas:
+            return self._copied(lambda pipe: script(keys, arguments, client=pipe))
         return self._call(lambda: script(keys, arguments))
+
+    def _read_copied(self, key: str, fields: list[str]) -> list[bytes | None]:
+        """Read what counts: what the replicas have as well."""
+        if not self._replicas:
+            read: list[bytes | None] = self._call(lambda: self._client.hmget(key, fields))
+            return read
+
+        def ask(pipe: Any) -> None:
+            pipe.hmget(key, fields)
+            pipe.set(self._prefix.removesuffix(":"), 1, px=_MARKER_LIFETIME)  # they have what came before it then
+
+        found: list[bytes | None] = self._copied(ask)
+        return found
+
+    def _copied(self, ask: Callable[[Any], Any]) -> Any:
+        """Send commands, the last of which writes, and wait until the replicas have that; return the first's result."""
+
+        def send() -> list[Any]:
+            with self._client.pipeline(transaction=False) as pipe:
+                ask(pipe)
+                pipe.wait(self._replicas, _milliseconds(self._copy_limit))
+                results: list[Any] = pipe.execute()
+                return results
+
+        results = self._call(send)
+        copies, place = results[-1], f"Redis at {self._name}"
+        if copies < self._replicas:
+            text = f"{copies} of {self._replicas} replicas of {place} had it after {self._copy_limit:g} s"
+            raise StoreError(f"{text}; handler.cache.replicas says how many are to have it")
+        return results[0]
 
     def _call(self, command: Callable[[], Any]) -> Any:
         """Do it, again and again while the connection is broken or Redis starts."""
@@ -220,15 +264,13 @@ class RedisStore:
             except self._error as error:
                 raise StoreError(f"Redis at {self._name} refuses: {error}") from error
 
-    def _warn_of_loss(self) -> None:
-        try:
-            setting = self._call(lambda: self._client.config_get("appendonly"))
-        except StoreError:  # a managed Redis does not tell
-            return
-        if setting.get("appendonly") == "no":
-            logger.warning(
-                "Redis at %s has appendonly no: sequences are lost when it ends. Set appendonly yes.", self._name
-            )
+    def _info(self) -> dict[str, Any]:
+        """What Redis tells of how it keeps what it is given."""
+        told: dict[str, Any] = {}
+        for section in ("memory", "persistence", "replication"):
+            with contextlib.suppress(StoreError):  # a managed Redis may not tell
+                told.update(self._call(partial(self._client.info, section)))
+        return told
 
 
 def _id_of(stored: bytes | None, incarnation: bytes) -> str | None:

@@ -41,6 +41,7 @@ def cache_settings(kind: str, tmp_path: Path, request: pytest.FixtureRequest) ->
             "path": str(tmp_path / "sequences.db"),
             "fsync": False,
             "url": url,
+            "replicas": 0,
             "owner": server_identity(),
             "lease": 10.0,
             "lifetime": 60.0,
