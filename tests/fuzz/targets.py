@@ -20,12 +20,12 @@ from typing import Any
 from tests.unit.api.parsed_twice import parse_alike
 
 from torchserve_py.api.requests import split_path
-from torchserve_py.archive.contents import read_contents
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.limits import Limits
 from torchserve_py.archive.manifest import parse as parse_manifest
 from torchserve_py.archive.model_files import open_model
 from torchserve_py.archive.model_spec import parse_model_specs
+from torchserve_py.archive.outline import outline
 from torchserve_py.flags import parse_flags
 from torchserve_py.metrics.config import MetricsConfigError, read_metrics_config
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig, read_model_config
@@ -124,7 +124,8 @@ def archive(data: bytes) -> None:
         assert all(each.resolve().is_relative_to(inside) and not each.is_symlink() for each in inside.rglob("*"))
         files.remove()
     try:
-        read_contents(path, url="m.mar")
+        with outline(path, url="m.mar"):
+            pass
     except ArchiveError:
         pass
 

@@ -1,6 +1,7 @@
 """``--check-config``: what it says of a configuration and of models, and with which exit code."""
 
 import json
+import zipfile
 
 import pytest
 
@@ -98,7 +99,7 @@ def test_a_good_model_is_fine(home, capsys):
         ({"handler": "other.py"}, "there is no handler other.py: no other.py in the archive, and no built-in"),
         ({"handler": "trt_llm_handler"}, "the handler trt_llm_handler of TorchServe is not part of this server"),
         ({"handler": "vllm_handler"}, "the handler vllm_handler needs more packages: pip install vllm"),
-        ({"handler": ""}, "no handler is named in the manifest or as default_service_handler"),
+        ({"handler": ""}, "No handler is known for model m: name one in the manifest, in the reg"),
         ({"runtime": "LSP"}, "Invalid RuntimeType value: LSP: the C++ backend is not run here"),
         ({"runtime": "perl"}, "Runtime is not defined or invalid."),
         ({"config": "sequenceBatching: true\n"}, "model-config.yaml: sequenceBatching is true but sequenceMaxIdle"),
@@ -136,7 +137,7 @@ def test_what_concerns_a_model_is_told(home, capsys, config, text, note):
     assert any(line.startswith(f"  note: {note}") for line in sections["Models"])
 
 
-@pytest.mark.parametrize(("text", "word"), [("", "not installed"), ("install_py_dep_per_model=true", "is installed")])
+@pytest.mark.parametrize(("text", "word"), [("", "not installed"), ("install_py_dep_per_model=true", "installed when")])
 def test_the_requirements_of_a_model_are_told(home, capsys, text, word):
     files = ("handler.py", "requirements.txt")
     add_model(home, "m", files=files, model={"requirementsFile": "requirements.txt"})
@@ -190,3 +191,86 @@ def test_the_files_of_another_contract_are_checked(home, capsys, config, code, l
     found = run(home, capsys, "", "--models", "mine")
     assert found[0] == code
     assert any(each.startswith(line) for each in found[1]["Models"])
+
+
+def add_mlserver_model(folder):
+    folder.mkdir(parents=True)
+    settings = {"name": "mnist-svm", "implementation": "model.Mine", "parameters": {"version": "v0.1.0"}}
+    (folder / "model-settings.json").write_text(json.dumps(settings))
+    (folder / "settings.json").write_text('{"debug": "true", "parallel_workers": "2"}')
+    (folder / "model.py").touch()
+
+
+def test_an_mlserver_model_has_the_name_and_version_of_its_settings(home, capsys):
+    add_mlserver_model(home / "store" / "mnist_folder")
+    code, sections = run(home, capsys, "", "--models", "mnist_folder")
+    assert code == 0
+    assert sections["Models"] == [
+        'mnist_folder: fine (model "mnist-svm" version v0.1.0, contract mlserver, 2 worker(s))'
+    ]
+
+
+def test_the_settings_in_an_archive_count_as_well(home, capsys):
+    add_mlserver_model(home / "svm")
+    with zipfile.ZipFile(home / "store" / "svm.mar", "w") as archive:
+        for file in (home / "svm").iterdir():
+            archive.write(file, file.name)
+    code, sections = run(home, capsys, "", "--models", "svm.mar")
+    assert code == 0
+    assert sections["Models"] == ['svm.mar: fine (model "mnist-svm" version v0.1.0, contract mlserver, 2 worker(s))']
+
+
+def add_truss(home, config, code):
+    folder = home / "store" / "mine"
+    (folder / "model").mkdir(parents=True)
+    (folder / "model" / "model.py").write_text(code)
+    (folder / "config.yaml").write_text(config)
+
+
+@pytest.mark.parametrize(("text", "word"), [("", "not installed"), ("install_py_dep_per_model=true", "installed when")])
+def test_the_requirements_of_a_truss_are_told(home, capsys, text, word):
+    add_truss(home, "requirements: [torch==2.13.0, transformers]", "class Model: ...")
+    code, sections = run(home, capsys, text, "--models", "mine")
+    assert code == 0
+    (note,) = sections["Models"][1:]
+    assert note.startswith(f"  note: requirements (torch==2.13.0, transformers): {word}")
+
+
+#: The class of Truss's examples for TensorRT-LLM.
+TRT_LLM = """
+class Model:
+    def __init__(self, trt_llm, **kwargs):
+        self._engine = trt_llm["engine"]
+"""
+
+
+def test_a_truss_whose_class_needs_what_it_does_not_get_is_told(home, capsys):
+    add_truss(home, "trt_llm: {build: {base_model: llama}}", TRT_LLM)
+    code, sections = run(home, capsys, "", "--models", "mine")
+    assert code == 1
+    assert any(
+        line.startswith(
+            "  problem: config.yaml: the class Model of model/model.py needs the argument trt_llm, which it does not"
+            " get: no engine is built"
+        )
+        for line in sections["Models"]
+    )
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        "self, config, data_dir, secrets, environment, lazy_data_resolver",
+        "self, **kwargs",
+        "self, *args, trt_llm=None, other=1, **kwargs",
+        "self, config, *, secrets",
+    ],
+)
+def test_a_truss_whose_class_gets_what_it_needs_is_fine(home, capsys, signature):
+    add_truss(home, "", f"class Model:\n    def __init__({signature}): ...\n")
+    assert run(home, capsys, "", "--models", "mine")[0] == 0
+
+
+def test_code_that_is_none_is_left_to_the_worker(home, capsys):
+    add_truss(home, "", "class Model(:")
+    assert run(home, capsys, "", "--models", "mine")[0] == 0

@@ -16,7 +16,7 @@ from torchserve_py.api.parameters import Parameters, of_query, of_query_or_json
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import Route, Routes
 from torchserve_py.api.token_authorization import TokenAuthorization, TokenType
-from torchserve_py.models.assembly import RegisterRequest
+from torchserve_py.models.plan import RegisterRequest
 
 if TYPE_CHECKING:
     from torchserve_py.models.registry import ModelRegistry

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from torchserve_py.api.describe import describe
 from torchserve_py.api.errors import DoorError, bad_request, method_not_allowed
-from torchserve_py.models.assembly import RegisterRequest
+from torchserve_py.models.plan import RegisterRequest
 
 if TYPE_CHECKING:
     from torchserve_py.models.model import Model

@@ -74,18 +74,22 @@ def open_model(
     url = url or str(path)
     if path.is_dir():
         folder = path.absolute()
-        return _open_folder(folder, folder.name, url, handler)
+        return open_folder(folder, folder.name, url, handler)
     if not path.is_file():
         raise ArchiveNotFound(f"Model not found at: {url}")
     unpacked = unpack(path, temp_dir.absolute(), url=url, limits=limits, cancellation=cancellation)
     try:
-        return replace(_open_folder(unpacked, url, url, handler), unpacked_dir=unpacked)
+        return replace(open_folder(unpacked, url, url, handler), unpacked_dir=unpacked)
     except BaseException:
         shutil.rmtree(unpacked, ignore_errors=True)
         raise
 
 
-def _open_folder(folder: Path, name: str, url: str, handler: str | None) -> ModelFiles:
+def open_folder(folder: Path, name: str, url: str, handler: str | None) -> ModelFiles:
+    """Open a folder of a model's files, where `name` is what the name is made of that no manifest gives.
+
+    `url` and `handler` are as in `open_model`. Raises InvalidArchive or UnreadableArchive.
+    """
     name = fallback_name(name)
     contract = TORCHSERVE
     try:

@@ -6,7 +6,7 @@ A file is found by its name; where several could be meant nothing is guessed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from torchserve_py.archive.contract import TORCHSERVE
@@ -31,15 +31,8 @@ def describe_folder(
     What is not there is left out. Models of another contract than TorchServe's say themselves which files are theirs.
     Raises InvalidArchive, naming the candidates, where there are several.
     """
+    where = str(folder)
     names = [entry.name for entry in folder.iterdir() if entry.is_file()]
-    return describe_names(names, str(folder), model_name=model_name, handler=handler, contract=contract)
-
-
-def describe_names(
-    names: Iterable[str], where: str, *, model_name: str, handler: str | None = None, contract: str = TORCHSERVE
-) -> Manifest:
-    """The same for files that are called `names`; `where` says in messages where they are."""
-    names = list(names)
     if contract != TORCHSERVE:
         return describe(
             model_name=model_name,

@@ -6,33 +6,31 @@ import asyncio
 import itertools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torchserve_py.archive.cancellation import Cancellation
-from torchserve_py.archive.contract import MLSERVER, TORCHSERVE
-from torchserve_py.archive.manifest import Manifest
+from torchserve_py.archive.contract import MLSERVER
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.cache_message import cache_message
-from torchserve_py.models.config import InvalidModelConfig, ModelConfig
 from torchserve_py.models.contracts import Configured, configuration_of
 from torchserve_py.models.daemon_thread import run_in_daemon_thread
 from torchserve_py.models.dependencies import install_dependencies, packages_dir, venv_python
-from torchserve_py.models.effective import EffectiveConfig, Hardware, RegistrationOverrides, resolve
-from torchserve_py.models.errors import BadParameter, InvalidModel
+from torchserve_py.models.effective import EffectiveConfig
+from torchserve_py.models.errors import BadParameter
 from torchserve_py.models.model import Model, Usage
-from torchserve_py.models.names import check_names
 from torchserve_py.models.parallel import torchrun_environment, torchrun_of
+from torchserve_py.models.plan import Plan, RegisterRequest, plan_of
 from torchserve_py.models.sequence_files import make_folder, sequence_file
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings import Settings
 from torchserve_py.version import __version__
 from torchserve_py.workers.by_hand import NO_LIMIT
 from torchserve_py.workers.confinement import Confinement
-from torchserve_py.workers.devices import Assignment, Devices, ModelDevices, UnsuitableDevices, visible_devices
+from torchserve_py.workers.devices import Assignment, Devices, visible_devices
 from torchserve_py.workers.dispatcher import Dispatcher
 from torchserve_py.workers.launchers import CpuLauncher
 from torchserve_py.workers.listener import WorkerListener
@@ -51,89 +49,6 @@ _MAX_WARNINGS = 20
 _CONNECT_LIMIT = 120.0
 #: From the stop message to the exit of a worker that has nothing left to do (seconds).
 _STOP_LIMIT = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegisterRequest:
-    """A registration call; None = not given. ``max_batch_delay`` is in milliseconds, timeouts in seconds.
-
-    ``max_workers``, which only a snapshot gives, is ``initial_workers`` where it is not given. A workflow sets
-    ``in_workflow`` for the models that are its nodes.
-    """
-
-    url: str
-    model_name: str | None = None
-    handler: str | None = None
-    runtime: str | None = None
-    batch_size: int | None = None
-    max_batch_delay: int | None = None
-    initial_workers: int | None = None
-    max_workers: int | None = None
-    synchronous: bool = True
-    response_timeout: int | None = None
-    startup_timeout: int | None = None
-    s3_sse_kms: bool = False
-    in_workflow: bool = False
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is to be served and how, all decided; nothing runs yet."""
-
-    name: str
-    version: str
-    url: str
-    files: ModelFiles
-    handler: str
-    config: EffectiveConfig
-    devices: ModelDevices
-    at_startup: bool
-    in_workflow: bool
-    environment: Mapping[str, str]
-    requirements: Sequence[str]
-    requirements_file: str | None
-
-
-def settle(
-    request: RegisterRequest,
-    name: str,
-    version: str,
-    manifest: Manifest,
-    yaml: ModelConfig,
-    settings: Settings,
-    devices: Devices,
-    *,
-    at_startup: bool,
-    contract: str,
-) -> tuple[EffectiveConfig, ModelDevices]:
-    """Settle what a model version is run with, and on which devices.
-
-    Raises:
-        BadParameter: The registration call asks for something impossible.
-        InvalidModelConfig: The model's configuration does, on this hardware.
-        NotEnoughDevices: One worker needs more devices than there are.
-        UnsuitableDevices: The devices are not as the model asks for them.
-    """
-    config = resolve(
-        RegistrationOverrides(
-            batch_size=request.batch_size,
-            max_batch_delay=request.max_batch_delay,
-            initial_workers=request.initial_workers,
-            max_workers=request.max_workers,
-            response_timeout=request.response_timeout,
-            startup_timeout=request.startup_timeout,
-            runtime=request.runtime,
-        ),
-        yaml,
-        settings.models.get(name, {}).get(version, {}),
-        settings,
-        model_name=name,
-        hardware=Hardware(gpus=devices.count, cpus=available_processors()),
-        at_startup=at_startup,
-        manifest_runtime=manifest.runtime,
-        contract=contract,
-    )
-    return config, devices.for_model(config.device_type, config.device_ids, config.parallel_level)
 
 
 class Assembly:
@@ -216,49 +131,11 @@ class Assembly:
         return replace(plan, files=files)
 
     def _plan(self, request: RegisterRequest, files: ModelFiles, configured: Configured, *, at_startup: bool) -> Plan:
-        manifest = files.manifest
-        name = request.model_name or configured.name or files.name
-        version = configured.version or manifest.model_version
-        check_names(name, version)
         for warning in configured.config.warnings[:_MAX_WARNINGS]:
-            logger.warning("%s: %s", name, warning)
-        try:
-            config, devices = settle(
-                request,
-                name,
-                version,
-                manifest,
-                configured.config,
-                self._settings,
-                self._devices,
-                at_startup=at_startup,
-                contract=files.contract,
-            )
-        except (InvalidModelConfig, UnsuitableDevices) as error:
-            raise InvalidModel(str(error)) from error
-        handler = request.handler or manifest.handler
-        if not handler and files.contract == TORCHSERVE:
-            handler = self._settings.default_service_handler
-            if not handler:
-                raise InvalidModel(
-                    f"No handler is known for model {name}: name one in the manifest, in the registration, or as"
-                    " default_service_handler in config.properties."
-                )
-        _tell_of_requirements(name, configured, self._settings)
-        return Plan(
-            name,
-            version,
-            request.url,
-            files,
-            handler or "",
-            config,
-            devices,
-            at_startup,
-            request.in_workflow,
-            configured.environment,
-            configured.requirements,
-            configured.requirements_file or manifest.requirements_file,
-        )
+            logger.warning("%s: %s", request.model_name or configured.name or files.name, warning)
+        plan = plan_of(request, files, configured, self._settings, self._devices, at_startup=at_startup)
+        _tell_of_requirements(plan.name, configured, self._settings)
+        return plan
 
     def build(self, plan: Plan) -> Model:
         """Wire the model; its pool has no workers yet."""

@@ -1,4 +1,8 @@
-"""Whether a model would be served as it is, found out without unpacking or starting anything; for `--check-config`."""
+"""Whether a model would be served as it is; for `--check-config`.
+
+This is a registration without its effects: the same code reads the model's files and decides, but nothing is unpacked,
+installed or started.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +13,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchserve_py.archive.checksum import split_checksum
-from torchserve_py.archive.contents import Contents, read_contents
 from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.fetch import file_name
 from torchserve_py.archive.handler_name import BUILT_IN_HANDLERS
 from torchserve_py.archive.locate import locate
+from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.model_spec import expand_model_specs, is_url, parse_model_specs
-from torchserve_py.models.assembly import RegisterRequest, settle
-from torchserve_py.models.config import InvalidModelConfig, ModelConfig, parse_model_config
-from torchserve_py.models.contracts import configure
+from torchserve_py.archive.outline import files_in, outline
+from torchserve_py.models.config import InvalidModelConfig, ModelConfig
+from torchserve_py.models.contracts import configuration_of
 from torchserve_py.models.effective import EffectiveConfig
-from torchserve_py.models.errors import ModelError
+from torchserve_py.models.errors import InvalidModel, ModelError
+from torchserve_py.models.plan import Plan, RegisterRequest, plan_of
 from torchserve_py.models.startup import StartupModel, startup_models
 from torchserve_py.nvidia_smi import list_gpus
-from torchserve_py.schemas.yaml_mapping import MAX_SIZE, UnreadableYaml, parse_yaml_mapping
 from torchserve_py.settings import Settings
-from torchserve_py.workers.devices import Devices, UnsuitableDevices, visible_devices
+from torchserve_py.workers.devices import Devices, visible_devices
 from torchserve_py.workers.process import worker_package_root
 
 #: What a built-in handler needs apart from PyTorch, and the extra of this package that installs it.
 _IMAGE_HANDLERS = ("image_classifier", "image_segmenter", "object_detector", "densenet_handler")
+_SHOWN_REQUIREMENTS = 5
 _VLLM_HANDLER = "vllm_handler"
 
 
@@ -70,7 +75,8 @@ class _Check:
         try:
             path = self._path()
             if path is not None:
-                self._check(read_contents(path, url=self._request.url, handler=self._request.handler))
+                with outline(path, url=self._request.url, handler=self._request.handler) as files:
+                    self._check(files)
         except (ArchiveError, ModelError, OSError) as error:
             self._out.problems.append(str(error))
         return self._out
@@ -97,89 +103,55 @@ class _Check:
         self._out.facts.append(f"downloaded before, as {path.name}")
         return path
 
-    def _check(self, contents: Contents) -> None:
-        name, version = self._request.model_name or contents.name, contents.manifest.model_version
-        self._out.facts.insert(0, f'model "{name}" version {version}')
-        if contents.contract != TORCHSERVE:
-            self._out.facts.append(f"contract {contents.contract}")
-        self._check_files(contents)
-        yaml = self._with_contract(contents, self._yaml(contents))
-        if yaml is not None:
-            self._out.notes += yaml.warnings
-            config = self._effective(name, yaml, contents)
-            self._out.facts.append(f"{config.min_workers} worker(s)" if self._at_startup else "valid configuration")
-            self._out.notes += _deviations(yaml, config, self._settings)
-        if contents.contract == TORCHSERVE:
-            self._check_handler(contents)
-        self._check_requirements(contents, yaml)
+    def _check(self, files: ModelFiles) -> None:
+        names = files_in(files.model_dir)
+        is_configurable = self._check_files(files, names)
+        plan = self._plan(files) if is_configurable else None
+        called = self._request.model_name or files.name, files.manifest.model_version
+        name, version = called if plan is None else (plan.name, plan.version)
+        contract = [] if files.contract == TORCHSERVE else [f"contract {files.contract}"]
+        self._out.facts[:0] = [f'model "{name}" version {version}', *contract]
+        if plan is not None:
+            workers = f"{plan.config.min_workers} worker(s)"
+            self._out.facts.append(workers if self._at_startup else "valid configuration")
+            if files.contract == TORCHSERVE:
+                self._check_handler(plan.handler, names, has_requirements=plan.requirements_file is not None)
+            self._check_requirements(plan)
 
-    def _check_files(self, contents: Contents) -> None:
-        manifest = contents.manifest
+    def _check_files(self, files: ModelFiles, names: frozenset[str]) -> bool:
+        """Tell of files that are missing; return whether the configuration is there, if there is to be one."""
+        manifest = files.manifest
         for key, file in (
             ("serializedFile", manifest.serialized_file),
             ("modelFile", manifest.model_file),
             ("requirementsFile", manifest.requirements_file),
             ("configFile", manifest.config_file),
         ):
-            if file is not None and file not in contents.files:
+            if file is not None and file not in names:
                 self._out.problems.append(f"the manifest names the {key} {file}, which is not there")
+        return manifest.config_file is None or manifest.config_file in names
 
-    def _yaml(self, contents: Contents) -> ModelConfig | None:
-        """The model's configuration, None where it is missing or wrong."""
-        source = contents.manifest.config_file
-        if source is None:
-            return ModelConfig()
-        if contents.config is None:
+    def _plan(self, files: ModelFiles) -> Plan | None:
+        """What a registration would decide, None where it would fail."""
+        try:
+            configured = configuration_of(files)
+            self._out.notes += configured.config.warnings
+            plan = plan_of(self._request, files, configured, self._settings, self._devices, at_startup=self._at_startup)
+        except InvalidModel as error:
+            cause = error.__cause__
+            if isinstance(cause, InvalidModelConfig):
+                self._out.problems += [f"{cause.source}: {problem}" for problem in cause.problems]
+            else:
+                self._out.problems.append(str(error))
             return None
-        try:
-            if len(contents.config) > MAX_SIZE:
-                raise UnreadableYaml(f"the file is larger than {MAX_SIZE} bytes, the most that is read")
-            return parse_model_config(parse_yaml_mapping(contents.config), source, contents.contract)
-        except UnreadableYaml as error:
-            self._out.problems.append(f"{source}: {error}")
-        except InvalidModelConfig as error:
-            self._out.problems += [f"{error.source}: {problem}" for problem in error.problems]
-        return None
+        self._out.notes += _deviations(configured.config, plan.config, self._settings)
+        return plan
 
-    def _with_contract(self, contents: Contents, yaml: ModelConfig | None) -> ModelConfig | None:
-        """The configuration with what the contract's own files say, None where it is missing or wrong."""
-        if yaml is None or contents.contract == TORCHSERVE:
-            return yaml
-        if contents.model_dir is None:
-            self._out.facts.append(f"the files of its contract {contents.contract} are checked when it is registered")
-            return yaml
-        try:
-            return configure(contents.contract, contents.model_dir, yaml).config
-        except InvalidModelConfig as error:
-            self._out.problems += [f"{error.source}: {problem}" for problem in error.problems]
-            return None
-
-    def _effective(self, name: str, yaml: ModelConfig, contents: Contents) -> EffectiveConfig:
-        try:
-            config, _ = settle(
-                self._request,
-                name,
-                contents.manifest.model_version,
-                contents.manifest,
-                yaml,
-                self._settings,
-                self._devices,
-                at_startup=self._at_startup,
-                contract=contents.contract,
-            )
-        except (InvalidModelConfig, UnsuitableDevices) as error:
-            raise _Unsuitable(str(error)) from error
-        return config
-
-    def _check_handler(self, contents: Contents) -> None:
-        handler = self._request.handler or contents.manifest.handler or self._settings.default_service_handler
-        if not handler:
-            self._out.problems.append("no handler is named in the manifest or as default_service_handler")
-            return
+    def _check_handler(self, handler: str, names: frozenset[str], *, has_requirements: bool) -> None:
         path = handler.partition(":")[0].removesuffix(".py")
         name = path.rpartition("/")[2]
         places = {f"{path}.py", f"{name}.py", f"{path}/__init__.py", f"{name}/__init__.py"}
-        if places & contents.files:
+        if places & names:
             self._out.facts.append(f"handler {handler}")
         elif (worker_package_root() / "ts" / "torch_handler" / f"{name}.py").is_file():
             self._out.facts.append(f"built-in handler {name}")
@@ -188,7 +160,7 @@ class _Check:
             self._out.problems.append(f"the handler {name} of TorchServe is not part of this server")
         elif _is_installed(name):
             self._out.notes.append(f"the handler {name} is not in the archive, but a module of this environment")
-        elif contents.manifest.requirements_file and self._settings.install_py_dep_per_model:
+        elif has_requirements and self._settings.install_py_dep_per_model:
             self._out.notes.append(f"the handler {name} is not in the archive; its requirements must bring it")
         else:
             problem = f"there is no handler {handler}: no {name}.py in the archive, and no built-in of that name"
@@ -203,18 +175,19 @@ class _Check:
         if missing:
             self._out.problems.append(f"the handler {handler} needs more packages: pip install {' '.join(missing)}")
 
-    def _check_requirements(self, contents: Contents, yaml: ModelConfig | None) -> None:
-        required, installing = contents.manifest.requirements_file, self._settings.install_py_dep_per_model
-        if required and installing:
-            self._out.notes.append(f"{required} is installed when the model is registered")
+    def _check_requirements(self, plan: Plan) -> None:
+        listed = [plan.requirements_file] if plan.requirements_file else []
+        if plan.requirements:
+            shown = ", ".join(plan.requirements[:_SHOWN_REQUIREMENTS])
+            more = ", …" if len(plan.requirements) > _SHOWN_REQUIREMENTS else ""
+            listed.append(f"requirements ({shown}{more})")
+        required = " and ".join(listed)
+        if required and self._settings.install_py_dep_per_model:
+            self._out.notes.append(f"{required}: installed when the model is registered")
         elif required:
-            self._out.notes.append(f"{required} is not installed, because install_py_dep_per_model is not true")
-        if required is None and yaml is not None and yaml.use_venv:
+            self._out.notes.append(f"{required}: not installed, because install_py_dep_per_model is not true")
+        if not required and plan.config.use_venv:
             self._out.notes.append("useVenv makes an environment that nothing is installed into")
-
-
-class _Unsuitable(ModelError):
-    """The model's configuration does not fit this host."""
 
 
 def _deviations(yaml: ModelConfig, config: EffectiveConfig, settings: Settings) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.model_spec import ModelSpec
 from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.models.assembly import Assembly, Plan, RegisterRequest
+from torchserve_py.models.assembly import Assembly
 from torchserve_py.models.errors import (
     DefaultVersionInUse,
     DefaultVersionNotFound,
@@ -23,6 +23,7 @@ from torchserve_py.models.errors import (
     WorkersFailed,
 )
 from torchserve_py.models.model import Model, Usage
+from torchserve_py.models.plan import Plan, RegisterRequest
 from torchserve_py.models.results import RegisterResult, ScaleResult
 from torchserve_py.models.saved import saved_model
 from torchserve_py.models.served import ServedModels

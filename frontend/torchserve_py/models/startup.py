@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torchserve_py.archive.model_spec import ModelSpec, expand_model_specs
-from torchserve_py.models.assembly import RegisterRequest
+from torchserve_py.models.plan import RegisterRequest
 from torchserve_py.settings import Settings
 from torchserve_py.snapshot_file import SavedModel
 

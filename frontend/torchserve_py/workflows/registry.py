@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.model_spec import is_url
-from torchserve_py.models.assembly import RegisterRequest
 from torchserve_py.models.daemon_thread import run_in_daemon_thread
 from torchserve_py.models.errors import (
     InvalidModel,
@@ -21,6 +20,7 @@ from torchserve_py.models.errors import (
     ShuttingDown,
     WorkersFailed,
 )
+from torchserve_py.models.plan import RegisterRequest
 from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.settings import Settings
 from torchserve_py.workflows.archive import WorkflowFiles, obtain

@@ -8,7 +8,6 @@ import pytest
 from tests.unit.api.fakes import FakeModel, FakeRegistry, WorkerInfo
 
 from torchserve_py.archive.errors import ArchiveNotFound, DownloadError, InvalidArchive, UnreadableArchive
-from torchserve_py.models.assembly import RegisterRequest
 from torchserve_py.models.errors import (
     BadParameter,
     InvalidModel,
@@ -18,6 +17,7 @@ from torchserve_py.models.errors import (
     VersionConflict,
     WorkersFailed,
 )
+from torchserve_py.models.plan import RegisterRequest
 from torchserve_py.models.registry import RegisterResult, ScaleResult
 
 NOT_ALLOWED = "Requested method is not allowed, please refer to API document."

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torchserve_py.models.assembly import RegisterRequest
+from torchserve_py.models.plan import RegisterRequest
 from torchserve_py.models.registry import ModelRegistry
 
 MakeRegistry = Callable[..., ModelRegistry]

@@ -16,8 +16,9 @@ from torchserve_py.archive.errors import ArchiveExists
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.model_spec import ModelSpec, parse_model_specs
 from torchserve_py.archive.obtain import obtain
-from torchserve_py.models.assembly import Assembly, Plan, RegisterRequest
+from torchserve_py.models.assembly import Assembly
 from torchserve_py.models.errors import BadParameter, InvalidModel
+from torchserve_py.models.plan import Plan, RegisterRequest
 from torchserve_py.models.startup import StartupModel
 from torchserve_py.nvidia_smi import Gpu
 from torchserve_py.snapshot_file import SavedModel, Snapshot

@@ -14,8 +14,8 @@ from tests.unit.models.registries import MakeRegistry, without_workers, write_mo
 from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
-from torchserve_py.models.assembly import RegisterRequest
 from torchserve_py.models.errors import ModelNotFound, ShuttingDown, UnregisterTimeout
+from torchserve_py.models.plan import RegisterRequest
 from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.listener import WorkerListener

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.models.assembly import RegisterRequest
 from torchserve_py.models.errors import ModelNotFound, ShuttingDown
+from torchserve_py.models.plan import RegisterRequest
 from torchserve_py.models.registry import RegisterResult
 from torchserve_py.settings import Settings
 from torchserve_py.workflows.errors import RegistrationFailed, WorkflowConflict, WorkflowNotFound

@@ -13,8 +13,12 @@ from collections.abc import Iterable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import Final
 
 from ts.runtimes.errors import LoadError
+
+CLASS_ARGUMENTS: Final = ("config", "data_dir", "secrets", "environment", "lazy_data_resolver")
+"""The arguments that a model class gets if it takes them."""
 
 
 def add_to_path(model_dir: Path, package_dirs: Iterable[Path]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from ts.connection import Connection
 from ts.protocol.messages import Load
 from ts.runtimes.errors import LoadError
-from ts.runtimes.truss.class_file import add_to_path, import_class
+from ts.runtimes.truss.class_file import CLASS_ARGUMENTS, add_to_path, import_class
 from ts.runtimes.truss.config import TrussConfig, read_config, read_options
 from ts.runtimes.truss.environment import Environment
 from ts.runtimes.truss.secrets import Secrets
@@ -88,13 +88,9 @@ def _load_model(model_dir: Path, config: TrussConfig, runner: asyncio.Runner) ->
     started = time.perf_counter()
     model_class = import_class(model_dir, config.class_file, config.values["model_class_name"])
     environment = Environment()
-    given = {
-        "config": config.values,
-        "data_dir": data_dir,
-        "secrets": Secrets(config.values["secrets"]),
-        "environment": environment.read(),
-        "lazy_data_resolver": LazyDataResolver(),
-    }
+    secrets = Secrets(config.values["secrets"])
+    values = (config.values, data_dir, secrets, environment.read(), LazyDataResolver())
+    given: dict[str, Any] = dict(zip(CLASS_ARGUMENTS, values, strict=True))
     model = model_class(**{name: value for name, value in given.items() if takes(model_class, name)})
     description = describe(model)
     setup = description.setup_environment

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torchserve_py.api.errors import bad_request
 from torchserve_py.api.grpc.calls import Behaviour, Context
 from torchserve_py.api.grpc.protos import management_pb2 as messages
-from torchserve_py.models.assembly import RegisterRequest
+from torchserve_py.models.plan import RegisterRequest
 
 if TYPE_CHECKING:
     from torchserve_py.api.management_calls import ManagementCalls

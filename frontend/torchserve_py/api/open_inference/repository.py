@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from torchserve_py.api.errors import DoorError, Failure
 from torchserve_py.archive.errors import ArchiveNotFound
 from torchserve_py.archive.model_spec import ModelSpec, expand_model_specs, fallback_name
-from torchserve_py.models.assembly import RegisterRequest
 from torchserve_py.models.errors import ModelNotFound
+from torchserve_py.models.plan import RegisterRequest
 from torchserve_py.models.startup import restored
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ platform are left alone, and so are unknown ones: the model gets the whole file.
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -17,6 +18,7 @@ from torchserve_py.models.contracts import Configured
 from torchserve_py.schemas.schema import Schema, read
 from torchserve_py.schemas.values import Expected, Flag, Integer, Nested, Text, Texts, is_number
 from torchserve_py.schemas.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
+from ts.runtimes.truss.class_file import CLASS_ARGUMENTS
 
 _RESERVED_VARIABLES: Final = ("PORT", "HOSTNAME")
 #: Seconds for loading without ``startup_threshold_seconds``: in Truss the platform decides, and weights are large.
@@ -24,6 +26,10 @@ _STARTUP_TIMEOUT: Final = 1800
 #: In seconds. Truss has no limit, and requests that wait for a slot of predict are silent too; this one is its limit on
 #: what still runs when it shuts down.
 _RESPONSE_TIMEOUT: Final = 3600
+
+
+#: A class file is looked at up to that many bytes.
+_MAX_CLASS_FILE: Final = 1 << 20
 
 
 def _is_inside(value: Any) -> bool:
@@ -143,7 +149,10 @@ def configure(model_dir: Path, yaml: ModelConfig) -> Configured:
     """
     mapping = _read(model_dir / TRUSS_CONFIG)
     config, wrong = read(TrussConfig, mapping.values, lines=mapping.lines)
-    problems = [*wrong.values(), *_contradictions(config)] or list(_missing(config, model_dir))
+    problems = [*wrong.values(), *_contradictions(config)] or [
+        *_missing(config, model_dir),
+        *_not_given(config, model_dir),
+    ]
     if problems:
         raise InvalidModelConfig(TRUSS_CONFIG, problems)
     variables = config.environment_variables or {}
@@ -183,6 +192,39 @@ def _missing(config: TrussConfig, model_dir: Path) -> Iterator[str]:
         yield f"requirements_file is {listed!r}, but there is no such file"
     elif listed and PurePosixPath(listed).name == "uv.lock":
         yield f"requirements_file is {listed!r}: a lock file of uv is not read, export it: uv export > requirements.txt"
+
+
+def _not_given(config: TrussConfig, model_dir: Path) -> Iterator[str]:
+    """The arguments that the model class needs and does not get, as far as the text of its file shows them."""
+    path = Path(config.model_module_dir or "model") / (config.model_class_filename or "model.py")
+    name = config.model_class_name or "Model"
+    for argument in _needed_arguments(model_dir / path, name):
+        if argument not in CLASS_ARGUMENTS:
+            reason = f": {_NOT_DONE[argument]}" if argument in _NOT_DONE else ""
+            yield (
+                f"the class {name} of {path} needs the argument {argument}, which it does not get{reason};"
+                f" a class gets {', '.join(CLASS_ARGUMENTS)}"
+            )
+
+
+def _needed_arguments(path: Path, class_name: str) -> list[str]:
+    """The arguments without a default of the class's own ``__init__``; none where another class or code decides."""
+    try:
+        with path.open("rb") as file:
+            tree = ast.parse(file.read(_MAX_CLASS_FILE))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []  # the worker says what is wrong with it
+    found = [each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == class_name]
+    if len(found) != 1 or found[0].decorator_list or found[0].keywords:
+        return []
+    own = [each for each in found[0].body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+    if len(own) != 1 or own[0].decorator_list:
+        return []
+    arguments = own[0].args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    needed = positional[1 : len(positional) - len(arguments.defaults)]
+    needed += [each for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if not default]
+    return [each.arg for each in needed]
 
 
 def _completed(yaml: ModelConfig, config: TrussConfig, mapping: YamlMapping) -> ModelConfig:

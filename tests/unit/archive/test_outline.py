@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.unit.archive.conftest import Pack
 
-from torchserve_py.archive.contents import read_contents
 from torchserve_py.archive.errors import ArchiveError, InvalidArchive, UnreadableArchive, UnsafeArchive
 from torchserve_py.archive.model_files import open_model
+from torchserve_py.archive.outline import files_in, outline
 
 
 def write_zip(path: Path, files: dict[str, bytes]) -> Path:
@@ -29,25 +29,26 @@ def test_a_packed_model_is_read_as_it_would_be_opened(
         serialized_file=str(sources / "weights.pt"),
         config_file=str(sources / "model-config.yaml"),
     )
-    contents = read_contents(path, url=path.name)
-    assert list(temp_dir.iterdir()) == []
     opened = open_model(path, temp_dir, url=path.name)
-    assert (contents.name, contents.manifest.raw) == (opened.name, opened.manifest.raw)
-    assert contents.files == {
-        str(file.relative_to(opened.model_dir)) for file in opened.model_dir.rglob("*") if file.is_file()
-    }
-    assert contents.config == b"batchSize: 2\n"
+    with outline(path, url=path.name) as outlined:
+        assert (outlined.name, outlined.manifest.raw) == (opened.name, opened.manifest.raw)
+        assert files_in(outlined.model_dir) == files_in(opened.model_dir)
+        assert outlined.config_file is not None
+        assert outlined.config_file.read_bytes() == b"batchSize: 2\n"
+    assert outlined.model_dir.exists() == (archive_format == "no-archive")
 
 
 @pytest.mark.parametrize("top", ["", "top/"])
 def test_an_archive_without_a_manifest_is_read_as_it_would_be_opened(top: str, tmp_path: Path, temp_dir: Path) -> None:
     files = {"handler.py": b"", "model-config.yaml": b"batchSize: 3", "deep/other.py": b"", "model.pt": b"x"}
     path = write_zip(tmp_path / "my-model.mar", {top + name: content for name, content in files.items()})
-    contents = read_contents(path, url="my-model.mar")
     opened = open_model(path, temp_dir, url="my-model.mar")
-    assert (contents.name, contents.manifest) == (opened.name, opened.manifest)
-    assert contents.files == files.keys()
-    assert contents.config == b"batchSize: 3"
+    with outline(path, url="my-model.mar") as outlined:
+        assert (outlined.name, outlined.manifest) == (opened.name, opened.manifest)
+        assert files_in(outlined.model_dir) == files.keys()
+        assert outlined.config_file is not None
+        assert outlined.config_file.read_bytes() == b"batchSize: 3"
+        assert (outlined.model_dir / "model.pt").read_bytes() == b""  # nobody reads it
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_what_unpacking_refuses_is_refused(
 ) -> None:
     path = write_zip(tmp_path / "x.mar", files)
     with pytest.raises(kind) as looked:
-        read_contents(path, url="x.mar")
+        outline(path, url="x.mar").__enter__()
     with pytest.raises(kind) as opened:
         open_model(path, temp_dir, url="x.mar")
     assert looked.value.message.split(" has no ")[-1] == opened.value.message.split(" has no ")[-1]
@@ -79,7 +80,7 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
         with pytest.warns(UserWarning, match="Duplicate"):
             archive.writestr("x", b"2")
     with pytest.raises(UnsafeArchive, match="twice"):
-        read_contents(path, url="x.mar")
+        outline(path, url="x.mar").__enter__()
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04nonsense", b"\x1f\x8bnonsense"])
@@ -87,4 +88,4 @@ def test_what_is_no_archive_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.mar"
     path.write_bytes(content)
     with pytest.raises(UnreadableArchive, match=r"^Failed to save model: x[.]mar: "):
-        read_contents(path, url="x.mar")
+        outline(path, url="x.mar").__enter__()
