@@ -119,7 +119,7 @@ class TorchServeHandler:
         """The model's context."""
         return self._service.context
 
-    def read_rows(self, wire_rows: Iterable[InferRow], histories: Histories = NO_HISTORIES) -> list[Row]:
+    def read_rows(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> list[Row]:
         """Return the rows that are to run; the others are answered at once.
 
         Those are the cancelled ones, those that cannot be parsed, and steps of sequences that were applied before.
@@ -140,7 +140,7 @@ class TorchServeHandler:
                 logger.exception("Request %s cannot be read", wire_row[0], extra={"request_id": wire_row[0]})
                 refused.append(error_row(wire_row[0], 500, "The request cannot be read; the server's log says why."))
         if self._service.steps is not None and rows:
-            rows, answered = self._service.steps.begin(rows, histories)
+            rows, answered = self._service.steps.begin(rows, wire_rows, histories)
             refused += answered
         if refused:
             self._connection.send_results(refused, 0.0)

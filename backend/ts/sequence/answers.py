@@ -10,10 +10,13 @@ import msgpack
 
 from ts.protocol.messages import SEQUENCE_ID_SEPARATOR, ResultRow
 from ts.runtimes.rows import Row
+from ts.sequence.stores.store import Lease
 
 #: The header of a kept answer that says that the stream broke off when it was given.
 INTERRUPTED_HEADER = "ts_stream_interrupted"
 _STREAM_NEXT = "ts_stream_next"
+#: Where a kept answer has the digest of the step's body; the file store's version 2 had none.
+_DIGEST = 5
 _NOTHING_YET: ResultRow = ("", True, 200, "", (), b"", None)
 
 
@@ -43,6 +46,7 @@ class Step:
         starts, ends: Whether it is the first, the last of its sequence; that it is the last, its answer may say, too.
         history: What was before.
         is_first: Whether it begins an incarnation of its sequence.
+        digest: Of the body, if it does; see `ts.sequence.repetition`.
         index: Where its last answer is among those that leave together with it.
         slot: Where its answer is kept, once that was decided.
     """
@@ -52,6 +56,7 @@ class Step:
         "_later_headers",
         "_parts",
         "_size",
+        "digest",
         "ends",
         "history",
         "index",
@@ -73,6 +78,7 @@ class Step:
         self.ends = ends
         self.history = history
         self.is_first = False
+        self.digest = b""
         self.index = 0
         self.slot: int | None = None
         self._answer: ResultRow | None = None
@@ -81,6 +87,12 @@ class Step:
         self._size = 0
         #: The headers of parts but the first, by name in lower case.
         self._later_headers: dict[str, tuple[str, str]] = {}
+
+    def place(self, lease: Lease) -> int:
+        """Return the slot in which its answer is kept."""
+        if self.slot is None:
+            self.slot = lease.place(self.request_id, first=self.is_first)
+        return self.slot
 
     def add(self, answer: ResultRow, limit: int, end_header: str) -> None:
         """Take in a part of the answer; the first brings the status, each may bring headers.
@@ -117,7 +129,7 @@ class Step:
         if self._size:
             if self._parts is None:
                 text = f"The step was applied, but its streamed response was too large to be kept: {self._size} bytes."
-                return bytes(_pack((500, "", (), b"", text)))
+                return bytes(_pack((500, "", (), b"", text, self.digest)))
             body = b"".join(self._parts)
         if headers or self._later_headers:
             replaced = {_STREAM_NEXT, *self._later_headers}
@@ -125,14 +137,20 @@ class Step:
             headers += [pair for name, pair in self._later_headers.items() if name != _STREAM_NEXT]
         if interrupted:
             headers = [*headers, (INTERRUPTED_HEADER, "true")]
-        packed: bytes = _pack((status, reason, headers, body, None))
+        packed: bytes = _pack((status, reason, headers, body, None, self.digest))
         return packed
 
 
 def kept_answer(job_id: str, answer: bytes) -> ResultRow:
     """Return the row that answers a step which was applied before."""
-    status, reason, headers, body, error = msgpack.unpackb(answer)
+    status, reason, headers, body, error, *_ = msgpack.unpackb(answer)
     return job_id, False, status, reason, headers, body, error
+
+
+def kept_digest(answer: bytes) -> bytes:
+    """Return the digest of the body that was answered like that; empty where none is known."""
+    digest: bytes = (*msgpack.unpackb(answer), b"")[_DIGEST]
+    return digest
 
 
 _pack = msgpack.Packer().pack

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ts.protocol.messages import ResultRow
-from ts.sequence.answers import Step, kept_answer
+from ts.sequence.answers import Step, kept_answer, kept_digest
 from ts.sequence.refusals import NOT_TOLD, UNKNOWN, error_answer
 from ts.sequence.stores.store import Lease, Store, StoreError
 
@@ -19,7 +19,17 @@ def answer_again(store: Store, step: Step, lease: Lease) -> ResultRow:
     except StoreError as error:
         logger.error("A kept answer cannot be read: %s", error)
         answer = None
-    return _unknown(step) if answer is None else kept_answer(step.row.job_id, answer)
+    return unknown(step) if answer is None else kept_answer(step.row.job_id, answer)
+
+
+def first_had_body(store: Store, lease: Lease, digest: bytes) -> bool:
+    """Whether the step that began the incarnation had the body with this digest, as far as that is known.
+
+    Raises:
+        StoreError: It cannot be read.
+    """
+    answer = None if lease.first_id is None else store.answer(lease, lease.first_id)
+    return answer is None or kept_digest(answer) in {digest, b""}
 
 
 def look_up(store: Store, step: Step, incarnation: int | None = None, otherwise: ResultRow | None = None) -> ResultRow:
@@ -35,9 +45,10 @@ def look_up(store: Store, step: Step, incarnation: int | None = None, otherwise:
         answer = store.find(step.sequence_id, step.request_id, incarnation)
     except StoreError as error:
         logger.error("It cannot be told whether a step was applied: %s", error)
-        return _unknown(step)
-    return kept_answer(step.row.job_id, answer) if answer is not None else otherwise or _unknown(step)
+        return unknown(step)
+    return kept_answer(step.row.job_id, answer) if answer is not None else otherwise or unknown(step)
 
 
-def _unknown(step: Step) -> ResultRow:
+def unknown(step: Step) -> ResultRow:
+    """Return what a step is told where nobody knows whether it was applied."""
     return error_answer(step.row.job_id, *UNKNOWN, NOT_TOLD)

@@ -27,15 +27,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from ts.context import Context
-from ts.protocol.messages import NO_HISTORIES, REQUEST_ID, Histories, ResultRow
+from ts.protocol.messages import NO_HISTORIES, REQUEST_ID, Histories, InferRow, ResultRow
 from ts.runtimes.rows import Row
 from ts.sequence.answers import NEW, Past, Step
 from ts.sequence.cache import SequenceCache
 from ts.sequence.holdings import Holdings
-from ts.sequence.kept_answers import answer_again, look_up
+from ts.sequence.kept_answers import answer_again, first_had_body, look_up, unknown
 from ts.sequence.refusals import (
     BROKEN_OFF,
     EXPIRED,
@@ -51,7 +52,7 @@ from ts.sequence.refusals import (
     Refusal,
     error_answer,
 )
-from ts.sequence.repetition import is_repeated
+from ts.sequence.repetition import digest_of, is_repeated
 from ts.sequence.stores.store import ENDED, IDLE, TIMEOUT, Commit, Lease, Store, StoreError, StoreSettings
 
 logger = logging.getLogger(__name__)
@@ -97,11 +98,14 @@ class Steps:
 
     # Before the handler
 
-    def begin(self, rows: list[Row], histories: Histories = NO_HISTORIES) -> tuple[list[Row], list[ResultRow]]:
+    def begin(
+        self, rows: list[Row], wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES
+    ) -> tuple[list[Row], list[ResultRow]]:
         """Return the rows that are to run, and the answers to the others.
 
         Args:
             rows: Requests.
+            wire_rows: As they and perhaps others came.
             histories: What was before with some of them, by job id; see `ts.protocol.messages.History`.
         """
         steps, running = [], []
@@ -114,7 +118,7 @@ class Steps:
         refusals = self._lost(steps) if self._holdings is None else self._holdings.take(steps)
         answers: list[ResultRow] = []
         for step in steps:
-            answer = self._admit(step, refusals)
+            answer = self._admit(step, refusals, wire_rows)
             if answer is None:
                 running.append(step.row)
             else:
@@ -149,7 +153,7 @@ class Steps:
         ids = [step.sequence_id for step in steps]
         return {each: (LOST, text.format(each)) for each in ids if self._cache.has_lost(each)}
 
-    def _admit(self, step: Step, refusals: Mapping[str, Refusal]) -> ResultRow | None:
+    def _admit(self, step: Step, refusals: Mapping[str, Refusal], wire_rows: Sequence[InferRow]) -> ResultRow | None:
         """Let a step run, or return its answer."""
         sequence_id, job_id = step.sequence_id, step.row.job_id
         if refusals:
@@ -160,7 +164,7 @@ class Steps:
                     return look_up(self._store, step)
                 return error_answer(job_id, *refused[0], refused[1])
         if self._holdings is not None and self._store is not None:
-            answer = self._answer_at_once(self._holdings, self._store, step)
+            answer = self._answer_at_once(self._holdings, self._store, step, wire_rows)
             if answer is not None:
                 return answer
         elif step.starts:
@@ -173,14 +177,23 @@ class Steps:
             others.append(step)
         return None
 
-    def _answer_at_once(self, holdings: Holdings, store: Store, step: Step) -> ResultRow | None:
+    def _answer_at_once(
+        self, holdings: Holdings, store: Store, step: Step, wire_rows: Sequence[InferRow]
+    ) -> ResultRow | None:
         """Return the answer to a step that is not to run; see to it that any other begins with the right state."""
         sequence_id, request_id, job_id = step.sequence_id, step.request_id, step.row.job_id
         lease = holdings.leases[sequence_id]
         if any(other.request_id == request_id for other in self._live_of.get(sequence_id, ())):
             return error_answer(job_id, *RUNNING, f"Request {request_id!r} is still running. Try again later.")
-        if is_repeated(step, lease, restart_expired=self._restart_expired):
-            return answer_again(store, step, lease)
+        if step.starts or lease.closed or lease.awaits_first:  # it may be the first
+            step.digest = next(digest_of(wire_row[3]) for wire_row in wire_rows if wire_row[0] == job_id)
+        try:
+            is_same = partial(first_had_body, store, lease, step.digest)
+            if is_repeated(step, lease, restart_expired=self._restart_expired, has_same_body=is_same):
+                return answer_again(store, step, lease)
+        except StoreError as error:
+            logger.error("It cannot be told whether a step was applied: %s", error)
+            return unknown(step)
         if step.history.only_ask:
             if sequence_id not in self._live_of:
                 holdings.let_go(sequence_id)  # whatever the server thinks of this step, it has ended nothing
@@ -194,7 +207,10 @@ class Steps:
             if not lease.awaits_first:
                 lease.begin_anew()
             lease.closed = ""
-        step.is_first, lease.awaits_first = lease.awaits_first, False
+        if lease.awaits_first:
+            step.is_first, lease.awaits_first = True, False
+        else:
+            step.digest = b""
         holdings.begun(sequence_id)
         return None
 
@@ -306,10 +322,10 @@ class Steps:
         for step in steps:
             if step.ends:
                 self._ended.add(sequence_id)
-            kept.append((_slot(lease, step), step.request_id, step.encoded()))
+            kept.append((step.place(lease), step.request_id, step.encoded()))
         if sequence_id in self._live_of:  # what others of the sequence have done so far is in its state as well
             others = self._live_of[sequence_id]
-            kept += [(_slot(lease, step), step.request_id, step.encoded(interrupted=True)) for step in others]
+            kept += [(step.place(lease), step.request_id, step.encoded(interrupted=True)) for step in others]
         elif sequence_id in self._ended:
             return Commit(lease, None, ENDED, kept)
         return Commit(lease, encoded, "", kept)
@@ -377,13 +393,6 @@ class Steps:
         """Let other workers and servers go on at once with what this one had."""
         if self._holdings is not None:
             self._holdings.close()
-
-
-def _slot(lease: Lease, step: Step) -> int:
-    """Where the answer to a step is kept."""
-    if step.slot is None:
-        step.slot = lease.place(step.request_id, first=step.is_first)
-    return step.slot
 
 
 def _is_true(value: Any) -> bool:

@@ -120,3 +120,14 @@ def test_who_only_asks_for_a_sequence_that_is_over_does_not_hold_it(durable_work
     other = durable_worker(TOTAL, lease=600.0, owner="another machine/1/1")
     assert answered(other, step("j2", "s", "5", request_id="1", end=True)) == ["5"]
     assert answered(first, step("j3", "s", "7", request_id="7", start=True)) == ["7"]
+
+
+def test_a_start_with_the_same_request_id_and_another_body_begins_anew(at: Any) -> None:
+    assert at(step("j1", "s", "5", request_id="1", start=True)) == ["5"]
+    assert at(step("j2", "s", "6", request_id="1", start=True)) == ["6"]
+    assert at(step("j3", "s", "6", request_id="1", start=True)) == ["6"]
+    assert at(step("j4", "s", "1", request_id="2", end=True)) == ["7"]
+    assert at(step("j5", "s", "8", request_id="1", start=True, end=True)) == ["8"]
+    assert at(step("j6", "s", "9", request_id="1", start=True, end=True)) == ["9"]
+    assert at(step("j7", "s", "9", request_id="1", start=True, end=True)) == ["9"]
+    assert at(step("j8", "s", "3", request_id="1")) == ["3"]
