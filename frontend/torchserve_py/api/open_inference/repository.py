@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.api.errors import DoorError, Failure
 from torchserve_py.archive.errors import ArchiveNotFound
-from torchserve_py.archive.model_spec import ModelSpec, expand_model_specs, fallback_name
 from torchserve_py.models.errors import ModelNotFound
 from torchserve_py.models.plan import RegisterRequest
 from torchserve_py.models.startup import restored
+from torchserve_py.models.stored import StoredModels
 
 if TYPE_CHECKING:
     from torchserve_py.api.management_calls import ManagementCalls
@@ -28,7 +28,6 @@ READY: Final = "READY"
 UNAVAILABLE: Final = "UNAVAILABLE"
 LOADING: Final = "LOADING"
 UNLOADING: Final = "UNLOADING"
-_ALL: Final = ModelSpec(None, "all")
 #: Seconds within which a model has to say whether it is ready.
 _HEALTH_LIMIT: Final = 5.0
 
@@ -43,9 +42,9 @@ class Repository:
     """
 
     def __init__(self, settings: Settings, registry: ModelRegistry, calls: ManagementCalls) -> None:
-        self._settings = settings
         self._registry = registry
         self._calls = calls
+        self._stored_models = StoredModels(settings.model_store)
         self._unloaded: dict[str, list[SavedModel]] = {}
         #: Names that are being loaded or unloaded right now, and which of the two it is.
         self._changing: dict[str, str] = {}
@@ -80,10 +79,11 @@ class Repository:
             served = [saved for saved in self._registry.saved_models() if saved.name == name]
             await self._load_again(served or self._unloaded.get(name, []), is_served=bool(served))
             if not served and name not in self._unloaded:
-                location = (await self._stored()).get(name)
-                if location is None:
+                locations = (await self._stored()).get(name)
+                if locations is None:
                     raise ModelNotFound(name)
-                await self._calls.load(RegisterRequest(url=location, model_name=name), is_default=False)
+                for location in locations:  # of its versions, as a rule
+                    await self._calls.load(RegisterRequest(url=location, model_name=name), is_default=False)
             self._unloaded.pop(name, None)
 
     async def _load_again(self, versions: Sequence[SavedModel], *, is_served: bool) -> None:
@@ -140,13 +140,11 @@ class Repository:
         state = self._changing.get(name, UNAVAILABLE)
         return {"name": name, "version": version, "state": state, "reason": reason if state == UNAVAILABLE else ""}
 
-    async def _stored(self) -> dict[str, str]:
-        """What the model store holds: name to location."""
-        try:
-            specs = await asyncio.to_thread(expand_model_specs, [_ALL], self._settings.model_store)
-        except OSError:  # it is gone, or not for us
-            return {}
-        return {fallback_name(spec.location.removesuffix(".tar.gz")): spec.location for spec in specs}
+    async def _stored(self) -> dict[str, list[str]]:
+        """What the model store holds beside what is served and what was unloaded: name to locations."""
+        served = [model.url for name, _ in self._registry.models() for model in self._registry.versions(name)]
+        unloaded = [saved.location for versions in self._unloaded.values() for saved in versions]
+        return await asyncio.to_thread(self._stored_models.by_name, [*served, *unloaded])
 
 
 class _Change:

@@ -493,6 +493,28 @@ async def test_the_index_has_what_is_served_and_what_is_stored(start, tmp_path):
     assert (await serving.request("POST", "/v2/repository/index", data=b'{"ready": 1}')).status == 400
 
 
+async def test_the_index_has_models_by_the_names_of_their_own_files(start, tmp_path):
+    settings = {"name": "mnist-svm", "implementation": "mlserver_sklearn.SKLearnModel"}
+    for folder, name in (("mnist-svm", "mnist-svm"), ("other_folder", "mnist-lr")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "model-settings.json").write_text(json.dumps(settings | {"name": name}))
+    served, downloaded = FakeModel("mnist-svm"), FakeModel("renamed")
+    served.url, downloaded.url = str(tmp_path / "mnist-svm"), "https://h/x.mar?y"
+    (tmp_path / "x.mar").write_bytes(b"")
+    serving = await start(FakeRegistry([served, downloaded]))
+    entries = (await serving.request("POST", "/v2/repository/index")).json()
+    assert [(entry["name"], entry["state"]) for entry in entries] == [
+        ("mnist-svm", "READY"),
+        ("renamed", "READY"),
+        ("mnist-lr", "UNAVAILABLE"),
+    ]
+    await serving.request("POST", "/v2/repository/models/mnist-lr/load")
+    assert serving.registry.requests == [("other_folder", "mnist-lr", False, False)]
+    (tmp_path / "other_folder" / "model-settings.json").write_text(json.dumps(settings | {"name": "mnist-forest"}))
+    entries = (await serving.request("POST", "/v2/repository/index")).json()
+    assert entries[-1]["name"] == "mnist-forest"
+
+
 async def test_a_stored_model_is_loaded_by_its_name(start, tmp_path):
     (tmp_path / "other.mar").write_bytes(b"")
     serving = await start()
