@@ -156,9 +156,11 @@ class Call(Context):
         reader, stream = self._reader, self.stream
         if self._handler.request_streaming:  # silence between messages is no stall, nor is that of a full window
             awaits = not (reader.is_between_messages or self._over or len(self._messages) > 1)
+            messages = reader.completed
         else:
             awaits = not (self.input_has_ended or self._over)
-        return Progress(awaits, self._received, reader.completed, stream.pending, stream.sent)
+            messages = 0  # of which it takes one, and that with its end
+        return Progress(awaits, self._received, messages, stream.pending, stream.sent)
 
     def abandon(self) -> None:
         """The client is gone, or wants no answer."""

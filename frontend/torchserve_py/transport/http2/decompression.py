@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from grpc import StatusCode
@@ -20,8 +21,11 @@ _WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
 #: A message whose both forms are no larger than this is decompressed on the event loop (bytes).
 _SMALL: Final = 16_384
 #: How much is decompressed at once in a thread (bytes).
-_PIECE: Final = 1 << 20
-#: How many messages are decompressed at a time.
+_PIECE: Final = 1 << 18
+#: A message of more bytes is put together in a thread, too.
+_LARGE: Final = 16 << 20
+#: How many messages are decompressed at a time, in threads of their own: what a thread has freed stays with it for the
+#: next message, so that few threads take less memory than the many that the event loop has.
 _THREADS: Final = 2
 
 
@@ -29,7 +33,12 @@ class Decompressor:
     """Decompresses the messages of a server."""
 
     def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS, "grpc-decompression")
         self._turns = asyncio.Semaphore(_THREADS)
+
+    def close(self) -> None:
+        """Leave the threads to themselves; they end when they have nothing to do."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def decompress(self, message: Compressed, encoding: str, limit: MessageLimit, reader: MessageReader) -> bytes:
         """What a client has compressed, counted by ``reader``.
@@ -58,6 +67,7 @@ class Decompressor:
     async def _rest(
         self, stream: zlib._Decompress, first: bytes, rest: memoryview, limit: MessageLimit, reader: MessageReader
     ) -> bytes:
+        run = asyncio.get_running_loop().run_in_executor
         pieces, size, position = [first], len(first), 0
         fed: bytes | memoryview = b""
         while not stream.eof:
@@ -65,7 +75,7 @@ class Decompressor:
                 fed = rest[position : position + _PIECE]
                 position += len(fed)
             is_last = not fed
-            piece = await asyncio.to_thread(stream.decompress, fed, min(_PIECE, limit.size + 1 - size))
+            piece = await run(self._threads, stream.decompress, fed, min(_PIECE, limit.size + 1 - size))
             if is_last and not piece and not stream.eof:
                 raise BadMessage(StatusCode.INTERNAL, "A message cannot be decompressed: it is cut short.")
             size += len(piece)
@@ -73,4 +83,4 @@ class Decompressor:
             reader.hold(len(piece))
             pieces.append(piece)
             fed = stream.unconsumed_tail
-        return await asyncio.to_thread(b"".join, pieces)
+        return b"".join(pieces) if size < _LARGE else await run(self._threads, b"".join, pieces)

@@ -122,8 +122,11 @@ class Server:
         """
         if self._listener is not None:
             self._listener.close()
-        if not self._connections:
-            return
+        if self._connections:
+            await self._end_connections(grace)
+        self._shared.decompressor.close()
+
+    async def _end_connections(self, grace: float) -> None:
         self._all_closed = asyncio.get_running_loop().create_future()
         for connection in tuple(self._connections):
             connection.finish()
