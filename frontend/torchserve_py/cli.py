@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _KEY_FILE = "key_file.json"
 _STOP_MARGIN = 60
 _TELL_OF_WAITING_AFTER = 2.0
+#: An option without effect: those who look for TorchServe's server among processes look for this, SageMaker's toolkit
+#: for one.
+_MARK = ("-X", "org.pytorch.serve.ModelServer")
 _INTERRUPTED = 128 + signal.SIGINT
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(16 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}
 """The C library keeps freed buffers of up to 16 MiB, 32 MiB in all, instead of giving them back to the system: to get
@@ -104,7 +107,7 @@ class Launcher:
 
     @property
     def _command(self) -> list[str]:
-        return [sys.executable, "-P", "-m", self.module, *self.argv]
+        return [sys.executable, "-P", *_MARK, "-m", self.module, *self.argv]
 
     def _become_server(self) -> NoReturn:
         """Go on as the server, with this process's number: who watches, signals or kills this process has the server.

@@ -96,6 +96,10 @@ def test_start_returns_at_once_and_leaves_a_server_in_a_session_of_its_own(home,
     assert capsys.readouterr().out == ""
 
 
+def test_who_looks_for_torchserves_process_finds_the_server(home):
+    assert start(home).cmdline().count("org.pytorch.serve.ModelServer") == 1
+
+
 def test_a_second_start_tells_who_is_running(home, capsys):
     server = start(home)
     assert launch(home, "--start", "--model-store", "store") == 1
