@@ -1,6 +1,6 @@
 """MLflow's deployment plugin for TorchServe: creates, lists, describes, updates, asks and deletes deployments.
 
-python mlflow_client.py CONFIG_PROPERTIES MODEL_STORE: `mlflow_server.py` does it, with torch-model-archiver on the path.
+python mlflow_client.py CONFIG_PROPERTIES MODEL_STORE, as `mlflow_server.py` does, with torch-model-archiver on the path
 """
 
 from __future__ import annotations

@@ -44,17 +44,23 @@ def parse_model_specs(value: str | Iterable[str]) -> list[ModelSpec]:
 
 
 def expand_model_specs(specs: Iterable[ModelSpec], model_store: Path) -> list[ModelSpec]:
-    """Replace the single value `all`, in any case, by everything in `model_store` that looks like a model, sorted.
+    """Replace `all`, in any case, by everything in `model_store` that looks like a model, sorted; other values stay.
 
-    That is every folder, and every file that ends in `.mar`, `.model` or `.tar.gz`, unless its name starts with a dot.
+    What another value names is not loaded twice. A model is every folder, and every file that ends in `.mar`, `.model` or `.tar.gz`, unless its name starts with a dot.
     A folder in which nothing is to be seen, such as the `lost+found` of a volume, is none.
     """
     specs = list(specs)
-    if len(specs) != 1 or specs[0].name is not None or specs[0].location.lower() != "all":
+    others = [spec for spec in specs if not _means_all(spec)]
+    if others == specs:
         return specs
+    named = {spec.location for spec in others}
     entries = (entry for entry in model_store.iterdir() if not entry.name.startswith("."))
     found = sorted(entry.name for entry in entries if _holds_anything(entry) or entry.name.endswith(ARCHIVE_SUFFIXES))
-    return [ModelSpec(None, name) for name in found]
+    return [ModelSpec(None, name) for name in found if name not in named] + others
+
+
+def _means_all(spec: ModelSpec) -> bool:
+    return spec.name is None and spec.location.lower() == "all"
 
 
 def _holds_anything(folder: Path) -> bool:

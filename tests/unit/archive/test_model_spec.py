@@ -102,8 +102,15 @@ def test_all_is_every_model_of_the_store(value: str, full_store: Path) -> None:
     assert names == ["a.tar.gz", "b.mar", "c.model", "folder"]
 
 
-@pytest.mark.parametrize("value", ["all,b.mar", "a=all", "b.mar", ""])
-def test_all_among_others_is_just_a_name(value: str, full_store: Path) -> None:
+@pytest.mark.parametrize("value", [["all", "/srv/mine", "x=b.mar"], "/srv/mine,ALL,x=b.mar"])
+def test_all_goes_together_with_other_models(value: str | list[str], full_store: Path) -> None:
+    specs = expand_model_specs(parse_model_specs(value), full_store)
+    stored = [(None, name) for name in ("a.tar.gz", "c.model", "folder")]
+    assert specs == [*stored, (None, "/srv/mine"), ("x", "b.mar")]
+
+
+@pytest.mark.parametrize("value", ["a=all", "b.mar", ""])
+def test_without_all_the_store_is_left_alone(value: str, full_store: Path) -> None:
     specs = parse_model_specs(value)
     assert expand_model_specs(specs, full_store) == specs
 
