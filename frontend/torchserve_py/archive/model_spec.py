@@ -46,8 +46,9 @@ def parse_model_specs(value: str | Iterable[str]) -> list[ModelSpec]:
 def expand_model_specs(specs: Iterable[ModelSpec], model_store: Path) -> list[ModelSpec]:
     """Replace `all`, in any case, by everything in `model_store` that looks like a model, sorted; other values stay.
 
-    What another value names is not loaded twice. A model is every folder, and every file that ends in `.mar`, `.model` or `.tar.gz`, unless its name starts with a dot.
-    A folder in which nothing is to be seen, such as the `lost+found` of a volume, is none.
+    What another value names is not loaded twice. A model is every folder, and every file that ends in `.mar`, `.model`
+    or `.tar.gz`, unless its name starts with a dot. A folder in which nothing is to be seen, such as the `lost+found`
+    of a volume, is none.
     """
     specs = list(specs)
     others = [spec for spec in specs if not _means_all(spec)]

@@ -1,0 +1,1 @@
+"""Helpers for handlers of models that several processes run together, under TorchServe's import paths."""
