@@ -1,4 +1,4 @@
-"""Bodies and files that were to keep the event loop busy: it reads only what routing needs, within bounds."""
+"""Bodies, files and numbers that were to keep the event loop busy: it reads only what routing needs, within bounds."""
 
 from __future__ import annotations
 
@@ -144,3 +144,14 @@ def test_a_file_of_a_model_does_not_keep_others_waiting(
         for answer in clients.map(lambda _: server.register(folder), range(4)):
             assert answer.status_code == 400, answer.text[:300]
             assert len(answer.content) < 4 * MEGABYTE
+
+
+@pytest.mark.parametrize("count", [1001, 1_000_000_000_000, 10**17])
+def test_a_number_of_workers_that_no_machine_has_is_refused(server: RunningServer, count: int, tmp_path: Path) -> None:
+    with Watch(server):
+        assert server.scale("echo", count).status_code == 400
+        folder = model_folder(tmp_path, "many", ECHO)
+        assert server.register(folder, initial_workers=count).status_code == 400
+        (folder / "model-config.yaml").write_text(f"minWorkers: {min(count, 2**31 - 1)}\n")
+        query = {"url": str(folder)}
+        assert requests.post(f"{server.management}/models", params=query, timeout=DEADLINE).status_code == 400

@@ -20,6 +20,7 @@ MAX_MANIFEST_BYTES = 1 << 20
 DEFAULT_VERSION = "1.0"
 RUNTIMES = ("python", "python3", "LSP")
 
+_SHOWN = 80
 _NOT_PARSED = "Failed to parse signature.json."
 _FILE_KEYS = ("serializedFile", "modelFile", "requirementsFile", "configFile")
 _TEXT_KEYS = ("modelName", "modelVersion", "handler", "envelope", *_FILE_KEYS)
@@ -113,7 +114,7 @@ def checked(raw: Any) -> Manifest:
     if not isinstance(model, Mapping):
         raise InvalidArchive(_NOT_PARSED, f'"model" must be an object, not {_json_type(model)}')
     if raw.get("runtime", RUNTIMES[0]) not in RUNTIMES:
-        detail = f"Found {json.dumps(raw['runtime'])}, must be one of {', '.join(RUNTIMES)}"
+        detail = f"Found {json.dumps(raw['runtime'])[:_SHOWN]}, must be one of {', '.join(RUNTIMES)}"
         raise InvalidArchive("Runtime is not defined or invalid.", detail)
     for key in _TEXT_KEYS:
         _check_text(key, model.get(key))

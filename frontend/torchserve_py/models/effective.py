@@ -25,6 +25,8 @@ DEFAULT_MAX_RETRY_TIMEOUT = 300
 DEFAULT_RUNTIME = "python"
 MAX_ASYNC_JOBS = 1024
 """Requests that one asynchronous worker is given at once; TorchServe knows no bound, and no queue before the worker."""
+MAX_WORKERS = 1000
+"""Of one model version. Each is a process, and a number with a zero too many must not stop the machine."""
 RUNTIMES = ("python", "python3")
 """Interpreters that run a worker: the server's own, or `python3` from PATH. The C++ backend `LSP` is not run."""
 
@@ -207,6 +209,16 @@ def _sequences(yaml: ModelConfig) -> dict[str, Any]:
     }
 
 
+def check_worker_count(count: int) -> None:
+    """Let a number of workers pass that a machine may start: each is a process, and all of them are started at once.
+
+    Raises:
+        BadParameter: It is larger than `MAX_WORKERS`.
+    """
+    if count > MAX_WORKERS:
+        raise BadParameter(f"A model version may have {MAX_WORKERS} workers, {count} are asked for.")
+
+
 def _places(workers: tuple[int, int], yaml: ModelConfig, hardware: Hardware, model_name: str) -> dict[str, Any]:
     """The devices, and the number of workers that they have room for."""
     device_type = "gpu" if hardware.gpus and yaml.device_type != "cpu" else "cpu"
@@ -222,6 +234,7 @@ def _places(workers: tuple[int, int], yaml: ModelConfig, hardware: Hardware, mod
         if not groups:
             raise NotEnoughDevices(model_name, level)
         workers = (min(workers[0], groups), min(workers[1], groups))
+    check_worker_count(workers[0])
     return {
         "min_workers": workers[0],
         "max_workers": workers[1],

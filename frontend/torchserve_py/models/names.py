@@ -27,6 +27,8 @@ def check_names(name: str, version: str) -> None:
             )
         if (size := len(text.encode())) > MAX_BYTES:
             raise InvalidModel(f"The model {what} {text[:_SHOWN]!r}… has {size} bytes, it may have {MAX_BYTES}.")
+    if name in (".", ".."):
+        raise InvalidModel(f"The model name {name!r} cannot be part of a URL: it means a folder there.")
     if "/" in name:
         raise InvalidModel(f"The model name {name!r} cannot be part of a URL: it must not hold a slash.")
     if name == _STATISTICS:

@@ -12,6 +12,7 @@ from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.model_spec import ModelSpec
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.assembly import Assembly
+from torchserve_py.models.effective import check_worker_count
 from torchserve_py.models.errors import (
     DefaultVersionInUse,
     DefaultVersionNotFound,
@@ -146,9 +147,11 @@ class ModelRegistry(ServedModels):
         Raises:
             ModelNotFound: No such name.
             ModelVersionNotFound: No such version of it.
+            BadParameter: That many workers cannot be started.
             WorkersFailed: A worker of a synchronous call did not start (it is tried again).
         """
         model = self.get(name, version)
+        check_worker_count(min_workers)
         scaling = model.pool.scale(min_workers, max_workers)
         if not synchronous:
             self._start(_unattended(scaling))

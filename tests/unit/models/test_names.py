@@ -17,6 +17,8 @@ def test_usable_names_pass() -> None:
     ("name", "version"),
     [
         ("a/b", "1"),
+        (".", "1"),
+        ("..", "1"),
         ("stats", "1"),
         ("a\nb", "1"),
         ("a\x1b[2J", "1"),
