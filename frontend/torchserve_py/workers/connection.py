@@ -1,9 +1,14 @@
-"""The frontend's end of one socket connection to a worker process: frames in, frames out."""
+"""The frontend's end of one socket connection to a worker process: frames in, frames out.
+
+Whatever a worker sends, the requests of others go on: its messages are handled for a moment in each turn of the event
+loop, and nothing more is received meanwhile, so that a worker which sends too much waits itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -11,6 +16,9 @@ from torchserve_py.workers.peers import peer_pid
 from ts.protocol.frames import MAX_FRAME, Buffer, FrameBuffer
 
 logger = logging.getLogger(__name__)
+
+#: For how long the messages of one connection are handled in one turn of the event loop (seconds), one at least.
+_TURN = 0.001
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -34,6 +42,12 @@ class Connection(asyncio.BufferedProtocol):
         self.peer_pid: int | None = None
         self._transport: asyncio.Transport | None = None
         self._error = ""
+        #: Whether its owner wants nothing at present; whether messages are here that have to wait for the next turn.
+        self._paused = self._behind = False
+        #: Whether its owner has closed it: what waits is of no interest any more.
+        self._dropped = False
+        #: How the connection ended while messages were waiting; they are handled before that is told.
+        self._lost: str | None = None
 
     def limit_frames(self, max_frame: int) -> None:
         """Refuse longer frames from now on; called between two messages."""
@@ -52,15 +66,22 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close without waiting for what is still to be written."""
         if self._transport is not None:
+            self._dropped, self._behind = True, False
             self._transport.abort()
 
     def pause(self) -> None:
         """Stop receiving: the worker blocks once the socket's buffer is full."""
+        self._paused = True
         if self._transport is not None and self._transport.is_reading():
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Receive again."""
+        self._paused = False
+        if not self._behind:
+            self._receive()
+
+    def _receive(self) -> None:
         if self._transport is not None and not self._transport.is_closing() and not self._transport.is_reading():
             self._transport.resume_reading()
 
@@ -75,16 +96,50 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._frames.received(nbytes)
+        if not self._behind:
+            self._handle()
+
+    def _handle(self) -> None:
+        """Handle the messages that are here, for a moment; the rest waits for the next turn."""
+        end = time.monotonic() + _TURN
         try:
             for message in self._frames.messages():
                 self.on_message(self, message)
+                if time.monotonic() > end:
+                    self._fall_behind()
+                    return
         except Exception as error:  # whatever it is, it concerns this peer and nobody else
             self._error = f"sent a malformed message: {error or type(error).__name__}"
             logger.exception("The connection of %s is closed: it %s", self.peer, self._error)
             self.close()
 
+    def _fall_behind(self) -> None:
+        if self._transport is None or self._dropped:
+            return
+        self._behind = True
+        if self._transport.is_reading():
+            self._transport.pause_reading()
+        asyncio.get_running_loop().call_soon(self._catch_up)
+
+    def _catch_up(self) -> None:
+        """Another turn has come."""
+        if not self._behind:
+            return
+        self._behind = False
+        self._handle()
+        if self._behind:
+            return
+        if self._lost is not None:
+            self.on_close(self, self._error or self._lost)
+        elif not self._paused:
+            self._receive()
+
     def eof_received(self) -> None:
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.on_close(self, self._error or (str(exc) if exc else "closed the connection"))
+        reason = str(exc) if exc else "closed the connection"
+        if self._behind:
+            self._lost = reason
+        else:
+            self.on_close(self, self._error or reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,8 @@ class Peer:
     def on_message(self, _: Connection, message: list[Any]) -> None:
         if message[0] == "refused":
             raise ValueError("no such kind")
+        if message[0] == "slow":
+            time.sleep(0.002)  # longer than a connection has in one turn
         if message[0] == "absurd":
             raise RuntimeError("this cannot happen now")
         self.messages.put_nowait(message)
@@ -110,6 +113,55 @@ async def test_a_paused_connection_receives_nothing_until_it_resumes(ends: tuple
     connection.pause()
     connection.pause()
     await peer.send(frame(["held"]))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert peer.messages.empty()
+    connection.resume()
+    assert await peer.messages.get() == ["held"]
+
+
+async def test_a_flood_of_one_worker_leaves_every_turn_to_others(ends: tuple[Connection, Peer]) -> None:
+    _, peer = ends
+    turns: list[int] = []
+
+    def turn() -> None:
+        turns.append(peer.messages.qsize())
+        if turns[-1] < 20:
+            asyncio.get_running_loop().call_soon(turn)
+
+    turn()
+    await peer.send(frame(["slow"]) * 20)
+    async with asyncio.timeout(60):
+        while peer.messages.qsize() < 20:
+            await asyncio.sleep(0)
+    assert set(turns) >= set(range(1, 20)), "others had to wait for several messages"
+
+
+async def test_what_a_worker_sent_before_it_ended_is_handled_before_its_end(ends: tuple[Connection, Peer]) -> None:
+    _, peer = ends
+    await peer.send(frame(["slow"]) * 5)
+    peer.sock.close()
+    assert await peer.closed.get() == "closed the connection"
+    assert peer.messages.qsize() == 5
+
+
+async def test_a_connection_that_is_closed_handles_nothing_more(ends: tuple[Connection, Peer]) -> None:
+    connection, peer = ends
+    await peer.send(frame(["slow"]) * 5)
+    await peer.messages.get()
+    connection.close()
+    assert await peer.closed.get() == "closed the connection"
+    assert peer.messages.qsize() < 5
+
+
+async def test_a_flood_can_be_paused(ends: tuple[Connection, Peer]) -> None:
+    connection, peer = ends
+    await peer.send(frame(["slow"]) * 5)
+    await peer.messages.get()
+    connection.pause()
+    await peer.send(frame(["held"]))
+    for _ in range(4):
+        assert await peer.messages.get() == ["slow"]
     for _ in range(5):
         await asyncio.sleep(0)
     assert peer.messages.empty()
