@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from torchserve_py.line_logs import LineLog
+from torchserve_py.log_text import fit
 
 LOGGER_NAME: Final = "ACCESS_LOG"
 
@@ -51,6 +52,7 @@ def _text_of(entry: _Entry) -> str:
     peer, method, target, protocol, status, seconds, _ = entry
     if not target.isascii():
         target = target.encode("ascii", "backslashreplace").decode("ascii")
+    target = fit(target)
     return f'/{_client(peer)} "{method} {target} {protocol}" {status} {round(seconds * 1000)}'
 
 

@@ -303,6 +303,16 @@ def test_text_from_outside_forges_no_line_and_steers_no_terminal(tmp_path: Path)
     assert first.endswith(r"\r\u2028\u202e is registered (7 %)")
 
 
+def test_a_target_forges_no_line_of_the_access_log(tmp_path: Path) -> None:
+    configure(tmp_path)
+    access_log.note(None, "gRPC", f"/a.Service/{FORGED}", "HTTP/2", 12, 0.0)
+    access_log.flush()
+    assert wait_until_written(30)
+    (line,) = lines(tmp_path / "logs" / "access_log.log")
+    assert r"/a.Service/1.0\n2024-05-30" in line
+    assert "\x1b" not in line
+
+
 def test_line_breaks_of_the_servers_own_stay(tmp_path: Path) -> None:
     configure(tmp_path)
     logging.getLogger("some.module").warning("Do this:\n\n%s\n", "one\ntwo")
