@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from torchserve_py.workers.declarations import checked_declarations
 from ts.protocol.messages import Loaded
+
+#: What a process tells of how loading went, beside what the model declares; see `ts.protocol.messages.Loaded`.
+_TYPES: Final = {"ok": bool, "status": int, "message": str}
 
 
 class WorkerFailed(Exception):
@@ -81,10 +84,14 @@ class Startup:
         """A process has loaded the model, or failed to.
 
         Raises:
-            ValueError: All have said so already, or one has failed; or what the model declares is not usable.
+            ValueError: All have said so already, or one has failed; or what it says of it is malformed or not usable.
         """
         if self._loaded.done():
             raise ValueError("the model has been loaded before, or failed to")
+        told = {name: type(loaded.get(name)) for name in _TYPES}
+        if told != _TYPES:
+            shown = ", ".join(f"{name} of type {kind.__name__}" for name, kind in told.items())
+            raise ValueError(f"how loading went is told with {shown}")
         checked_declarations(loaded["declares"])
         self._not_loaded -= 1
         if not self._not_loaded or not loaded["ok"]:
