@@ -48,6 +48,7 @@ class Dispatcher:
         self._scheduler = Scheduler(policy)
         self._metrics = metrics
         self._end_header = end_header.lower() if policy.sequences is not None else None
+        self._durable = policy.sequences is not None and policy.sequences.durable
         self._stream_buffer_size = stream_buffer_size
         self._record_model_metrics = record_model_metrics
         self._parts: dict[str, Parts] = {}
@@ -154,6 +155,7 @@ class Dispatcher:
             arrived.append((job_id, more))
         if self._end_header is not None and part.headers:
             if part.error is not None and parts is not None and self._refuse_step(parts, part, now):
+                self._drop_rest(part, now)
                 return
             self._end_sequences(part.headers, now)
         if parts is None:
@@ -161,8 +163,7 @@ class Dispatcher:
         if part.error is not None:
             self._forget(parts, now, failed=True)
             parts.deliver(part._replace(more=False))
-            if more:  # the part is malformed: nobody waits for those that follow it
-                self._perform(self._scheduler.cancel(job_id, now), now)
+            self._drop_rest(part, now)
         elif not more:
             self._forget(parts, now, failed=False)
             parts.deliver(part)
@@ -170,6 +171,11 @@ class Dispatcher:
             parts.deliver(part)
             if parts.buffered_bytes > self._stream_buffer_size:
                 self._slow_reader(parts, worker, now)
+
+    def _drop_rest(self, error: Part, now: float) -> None:
+        """Have the worker drop a job that has failed: parts that follow a malformed one are waited for by nobody."""
+        if error.more:
+            self._perform(self._scheduler.cancel(error.job_id, now), now)
 
     def model_metrics(self, entries: list[list[Any]]) -> None:
         """Pass on what a handler measured."""
@@ -337,7 +343,7 @@ class Dispatcher:
     def _refuse_step(self, parts: Parts, part: Part, now: float) -> bool:
         """Fail a step of a sequence that was not applied, if the worker's answer says why."""
         cause = refused_steps.cause_of(part)
-        if cause is None:
+        if cause is None or (cause is Cause.outcome_unknown and not self._durable):
             return False
         parts.fail(cause)
         self._forget(parts, now, failed=True)

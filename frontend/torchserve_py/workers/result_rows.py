@@ -1,17 +1,24 @@
 """Result rows as they arrive from a worker.
 
 A worker runs code of others, which may write to its socket whatever it likes. What is malformed fails the job that it
-is about, and nothing of it reaches a client.
+is about, and nothing of it reaches a client. Nobody knows whether a step of a stored sequence that is answered so was
+applied.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
+from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.parts import Part
+from ts.protocol.messages import CAUSE_HEADER
 from ts.protocol.response_head import headers_problem, reason_problem, status_problem
 
+logger = logging.getLogger(__name__)
+
 _FIELDS: Final = len(Part._fields)
+_UNKNOWN: Final = [[CAUSE_HEADER, Cause.outcome_unknown.value]]
 
 
 def part_of(row: Any) -> Part:
@@ -27,8 +34,9 @@ def part_of(row: Any) -> Part:
     problem = _problem(row)
     if problem is None:
         return Part._make(row)
+    logger.warning("The result of request %s is malformed: %s", row[0], problem, extra={"request_id": row[0]})
     goes_on = len(row) > 1 and row[1] is True
-    return Part(row[0], goes_on, 500, "", [], b"", f"The result cannot be sent: {problem}.")
+    return Part(row[0], goes_on, 500, "", _UNKNOWN, b"", f"The result cannot be sent: {problem}.")
 
 
 def _problem(row: list[Any]) -> str | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
-from tests.unit.workers.shell import FakeWorker, Shell, stateful, stateless
+from tests.unit.workers.shell import FakeWorker, Shell, cause_of, stateful, stateless
 
+from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.workers.parts import JobFailed, Parts
 
@@ -38,6 +40,24 @@ async def test_a_malformed_part_of_a_stream_ends_it_and_its_place_is_free_once_t
     shell.answer(worker, streaming)
     assert worker.batches == [["1"], ["2"]]
     assert not waiting.ended
+
+
+async def test_nobody_is_told_that_a_step_does_not_count_whose_result_is_malformed() -> None:
+    for make_policy, more in itertools.product((durable, stateful), (False, True)):
+        shell = Shell(make_policy())
+        (worker,) = shell.workers
+        parts = shell.submit("1", sequence_id="s")
+        shell.result(worker, parts.job.id, more, 200.5, "", [], b"ok", None)
+        if make_policy is durable:
+            assert await cause_of(parts) is Cause.outcome_unknown
+        else:
+            assert "200.5" in str((await parts.next()).error)
+        assert worker.cancelled == ([parts.job.id] if more else [])
+        following = shell.submit("2", sequence_id="s")
+        if more:
+            shell.answer(worker, parts)
+        shell.answer(worker, following)
+        assert (await following.next()).body == b"ok"
 
 
 async def test_what_came_before_a_result_that_is_refused_counts() -> None:

@@ -63,7 +63,9 @@ def test_what_the_protocol_allows_is_passed_on(row: list[Any]) -> None:
 )
 def test_a_malformed_row_fails_its_job_and_nothing_of_it_is_passed_on(row: list[Any], told: str) -> None:
     part = part_of(row)
-    assert part == Part("job", len(row) > 1 and row[1] is True, 500, "", [], b"", part.error)
+    assert part == Part(
+        "job", len(row) > 1 and row[1] is True, 500, "", [["ts-error-cause", "outcome_unknown"]], b"", part.error
+    )
     assert part.error is not None
     assert told in part.error
 
