@@ -5,13 +5,22 @@ An engine calls `note` once it has written an answer; everything else happens el
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from torchserve_py.line_logs import LineLog
 from torchserve_py.log_text import fit
 
 LOGGER_NAME: Final = "ACCESS_LOG"
+
+#: A parameter with the URL of an archive.
+_URL: Final = re.compile(r"(?i)([?&]url=)([^&]+)")
+#: Parameters that keep a request secret, as those of URLs that a store has signed.
+_SECRET: Final = re.compile(
+    r"(?i)([?&](?!next_page_token=)[^=&]*(?:signature|credential|token|password|secret|\bsig)[^=&]*=)[^&]+"
+)
 
 #: Client, method, target, protocol, status, seconds, ids.
 _Entry = tuple[object, str, str, str, int, float, Mapping[str, str | None]]
@@ -50,6 +59,8 @@ def flush() -> None:
 
 def _text_of(entry: _Entry) -> str:
     peer, method, target, protocol, status, seconds, _ = entry
+    if "?" in target:
+        target = _SECRET.sub(r"\1***", _URL.sub(_without_secrets, target))
     if not target.isascii():
         target = target.encode("ascii", "backslashreplace").decode("ascii")
     target = fit(target)
@@ -59,6 +70,19 @@ def _text_of(entry: _Entry) -> str:
 def _more_of(entry: _Entry) -> Mapping[str, Any]:
     peer, _, _, _, status, seconds, ids = entry
     return {"client": _client(peer), "status": status, "milliseconds": round(seconds * 1000), **ids}
+
+
+def _without_secrets(url: re.Match[str]) -> str:
+    """The parameter with the URL of an archive, without its user, its password and its query, which may be signed."""
+    try:
+        parts = urlsplit(unquote(url[2]))
+    except ValueError:
+        return f"{url[1]}***"
+    if "@" not in parts.netloc and not parts.query:
+        return url[0]
+    host = parts.netloc.rpartition("@")[2]
+    shown = urlunsplit((parts.scheme, f"***@{host}" if host != parts.netloc else host, parts.path, "", ""))
+    return url[1] + quote(shown + ("?***" if parts.query else ""), safe=":/@*?")
 
 
 def _client(peer: object) -> str:

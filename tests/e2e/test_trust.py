@@ -64,6 +64,10 @@ def test_no_log_holds_a_secret(server: RunningServer) -> None:
         f"{server.management}/models", data={"url": url}, headers=bearer(known["management"]), timeout=DEADLINE
     )
     assert registered.status_code == 400
+    in_query = requests.post(
+        f"{server.management}/models", params={"url": url}, headers=bearer(known["management"]), timeout=DEADLINE
+    )
+    assert in_query.status_code == 400
     rotated = requests.get(
         f"{server.management}/token", params={"type": "inference"}, headers=bearer(known["API"]), timeout=DEADLINE
     )

@@ -91,6 +91,34 @@ def test_requests_are_in_the_access_log_and_where_everything_is(
     assert capsys.readouterr().out.splitlines() == everywhere
 
 
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        ("/predictions/m?a=b", "/predictions/m?a=b"),
+        ("/models?url=m.mar&initial_workers=1", "/models?url=m.mar&initial_workers=1"),
+        ("/models?url=https://h/m.mar", "/models?url=https://h/m.mar"),
+        ("/models?url=https%3A%2F%2Fh%2Fm.mar", "/models?url=https%3A%2F%2Fh%2Fm.mar"),
+        ("/models?url=https://u:pass@h:1/m.mar&x=1", "/models?url=https://***@h:1/m.mar&x=1"),
+        ("/models?x=1&url=https%3A%2F%2Fu%3Apass%40h%2Fm.mar", "/models?x=1&url=https://***@h/m.mar"),
+        ("/models?url=https://h/m.mar%3Fsig%3Dpass", "/models?url=https://h/m.mar?***"),
+        (
+            "/models?url=https://h/m.mar?a=pass&X-Amz-Signature=pass",
+            "/models?url=https://h/m.mar?***&X-Amz-Signature=***",
+        ),
+        ("/models?url=https://[pass", "/models?url=***"),
+        ("/models?next_page_token=2", "/models?next_page_token=2"),
+        ("/predictions/m?access_token=pass", "/predictions/m?access_token=***"),
+    ],
+)
+def test_the_access_log_shows_no_secrets_of_urls(tmp_path: Path, target: str, shown: str) -> None:
+    configure(tmp_path)
+    access_log.note(("127.0.0.1", 1), "POST", target, "HTTP/1.1", 200, 0.0)
+    access_log.flush()
+    assert wait_until_written(30)
+    (line,) = lines(tmp_path / "logs" / "access_log.log")
+    assert line.endswith(f'"POST {shown} HTTP/1.1" 200 0')
+
+
 def test_the_files_of_torchserve_are_there_from_the_start(tmp_path: Path) -> None:
     configure(tmp_path, metrics_location=tmp_path / "logs")
     files = ["access_log.log", "model_log.log", "model_metrics.log", "ts_log.log", "ts_metrics.log"]
