@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _REQUEST_ID = istr(REQUEST_ID)
 _TRUE: Final = ("true", "1")
 _FALSE: Final = ("false", "0", "")
+#: Characters of the id of a sequence or of a request: each is kept for as long as its sequence is.
+MAX_ID_LENGTH: Final = 1000
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -80,6 +82,9 @@ class SequenceHeaders:
         Raises:
             DoorError: An id is not usable, or a marker is neither true nor false.
         """
+        for name, given in ((self.id_name, sequence_id), (REQUEST_ID, request_id or "")):
+            if len(given) > MAX_ID_LENGTH:
+                raise bad_request(f"Header {name}: an id has up to {MAX_ID_LENGTH} characters, this one {len(given)}.")
         if not sequence_id:
             sequence_id = f"ts-seq-{uuid.uuid4()}"
             start = "true"

@@ -6,6 +6,7 @@ import re
 import pytest
 from tests.unit.api.fakes import FakeModel, FakeRegistry
 
+from torchserve_py.api.sequences import MAX_ID_LENGTH
 from torchserve_py.scheduling.effects import Cause
 
 ID = "ts_request_sequence_id"
@@ -137,6 +138,17 @@ async def test_an_id_that_is_no_text_is_refused(stateful):
     assert "400 bad request" in await connection.head()
     assert ID.encode() in await connection.rest()
     assert stateful.registry.model.calls == []
+
+
+@pytest.mark.parametrize("name", [ID, "ts_request_id"])
+async def test_an_id_that_is_too_long_is_refused(stateful, name):
+    longest = "x" * MAX_ID_LENGTH
+    assert (await post(stateful, {ID: "a", START: "true", name: longest})).status == 200
+    answer = await post(stateful, {ID: "a", START: "true", name: f"{longest}x"})
+    assert (answer.status, answer.json()["message"]) == (
+        400,
+        f"Header {name}: an id has up to 1000 characters, this one 1001.",
+    )
 
 
 @pytest.mark.parametrize("sequence_id", ["zz;alice", ";", "alice;"])
