@@ -82,6 +82,8 @@ class Launcher:
     # Start
 
     def _start(self, flags: Flags) -> int:
+        if flags.foreground:
+            end_signals.hold()
         running = self._running()
         if running is not None:
             return _tell_of(running)
@@ -90,8 +92,6 @@ class Launcher:
             print("\n".join(errors))
             return 1
         sys.stdout.flush()
-        if flags.foreground:
-            end_signals.hold()
         try:
             with self._pid_file.lock():
                 running = self._pid_file.server()  # another start may have come between
