@@ -30,6 +30,8 @@ class Peer:
             raise ValueError("no such kind")
         if message[0] == "slow":
             time.sleep(0.002)  # longer than a connection has in one turn
+        if message[0] == "dear":
+            time.sleep(0.03)
         if message[0] == "absurd":
             raise RuntimeError("this cannot happen now")
         self.messages.put_nowait(message)
@@ -167,3 +169,12 @@ async def test_a_flood_can_be_paused(ends: tuple[Connection, Peer]) -> None:
     assert peer.messages.empty()
     connection.resume()
     assert await peer.messages.get() == ["held"]
+
+
+async def test_messages_that_are_dear_to_read_leave_most_of_the_time_to_others(ends: tuple[Connection, Peer]) -> None:
+    _, peer = ends
+    begun = time.monotonic()
+    await peer.send(frame(["dear"]) * 3)
+    for _ in range(3):
+        await peer.messages.get()
+    assert time.monotonic() - begun > 3 * 0.03 + 2 * 4 * 0.03
