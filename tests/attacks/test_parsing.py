@@ -26,6 +26,7 @@ BODIES = {
     "form-of-empty-fields": ("/invocations", FORM, b"&" * SIZE + b"model_name=ghost", 404, "ghost"),
     "form-of-small-fields": ("/invocations", FORM, b"a=b&" * (SIZE // 4) + b"model_name=ghost", 404, "ghost"),
     "form-of-escapes": ("/invocations", FORM, b"%61=%62&" * (SIZE // 8), 400, "model_name"),
+    "form-of-empty-names": ("/invocations", FORM, b"model_name=&" * (SIZE // 12), 400, "model_name"),
     "form-with-a-long-name": ("/invocations", FORM, b"model_name=" + b"%41" * (SIZE // 3), 404, "AAA"),
     "multipart-of-small-parts": ("/invocations", MULTIPART, FIELD % b"x" * (SIZE // 60), 400, "first 100"),
     "multipart-of-boundaries": ("/invocations", MULTIPART, b"--b\r\n" * (SIZE // 5), 400, "Malformed"),

@@ -6,7 +6,6 @@ depend on what is in it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote_plus
@@ -36,11 +35,24 @@ def form_field(content_type: str, body: bytes, name: str) -> str | None:
         DoorError: It is no form, or the field may be behind the parts that are looked at.
     """
     if content_type.partition(";")[0].strip().lower() == FORM_TYPE:
-        found = re.search(rb"(?:\A|&)%b=([^&]{1,%d})" % (re.escape(name.encode()), _MAX_TEXT), body)
-        return None if found is None else unquote_plus(found[1].decode("utf-8", "replace"))
+        return _encoded_field(body, name.encode() + b"=")
     for field, start, end in _parts(body, _boundary(content_type)):
         if field == name.encode() and start < end:
             return body[start : min(end, start + _MAX_TEXT)].decode("utf-8", "replace")
+    return None
+
+
+def _encoded_field(body: bytes, start: bytes) -> str | None:
+    """Return the text of the first field that starts so and has any, among the first `MAX_PARTS` that start so."""
+    at = 0 if body.startswith(start) else body.find(b"&" + start) + 1 or -1
+    for _ in range(MAX_PARTS):
+        if at < 0:
+            break
+        text_at = at + len(start)
+        text = body[text_at : text_at + _MAX_TEXT].partition(b"&")[0]
+        if text:
+            return unquote_plus(text.decode("utf-8", "replace"))
+        at = body.find(b"&" + start, text_at) + 1 or -1
     return None
 
 

@@ -24,6 +24,8 @@ END = b"\r\n--b--\r\n"
         (b"x=1&model_name=a+b%20c&y=2", "a b c"),
         (b"model_name=&model_name=b", "b"),
         (b"x_model_name=a", None),
+        (b"x_model_name=a&model_name=b", "b"),
+        (b"model_name=&" * MAX_PARTS + b"model_name=b", None),
         (b"model_name", None),
         (b"", None),
         (b"model_name=%FF", "\ufffd"),
