@@ -44,6 +44,7 @@ class LineFormatter(logging.Formatter):
 
     def __init__(self, fmt: str = "%(asctime)s [%(level)-5s] %(thread_label)s %(name)s - %(message)s") -> None:
         super().__init__(fmt, validate=False)
+        self._layout = fmt
 
     def format(self, record: logging.LogRecord) -> str:
         record.level = _LEVELS.get(record.levelname, record.levelname)
@@ -62,7 +63,7 @@ class LineFormatter(logging.Formatter):
 
     def _head(self, record: logging.LogRecord) -> str:
         """What is between the time and the text of a line."""
-        return self._fmt.removeprefix("%(asctime)s").removesuffix("%(message)s") % vars(record) if self._fmt else ""
+        return self._layout.removeprefix("%(asctime)s").removesuffix("%(message)s") % vars(record)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created))

@@ -250,7 +250,7 @@ class Settings:
     max_connections: int = _setting(
         kinds.integer(1),
         32768,
-        "connections that one listener holds at once; three quarters of the file descriptors, where those are fewer",
+        "connections that one listener holds at once; all listeners share three quarters of the file descriptors",
     )
     max_connections_per_client: int | None = _setting(
         kinds.integer(1),

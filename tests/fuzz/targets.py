@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.unit.api.parsed_twice import parse_alike
+from tests.unit.transport.http1.parsed_twice import parse, parse_alike
 
 from torchserve_py.api.requests import split_path
 from torchserve_py.archive.errors import ArchiveError
@@ -236,10 +236,16 @@ def path(data: bytes) -> None:
     assert all(isinstance(segment, str) for segment in split_path(target))
 
 
-def whole_request(data: bytes) -> None:
-    """A request whose body may be behind it; what is taken is what aiohttp would read. The first byte says how much."""
-    end = max(1, len(data) - (data[0] if data else 0))
-    parse_alike(*filter(None, (data[1:end], data[end:])))
+def http1_requests(data: bytes) -> None:
+    """What an HTTP client sends: read as aiohttp would, and alike in any pieces; the first byte says in which."""
+    piece = 1 + (data[0] if data else 0)
+    sent = data[1:]
+    parse_alike(sent)
+    whole, pieces = parse(sent), parse(*(sent[start : start + piece] for start in range(0, len(sent), piece)))
+    assert [(each.head.raw_headers, each.body) for each in whole.requests] == [
+        (each.head.raw_headers, each.body) for each in pieces.requests
+    ]
+    assert (whole.error, whole.rest) == (pieces.error, pieces.rest)
 
 
 def open_inference_rest(data: bytes) -> None:
@@ -335,9 +341,14 @@ TARGETS: dict[str, tuple[Target, list[bytes]]] = {
     "workflow_spec": (workflow_spec, [b"models:\n  m: {url: m.mar, batch-size: 4}\ndag:\n  pre: [m]\n"]),
     "form": (form, [_PART, b"application/x-www-form-urlencoded\na=1&b=%20+&c"]),
     "path": (path, [b"/predictions/noop/1.0?a=%20", b"http://h/predictions/%65cho/"]),
-    "whole_request": (
-        whole_request,
-        [b"\x00" + _REQUEST, b"\x02" + _REQUEST, b"\x00GET /predictions/m HTTP/1.1\r\nHost: h\r\n\r\n"],
+    "http1_requests": (
+        http1_requests,
+        [
+            b"\x00" + _REQUEST,
+            b"\x02" + _REQUEST * 2,
+            b"\x10POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2;a=b\r\nab\r\n0\r\nX: y\r\n\r\n",
+            b"\x00GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x80",
+        ],
     ),
     "open_inference_rest": (open_inference_rest, [b"\n" + _JSON, b"%d\n" % (len(_BINARY) - 4) + _BINARY]),
     "open_inference_grpc": (

@@ -1,30 +1,24 @@
-"""The access log of aiohttp's engine, and which job a request in it became."""
+"""What the access log is told of an HTTP request: its answer, and which job it became."""
 
 from __future__ import annotations
 
-from aiohttp import web
-from aiohttp.abc import AbstractAccessLogger
+import asyncio
 
 from torchserve_py import access_log
-from torchserve_py.api.requests import HttpRequest
-from torchserve_py.api.responses import QuietSent
+from torchserve_py.transport.http1.request import Request
 from torchserve_py.workers.parts import Parts
 
-#: Where a request keeps the ids that stand in its record.
-IDS = web.RequestKey("ids", dict[str, str | None])
+
+def log_answer(request: Request) -> None:
+    """Note a request that has been answered."""
+    seconds = asyncio.get_running_loop().time() - request.arrived
+    protocol = "HTTP/1.1" if request.version == (1, 1) else "HTTP/1.0"
+    access_log.note(request.peer, request.method, request.target, protocol, request.status, seconds, request.log_fields)
 
 
-class AccessLog(AbstractAccessLogger):
-    """What aiohttp calls with each answer."""
-
-    def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
-        """Note an answer that has been written; ``time`` is the seconds since the request arrived."""
-        if isinstance(response, QuietSent):
-            return
-        client = request.transport.get_extra_info("peername") if request.transport is not None else None
-        protocol = "HTTP/1.1" if request.version.minor else "HTTP/1.0"
-        ids = request.get(IDS, {})
-        access_log.note(client, request.method, request.raw_path, protocol, response.status, time, ids)
+def log_refusal(peer: object, status: int) -> None:
+    """Note bytes that never became a request."""
+    access_log.note(peer, "UNKNOWN", "/", "HTTP/1.0", status, 0.0)
 
 
 def ids_of(parts: Parts) -> dict[str, str | None]:
@@ -32,7 +26,6 @@ def ids_of(parts: Parts) -> dict[str, str | None]:
     return {"request_id": parts.job.id, "sequence_id": parts.job.sequence_id}
 
 
-def note_ids(request: HttpRequest, parts: Parts) -> None:
-    """Let the access log, where there is one, know which job a request became."""
-    if request.protocol.access_logger is not None:
-        request[IDS] = ids_of(parts)
+def note_ids(request: Request, parts: Parts) -> None:
+    """Let the access log know which job a request became."""
+    request.log_fields = ids_of(parts)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from aiohttp import web
-
 from torchserve_py.api.errors import check_method, method_not_allowed, not_found
 from torchserve_py.api.openapi_documents import listener_document
 from torchserve_py.api.responses import JSON_TYPE, Responses, Sent, to_json
 from torchserve_py.api.routing import ROOT, Path, Route, Routes
+from torchserve_py.transport.http1.request import Request
 
 
 class DescriptionDoor:
@@ -31,20 +30,20 @@ class DescriptionDoor:
         """First path segment to route."""
         return {ROOT: Route(self.options, token=None), "api-description": Route(self.show, token=None)}
 
-    async def options(self, request: web.BaseRequest, path: Path) -> Sent:
+    def options(self, request: Request, path: Path) -> Sent:
         """``OPTIONS /``."""
         if path:
             raise not_found()
         if request.method != "OPTIONS":
             raise method_not_allowed(self._allowed)
-        return await self._send(request)
+        return self._send(request)
 
-    async def show(self, request: web.BaseRequest, path: Path) -> Sent:
+    def show(self, request: Request, path: Path) -> Sent:
         """``/api-description``, any method."""
         if len(path) != 1:
             raise not_found()
         check_method(request.method)
-        return await self._send(request)
+        return self._send(request)
 
-    async def _send(self, request: web.BaseRequest) -> Sent:
-        return await self._responses.send(request, 200, self._document, (JSON_TYPE,))
+    def _send(self, request: Request) -> Sent:
+        return self._responses.send(request, 200, self._document, (JSON_TYPE,))

@@ -1,18 +1,29 @@
-"""Exchanges: what doors make of inference requests, from the job to the answer.
+"""What doors reply to a request, and how a reply becomes an answer.
 
-A door that has turned a request into a job returns the `Exchange`. Who waits for the outcome is another matter: the
-task that the door runs in (`answered`), or nobody but a callback (`fast_path`).
+A door says what is to become of a request, and not who waits for it. Where that is known at once, or is one answer of
+one job, `Answering` needs no task: it goes on in the callback of the read that completes the request's body, and in the
+callback of the job's result. Everything else runs in a task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, Protocol
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from torchserve_py.api.requests import HttpRequest
-from torchserve_py.api.responses import Responses, Sent
+from torchserve_py.api.access_log import log_answer
+from torchserve_py.api.requests import body_refusal
+from torchserve_py.api.responses import Sent
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.transport.http1.errors import BodyError
+from torchserve_py.transport.http1.request import Request
 from torchserve_py.workers.parts import JobFailed, Part, Parts
+
+if TYPE_CHECKING:
+    from torchserve_py.api.routing import Router
+
+logger = logging.getLogger(__name__)
 
 
 class Exchange(Protocol):
@@ -26,26 +37,159 @@ class Exchange(Protocol):
         """Write the answer, of which ``outcome`` is the first part, or why there is none.
 
         Returns:
-            The answer, if one write is all of it, be it that the client has yet to take it; else what writes it.
+            The answer, if one write is all of it; else what writes it.
         """
 
 
-async def answered(exchange: Exchange, request: HttpRequest, responses: Responses) -> Sent:
-    """Wait for the outcome, and write the answer at the client's pace."""
+class AfterBody(NamedTuple):
+    """A reply that needs the request's body.
+
+    Attributes:
+        limit: Bytes that the body may have.
+        then: Gives the reply, once the body is there.
+        refuse: Answers what goes wrong with the body, and what ``then`` raises; None for TorchServe's way.
+    """
+
+    limit: int
+    then: Callable[[bytes], Reply]
+    refuse: Callable[[Exception], Reply] | None = None
+
+
+#: An answer that was sent, a job, a body to wait for, or what takes a task. (Its `Sent` may be None: see `routing`.)
+Reply = Sent | Exchange | AfterBody | Coroutine[Any, Any, Any]
+
+
+async def settled(reply: Reply, request: Request) -> Sent:
+    """The answer that a reply leads to, waited for in a task that runs already."""
+    while True:
+        if isinstance(reply, Sent):
+            return reply
+        if isinstance(reply, AfterBody):
+            reply = _after(reply, await _body_of(request, reply.limit))
+        elif isinstance(reply, Coroutine):
+            reply = await reply
+        else:
+            return await _outcome(reply)
+
+
+async def _body_of(request: Request, limit: int) -> bytes | BodyError:
+    try:
+        return await request.read(limit)
+    except BodyError as error:
+        return error
+
+
+async def _outcome(exchange: Exchange) -> Sent:
     outcome: Part | Cause
     try:
         try:
             outcome = await exchange.parts.next()
         except JobFailed as failed:
             outcome = failed.cause
-        return await told(exchange, outcome, request, responses)
+        told = exchange.tell(outcome)
+        return told if isinstance(told, Sent) else await told
     finally:
         exchange.parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
 
 
-async def told(exchange: Exchange, outcome: Part | Cause, request: HttpRequest, responses: Responses) -> Sent:
-    """Write the answer at the client's pace."""
-    answer = exchange.tell(outcome)
-    if not isinstance(answer, Sent):
-        return await answer
-    return await responses.taken(request, answer) if request.protocol.writing_paused else answer
+def _after(reply: AfterBody, body: bytes | BodyError) -> Reply:
+    try:
+        if isinstance(body, BodyError):
+            raise body_refusal(body)
+        return reply.then(body)
+    except Exception as error:
+        if reply.refuse is None:
+            raise
+        return reply.refuse(error)
+
+
+class Answering:
+    """One request, from its head to its answer, as far as that takes no task; and the task, where it takes one."""
+
+    __slots__ = ("_is_logged", "_parts", "_request", "_router", "_task")
+
+    def __init__(self, request: Request, router: Router, *, is_logged: bool) -> None:
+        self._request = request
+        self._router = router
+        self._is_logged = is_logged
+        self._parts: Parts | None = None
+        self._task: asyncio.Task[None] | None = None
+        request.on_lost = self._lost
+
+    def begin(self) -> None:
+        """Ask the doors for a reply, and follow it."""
+        try:
+            self._follow(self._router.reply(self._request))
+        except Exception as error:
+            self._fail(error)
+
+    def _follow(self, reply: Reply) -> None:
+        if isinstance(reply, AfterBody):
+            self._request.when_read(reply.limit, lambda body: self._go_on(reply, body))
+        elif isinstance(reply, Sent):
+            self._finish(reply)
+        elif isinstance(reply, Coroutine):
+            self._run(reply)
+        else:
+            self._parts = reply.parts
+            reply.parts.tell_first(lambda outcome: self._tell(reply, outcome))
+
+    def _go_on(self, reply: AfterBody, body: bytes | BodyError) -> None:
+        try:
+            self._follow(_after(reply, body))
+        except Exception as error:
+            self._fail(error)
+
+    def _tell(self, exchange: Exchange, outcome: Part | Cause) -> None:
+        """Write the answer. This is called amid the dispatcher's work: no error may leave it."""
+        try:
+            told = exchange.tell(outcome)
+            if not isinstance(told, Sent):
+                self._run(told)
+                return
+            if not exchange.parts.ended:
+                asyncio.get_running_loop().call_soon(exchange.parts.cancel)
+            self._finish(told)
+        except Exception as error:
+            self._fail(error)
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._wait(coroutine))
+        self._task.add_done_callback(lambda _: coroutine.close())  # it may not have begun when the client left
+
+    async def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        try:
+            self._finish(await settled(coroutine, self._request))
+        except Exception as error:
+            if isinstance(error, ConnectionError) and not self._request.is_connected:
+                logger.debug("The client left before it was answered")
+                self._request.finish()
+            else:
+                self._fail(error)
+        finally:
+            if self._parts is not None:
+                self._parts.cancel()  # does nothing to a job that has ended
+
+    def _fail(self, error: Exception) -> None:
+        """Answer with what a door has raised, if it can still be told."""
+        if self._request.status:
+            logger.error("The answer to a request could not be finished", exc_info=error)
+            self._request.finish()
+            return
+        try:
+            self._finish(self._router.fail(self._request, error))
+        except Exception:
+            logger.exception("An answer could not be written")
+            self._request.finish()
+
+    def _finish(self, sent: Sent) -> None:
+        if self._is_logged and not sent.is_quiet:
+            log_answer(self._request)
+        self._request.finish()
+
+    def _lost(self) -> None:
+        """The client is gone."""
+        if self._parts is not None:
+            self._parts.cancel()
+        if self._task is not None:
+            self._task.cancel()

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiohttp import web
-
 from torchserve_py.api.errors import check_method, not_found
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import Route, Routes
 from torchserve_py.api.token_authorization import TokenType
 from torchserve_py.archive.model_spec import fallback_name
+from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
     from torchserve_py.models.registry import ModelRegistry
@@ -39,19 +38,19 @@ class HealthDoor:
             "ready": Route(self.ready, token=None),
         }
 
-    async def ping(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
+    def ping(self, request: Request, path: tuple[str, ...]) -> Sent:
         """``/ping``: 200, or 500 while a model lacks workers."""
         _exact(request, path)
         if self._registry.healthy():
-            return await self._responses.send_json(request, 200, {"status": "Healthy"})
-        return await self._responses.send_json(request, 500, {"status": "Unhealthy"})
+            return self._responses.send_json(request, 200, {"status": "Healthy"})
+        return self._responses.send_json(request, 500, {"status": "Unhealthy"})
 
-    async def live(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
+    def live(self, request: Request, path: tuple[str, ...]) -> Sent:
         """``/live``: 200 whenever it answers."""
         _exact(request, path)
-        return await self._responses.send_json(request, 200, {"status": "Live"})
+        return self._responses.send_json(request, 200, {"status": "Live"})
 
-    async def ready(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
+    def ready(self, request: Request, path: tuple[str, ...]) -> Sent:
         """``/ready``: 200, or 503 with the reasons."""
         _exact(request, path)
         reasons = []
@@ -65,11 +64,11 @@ class HealthDoor:
         if not self._registry.not_loaded and not self._registry.startup_ready():
             reasons.append("A start-up model does not have its minimum of workers yet.")
         if reasons:
-            return await self._responses.send_json(request, 503, {"status": "NotReady", "reasons": reasons})
-        return await self._responses.send_json(request, 200, {"status": "Ready"})
+            return self._responses.send_json(request, 503, {"status": "NotReady", "reasons": reasons})
+        return self._responses.send_json(request, 200, {"status": "Ready"})
 
 
-def _exact(request: web.BaseRequest, path: tuple[str, ...]) -> None:
+def _exact(request: Request, path: tuple[str, ...]) -> None:
     if len(path) != 1:
         raise not_found()
     check_method(request.method)

@@ -6,15 +6,12 @@ makes no object that it does not need and does its bookkeeping in the answer's o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
-
-from aiohttp import hdrs, web
 
 from torchserve_py.api import priorities
 from torchserve_py.api.access_log import note_ids
 from torchserve_py.api.errors import (
-    BodyTooLargeError,
     DoorError,
     Failure,
     bad_request,
@@ -23,15 +20,14 @@ from torchserve_py.api.errors import (
     handler_failure,
     not_found,
 )
-from torchserve_py.api.exchanges import answered
+from torchserve_py.api.exchanges import AfterBody, Reply
 from torchserve_py.api.openapi_documents import predict_document
-from torchserve_py.api.requests import HttpRequest, read_body
 from torchserve_py.api.responses import Headers, Responses, Sent
 from torchserve_py.api.routing import Path, Route, Routes
 from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
 from torchserve_py.api.streaming import send_stream
 from torchserve_py.api.token_authorization import TokenType
-from torchserve_py.api.whole_requests import WholeRequest
+from torchserve_py.transport.http1.request import Request
 from torchserve_py.workers.parts import Part, Parts
 
 if TYPE_CHECKING:
@@ -59,38 +55,28 @@ class InferenceDoor:
         self._responses = responses
         self._sequences = SequenceHeaders(settings)
         self._max_body = settings.max_request_size
-        self._stall_limit = float(settings.default_response_timeout)
 
     @property
     def routes(self) -> Routes:
         """First path segment to handler."""
-        route = Route(self.predictions, TokenType.inference, begin=self.begin)
+        route = Route(self.predictions, TokenType.inference)
         return {"predictions": route, "explanations": route}
 
-    def predictions(self, request: web.BaseRequest, path: Path) -> Awaitable[Sent]:
+    def predictions(self, request: Request, path: Path) -> Reply:
         """``/predictions/{model}[/{version}[/{rest…}]]``, any method; ``/explanations`` likewise."""
         name, version = _model_of(path)
         return self.infer(request, name, version, _path_headers(path))
 
-    def begin(self, request: WholeRequest, path: Path) -> Prediction:
-        """The same for a request that has arrived whole."""
-        name, version = _model_of(path)
-        model = self._registry.get(name, version)
-        head = self._head(request, model)
-        if len(request.body) > self._max_body:
-            raise BodyTooLargeError(self._max_body)
-        return self._predict(request, model, name, version, head, _path_headers(path), request.body)
-
-    async def infer(
+    def infer(
         self,
-        request: web.BaseRequest,
+        request: Request,
         name: str,
         version: str | None,
         server_headers: Pairs,
         *,
         parameters: Pairs = (),
         body: bytes | None = None,
-    ) -> Sent:
+    ) -> Reply:
         """Run a request on a model; where the method is OPTIONS, describe the model's API instead.
 
         Args:
@@ -109,16 +95,17 @@ class InferenceDoor:
         model = self._registry.get(name, version)
         check_method(request.method)
         if request.method == "OPTIONS":
-            return await self._responses.send_json(request, 200, predict_document(name))
+            return self._responses.send_json(request, 200, predict_document(name))
         head = self._head(request, model)
-        if body is None:
-            body = await read_body(request, self._max_body, self._stall_limit)
-        prediction = self._predict(request, model, name, version, head, server_headers, body, parameters)
-        return await answered(prediction, request, self._responses)
+
+        def predict(body: bytes) -> Prediction:
+            return self._predict(request, model, name, version, head, server_headers, body, parameters)
+
+        return AfterBody(self._max_body, predict) if body is None else predict(body)
 
     def _predict(
         self,
-        request: HttpRequest,
+        request: Request,
         model: Model,
         name: str,
         version: str | None,
@@ -150,14 +137,14 @@ class InferenceDoor:
         note_ids(request, parts)
         return Prediction(self._responses, self._sequences.id_name, request, parts, name, version, sequence)
 
-    def _head(self, request: HttpRequest, model: Model) -> _Head:
+    def _head(self, request: Request, model: Model) -> _Head:
         """The sequence, the content type and the priority that the headers name.
 
         Raises:
             DoorError: One of them is not what it should be.
         """
         sequence = self._sequences.read(request) if model.is_stateful else None
-        content_type = request.headers.get(hdrs.CONTENT_TYPE, "")
+        content_type = request.headers.get("Content-Type", "")
         if content_type and not content_type.isascii():
             raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
         return sequence, content_type, priorities.of_request(request)
@@ -172,7 +159,7 @@ class Prediction:
         self,
         responses: Responses,
         id_name: str,
-        request: HttpRequest,
+        request: Request,
         parts: Parts,
         model: str,
         version: str | None,
@@ -195,7 +182,7 @@ class Prediction:
         if outcome.more:
             return self._stream(outcome)
         try:
-            return self._responses.send_now(
+            return self._responses.send(
                 self._request,
                 outcome.status,
                 outcome.body,
@@ -214,7 +201,7 @@ class Prediction:
 
     def _fail(self, failure: Failure) -> Sent:
         echo = () if self._sequence is None else ((self._id_name, self._sequence.id),)
-        return self._responses.send_failure_now(self._request, failure, echo, request_id=self.parts.job.id)
+        return self._responses.send_failure(self._request, failure, echo, request_id=self.parts.job.id)
 
     def _headers(self, headers: Sequence[Sequence[str]]) -> Headers:
         """The handler's, and the sequence's id, which the client may not have chosen; a handler that sets it wins."""

@@ -1,27 +1,25 @@
-"""Where the doors listen: binding addresses, and what aiohttp does with a connection.
+"""Where the doors listen: which doors an address has, how many connections, and with which limits.
 
-aiohttp is used at its lowest level (no application, router or middleware). A listener has one `Router`; doors with the
-same address share a listener, as in SageMaker's layout.
+A listener has one `Router`; doors with the same address share a listener, as in SageMaker's layout.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
-
-from aiohttp import web
+from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.addresses import Address
+from torchserve_py.api.access_log import log_refusal
 from torchserve_py.api.api_description import DescriptionDoor
-from torchserve_py.api.connections import Connection, ConnectionLimits
+from torchserve_py.api.errors import too_many_connections
+from torchserve_py.api.exchanges import Answering
 from torchserve_py.api.health import HealthDoor
 from torchserve_py.api.inference import InferenceDoor
 from torchserve_py.api.management import ManagementDoor
@@ -29,15 +27,19 @@ from torchserve_py.api.management_calls import ManagementCalls
 from torchserve_py.api.metrics import MetricsDoor
 from torchserve_py.api.open_inference.door import OpenInferenceDoor
 from torchserve_py.api.open_inference.repository import Repository
-from torchserve_py.api.responses import JSON_TYPE, Responses, Sent, allows_other_origins, to_json
+from torchserve_py.api.responses import JSON_TYPE, Responses, allows_other_origins, to_json
 from torchserve_py.api.routing import Router, Routes
 from torchserve_py.api.surfaces import InferenceSurfaces
 from torchserve_py.api.tls import server_context
-from torchserve_py.api.tls_server import TlsServer
 from torchserve_py.api.token_authorization import KEY_FILE, TokenAuthorization
 from torchserve_py.api.truss.door import TrussDoor
 from torchserve_py.api.v1_models import V1ModelsDoor
 from torchserve_py.api.workflows import WorkflowInferenceDoor, WorkflowManagementDoor
+from torchserve_py.transport.acceptor import Acceptor, listening_sockets
+from torchserve_py.transport.admission import Admission, ConnectionBudget
+from torchserve_py.transport.http1.connection import Connection
+from torchserve_py.transport.http1.request import Request
+from torchserve_py.transport.http1.server import Limits, Server
 
 if TYPE_CHECKING:
     from torchserve_py.metrics.server_metrics import ServerMetrics
@@ -50,55 +52,84 @@ logger = logging.getLogger(__name__)
 _BACKLOG: Final = 1024
 #: How long answers that are being written may take when the doors close.
 _CLOSE_SECONDS: Final = 5.0
-#: How long connections that are closed may then take to go away.
-_WAIT_SECONDS: Final = 2.0
 
 
 class ListenError(OSError):
     """The server cannot listen where it is told to; the message names the address and its setting."""
 
 
-class _Listener(web.Server):
-    """All connections of one address."""
+class _Application:
+    """Answers the requests of one listener with its doors."""
 
-    def __init__(
-        self,
-        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        responses: Responses,
-        settings: Settings,
-    ) -> None:
-        super().__init__(handler, handler_cancellation=True)
-        self._router = handler if isinstance(handler, Router) else None
+    def __init__(self, router: Router, responses: Responses, *, is_logged: bool) -> None:
+        self._router = router
         self._responses = responses
-        self._settings = settings
-        self.limits = ConnectionLimits(settings.max_connections, settings.max_connections_per_client)
+        self._is_logged = is_logged
 
-    def __call__(self) -> Connection:
-        """The protocol of a new connection."""
-        return Connection(self, self._router, self._responses, self.limits, self._settings)
+    def begin(self, request: Request) -> None:
+        """Answer a request."""
+        Answering(request, self._router, is_logged=self._is_logged).begin()
 
-
-class _Server(Protocol):
-    """What accepts connections: `asyncio.Server`, `TlsServer`."""
-
-    def close(self) -> None: ...
-
-    async def wait_closed(self) -> None: ...
+    def refusal(self, status: int, message: str, peer: Any) -> bytes:
+        """The response to bytes that never became a request."""
+        if self._is_logged:
+            log_refusal(peer, status)
+        return self._responses.refusal(status, message)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tls:
-    """How https is served: the handshake, and what answers those who do without."""
+class _PlainRefusal:
+    """Answers every request that comes without TLS to a listener that has it."""
 
-    context: ssl.SSLContext
-    plain: _Listener
+    def __init__(self, responses: Responses) -> None:
+        self._responses = responses
+
+    def begin(self, request: Request) -> None:
+        """Refuse a request."""
+        answer = to_json({"status": "This TorchServe instance only accepts HTTPS requests"})
+        self._responses.send(request, 403, answer, (JSON_TYPE,), close=True)
+        request.finish()
+
+    def refusal(self, status: int, message: str, peer: Any) -> bytes:
+        """The response to bytes that never became a request."""
+        return self._responses.refusal(status, message)
 
 
 @dataclass(slots=True)
 class _Bound:
-    listeners: tuple[_Listener, ...]
-    server: _Server
+    servers: tuple[Server, ...]
+    acceptors: tuple[Acceptor, ...]
     address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class _Listener:
+    """What serves one address.
+
+    Attributes:
+        server: Its connections.
+        admission: How many there may be.
+        refuse: What one too many is told.
+        context: For TLS; None for an address without.
+        plain: The connections without TLS to an address with it.
+    """
+
+    server: Server
+    admission: Admission
+    refuse: Callable[[str], bytes]
+    context: ssl.SSLContext | None = None
+    plain: Server | None = None
+
+    def accept(self, listening: socket.socket) -> Acceptor:
+        """Accept connections at a socket."""
+        plain = self.plain
+        return Acceptor(
+            listening,
+            self.admission,
+            lambda place: Connection(self.server, place),
+            self.refuse,
+            self.context,
+            None if plain is None else lambda place: Connection(plain, place),
+        )
 
 
 class Doors:
@@ -111,6 +142,8 @@ class Doors:
         self.tokens = tokens
         #: What models are loaded and unloaded through. Other protocols use the same.
         self.repository = repository
+        #: What all connections of the process share. Other protocols use the same.
+        self.budget = ConnectionBudget.of_process()
         self._health = health
         self._bound: list[_Bound] = []
 
@@ -118,20 +151,19 @@ class Doors:
         """Let ``/ready`` answer 503 from now on; everything else goes on."""
         self._health.draining = True
 
-    async def open(self, names: list[str], address: Address, listener: _Listener, tls: _Tls | None) -> None:
+    async def open(self, names: list[str], address: Address, listener: _Listener) -> None:
         """Listen at one more address.
 
         Args:
             names: The settings that name it.
             address: Where.
             listener: What serves it.
-            tls: How, where the address is one of https.
 
         Raises:
             ListenError: It is in use, not an address of this machine, not permitted, …
         """
         try:
-            bound = await _bind(address, listener, tls)
+            bound = await _bind(address, listener)
         except OSError as error:
             raise ListenError(_why_not(names, address, error)) from error
         self._bound.append(bound)
@@ -142,14 +174,10 @@ class Doors:
     async def close(self) -> None:
         """Stop listening, let answers that are being written finish for a few seconds, close every connection."""
         for bound in self._bound:
-            bound.server.close()
-        listeners = [listener for bound in self._bound for listener in bound.listeners]
-        for listener in listeners:
-            listener.pre_shutdown()
-        await asyncio.gather(*(listener.shutdown(_CLOSE_SECONDS) for listener in listeners))
+            for acceptor in bound.acceptors:
+                acceptor.close()
+        await asyncio.gather(*(server.close(_CLOSE_SECONDS) for bound in self._bound for server in bound.servers))
         for bound in self._bound:
-            with contextlib.suppress(TimeoutError):  # a client that reads nothing keeps its connection from closing
-                await asyncio.wait_for(bound.server.wait_closed(), _WAIT_SECONDS)
             if bound.address.is_unix:
                 Path(bound.address.path).unlink(missing_ok=True)
         self._bound.clear()
@@ -192,12 +220,23 @@ async def start_doors(
         wanted = _by_address(
             _routes(settings, registry, workflows, metrics, tokens, responses, health, truss, open_inference)
         )
-        tls = _tls(settings, responses, [address for _, address, _ in wanted])
+        limits = Limits(settings.request_head_timeout, float(settings.default_response_timeout))
+        context = _tls_context(settings, [address for _, address, _ in wanted])
         for names, address, routes in wanted:
             routes.append(DescriptionDoor(names, responses).routes)
             unknown = (open_inference.serve_custom, truss.unknown) if "inference_address" in names else ()
             router = Router(routes, tokens, responses, preflight=allows_other_origins(settings), unknown=unknown)
-            await doors.open(names, address, _Listener(router, responses, settings), tls)
+            admission = Admission(
+                doors.budget,
+                settings.max_connections,
+                settings.max_connections_per_client,
+                is_reserved="inference_address" not in names,
+            )
+            server = Server(_Application(router, responses, is_logged=settings.access_log), limits)
+            listener = _Listener(server, admission, lambda why: responses.whole_failure(too_many_connections(why)))
+            if address.is_tls:
+                listener = replace(listener, context=context, plain=Server(_PlainRefusal(responses), limits))
+            await doors.open(names, address, listener)
     except BaseException:
         await doors.close()
         raise
@@ -256,33 +295,28 @@ def _by_address(
     return merged
 
 
-def _tls(settings: Settings, responses: Responses, addresses: list[Address]) -> _Tls | None:
+def _tls_context(settings: Settings, addresses: list[Address]) -> ssl.SSLContext | None:
     """How https is served, None where no address asks for it."""
     hosts = [address.host for address in addresses if address.is_tls]
-    if not hosts:
-        return None
-
-    async def refuse(request: web.BaseRequest) -> Sent:
-        answer = to_json({"status": "This TorchServe instance only accepts HTTPS requests"})
-        return await responses.send(request, 403, answer, (JSON_TYPE,), close=True)
-
-    context = server_context(settings, hosts)
-    return _Tls(context, _Listener(refuse, responses, settings))
+    return server_context(settings, hosts) if hosts else None
 
 
-async def _bind(address: Address, listener: _Listener, tls: _Tls | None) -> _Bound:
-    loop = asyncio.get_running_loop()
+async def _bind(address: Address, listener: _Listener) -> _Bound:
+    servers = (listener.server,) if listener.plain is None else (listener.server, listener.plain)
     if address.is_unix:
-        await _remove_stale_socket(Path(address.path))
-        return _Bound((listener,), await loop.create_unix_server(listener, address.path, backlog=_BACKLOG), address)
-    if address.is_tls and tls is not None:
-        listening = socket.create_server((address.host, address.port), backlog=_BACKLOG)
-        port = listening.getsockname()[1]
-        secure_server = TlsServer(listening, tls.context, listener, tls.plain, listener.limits.total)
-        return _Bound((listener, tls.plain), secure_server, replace(address, port=port))
-    server = await loop.create_server(listener, address.host, address.port, reuse_address=True, backlog=_BACKLOG)
-    port = server.sockets[0].getsockname()[1]
-    return _Bound((listener,), server, replace(address, port=port))
+        path = Path(address.path)
+        await _remove_stale_socket(path)
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            listening.bind(str(path))
+            listening.listen(_BACKLOG)
+        except BaseException:
+            listening.close()
+            raise
+        return _Bound(servers, (listener.accept(listening),), address)
+    sockets = await listening_sockets(address.host, address.port, _BACKLOG)
+    port = sockets[0].getsockname()[1]
+    return _Bound(servers, tuple(map(listener.accept, sockets)), replace(address, port=port))
 
 
 async def _remove_stale_socket(path: Path) -> None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiohttp import hdrs, web
-
 from torchserve_py.api.errors import bad_request, check_method, method_not_allowed, not_found
 from torchserve_py.api.management_calls import Done, ManagementCalls
 from torchserve_py.api.openapi_documents import management_document
@@ -17,6 +15,7 @@ from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import Route, Routes
 from torchserve_py.api.token_authorization import TokenAuthorization, TokenType
 from torchserve_py.models.plan import RegisterRequest
+from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
     from torchserve_py.models.registry import ModelRegistry
@@ -34,7 +33,6 @@ class ManagementDoor:
         self._tokens = tokens
         self._responses = responses
         self._max_body = settings.max_request_size
-        self._stall_limit = float(settings.default_response_timeout)
 
     @property
     def routes(self) -> Routes:
@@ -47,7 +45,7 @@ class ManagementDoor:
             routes["token"] = Route(self.rotate_token, token=None)  # it has a key of its own
         return routes
 
-    async def models(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
+    async def models(self, request: Request, path: tuple[str, ...]) -> Sent:
         """Everything under ``/models``; see the methods below, each with its path."""
         method = request.method
         match path[1:], method:
@@ -71,36 +69,36 @@ class ManagementDoor:
             raise not_found()
         raise method_not_allowed("GET, POST" if len(path) == 1 else "GET, PUT, DELETE, OPTIONS")
 
-    async def kserve_readiness(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
+    async def kserve_readiness(self, request: Request, path: tuple[str, ...]) -> Sent:
         """``GET /v1/models/{model}``: whether it has a worker."""
         if len(path) != 3 or path[1] != "models":
             raise not_found()
         if request.method != "GET":
             raise method_not_allowed("GET")
         model = self._registry.get(path[2])
-        return await self._responses.send_json(request, 200, {"name": path[2], "ready": bool(model.workers)})
+        return self._responses.send_json(request, 200, {"name": path[2], "ready": bool(model.workers)})
 
-    async def rotate_token(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
+    async def rotate_token(self, request: Request, path: tuple[str, ...]) -> Sent:
         """``/token?type=inference|management`` with the API key: a new key, to be read from the key file."""
         if len(path) != 1 or self._tokens is None:
             raise not_found()
         check_method(request.method)
-        self._tokens.rotate(request.query.get("type", ""), request.headers.get(hdrs.AUTHORIZATION))
-        return await self._responses.send(request, 200, b"\n")
+        self._tokens.rotate(request.parameter("type") or "", request.headers.get("Authorization"))
+        return self._responses.send(request, 200, b"\n")
 
-    async def _list(self, request: web.BaseRequest) -> Sent:
+    async def _list(self, request: Request) -> Sent:
         """``GET /models?limit=&next_page_token=``."""
         parameters = of_query(request)
         page = self._calls.page(parameters.integer("limit"), parameters.count("next_page_token", 0))
-        return await self._responses.send_json(request, 200, page)
+        return self._responses.send_json(request, 200, page)
 
-    async def _register(self, request: web.BaseRequest) -> Sent:
+    async def _register(self, request: Request) -> Sent:
         """``POST /models?url=…``."""
         self._calls.check_model_api()
-        parameters = await of_query_or_json(request, self._max_body, self._stall_limit)
+        parameters = await of_query_or_json(request, self._max_body)
         return await self._done(request, await self._calls.register(_register_request(parameters)))
 
-    async def _scale(self, request: web.BaseRequest, name: str, version: str | None) -> Sent:
+    async def _scale(self, request: Request, name: str, version: str | None) -> Sent:
         """``PUT /models/{model}[/{version}]?min_worker=&max_worker=&synchronous=&model_version=``."""
         parameters = of_query(request)
         version = version or parameters.text("model_version") or None
@@ -110,27 +108,27 @@ class ManagementDoor:
         done = await self._calls.scale(name, version, min_workers, max_workers, synchronous=synchronous)
         return await self._done(request, done)
 
-    async def _describe(self, request: web.BaseRequest, name: str, version: str | None) -> Sent:
+    async def _describe(self, request: Request, name: str, version: str | None) -> Sent:
         """``GET /models/{model}[/{version}|/all]``, with ``?customized=true`` also what the handler says of itself."""
         customized = of_query(request).boolean("customized", default=False)
         description = await self._calls.describe(name, version, customized=customized)
-        return await self._responses.send_json(request, 200, description)
+        return self._responses.send_json(request, 200, description)
 
-    async def _unregister(self, request: web.BaseRequest, name: str, version: str | None) -> Sent:
+    async def _unregister(self, request: Request, name: str, version: str | None) -> Sent:
         """``DELETE /models/{model}[/{version}]``."""
         return await self._done(request, await self._calls.unregister(name, version))
 
-    async def _set_default(self, request: web.BaseRequest, name: str, version: str) -> Sent:
+    async def _set_default(self, request: Request, name: str, version: str) -> Sent:
         """``PUT /models/{model}/{version}/set-default``."""
         return await self._done(request, self._calls.set_default(name, version))
 
-    async def _describe_api(self, request: web.BaseRequest, name: str, version: str | None) -> Sent:
+    async def _describe_api(self, request: Request, name: str, version: str | None) -> Sent:
         """``OPTIONS /models/{model}[/{version}]``: the OpenAPI document of the model's management."""
         model = self._registry.get(name, version)
-        return await self._responses.send_json(request, 200, management_document(model.name))
+        return self._responses.send_json(request, 200, management_document(model.name))
 
-    async def _done(self, request: web.BaseRequest, done: Done) -> Sent:
-        return await self._responses.send_json(request, done.status, {"status": done.text})
+    async def _done(self, request: Request, done: Done) -> Sent:
+        return self._responses.send_json(request, done.status, {"status": done.text})
 
 
 def _register_request(parameters: Parameters) -> RegisterRequest:

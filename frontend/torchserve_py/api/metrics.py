@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from aiohttp import web
-
 from torchserve_py.api.errors import method_not_allowed
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import Route, Routes
+from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
     from torchserve_py.metrics.server_metrics import ServerMetrics
@@ -28,9 +27,9 @@ class MetricsDoor:
         """First path segment to route."""
         return {"metrics": Route(self.show, token=None)}
 
-    async def show(self, request: web.BaseRequest, path: tuple[str, ...]) -> Sent:
+    def show(self, request: Request, path: tuple[str, ...]) -> Sent:
         """``/metrics[?name[]=X…]``: all series, or those with one of the names. Further path segments are ignored."""
         if request.method not in ("GET", "HEAD"):
             raise method_not_allowed("GET, HEAD")
-        names = set(request.query.getall("name[]", []))
-        return await self._responses.send(request, 200, self._metrics.expose(names or None), (_TEXT_FORMAT,))
+        names = {value for name, value in request.query if name == "name[]"}
+        return self._responses.send(request, 200, self._metrics.expose(names or None), (_TEXT_FORMAT,))

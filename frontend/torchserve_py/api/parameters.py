@@ -11,10 +11,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from aiohttp import web
-
 from torchserve_py.api.errors import bad_request
 from torchserve_py.api.small_bodies import read_small_body
+from torchserve_py.transport.http1.request import Request
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _JSON_TYPE = "application/json"
@@ -69,15 +68,15 @@ class Parameters:
         raise _wrong(name, value, "true or false")
 
 
-def of_query(request: web.BaseRequest) -> Parameters:
+def of_query(request: Request) -> Parameters:
     """The parameters of a query; of one that is given twice, the first."""
     values: dict[str, str] = {}
-    for name, value in request.query.items():
+    for name, value in request.query:
         values.setdefault(name, value)
     return Parameters(values)
 
 
-async def of_query_or_json(request: web.BaseRequest, max_size: int, stall_limit: float) -> Parameters:
+async def of_query_or_json(request: Request, max_size: int) -> Parameters:
     """The parameters of a JSON body (the query is ignored then), or of the query where the body is not JSON.
 
     Raises:
@@ -85,7 +84,7 @@ async def of_query_or_json(request: web.BaseRequest, max_size: int, stall_limit:
     """
     if request.content_type != _JSON_TYPE:
         return of_query(request)
-    body = await read_small_body(request, max_size, stall_limit)
+    body = await read_small_body(request, max_size)
     try:
         values = json.loads(body)
     except ValueError as error:  # no JSON, or no UTF-8

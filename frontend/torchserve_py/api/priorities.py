@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from multidict import istr
-
 from torchserve_py.api.errors import DoorError, bad_request
 from torchserve_py.scheduling.ranking import UNSET
 
 if TYPE_CHECKING:
-    from torchserve_py.api.requests import HttpRequest
+    from torchserve_py.transport.http1.request import Request
 
 PARAMETER: Final = "priority"
 HEADER: Final = "ts_request_priority"
 
-_HEADER: Final = istr(HEADER)
 _MAX: Final = 2**64 - 1
 _MAX_DIGITS: Final = 20
 
@@ -36,13 +33,13 @@ def of_parameter(value: Any) -> int:
     return value
 
 
-def of_request(request: HttpRequest) -> int:
+def of_request(request: Request) -> int:
     """The priority that the header of an HTTP request names.
 
     Raises:
         DoorError: It names none.
     """
-    value = request.headers.get(_HEADER)
+    value = request.headers.get(HEADER)
     return UNSET if value is None else of_text(value, "Header")
 
 

@@ -11,16 +11,13 @@ import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from multidict import istr
-
 from torchserve_py.api.errors import bad_request
-from torchserve_py.api.requests import HttpRequest
+from torchserve_py.transport.http1.request import Request
 from ts.protocol.messages import REQUEST_ID, SEQUENCE_ID_SEPARATOR
 
 if TYPE_CHECKING:
     from torchserve_py.settings import Settings
 
-_REQUEST_ID = istr(REQUEST_ID)
 _TRUE: Final = ("true", "1")
 _FALSE: Final = ("false", "0", "")
 #: Characters of the id of a sequence or of a request: each is kept for as long as its sequence is.
@@ -42,24 +39,22 @@ class SequenceHeaders:
 
     def __init__(self, settings: Settings) -> None:
         self.id_name: str = settings.ts_header_key_sequence_id
-        self._id = istr(settings.ts_header_key_sequence_id)
-        self._start = istr(settings.ts_header_key_sequence_start)
-        self._end = istr(settings.ts_header_key_sequence_end)
+        self._id = settings.ts_header_key_sequence_id
+        self._start = settings.ts_header_key_sequence_start
+        self._end = settings.ts_header_key_sequence_end
 
-    def are_in(self, request: HttpRequest) -> bool:
+    def are_in(self, request: Request) -> bool:
         """Whether a request has the header with a sequence's id."""
         return self._id in request.headers
 
-    def read(self, request: HttpRequest) -> SequenceRequest:
+    def read(self, request: Request) -> SequenceRequest:
         """The sequence of an HTTP request.
 
         Raises:
             DoorError: As `request_of` does.
         """
         sent = request.headers
-        return self.request_of(
-            sent.get(self._id, ""), sent.get(self._start), sent.get(self._end), sent.get(_REQUEST_ID)
-        )
+        return self.request_of(sent.get(self._id, ""), sent.get(self._start), sent.get(self._end), sent.get(REQUEST_ID))
 
     def in_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> SequenceRequest | None:
         """The sequence that the metadata of a gRPC call name under the headers' names; None if they name none.
@@ -67,10 +62,10 @@ class SequenceHeaders:
         Raises:
             DoorError: As `request_of` does.
         """
-        sent = {istr(name): value for name, value in metadata if isinstance(value, str)}
+        sent = {name: value for name, value in metadata if isinstance(value, str)}
         if self._id not in sent:
             return None
-        return self.request_of(sent[self._id], sent.get(self._start), sent.get(self._end), sent.get(_REQUEST_ID))
+        return self.request_of(sent[self._id], sent.get(self._start), sent.get(self._end), sent.get(REQUEST_ID))
 
     def request_of(
         self, sequence_id: str, start: str | None, end: str | None, request_id: str | None = None

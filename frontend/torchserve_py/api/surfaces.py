@@ -11,18 +11,15 @@ the handler's row; on the others the query is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
-from aiohttp import hdrs, web
-
-from torchserve_py.api.errors import bad_request
+from torchserve_py.api.errors import DoorError, bad_request
+from torchserve_py.api.exchanges import AfterBody, Reply
 from torchserve_py.api.form_fields import FORM_TYPE, MULTIPART_TYPE, form_field
 from torchserve_py.api.inference import InferenceDoor, Pairs
-from torchserve_py.api.requests import read_body
-from torchserve_py.api.responses import Sent
 from torchserve_py.api.routing import ANY, Path, Route, Routes
 from torchserve_py.api.token_authorization import TokenType
+from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
     from torchserve_py.models.registry import ModelRegistry
@@ -40,7 +37,6 @@ class InferenceSurfaces:
         self._registry = registry
         self._inference = inference
         self._max_body = settings.max_request_size
-        self._stall_limit = float(settings.default_response_timeout)
 
     @property
     def routes(self) -> Routes:
@@ -54,41 +50,46 @@ class InferenceSurfaces:
             ANY: Route(self.legacy, token, _is_legacy),
         }
 
-    def kserve_v1(self, request: web.BaseRequest, path: Path) -> Awaitable[Sent]:
+    def kserve_v1(self, request: Request, path: Path) -> Reply:
         """``/v1/models/{model}:predict`` and ``:explain``."""
         name, _, verb = path[2].rpartition(":")
         return self._inference.infer(request, name, None, _EXPLAIN if verb == "explain" else _PREDICT)
 
-    def kserve_v2(self, request: web.BaseRequest, path: Path) -> Awaitable[Sent]:
+    def kserve_v2(self, request: Request, path: Path) -> Reply:
         """``/v2/models/{model}/explain``."""
         return self._inference.infer(request, path[2], None, _EXPLAIN)
 
-    def invoke(self, request: web.BaseRequest, path: Path) -> Awaitable[Sent]:
+    def invoke(self, request: Request, path: Path) -> Reply:
         """``/models/{model}/invoke``."""
         return self._inference.infer(request, path[1], None, _PREDICT, parameters=_query(request))
 
-    def legacy(self, request: web.BaseRequest, path: Path) -> Awaitable[Sent]:
+    def legacy(self, request: Request, path: Path) -> Reply:
         """``/{model}/predict`` and ``/{model}/{version}/predict``."""
         version = path[1] if len(path) == 3 else None
         return self._inference.infer(request, path[0], version, _PREDICT, parameters=_query(request))
 
-    async def invocations(self, request: web.BaseRequest, path: Path) -> Sent:
+    def invocations(self, request: Request, path: Path) -> Reply:
         """``/invocations``: the model that the query names, else the only start-up model, else the one of a form field.
 
         Raises:
             DoorError: No model is named. (And as `InferenceDoor.infer` does.)
         """
         parameters = _query(request)
-        body = None
         name = next((value for key, value in parameters if key == _MODEL_NAME and value), None)
         if name is None:
             name = self._only_startup_model()
         if name is None and request.content_type in (FORM_TYPE, MULTIPART_TYPE):
-            body = await read_body(request, self._max_body, self._stall_limit)
-            name = form_field(request.headers.get(hdrs.CONTENT_TYPE, ""), body, _MODEL_NAME)
+            return AfterBody(self._max_body, lambda body: self._invoke_named(request, parameters, body))
         if name is None:
-            raise bad_request("Parameter model_name is required.")
-        return await self._inference.infer(request, name, None, _PREDICT, parameters=parameters, body=body)
+            raise _unnamed()
+        return self._inference.infer(request, name, None, _PREDICT, parameters=parameters)
+
+    def _invoke_named(self, request: Request, parameters: Pairs, body: bytes) -> Reply:
+        """Run the model that a field of a form names."""
+        name = form_field(request.headers.get("Content-Type", ""), body, _MODEL_NAME)
+        if name is None:
+            raise _unnamed()
+        return self._inference.infer(request, name, None, _PREDICT, parameters=parameters, body=body)
 
     def _only_startup_model(self) -> str | None:
         names = [
@@ -97,6 +98,10 @@ class InferenceSurfaces:
             if any(model.loaded_at_startup for model in self._registry.versions(name))
         ]
         return names[0] if len(names) == 1 else None
+
+
+def _unnamed() -> DoorError:
+    return bad_request("Parameter model_name is required.")
 
 
 def _is_kserve_v1(path: Path) -> bool:
@@ -119,5 +124,5 @@ def _is_legacy(path: Path) -> bool:
     return len(path) in (2, 3) and path[-1] == "predict"
 
 
-def _query(request: web.BaseRequest) -> Pairs:
-    return tuple(request.query.items())
+def _query(request: Request) -> Pairs:
+    return tuple(request.query)

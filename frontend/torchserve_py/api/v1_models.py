@@ -13,13 +13,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import web
-
 from torchserve_py.api.errors import method_not_allowed
 from torchserve_py.api.open_inference.descriptions import model_ready
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import ROOT, Path, Route, Routes
 from torchserve_py.api.token_authorization import TokenType
+from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
     from torchserve_py.models.registry import ModelRegistry
@@ -50,13 +49,13 @@ class V1ModelsDoor:
             "v1": Route(self.models, TokenType.inference, claims=_is_of_models),
         }
 
-    async def alive(self, request: web.BaseRequest, path: Path) -> Sent | None:
+    def alive(self, request: Request, path: Path) -> Sent | None:
         """``GET /``; the other methods are not for this door."""
         if request.method not in _READING:
             return None
-        return await self._responses.send_json(request, 200, {"status": "alive"})
+        return self._responses.send_json(request, 200, {"status": "alive"})
 
-    async def models(self, request: web.BaseRequest, path: Path) -> Sent:
+    async def models(self, request: Request, path: Path) -> Sent:
         """``GET /v1/models`` and ``GET /v1/models/{model}``.
 
         Raises:
@@ -68,11 +67,11 @@ class V1ModelsDoor:
         if len(path) == 2:
             names = [name for name, _ in self._registry.models()]
             listed = {"object": "list", "data": [self._described(name) for name in names], "models": names}
-            return await self._responses.send_json(request, 200, listed)
+            return self._responses.send_json(request, 200, listed)
         name = path[2]
         ready = await model_ready(self._registry.get(name))
         described = {**self._described(name), "name": name, "ready": ready}
-        return await self._responses.send_json(request, 200 if ready else 503, described)
+        return self._responses.send_json(request, 200 if ready else 503, described)
 
     def _described(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": _OWNER}

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import hdrs, web
-
 from torchserve_py.api.errors import (
     DoorError,
     Failure,
@@ -26,6 +24,7 @@ from torchserve_py.api.requests import read_body
 from torchserve_py.api.responses import JSON_TYPE, Responses, Sent
 from torchserve_py.api.routing import Path, Route, Routes
 from torchserve_py.api.token_authorization import TokenType
+from torchserve_py.transport.http1.request import Request
 from torchserve_py.workflows.errors import NodeFailed
 from torchserve_py.workflows.execution import Input
 from torchserve_py.workflows.registry import Workflow, WorkflowRequest
@@ -40,7 +39,6 @@ class _WorkflowDoor:
         self._workflows = workflows
         self._responses = responses
         self._max_body = settings.max_request_size
-        self._stall_limit = float(settings.default_response_timeout)
 
 
 class WorkflowManagementDoor(_WorkflowDoor):
@@ -51,7 +49,7 @@ class WorkflowManagementDoor(_WorkflowDoor):
         """First path segment to route."""
         return {"workflows": Route(self.workflows, TokenType.management)}
 
-    async def workflows(self, request: web.BaseRequest, path: Path) -> Sent:
+    async def workflows(self, request: Request, path: Path) -> Sent:
         """Everything under ``/workflows``."""
         match path[1:], request.method:
             case (), "GET":
@@ -60,7 +58,7 @@ class WorkflowManagementDoor(_WorkflowDoor):
                 return await self._register(request)
             case (name,), "GET":
                 description = [_describe(self._workflows.get(name))]
-                return await self._responses.send_json(request, 200, description)
+                return self._responses.send_json(request, 200, description)
             case (name,), "DELETE":
                 await self._workflows.unregister(name)
                 return await self._done(request, f'Workflow "{name}" unregistered')
@@ -68,16 +66,16 @@ class WorkflowManagementDoor(_WorkflowDoor):
             raise not_found()
         raise method_not_allowed("GET, POST" if len(path) == 1 else "GET, DELETE")
 
-    async def _list(self, request: web.BaseRequest) -> Sent:
+    async def _list(self, request: Request) -> Sent:
         """``GET /workflows?limit=&next_page_token=``."""
         parameters = of_query(request)
         entries = [{"workflowName": each.name, "workflowUrl": each.url} for each in self._workflows.workflows()]
         page = page_of("workflows", entries, parameters.integer("limit"), parameters.count("next_page_token", 0))
-        return await self._responses.send_json(request, 200, page)
+        return self._responses.send_json(request, 200, page)
 
-    async def _register(self, request: web.BaseRequest) -> Sent:
+    async def _register(self, request: Request) -> Sent:
         """``POST /workflows?url=…``."""
-        parameters = await of_query_or_json(request, self._max_body, self._stall_limit)
+        parameters = await of_query_or_json(request, self._max_body)
         url = parameters.text("url")
         if not url:
             raise bad_request("Parameter url is required.")
@@ -92,8 +90,8 @@ class WorkflowManagementDoor(_WorkflowDoor):
         )
         return await self._done(request, f"Workflow {workflow.name} has been registered and scaled successfully.")
 
-    async def _done(self, request: web.BaseRequest, text: str) -> Sent:
-        return await self._responses.send_json(request, 200, {"status": text})
+    async def _done(self, request: Request, text: str) -> Sent:
+        return self._responses.send_json(request, 200, {"status": text})
 
 
 class WorkflowInferenceDoor(_WorkflowDoor):
@@ -104,7 +102,7 @@ class WorkflowInferenceDoor(_WorkflowDoor):
         """First path segment to route."""
         return {"wfpredict": Route(self.predict, TokenType.inference)}
 
-    async def predict(self, request: web.BaseRequest, path: Path) -> Sent:
+    async def predict(self, request: Request, path: Path) -> Sent:
         """``/wfpredict/{workflow}``, any method but OPTIONS, which asks what there is; the query is ignored."""
         if len(path) != 2:
             raise not_found()
@@ -113,15 +111,15 @@ class WorkflowInferenceDoor(_WorkflowDoor):
             raise method_not_allowed("GET, HEAD, POST, PUT, PATCH, DELETE")
         name = path[1]
         self._workflows.get(name)  # before the body is read
-        content_type = request.headers.get(hdrs.CONTENT_TYPE, "")
+        content_type = request.headers.get("Content-Type", "")
         if not content_type.isascii():
             raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
-        body = await read_body(request, self._max_body, self._stall_limit)
+        body = await read_body(request, self._max_body)
         try:
             answer = await self._workflows.run(name, Input(request.raw_headers, body, content_type))
         except NodeFailed as error:
             raise DoorError(_failure_of_node(error)) from error
-        return await self._responses.send(request, 200, answer, (JSON_TYPE,))
+        return self._responses.send(request, 200, answer, (JSON_TYPE,))
 
 
 def _failure_of_node(error: NodeFailed) -> Failure:

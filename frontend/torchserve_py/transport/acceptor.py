@@ -89,6 +89,9 @@ class Acceptor:
                 self._rest = self._loop.call_later(_REST_SECONDS, self._resume)
                 return
             connection.setblocking(False)
+            if connection.family != socket.AF_UNIX:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # or dead clients would stay for ever
             place = self._admission.enter(peer)
             if isinstance(place, str):
                 self._turn_away(connection, place)
@@ -132,6 +135,32 @@ class Acceptor:
             if not connected:
                 connection.close()
                 place.leave()
+
+
+async def listening_sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
+    """Listen at every address that a host name has; with port 0 at one free port.
+
+    Raises:
+        OSError: One of them cannot be listened at; then none is.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, _, _, _, address in dict.fromkeys(found):
+            listening = socket.socket(family, socket.SOCK_STREAM)
+            sockets.append(listening)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.bind((address[0], port, *address[2:]))
+            listening.listen(backlog)
+            port = port or listening.getsockname()[1]
+    except BaseException:
+        for listening in sockets:
+            listening.close()
+        raise
+    return sockets
 
 
 def _may_speak_tls(connection: socket.socket) -> bool:

@@ -6,17 +6,20 @@ operators need when the others are full (management, metrics).
 
 from __future__ import annotations
 
+import resource
 from collections import Counter
 from ipaddress import IPv6Address
 from typing import Final
 
+_SHARE_OF_DESCRIPTORS: Final = 0.75
+_MOST: Final = 1 << 20
 #: The part of the budget that only listeners for operators may use.
 _RESERVE: Final = 16
 
 Client = str | int
 
 
-class Budget:
+class ConnectionBudget:
     """How many connections all listeners together may hold.
 
     Args:
@@ -28,6 +31,12 @@ class Budget:
         #: How many of them listeners for everybody may have.
         self.shared = total - total // _RESERVE
         self.taken = 0
+
+    @classmethod
+    def of_process(cls) -> ConnectionBudget:
+        """The budget that the limit of file descriptors leaves; workers' sockets, files and logs need the rest."""
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return cls(_MOST if descriptors == resource.RLIM_INFINITY else int(descriptors * _SHARE_OF_DESCRIPTORS))
 
 
 class Place:
@@ -56,7 +65,9 @@ class Admission:
         is_reserved: Whether the listener may use the budget's reserve.
     """
 
-    def __init__(self, budget: Budget, total: int, per_client: int | None = None, *, is_reserved: bool = False) -> None:
+    def __init__(
+        self, budget: ConnectionBudget, total: int, per_client: int | None = None, *, is_reserved: bool = False
+    ) -> None:
         self._budget = budget
         self._most = budget.total if is_reserved else budget.shared
         self._total = total

@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 HELLO_LIMIT = 10.0
 #: The longest path that a Unix socket address can hold on Linux, its final zero included.
 _MAX_SOCKET_PATH = 108
+#: How many connections may be open that have not said hello yet. A worker says hello at once, so that the one which has
+#: waited longest makes room for a further one.
+_MAX_STRANGERS = 256
 #: A hello is small; nothing longer is read from a peer that is not known yet.
 _MAX_HELLO = 4096
 
@@ -94,6 +97,10 @@ class WorkerListener:
         self._expected.pop(token, None)
 
     def _accept(self) -> Connection:
+        if len(self._strangers) >= _MAX_STRANGERS:
+            oldest = next(iter(self._strangers))
+            self._stranger_left(oldest, f"made room: {_MAX_STRANGERS} had not said it")
+            oldest.close()
         connection = Connection(self._hello, self._stranger_left, _MAX_HELLO)
         loop = asyncio.get_running_loop()
         self._strangers[connection] = loop.call_later(HELLO_LIMIT, connection.close)

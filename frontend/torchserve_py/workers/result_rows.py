@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 _FIELDS: Final = len(Part._fields)
 _UNKNOWN: Final = [[CAUSE_HEADER, Cause.outcome_unknown.value]]
+#: With this status a worker accepts a WebSocket; what is sent over it follows in further parts.
+_SWITCHING_PROTOCOLS: Final = 101
 
 
 def part_of(row: Any) -> Part:
@@ -52,7 +54,8 @@ def _problem(row: list[Any]) -> str | None:
         return "its error is no text, or parts are to follow it"
     if type(headers) is not list or not all(type(pair) is list and len(pair) == 2 for pair in headers):
         return "its headers are no list of pairs"
-    problem = status_problem(status) or (reason_problem(reason) if reason != "" else None)
+    accepts_socket = type(status) is int and status == _SWITCHING_PROTOCOLS and more
+    problem = (None if accepts_socket else status_problem(status)) or (reason_problem(reason) if reason != "" else None)
     if problem is None and headers:
         problem = headers_problem(headers)
     return None if problem is None else f"the handler set {problem}"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import re
+import socket
+import termios
 from collections.abc import Callable
 
 from tests.unit.api.conftest import Serving
 from tests.unit.api.fakes import Call, FakeModel, RawConnection
 
-from torchserve_py.api.connections import Connection
+from torchserve_py.transport.http1.connection import Connection
 
 PING = b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n"
 CLOSING = b"Connection: close"
@@ -25,21 +28,26 @@ CHUNKED = predict()[:-2].replace(b"Content-Length: 0", b"Transfer-Encoding: chun
 def served(serving: Serving, connection: RawConnection) -> Connection:
     """The server's end of a connection."""
     address = connection.writer.get_extra_info("sockname")
-    ends = [
-        end
-        for bound in serving.doors._bound
-        for each in bound.listeners
-        for end in each.connections
-        if end.transport is not None and end.transport.get_extra_info("peername") == address
-    ]
+    ends = [end for end in _connections(serving) if end.peer == address]
     assert len(ends) == 1
-    assert isinstance(ends[0], Connection)
     return ends[0]
 
 
-def parsed_by_aiohttp(serving: Serving, connection: RawConnection) -> int:
-    """How many of its requests went through aiohttp's parser, and so through the connection's task."""
-    return served(serving, connection)._request_count
+def _connections(serving: Serving) -> list[Connection]:
+    return [end for bound in serving.doors._bound for server in bound.servers for end in server.connections]
+
+
+async def taken(serving: Serving, connection: RawConnection) -> None:
+    """Wait until the server has read all that was sent on a connection."""
+    await connection.writer.drain()
+    transport = served(serving, connection)._transport
+    assert transport is not None
+    own, others = connection.writer.get_extra_info("socket"), transport.get_extra_info("socket")
+    await until(lambda: _queued(own, termios.TIOCOUTQ) == _queued(others, termios.FIONREAD) == 0)
+
+
+def _queued(end: socket.socket, queue: int) -> int:
+    return int.from_bytes(fcntl.ioctl(end.fileno(), queue, bytes(4)), "little")
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -66,14 +74,7 @@ async def opened(serving: Serving) -> RawConnection:
     """A connection that the server has accepted."""
     connection = await serving.raw(b"")
     address = connection.writer.get_extra_info("sockname")
-    ends = [each.connections for bound in serving.doors._bound for each in bound.listeners]
-    await until(
-        lambda: any(
-            end.transport is not None and end.transport.get_extra_info("peername") == address
-            for each in ends
-            for end in each
-        )
-    )
+    await until(lambda: any(end.peer == address for end in _connections(serving)))
     return connection
 
 

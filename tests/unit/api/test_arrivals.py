@@ -1,4 +1,4 @@
-"""A request is answered the same however it arrives: whole, in callbacks, or in pieces, in the connection's task."""
+"""A request is answered the same however it arrives: whole or in pieces."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from tests.unit.api.raw_requests import (
     answered,
     opened,
     predict,
-    served,
-    until,
+    taken,
 )
 
 from torchserve_py import access_log
-from torchserve_py.api import fast_path
+from torchserve_py.api.exchanges import Answering
 from torchserve_py.scheduling.effects import Cause
 
 
@@ -111,17 +110,15 @@ class Arrival(Enum):
     WHOLE = "in one read"
     HEAD_IN_PIECES = "its head in two"
     BODY_BEHIND = "the last byte, be it of the body, in a read of its own"
-    BODY_LATE = "so late that it is not waited for"
 
 
 async def exchange(serving: Serving, data: bytes, arrival: Arrival) -> bytes:
     """Everything that is answered to one request and the closing one behind it."""
     connection = await opened(serving)
-    end = served(serving, connection)
     pieces = {Arrival.WHOLE: len(data), Arrival.HEAD_IN_PIECES: 20}.get(arrival, len(data) - 1)
     connection.writer.write(data[:pieces])
     if data[pieces:]:
-        await until(lambda: end._is_aiohttps or (end._unfinished and arrival is not Arrival.BODY_LATE))
+        await taken(serving, connection)
         connection.writer.write(data[pieces:])
     answers = await answered(connection)
     if not connection.reader.at_eof():
@@ -132,9 +129,7 @@ async def exchange(serving: Serving, data: bytes, arrival: Arrival) -> bytes:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-async def test_the_same_is_answered_however_a_request_arrives(
-    start: Start, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+async def test_the_same_is_answered_however_a_request_arrives(start: Start, name: str) -> None:
     serving = await start(max_request_size=1000)
     serving.registry.model.behave = show
     data = REQUESTS[name]
@@ -142,8 +137,6 @@ async def test_the_same_is_answered_however_a_request_arrives(
     assert whole.startswith(b"HTTP/1.1 ")
     assert await exchange(serving, data, Arrival.HEAD_IN_PIECES) == whole
     assert await exchange(serving, data, Arrival.BODY_BEHIND) == whole
-    monkeypatch.setattr(fast_path, "_PATIENCE", 0)
-    assert await exchange(serving, data, Arrival.BODY_LATE) == whole
 
 
 @pytest.mark.parametrize("right", [None, False, True])
@@ -171,22 +164,25 @@ ANSWERED_IN_CALLBACKS = (
     "illegal header",
     "no content",
     "large answer",
-    "stream",
     "unknown model",
     "defect",
 )
 
 
 @pytest.mark.parametrize("name", ANSWERED_IN_CALLBACKS)
-async def test_no_task_is_needed(start: Start, name: str) -> None:
+async def test_no_task_is_needed(start: Start, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     serving = await start(max_request_size=1000)
     serving.registry.model.behave = show
+    tasks: list[object] = []
+    monkeypatch.setattr(Answering, "_run", lambda self, coroutine: tasks.append(coroutine))
     connection = await opened(serving)
-    end = served(serving, connection)
-    for _ in range(2):
-        connection.writer.write(REQUESTS[name])
+    data = REQUESTS[name]
+    for cut in (len(data), len(data) - 1, 30):
+        connection.writer.write(data[:cut])
+        await taken(serving, connection)
+        connection.writer.write(data[cut:])
         await answered(connection)
-    assert end._request_count == 0
+    assert tasks == []
     await connection.close()
 
 

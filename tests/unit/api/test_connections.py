@@ -9,8 +9,6 @@ import pytest
 from tests.unit.api.conftest import Serving, Start
 from tests.unit.api.fakes import RawConnection
 
-from torchserve_py.api.connections import ConnectionLimits
-
 REQUEST = b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
@@ -56,19 +54,16 @@ async def test_the_other_listeners_have_room_of_their_own(start: Start) -> None:
     await held.close()
 
 
-def test_clients_are_counted_one_by_one() -> None:
-    limits = ConnectionLimits(100, 1)
-    assert limits.enter("10.0.0.1") is None
-    assert limits.enter("10.0.0.2") is None
-    assert limits.enter(None) is None
-    assert limits.enter(None) is None
-    assert limits.enter("10.0.0.1") is not None
-    limits.leave("10.0.0.1")
-    limits.leave("10.0.0.1")
-    assert limits.enter("10.0.0.1") is None
-
-
-def test_a_quarter_of_the_file_descriptors_is_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resource.getrlimit", lambda _: (1000, 1000))
-    assert ConnectionLimits(32768, None).total == 750
-    assert ConnectionLimits(100, None).total == 100
+async def test_management_has_room_when_strangers_have_taken_all_that_is_shared(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (64, 64))  # three quarters for connections, 3 in reserve
+    serving = await start()
+    held = [await answered(serving) for _ in range(45)]
+    refused = await serving.raw(b"")
+    assert (await refused.head()).startswith("http/1.1 503 ")
+    assert "file descriptors" in json.loads(await refused.rest())["message"]
+    assert (await serving.request("GET", "/models", door="management")).status == 200
+    assert (await serving.request("GET", "/metrics", door="metrics")).status == 200
+    for connection in [*held, refused]:
+        await connection.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -136,3 +137,25 @@ async def test_a_temporary_directory_with_too_long_a_path_is_named(tmp_path: Pat
     with pytest.raises(OSError, match=r"longer than the 107 bytes.*TEMP"):
         await WorkerListener(deep).start()
     assert list(deep.iterdir()) == []
+
+
+async def test_strangers_are_limited_and_keep_no_worker_out(
+    listener: WorkerListener, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MAX_STRANGERS", 10)
+    silent = []
+    loop = asyncio.get_running_loop()
+    for _ in range(50):
+        silent.append(socket.socket(socket.AF_UNIX))
+        silent[-1].setblocking(False)
+        await loop.sock_connect(silent[-1], str(listener.path))
+    async with asyncio.timeout(20):
+        for stranger in silent[:40]:
+            assert await loop.sock_recv(stranger, 1) == b""
+    with pytest.raises(BlockingIOError):
+        silent[-1].recv(1)
+    await connect(listener, hello(listener.expect(owner)))
+    async with asyncio.timeout(20):
+        assert await owner.channels.get() == "jobs"
+    for stranger in silent:
+        stranger.close()

@@ -16,7 +16,6 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from torchserve_py.addresses import Address
-from torchserve_py.api.connections import ConnectionLimits, client_of
 from torchserve_py.api.grpc.calls import Behaviour, Guard
 from torchserve_py.api.grpc.health import HealthService
 from torchserve_py.api.grpc.inference import InferenceService, Submission, refuse
@@ -39,6 +38,7 @@ from torchserve_py.api.management_calls import ManagementCalls
 from torchserve_py.api.tls import TlsError, use_files
 from torchserve_py.api.token_authorization import TokenAuthorization, TokenType
 from torchserve_py.settings import default_of
+from torchserve_py.transport.admission import Admission, ConnectionBudget
 from torchserve_py.transport.http2.budget import LARGEST
 from torchserve_py.transport.http2.methods import Limits
 from torchserve_py.transport.http2.server import Age, Server
@@ -85,6 +85,9 @@ class _Service(NamedTuple):
         return str(self.descriptor.full_name)
 
 
+_MANAGEMENT_PORT: Final = "grpc_management_port"
+
+
 class _Place(NamedTuple):
     """Where a service listens, and the settings that say so. Ages are milliseconds, None for unlimited."""
 
@@ -93,19 +96,6 @@ class _Place(NamedTuple):
     port: int
     max_age: int | None
     max_age_grace: int | None
-
-
-class _Admission:
-    """The limits of connections, as the server asks for them."""
-
-    def __init__(self, limits: ConnectionLimits) -> None:
-        self._limits = limits
-
-    def enter(self, peer: object) -> bool:
-        return self._limits.enter(client_of(peer)) is None
-
-    def leave(self, peer: object) -> None:
-        self._limits.leave(client_of(peer))
 
 
 class GrpcDoors:
@@ -117,12 +107,14 @@ class GrpcDoors:
         registry: ModelRegistry,
         tokens: TokenAuthorization | None,
         repository: Repository,
+        budget: ConnectionBudget,
     ) -> None:
         #: Setting name (``grpc_inference_port``, …) to the address in use, with the port that port 0 became.
         self.addresses: dict[str, Address] = {}
         self._settings = settings
         self._registry = registry
         self._tokens = tokens
+        self._budget = budget
         self._servers: list[Server] = []
         self._health: list[HealthService] = []
         submission = Submission(settings, registry)
@@ -165,7 +157,7 @@ class GrpcDoors:
             settings.grpc_inference_max_connection_age_grace_ms,
         )
         management = _Place(
-            "grpc_management_port",
+            _MANAGEMENT_PORT,
             settings.grpc_management_address,
             settings.grpc_management_port,
             settings.grpc_management_max_connection_age_ms,
@@ -196,7 +188,12 @@ class GrpcDoors:
             settings.grpc_max_concurrent_streams,
             float(settings.default_response_timeout),
         )
-        admission = _Admission(ConnectionLimits(settings.max_connections, settings.max_connections_per_client))
+        admission = Admission(
+            self._budget,
+            settings.max_connections,
+            settings.max_connections_per_client,
+            is_reserved=place.setting == _MANAGEMENT_PORT,
+        )
         server = Server(limits, Age(_seconds(place.max_age), _seconds(place.max_age_grace)), admission)
         for service in services:
             self._add(server, service)
@@ -238,7 +235,11 @@ class GrpcDoors:
 
 
 async def start_grpc_doors(
-    settings: Settings, registry: ModelRegistry, tokens: TokenAuthorization | None, repository: Repository
+    settings: Settings,
+    registry: ModelRegistry,
+    tokens: TokenAuthorization | None,
+    repository: Repository,
+    budget: ConnectionBudget | None = None,
 ) -> GrpcDoors:
     """Open the gRPC doors.
 
@@ -247,12 +248,13 @@ async def start_grpc_doors(
         registry: The models.
         tokens: The keys that clients must know; None while token authorization is off.
         repository: What models are loaded and unloaded through; the REST door has the same.
+        budget: What all connections of the process share; None for one of their own.
 
     Raises:
         ListenError: An address cannot be used; no door is open then.
         TlsError: The TLS files cannot be used.
     """
-    doors = GrpcDoors(settings, registry, tokens, repository)
+    doors = GrpcDoors(settings, registry, tokens, repository, budget or ConnectionBudget.of_process())
     try:
         await doors.open()
     except BaseException:

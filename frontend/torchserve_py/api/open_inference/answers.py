@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.api.errors import UNAVAILABLE, DoorError, Failure, failure_of, failure_of_job
 from torchserve_py.api.open_inference.compression import compressed_for
-from torchserve_py.api.requests import HttpRequest
 from torchserve_py.api.responses import JSON_TYPE, RETRY_AFTER_SECONDS, Responses, Sent
 from torchserve_py.models.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.transport.http1.request import Request
 from ts.protocol.messages import CAUSE_HEADER
 
 if TYPE_CHECKING:
-    from aiohttp import web
-
     from torchserve_py.models.model import Model
     from torchserve_py.workers.parts import Parts
 
@@ -37,42 +35,38 @@ class Answers:
         self._responses = responses
         self._compress_from = compress_from
 
-    async def json(self, request: web.BaseRequest, value: Any, status: int = 200) -> Sent:
+    async def json(self, request: Request, value: Any, status: int = 200) -> Sent:
         """Answer with JSON of the server's own."""
         body, added = await compressed_for(request, to_json(value), self._compress_from)
-        return await self._responses.send(request, status, body, (JSON_TYPE, *added))
+        return self._responses.send(request, status, body, (JSON_TYPE, *added))
 
-    async def empty(self, request: web.BaseRequest) -> Sent:
+    def empty(self, request: Request) -> Sent:
         """Answer that something was done."""
-        return await self._responses.send(request, 200, b"")
+        return self._responses.send(request, 200, b"")
 
-    async def method_not_allowed(self, request: web.BaseRequest, allowed: str) -> Sent:
+    def method_not_allowed(self, request: Request, allowed: str) -> Sent:
         """The path is for other methods."""
         body = error_body("Method Not Allowed", 405)
-        return await self._responses.send(request, 405, body, (JSON_TYPE, ("allow", allowed)))
+        return self._responses.send(request, 405, body, (JSON_TYPE, ("allow", allowed)))
 
-    async def error(
-        self, request: web.BaseRequest, error: Exception, name: str = "", version: str | None = None
-    ) -> Sent:
+    def error(self, request: Request, error: Exception, name: str = "", version: str | None = None) -> Sent:
         """Answer with what an exception means; ``name`` and ``version`` are the model's, as the client named them."""
         failure = failure_of(error)
         if isinstance(error, ModelVersionNotFound):
             failure = failure._replace(message=f"Model {name} with version {version} not found")
         elif isinstance(error, ModelNotFound):
             failure = failure._replace(message=f"Model {name} not found")
-        return await self.failure(request, failure)
+        return self.failure(request, failure)
 
-    async def failure(self, request: HttpRequest, failure: Failure, request_id: str = "") -> Sent:
+    def failure(self, request: Request, failure: Failure, request_id: str = "") -> Sent:
         """Answer with an error."""
         headers = [JSON_TYPE]
         if failure.cause:
             headers.append((CAUSE_HEADER, failure.cause))
         if failure.overloaded:
             headers.append(("Retry-After", RETRY_AFTER_SECONDS))
-        # 408 and 413 come while the body is still on its way: there is no next request to find behind it.
-        close = failure.status in (408, 413)
         body = error_body(failure.message, failure.status)
-        return await self._responses.send(request, failure.status, body, headers, request_id=request_id, close=close)
+        return self._responses.send(request, failure.status, body, headers, request_id=request_id)
 
 
 def to_json(value: Any) -> bytes:

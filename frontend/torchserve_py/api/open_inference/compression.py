@@ -8,13 +8,11 @@ import zlib
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from aiohttp import hdrs
-
 from torchserve_py.api.errors import BodyTooLargeError, bad_request
 
 if TYPE_CHECKING:
-    from torchserve_py.api.requests import HttpRequest
     from torchserve_py.api.responses import Headers
+    from torchserve_py.transport.http1.request import Request
 
 GZIP: Final = "gzip"
 DEFLATE: Final = "deflate"
@@ -78,13 +76,13 @@ def accepted_encoding(header: str) -> str | None:
     return best if weight_of_best > 0 and weight_of_best >= weights.get("identity", 0.0) else None
 
 
-def encoding_for(request: HttpRequest, body: bytes, min_size: int) -> str | None:
+def encoding_for(request: Request, body: bytes, min_size: int) -> str | None:
     """The encoding that a client wants a body in; None if it is to go as it is, as those under ``min_size`` do."""
-    accepted = request.headers.get(hdrs.ACCEPT_ENCODING) if len(body) >= min_size else None
+    accepted = request.headers.get("Accept-Encoding") if len(body) >= min_size else None
     return None if accepted is None else accepted_encoding(accepted)
 
 
-async def compressed_for(request: HttpRequest, body: bytes, min_size: int) -> tuple[bytes, Headers]:
+async def compressed_for(request: Request, body: bytes, min_size: int) -> tuple[bytes, Headers]:
     """A body as a client wants it, and the headers that say so."""
     encoding = encoding_for(request, body, min_size)
     if encoding is None:

@@ -10,17 +10,16 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
-from aiohttp import hdrs, web
-
 from torchserve_py.api import priorities
 from torchserve_py.api.errors import bad_request, handler_failure
 from torchserve_py.api.open_inference.answers import Answers, failure_of_parts
 from torchserve_py.api.open_inference.declared_routes import DeclaredRoute, read_routes, segments_of
 from torchserve_py.api.request_line import request_line
 from torchserve_py.api.requests import read_body
-from torchserve_py.api.responses import Responses
+from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.streaming import send_stream
 from torchserve_py.archive.contract import MLSERVER
+from torchserve_py.transport.http1.request import Request
 from torchserve_py.workers.parts import JobFailed
 from ts.protocol.messages import CUSTOM
 
@@ -50,7 +49,6 @@ class CustomRoutes:
         self._responses = responses
         self._answers = answers
         self._max_body = settings.max_request_size
-        self._stall_limit = float(settings.default_response_timeout)
         #: What each model has declared, and what was read of it.
         self._read: WeakKeyDictionary[Model, tuple[Any, tuple[DeclaredRoute, ...]]] = WeakKeyDictionary()
 
@@ -58,7 +56,7 @@ class CustomRoutes:
         """Tell whether any model has paths of its own now."""
         return any(self._routes_of(name, model) for name, model in self._models())
 
-    def find(self, request: web.BaseRequest) -> CustomRoute | None:
+    def find(self, request: Request) -> CustomRoute | None:
         """Return the route that a request is for, or None if no model has one of that path.
 
         Raises:
@@ -69,7 +67,7 @@ class CustomRoutes:
             return self._named(request, found) or _refuse(found)
         return next(iter(found or others), None)
 
-    def find_instead(self, request: web.BaseRequest, *, refuses: bool) -> CustomRoute | None:
+    def find_instead(self, request: Request, *, refuses: bool) -> CustomRoute | None:
         """Return the route of a request for a path that the server has as well, or None where the server's counts.
 
         The server's path counts where the query names a model without such a route, or where no model has one.
@@ -82,7 +80,7 @@ class CustomRoutes:
             DoorError: Several models have it, and the query names none of them (``model_name``).
         """
         found, _ = self._all(request)
-        if found and request.query.get(_MODEL_NAME):
+        if found and request.parameter(_MODEL_NAME):
             return self._named(request, found)
         if len(found) > 1:
             return _refuse(found) if refuses else None
@@ -91,9 +89,9 @@ class CustomRoutes:
     def _models(self) -> Iterator[tuple[str, Model]]:
         return ((name, model) for name, model in self._registry.models() if model.contract == MLSERVER)
 
-    def _all(self, request: web.BaseRequest) -> tuple[list[CustomRoute], list[CustomRoute]]:
+    def _all(self, request: Request) -> tuple[list[CustomRoute], list[CustomRoute]]:
         """The routes of a request's path: those for its method, one of each model, and those for other methods."""
-        path = segments_of(request.raw_path)
+        path = segments_of(request.target)
         found: list[CustomRoute] = []
         others: list[CustomRoute] = []
         for name, model in self._models():
@@ -105,8 +103,8 @@ class CustomRoutes:
                     others.append(CustomRoute(model, None, ", ".join(route.methods)))
         return found, others
 
-    def _named(self, request: web.BaseRequest, found: Sequence[CustomRoute]) -> CustomRoute | None:
-        wanted = request.query.get(_MODEL_NAME)
+    def _named(self, request: Request, found: Sequence[CustomRoute]) -> CustomRoute | None:
+        wanted = request.parameter(_MODEL_NAME)
         return next((route for route in found if route.model.name == wanted), None)
 
     def _routes_of(self, name: str, model: Model) -> Sequence[DeclaredRoute]:
@@ -122,19 +120,19 @@ class CustomRoutes:
         self._read[model] = declared, routes
         return routes
 
-    async def run(self, request: web.BaseRequest, route: CustomRoute) -> web.StreamResponse:
+    async def run(self, request: Request, route: CustomRoute) -> Sent:
         """Run a request on a route.
 
         Raises:
             DoorError: It is refused, or the model answered what HTTP does not allow.
         """
         if route.endpoint is None:
-            return await self._answers.method_not_allowed(request, route.allowed)
-        body = await read_body(request, self._max_body, self._stall_limit)
+            return self._answers.method_not_allowed(request, route.allowed)
+        body = await read_body(request, self._max_body)
         parts = route.model.submit(
             request.raw_headers + request_line(request, route.endpoint),
             body,
-            content_type=request.headers.get(hdrs.CONTENT_TYPE),
+            content_type=request.headers.get("Content-Type"),
             by_default=True,
             alone=route.model.is_stateful,
             protocol=CUSTOM,
@@ -144,15 +142,15 @@ class CustomRoutes:
             part = await parts.next()
             if part.error is not None:
                 failure = handler_failure(part.status, part.error)
-                return await self._answers.failure(request, failure, parts.job.id)
+                return self._answers.failure(request, failure, parts.job.id)
             if part.more:
                 return await send_stream(self._responses, request, parts, part, part.headers, announced=False)
-            return await self._responses.send(
+            return self._responses.send(
                 request, part.status, part.body, part.headers, reason=part.reason, request_id=parts.job.id
             )
         except JobFailed as failed:
             failure = failure_of_parts(failed.cause, parts, route.model.name, None, is_text=False)
-            return await self._answers.failure(request, failure, parts.job.id)
+            return self._answers.failure(request, failure, parts.job.id)
         finally:
             parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
 

@@ -11,25 +11,21 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from aiohttp import hdrs, web
-from aiohttp.web_protocol import RequestPayloadError
-
-from torchserve_py.api.errors import DoorError, Failure, bad_request, invalid_message
-from torchserve_py.api.exchanges import Exchange
+from torchserve_py.api.errors import DoorError, Failure, bad_request
+from torchserve_py.api.exchanges import AfterBody, Reply, settled
 from torchserve_py.api.open_inference import descriptions, documents, statistics
 from torchserve_py.api.open_inference.answers import Answers
-from torchserve_py.api.open_inference.custom_routes import CustomRoutes
+from torchserve_py.api.open_inference.custom_routes import CustomRoute, CustomRoutes
 from torchserve_py.api.open_inference.inference import ENDPOINTS, INFER, OpenInferenceCalls
 from torchserve_py.api.openapi_documents import predict_document
-from torchserve_py.api.requests import HttpRequest
-from torchserve_py.api.responses import Responses
+from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import Path, Route, Routes
 from torchserve_py.api.small_bodies import read_small_body
 from torchserve_py.api.token_authorization import TokenType
-from torchserve_py.api.whole_requests import WholeRequest
 from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.models.errors import ModelError
+from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
     from torchserve_py.api.health import HealthDoor
@@ -56,7 +52,7 @@ _UNSUPPORTED: Final = {
     "logging": "The log cannot be set over this protocol; the setting log_config names its configuration.",
 }
 
-Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Answer = Callable[[Request], Awaitable[Sent]]
 
 
 class _Meaning(NamedTuple):
@@ -103,47 +99,37 @@ class OpenInferenceDoor:
     @property
     def routes(self) -> Routes:
         """First path segment to route; keys are checked here, for the sake of the shape of what is refused."""
-        return {"v2": Route(self.serve, token=None, claims=_is_not_explain, begin=self.begin)}
+        return {"v2": Route(self.serve, token=None, claims=_is_not_explain)}
 
-    async def serve(self, request: web.BaseRequest, path: Path) -> web.StreamResponse:
+    def serve(self, request: Request, path: Path) -> Reply:
         """A path under ``/v2``."""
-        model = _model_of(path)
+        target = _model_of(path)
+        if target is None or len(target.rest) != 1 or target.rest[0] not in ENDPOINTS:
+            return self._serve_other(request, path, target)
         try:
-            if model is not None and len(model.rest) == 1 and model.rest[0] in ENDPOINTS:
-                return await self._infer(request, model, model.rest[0])
-            meaning = self._of_model(model) if model is not None else self._of_server(path)
+            return self._infer(request, target, target.rest[0])
+        except Exception as error:
+            return self._refuse(request, error, target)
+
+    async def _serve_other(self, request: Request, path: Path, target: _Model | None) -> Sent:
+        """Anything but inference."""
+        try:
+            meaning = self._of_model(target) if target is not None else self._of_server(path)
             if meaning is None:
                 return await self._unknown(request)
             if meaning.method and request.method != meaning.method and (request.method, meaning.method) != _HEAD:
-                return await self._answers.method_not_allowed(request, meaning.method)
+                return self._answers.method_not_allowed(request, meaning.method)
             self._check_token(request, meaning.token)
             return await meaning.answer(request)
-        except RequestPayloadError:
-            return await self._answers.failure(request, invalid_message("The request body could not be read."))
         except Exception as error:
-            if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
-                raise  # the client is gone; aiohttp cleans up
-            if not isinstance(error, (DoorError, ArchiveError, ModelError)):
-                logger.error("%s %s failed.", request.method, ascii(request.raw_path), exc_info=error)
-            name, version = ("", None) if model is None else model[:2]
-            return await self._answers.error(request, error, name, version)
+            return self._refuse(request, error, target)
 
-    def begin(self, request: WholeRequest, path: Path) -> Exchange | None:
-        """Begin an inference request that has arrived whole; what is to be refused takes `serve`."""
-        target = _model_of(path)
-        if target is None or len(target.rest) != 1 or target.rest[0] not in ENDPOINTS:
-            return None
-        if request.method != "POST" or hdrs.CONTENT_ENCODING in request.headers:
-            return None
-        endpoint = target.rest[0]
-        try:
-            self._check_token(request, TokenType.inference)
-            model = self._registry.get_latest(target.name, target.version)
-            if self._is_torchserves(model, target, endpoint):
-                return None
-            return self._calls.begin(request, model, target.version, endpoint)
-        except (DoorError, ModelError):
-            return None
+    def _refuse(self, request: Request, error: Exception, target: _Model | None) -> Sent:
+        """Answer with what was raised for a path of a model, or of none."""
+        if not isinstance(error, (DoorError, ArchiveError, ModelError)):
+            logger.error("%s %s failed.", request.method, ascii(request.target), exc_info=error)
+        name, version = ("", None) if target is None else target[:2]
+        return self._answers.error(request, error, name, version)
 
     @property
     def own_routes(self) -> Routes:
@@ -154,52 +140,63 @@ class OpenInferenceDoor:
         route = Route(self.serve_own, token=None, claims=lambda path: len(path) == 1)
         return {"invocations": route, "ping": route}
 
-    async def serve_own(self, request: web.BaseRequest, path: Path) -> web.StreamResponse | None:
+    def serve_own(self, request: Request, path: Path) -> Reply | None:
         """A path of the server that a model may have instead; None where it is the server's."""
         if not self._custom.exist():
             return None
         try:
             self._check_token(request, TokenType.inference)
             route = self._custom.find_instead(request, refuses=path == ("invocations",))
-            return None if route is None else await self._custom.run(request, route)
         except DoorError as error:
-            return await self._answers.error(request, error)
+            return self._answers.error(request, error)
+        return None if route is None else self._run_custom(request, route)
 
-    async def serve_custom(self, request: web.BaseRequest, path: Path) -> web.StreamResponse | None:
+    def serve_custom(self, request: Request, path: Path) -> Reply | None:
         """A path of a model's own; None where no model has it."""
         if not self._custom.exist():
             return None
         try:
             self._check_token(request, TokenType.inference)
             route = self._custom.find(request)
-            return None if route is None else await self._custom.run(request, route)
         except DoorError as error:
-            return await self._answers.error(request, error)
+            return self._answers.error(request, error)
+        return None if route is None else self._run_custom(request, route)
 
-    async def _infer(self, request: web.BaseRequest, target: _Model, endpoint: str) -> web.StreamResponse:
+    async def _run_custom(self, request: Request, route: CustomRoute) -> Sent:
+        try:
+            return await self._custom.run(request, route)
+        except DoorError as error:
+            return self._answers.error(request, error)
+
+    def _infer(self, request: Request, target: _Model, endpoint: str) -> Reply:
         self._check_token(request, TokenType.inference)
         model = self._registry.get_latest(target.name, target.version)
         if request.method != "POST":
             if request.method == "OPTIONS":  # as on TorchServe's own paths
-                return await self._answers.json(request, predict_document(target.name))
-            return await self._answers.method_not_allowed(request, "POST")
+                return self._answers.json(request, predict_document(target.name))
+            return self._answers.method_not_allowed(request, "POST")
+
+        def refuse(error: Exception) -> Sent:
+            return self._refuse(request, error, target)
+
         if self._is_torchserves(model, target, endpoint):
-            return await self._inference.infer(request, target.name, None, _PREDICT)
-        return await self._calls.run(request, model, target.version, endpoint)
+            reply = self._inference.infer(request, target.name, None, _PREDICT)
+            return reply._replace(refuse=refuse) if isinstance(reply, AfterBody) else reply
+        return self._calls.begin(request, model, target.version, endpoint, refuse)
 
     def _is_torchserves(self, model: Model, target: _Model, endpoint: str) -> bool:
         """Whether a request is for TorchServe's own inference, whose envelope understands it."""
         return self._kserve_v2 and endpoint == INFER and target.version is None and model.contract == TORCHSERVE
 
-    async def _unknown(self, request: web.BaseRequest) -> web.StreamResponse:
-        answer = await self.serve_custom(request, ())
-        if answer is not None:
-            return answer
-        return await self._answers.failure(request, Failure(404, "ResourceNotFoundException", "Not Found"))
+    async def _unknown(self, request: Request) -> Sent:
+        reply = self.serve_custom(request, ())
+        if reply is not None:
+            return await settled(reply, request)
+        return self._answers.failure(request, Failure(404, "ResourceNotFoundException", "Not Found"))
 
-    def _check_token(self, request: HttpRequest, kind: TokenType) -> None:
+    def _check_token(self, request: Request, kind: TokenType) -> None:
         if self._tokens is not None:
-            self._tokens.check(kind, request.headers.get(hdrs.AUTHORIZATION))
+            self._tokens.check(kind, request.headers.get("Authorization"))
 
     # What paths mean.
 
@@ -233,7 +230,7 @@ class OpenInferenceDoor:
 
     def _of_model(self, target: _Model) -> _Meaning | None:
         """What a path of a model means, but for inference."""
-        known: dict[Path, Callable[[web.BaseRequest, _Model], Awaitable[web.StreamResponse]]] = {
+        known: dict[Path, Callable[[Request, _Model], Awaitable[Sent]]] = {
             (): self._model_metadata,
             ("ready",): self._model_ready,
             ("config",): self._model_config,
@@ -250,53 +247,53 @@ class OpenInferenceDoor:
         return self._unsupported(_UNSUPPORTED[what])
 
     def _unsupported(self, message: str) -> _Meaning:
-        async def refuse(request: web.BaseRequest) -> web.StreamResponse:
+        async def refuse(request: Request) -> Sent:
             raise DoorError(Failure(501, "NotImplementedException", message))
 
         return _Meaning("", TokenType.inference, refuse)
 
     # The server.
 
-    async def _metadata(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _metadata(self, request: Request) -> Sent:
         metadata = descriptions.server_metadata(self._settings)
         if self._settings.ts_open_inference_protocol:  # TorchServe's answer, whose misspelt key is part of its API
             metadata |= {"name": "Torchserve", "extenstion": ["kserve", "kubeflow"]}
         return await self._answers.json(request, metadata)
 
-    async def _live(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _live(self, request: Request) -> Sent:
         return await self._answers.json(request, {"live": True})
 
-    async def _ready(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _ready(self, request: Request) -> Sent:
         ready = not self._health.draining and self._registry.startup_ready()
         return await self._answers.json(request, {"ready": ready}, 200 if ready else 400)
 
-    async def _index(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _index(self, request: Request) -> Sent:
         ready = (await self._members(request)).get("ready")
         if ready is not None and not isinstance(ready, bool):
             raise bad_request(f'The member "ready" must be true or false, it is {ready!r}.')
         return await self._answers.json(request, await self._repository.index(ready_only=bool(ready)))
 
-    async def _load(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
+    async def _load(self, request: Request, name: str) -> Sent:
         parameters = (await self._members(request)).get("parameters") or {}
         if not isinstance(parameters, dict):
             raise bad_request('The member "parameters" must be an object.')
         return await self._changed(request, self._repository.load(name, parameters), name)
 
-    async def _unload(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
+    async def _unload(self, request: Request, name: str) -> Sent:
         await self._members(request)
         return await self._changed(request, self._repository.unload(name), name)
 
-    async def _changed(self, request: web.BaseRequest, change: Awaitable[None], name: str) -> web.StreamResponse:
+    async def _changed(self, request: Request, change: Awaitable[None], name: str) -> Sent:
         try:
             await change
         except ModelError as error:
-            return await self._answers.error(request, error, name)
-        return await self._answers.empty(request)
+            return self._answers.error(request, error, name)
+        return self._answers.empty(request)
 
-    async def _members(self, request: web.BaseRequest) -> dict[str, Any]:
+    async def _members(self, request: Request) -> dict[str, Any]:
         """The JSON object in a body; nothing in none."""
         limit = self._settings.max_request_size
-        body = await read_small_body(request, limit, float(self._settings.default_response_timeout))
+        body = await read_small_body(request, limit)
         if not body.strip():
             return {}
         try:
@@ -309,32 +306,32 @@ class OpenInferenceDoor:
 
     # One model.
 
-    async def _model_metadata(self, request: web.BaseRequest, target: _Model) -> web.StreamResponse:
+    async def _model_metadata(self, request: Request, target: _Model) -> Sent:
         metadata = descriptions.model_metadata(self._registry, target.name, target.version)
         return await self._answers.json(request, metadata)
 
-    async def _model_ready(self, request: web.BaseRequest, target: _Model) -> web.StreamResponse:
+    async def _model_ready(self, request: Request, target: _Model) -> Sent:
         model = self._registry.get_latest(target.name, target.version)
         ready = await descriptions.model_ready(model)
         return await self._answers.json(request, {"name": target.name, "ready": ready}, 200 if ready else 400)
 
-    async def _model_config(self, request: web.BaseRequest, target: _Model) -> web.StreamResponse:
+    async def _model_config(self, request: Request, target: _Model) -> Sent:
         model = self._registry.get_latest(target.name, target.version)
         return await self._answers.json(request, descriptions.model_config(model))
 
-    async def _statistics(self, request: web.BaseRequest, target: _Model | None) -> web.StreamResponse:
+    async def _statistics(self, request: Request, target: _Model | None) -> Sent:
         name, version = (None, None) if target is None else target[:2]
         described = statistics.of_models(self._registry, name, version)
         return await self._answers.json(request, {"model_stats": described})
 
-    async def _document(self, request: web.BaseRequest, target: _Model | None) -> web.StreamResponse:
+    async def _document(self, request: Request, target: _Model | None) -> Sent:
         return await self._answers.json(request, self._described(target))
 
-    async def _page(self, request: web.BaseRequest, target: _Model | None) -> web.StreamResponse:
+    async def _page(self, request: Request, target: _Model | None) -> Sent:
         described = self._described(target)
-        location = f"{request.raw_path.partition('?')[0].rstrip('/')}/{_DOCUMENT[1]}"
+        location = f"{request.target.partition('?')[0].rstrip('/')}/{_DOCUMENT[1]}"
         shown = documents.page(described["info"]["title"], described, location)
-        return await self._responses.send(request, 200, shown, (_HTML,))
+        return self._responses.send(request, 200, shown, (_HTML,))
 
     def _described(self, target: _Model | None) -> dict[str, Any]:
         if target is None:

@@ -10,19 +10,17 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from aiohttp.http import HttpVersion11
-
 from torchserve_py.api.errors import Failure
 from torchserve_py.api.open_inference.answers import error_body
-from torchserve_py.api.requests import HttpRequest
-from torchserve_py.api.responses import ReaderStalledError, Responses, Sent
+from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.transport.http1.errors import ReaderStalled
+from torchserve_py.transport.http1.request import Request
 from torchserve_py.workers.parts import JobFailed, Part, Parts
 
 logger = logging.getLogger(__name__)
 
 _TYPE: Final = ("content-type", "text/event-stream; charset=utf-8")
-_LAST_CHUNK: Final = b"0\r\n\r\n"
 #: Headers of the first response that describe a body which is not sent.
 _BODY_HEADERS: Final = frozenset(("content-type", "content-length", "content-encoding"))
 #: Parts that have piled up are written together, up to this many bytes; the rest stays where it is counted and bounded.
@@ -31,7 +29,7 @@ _WRITE_SIZE: Final = 16 * 1024
 
 async def send_events(
     responses: Responses,
-    request: HttpRequest,
+    request: Request,
     parts: Parts,
     first: Part,
     failure_of_cause: Callable[[Cause], Failure],
@@ -50,59 +48,32 @@ async def send_events(
     Raises:
         DoorError: A header of the first part is not one that HTTP allows; nothing was written.
     """
-    chunked = request.version >= HttpVersion11
-    keep_alive = chunked and request.keep_alive
     headers = [_TYPE, *((name, value) for name, value in first.headers if name.lower() not in _BODY_HEADERS)]
-    framing = "transfer-encoding: chunked\r\n" if chunked else ""
-    head = responses.head(200, keep_alive, headers, framing=framing, request_id=parts.job.id)
-    sent = responses.sent(200, keep_alive)
-    write = _Writer(request, chunked)
-    write((head,), (first,))
+    sent = responses.start_stream(request, 200, headers, request_id=parts.job.id)
+    if request.is_answered:  # nothing but the head was asked for
+        return sent
+    request.send(_events((first,)), last=not first.more)
     part = first
     try:
         while part.more:
-            if request.protocol.writing_paused:
-                await responses.drained(request)
+            if request.is_reader_slow:
+                await request.drained()
             arrived = (await parts.next(), *parts.take_arrived(_WRITE_SIZE))
             part = arrived[-1]
-            write((), arrived)
-        if request.protocol.writing_paused:
-            await responses.drained(request)
-    except ReaderStalledError:
-        return responses.give_up(request, 200)
+            request.send(_events(arrived), last=not part.more)
+    except ReaderStalled:
+        return sent  # its connection is gone, and was logged
     except JobFailed as failed:
         failure = failure_of_cause(failed.cause)
-        write.error(failure.message, failure.status)
+        request.send((_event(error_body(failure.message, failure.status)),), last=True)
     return sent
 
 
-class _Writer:
-    """Frames parts as events, and events as chunks."""
+def _events(parts: Iterable[Part]) -> list[tuple[bytes, ...]]:
+    """The events of some parts; a part without a body is none."""
+    bodies = (part.body if part.error is None else error_body(part.error, part.status) for part in parts)
+    return [_event(body) for body in bodies if body]
 
-    def __init__(self, request: HttpRequest, chunked: bool) -> None:
-        self._request = request
-        self._chunked = chunked
 
-    def __call__(self, head: Iterable[bytes], parts: Iterable[Part]) -> None:
-        """Write the events of some parts; a part without a body is none."""
-        pieces = [*head]
-        for part in parts:
-            body = part.body if part.error is None else error_body(part.error, part.status)
-            if body:
-                pieces += self._event(body)
-            if not part.more and self._chunked:
-                pieces.append(_LAST_CHUNK)
-        self._write(pieces)
-
-    def error(self, message: str, status: int) -> None:
-        """Write the last event: what went wrong."""
-        self._write([*self._event(error_body(message, status)), *((_LAST_CHUNK,) if self._chunked else ())])
-
-    def _event(self, body: bytes) -> tuple[bytes, ...]:
-        event = (b"data: ", body, b"\n\n")
-        return (b"%x\r\n" % (len(body) + 8), *event, b"\r\n") if self._chunked else event
-
-    def _write(self, pieces: list[bytes]) -> None:
-        transport = self._request.transport
-        if pieces and transport is not None and not transport.is_closing():
-            transport.write(b"".join(pieces))
+def _event(body: bytes) -> tuple[bytes, ...]:
+    return (b"data: ", body, b"\n\n")

@@ -6,26 +6,22 @@ looked into here, for the sequence that it belongs to, and one with a time limit
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
-
-from aiohttp import hdrs, web
-from multidict import istr
 
 from torchserve_py.api import priorities
 from torchserve_py.api.access_log import note_ids
-from torchserve_py.api.errors import BodyTooLargeError, DoorError, Failure, bad_request, handler_failure
-from torchserve_py.api.exchanges import answered
+from torchserve_py.api.errors import DoorError, Failure, bad_request, handler_failure
+from torchserve_py.api.exchanges import AfterBody, Reply, settled
 from torchserve_py.api.open_inference.answers import Answers, failure_of_parts, refuse_if_failing
 from torchserve_py.api.open_inference.compression import compressed_for, decompressed, encoding_for
 from torchserve_py.api.open_inference.events import send_events
-from torchserve_py.api.requests import HttpRequest, read_body
 from torchserve_py.api.responses import Headers, Responses, Sent
 from torchserve_py.api.sequence_parameters import ID, sequence_of
 from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
-from torchserve_py.api.whole_requests import WholeRequest
 from torchserve_py.bounded_json import UnreadableJson, read_member
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.transport.http1.request import Request
 from torchserve_py.workers.parts import JobFailed, Part, Parts
 from ts.protocol.messages import OPEN_INFERENCE_REST
 
@@ -51,7 +47,7 @@ _TIMEOUT: Final = "timeout"
 _TIMEOUT_MEMBER: Final = b'"timeout"'
 _PRIORITY_MEMBER: Final = f'"{priorities.PARAMETER}"'.encode()
 _LOOKED_INTO: Final = 64 * 1024
-_LENGTH_HEADER: Final = istr("Inference-Header-Content-Length")
+_LENGTH_HEADER: Final = "Inference-Header-Content-Length"
 _MAX_DIGITS: Final = 20
 
 
@@ -69,40 +65,39 @@ class OpenInferenceCalls:
         self._answers = answers
         self._sequences = SequenceHeaders(settings)
         self._max_body = settings.max_request_size
-        self._stall_limit = float(settings.default_response_timeout)
         self._compress_from = settings.response_compression_min_size
 
-    async def run(self, request: web.BaseRequest, model: Model, version: str | None, endpoint: str) -> Sent:
-        """Run a request and answer it.
+    def begin(
+        self, request: Request, model: Model, version: str | None, endpoint: str, refuse: Callable[[Exception], Sent]
+    ) -> Reply:
+        """Run a request.
 
         Args:
             request: The request.
             model: Its model.
             version: The version, as the client named it.
             endpoint: One of `ENDPOINTS`.
+            refuse: Answers what goes wrong before there is a job.
 
         Raises:
-            DoorError: It is refused before there is a job.
+            DoorError: The model cannot be run.
         """
         refuse_if_failing(model)
-        body = await read_body(request, self._max_body, self._stall_limit)
-        encoding = request.headers.get(hdrs.CONTENT_ENCODING)
-        if encoding is not None:
-            body = await decompressed(body, encoding, self._max_body)
-        return await answered(self._submit(request, model, version, endpoint, body), request, self._responses)
+        encoding = request.headers.get("Content-Encoding")
 
-    def begin(self, request: WholeRequest, model: Model, version: str | None, endpoint: str) -> Inference:
-        """Begin to run a request that has arrived whole, and whose body is not compressed.
+        def submit(body: bytes) -> Inference:
+            return self._submit(request, model, version, endpoint, body)
 
-        Raises:
-            DoorError: It is refused before there is a job.
-        """
-        refuse_if_failing(model)
-        if len(request.body) > self._max_body:
-            raise BodyTooLargeError(self._max_body)
-        return self._submit(request, model, version, endpoint, request.body)
+        async def submit_compressed(body: bytes) -> Sent:
+            try:
+                reply = submit(await decompressed(body, encoding or "", self._max_body))
+            except Exception as error:
+                return refuse(error)
+            return await settled(reply, request)
 
-    def _submit(self, request: HttpRequest, model: Model, version: str | None, endpoint: str, body: bytes) -> Inference:
+        return AfterBody(self._max_body, submit if encoding is None else submit_compressed, refuse)
+
+    def _submit(self, request: Request, model: Model, version: str | None, endpoint: str, body: bytes) -> Inference:
         headers: tuple[Any, ...] = request.raw_headers + _TOLD[endpoint]
         expires_in, priority = _urgency(body, request.headers.get(_LENGTH_HEADER))
         priority = priority or priorities.of_request(request)
@@ -133,7 +128,7 @@ class OpenInferenceCalls:
         note_ids(request, parts)
         return Inference(self._responses, self._answers, self._compress_from, request, parts, model, version, endpoint)
 
-    def _sequence(self, request: HttpRequest, model: Model, body: bytes) -> SequenceRequest:
+    def _sequence(self, request: Request, model: Model, body: bytes) -> SequenceRequest:
         """Which sequence a request belongs to: its parameters say so, or else TorchServe's headers."""
         in_headers = self._sequences.are_in(request)
         try:
@@ -157,7 +152,7 @@ class Inference:
         responses: Responses,
         answers: Answers,
         compress_from: int,
-        request: HttpRequest,
+        request: Request,
         parts: Parts,
         model: Model,
         version: str | None,
@@ -193,33 +188,32 @@ class Inference:
         try:
             return await send_events(self._responses, self._request, self.parts, first, self._failure_of)
         except DoorError as error:
-            return await self._fail(error.failure)
+            return self._fail(error.failure)
 
     async def _send_only(self, first: Part) -> Sent:
         try:
             part = await _only_response(self.parts, first, self._model, self._endpoint)
         except JobFailed as failed:
-            return await self._fail(self._failure_of(failed.cause))
+            return self._fail(self._failure_of(failed.cause))
         except DoorError as error:
-            return await self._fail(error.failure)
+            return self._fail(error.failure)
         if part.error is not None:
-            return await self._fail(handler_failure(part.status, part.error))
+            return self._fail(handler_failure(part.status, part.error))
         return await self._send_compressed(part)
 
     async def _send_compressed(self, part: Part) -> Sent:
         body, added = await compressed_for(self._request, part.body, self._compress_from)
         try:
-            sent = self._send(part, body, (*part.headers, *added))
+            return self._send(part, body, (*part.headers, *added))
         except DoorError as error:
-            return await self._fail(error.failure)
-        return await self._responses.taken(self._request, sent) if self._request.protocol.writing_paused else sent
+            return self._fail(error.failure)
 
     def _send(self, part: Part, body: bytes, headers: Headers) -> Sent:
-        return self._responses.send_now(
+        return self._responses.send(
             self._request, part.status, body, headers, reason=part.reason, request_id=self.parts.job.id
         )
 
-    def _fail(self, failure: Failure) -> Coroutine[Any, Any, Sent]:
+    def _fail(self, failure: Failure) -> Sent:
         return self._answers.failure(self._request, failure, self.parts.job.id)
 
     def _failure_of(self, cause: Cause) -> Failure:

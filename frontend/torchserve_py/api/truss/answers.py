@@ -12,14 +12,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.api.errors import Failure, failure_of_job
-from torchserve_py.api.requests import HttpRequest
-from torchserve_py.api.responses import JSON_TYPE, RETRY_AFTER_SECONDS, Headers, QuietSent, Responses, Sent
+from torchserve_py.api.responses import JSON_TYPE, RETRY_AFTER_SECONDS, Headers, Responses, Sent
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.transport.http1.request import Request
 from ts.protocol.messages import CAUSE_HEADER
 
 if TYPE_CHECKING:
-    from aiohttp import web
-
     from torchserve_py.models.model import Model
 
 #: What a client is told of what went wrong in the model's code.
@@ -50,27 +48,25 @@ class Answers:
     def __init__(self, responses: Responses) -> None:
         self._responses = responses
 
-    async def json(self, request: web.BaseRequest, value: Any) -> Sent:
+    def json(self, request: Request, value: Any) -> Sent:
         """Answer with a value."""
-        return await self._responses.send(request, 200, json.dumps(value).encode(), (JSON_TYPE,))
+        return self._responses.send(request, 200, json.dumps(value).encode(), (JSON_TYPE,))
 
-    async def error(
+    def error(
         self,
-        request: HttpRequest,
+        request: Request,
         status: int,
         message: str,
         code: ErrorCode,
         headers: Sequence[Sequence[str]] = (),
-        *,
-        close: bool = False,
     ) -> Sent:
         """Answer with an error."""
         body = json.dumps({"error": message}).encode()
-        return await self._responses.send(request, status, body, (*error_headers(code), *headers), close=close)
+        return self._responses.send(request, status, body, (*error_headers(code), *headers))
 
-    async def not_ready(self, request: web.BaseRequest, name: str) -> Sent:
+    def not_ready(self, request: Request, name: str) -> Sent:
         """The model is loading, failed to load, or says that it is not healthy."""
-        return await self.error(
+        return self.error(
             request,
             503,
             f"Model with name {name} is not ready.",
@@ -78,16 +74,16 @@ class Answers:
             (("Retry-After", RETRY_AFTER_SECONDS),),
         )
 
-    async def job_failed(self, request: HttpRequest, cause: Cause, model: Model) -> Sent:
+    def job_failed(self, request: Request, cause: Cause, model: Model) -> Sent:
         """The job ended without an answer from the model."""
         failure = failure_of_job(cause, model.name, None)
         if cause is Cause.queue_full:
             waiting = model.config.job_queue_size
             message = f"Model with name {model.name} has {waiting} requests waiting already (jobQueueSize)."
             failure = failure._replace(message=message)
-        return await self.failure(request, failure)
+        return self.failure(request, failure)
 
-    async def failure(self, request: HttpRequest, failure: Failure) -> Sent:
+    def failure(self, request: Request, failure: Failure) -> Sent:
         """A refusal by the server itself."""
         headers = [(CAUSE_HEADER, failure.cause)] if failure.cause else []
         if failure.overloaded:
@@ -95,19 +91,17 @@ class Answers:
         code = ErrorCode.model if failure.overloaded else ErrorCode.server
         if failure.status < 500:
             code = ErrorCode.client
-        # 408 and 413 come while the body is still on its way: there is no next request to find behind it.
-        close = failure.status in (408, 413)
-        return await self.error(request, failure.status, failure.message, code, headers, close=close)
+        return self.error(request, failure.status, failure.message, code, headers)
 
-    async def not_found(self, request: web.BaseRequest) -> Sent:
+    def not_found(self, request: Request) -> Sent:
         """No such path."""
-        return await self._responses.send(request, 404, _NOT_FOUND, (JSON_TYPE,))
+        return self._responses.send(request, 404, _NOT_FOUND, (JSON_TYPE,))
 
-    async def method_not_allowed(self, request: web.BaseRequest, allowed: str) -> Sent:
+    def method_not_allowed(self, request: Request, allowed: str) -> Sent:
         """The path is for another method."""
-        return await self._responses.send(request, 405, _METHOD_NOT_ALLOWED, (JSON_TYPE, ("Allow", allowed)))
+        return self._responses.send(request, 405, _METHOD_NOT_ALLOWED, (JSON_TYPE, ("Allow", allowed)))
 
 
 def quietly(sent: Sent) -> Sent:
     """The same answer, without a line in the access log: it is to a probe."""
-    return QuietSent(sent.status, bool(sent.keep_alive))
+    return sent._replace(is_quiet=True)

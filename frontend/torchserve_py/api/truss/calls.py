@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import hdrs, web
-
 from torchserve_py.api import priorities
 from torchserve_py.api.access_log import note_ids
 from torchserve_py.api.errors import DoorError
-from torchserve_py.api.exchanges import answered, told
 from torchserve_py.api.request_line import request_line
-from torchserve_py.api.requests import HttpRequest
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.streaming import send_stream
 from torchserve_py.api.truss.answers import Answers, ErrorCode
 from torchserve_py.api.truss.targets import Endpoint
+from torchserve_py.transport.http1.request import Request
 from torchserve_py.workers.parts import Part, Parts
 from ts.protocol.messages import TRUSS
 
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
     from torchserve_py.scheduling.effects import Cause
 
 
-def submit(request: HttpRequest, model: Model, endpoint: Endpoint, body: bytes, *, more_input: bool = False) -> Parts:
+def submit(request: Request, model: Model, endpoint: Endpoint, body: bytes, *, more_input: bool = False) -> Parts:
     """Admit a request; its line goes to the worker in pseudo headers.
 
     Raises:
@@ -35,7 +32,7 @@ def submit(request: HttpRequest, model: Model, endpoint: Endpoint, body: bytes, 
     parts = model.submit(
         request.raw_headers + request_line(request, endpoint.value, scheme),
         body,
-        content_type=request.headers.get(hdrs.CONTENT_TYPE),
+        content_type=request.headers.get("Content-Type"),
         by_default=True,
         protocol=TRUSS,
         more_input=more_input,
@@ -52,16 +49,8 @@ class Calls:
         self._responses = responses
         self._answers = answers
 
-    async def run(self, request: web.BaseRequest, model: Model, endpoint: Endpoint, body: bytes) -> Sent:
-        """Run a request on a model and answer it.
-
-        Raises:
-            DoorError: Its header names a priority that is none.
-        """
-        return await answered(self.begin(request, model, endpoint, body), request, self._responses)
-
-    def begin(self, request: HttpRequest, model: Model, endpoint: Endpoint, body: bytes) -> Call:
-        """The same, without waiting for the outcome.
+    def begin(self, request: Request, model: Model, endpoint: Endpoint, body: bytes) -> Call:
+        """Run a request on a model.
 
         Raises:
             DoorError: Its header names a priority that is none.
@@ -69,10 +58,10 @@ class Calls:
         parts = submit(request, model, endpoint, body)
         return Call(self._responses, self._answers, request, model, parts)
 
-    async def refuse(self, request: web.BaseRequest, model: Model, parts: Parts, first: Part) -> Sent:
+    async def refuse(self, request: Request, model: Model, parts: Parts, first: Part) -> Sent:
         """Answer with what the worker says instead of accepting a WebSocket."""
-        call = Call(self._responses, self._answers, request, model, parts)
-        return await told(call, first, request, self._responses)
+        told = Call(self._responses, self._answers, request, model, parts).tell(first)
+        return told if isinstance(told, Sent) else await told
 
 
 class Call:
@@ -80,9 +69,7 @@ class Call:
 
     __slots__ = ("_answers", "_model", "_request", "_responses", "parts")
 
-    def __init__(
-        self, responses: Responses, answers: Answers, request: HttpRequest, model: Model, parts: Parts
-    ) -> None:
+    def __init__(self, responses: Responses, answers: Answers, request: Request, model: Model, parts: Parts) -> None:
         self._responses = responses
         self._answers = answers
         self._request = request
@@ -99,7 +86,7 @@ class Call:
         if outcome.more:
             return self._stream(outcome)
         try:
-            return self._responses.send_now(
+            return self._responses.send(
                 self._request,
                 outcome.status,
                 outcome.body,
@@ -114,4 +101,4 @@ class Call:
         try:
             return await send_stream(self._responses, self._request, self.parts, first, first.headers, announced=False)
         except DoorError as error:
-            return await self._answers.failure(self._request, error.failure)
+            return self._answers.failure(self._request, error.failure)

@@ -5,13 +5,11 @@ What is not for a Truss is passed on to the doors behind this one, which have so
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from aiohttp import hdrs, web
-
 from torchserve_py.api.errors import DoorError
-from torchserve_py.api.exchanges import Exchange
-from torchserve_py.api.requests import HttpRequest, read_body
+from torchserve_py.api.exchanges import AfterBody, Reply
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import ROOT, Path, Route, Routes
 from torchserve_py.api.token_authorization import TokenType
@@ -19,10 +17,10 @@ from torchserve_py.api.truss import openapi
 from torchserve_py.api.truss.answers import Answers, ErrorCode
 from torchserve_py.api.truss.calls import Calls
 from torchserve_py.api.truss.probes import Probes
-from torchserve_py.api.truss.targets import RUNNING, Endpoint, Target, target_of
+from torchserve_py.api.truss.targets import Endpoint, Target, target_of
 from torchserve_py.api.truss.trusses import ONLY_NAME, Trusses
 from torchserve_py.api.truss.websocket import Sockets
-from torchserve_py.api.whole_requests import WholeRequest
+from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
     from torchserve_py.addresses import Address
@@ -48,7 +46,6 @@ class TrussDoor:
         self._probes = Probes(responses, self._answers)
         self._sockets = Sockets(self._answers, self._calls, settings.max_request_size)
         self._max_body = settings.max_request_size
-        self._stall_limit = float(settings.default_response_timeout)
         self._has_metrics = not settings.enable_metrics_api or not _are_shared(
             settings.metrics_address, settings.inference_address
         )
@@ -57,7 +54,7 @@ class TrussDoor:
     def routes(self) -> Routes:
         """First path segment to route."""
         # The doors behind this one that have some of these paths want other keys: which it is depends on the model.
-        serve = Route(self.serve, token=None, claims=lambda path: target_of(path) is not None, begin=self.begin)
+        serve = Route(self.serve, token=None, claims=lambda path: target_of(path) is not None)
         first = ("v1", "invocations", "models", "hot-reload", "openapi.json")
         routes = dict.fromkeys(first, serve)
         routes["ping"] = Route(self.ping, TokenType.inference, lambda path: len(path) == 1)
@@ -66,84 +63,76 @@ class TrussDoor:
             routes["metrics"] = Route(self.metrics, token=None, claims=lambda path: len(path) == 1)
         return routes
 
-    async def serve(self, request: web.BaseRequest, path: Path) -> web.StreamResponse | None:
+    def serve(self, request: Request, path: Path) -> Reply | None:
         """A path of `targets`."""
         target = target_of(path)
         assert target is not None
-        body = None
         try:
             model = self._find(request, target)
-            if model is None and self._is_named_in_body(target):
+            if model is not None:
+                return self._answer(request, model, target)
+            if self._is_named_in_body(target):
                 self._check_token(request)
-                body = await self._body(request)
-                model = self._trusses.named_in(body)
-                if model is None:
-                    return await self._refuse_unnamed(request)
-            if model is None:
-                return await self._refuse_unknown(request, target)
-            self._check_token(request)
-            if request.method != target.endpoint.method:
-                return await self._answers.method_not_allowed(request, target.endpoint.method)
-            return await self._answer(request, model, target, body)
+                return self._after_body(request, lambda body: self._serve_named(request, target, body))
+            return self._refuse_unknown(request, target)
         except DoorError as error:
-            return await self._answers.failure(request, error.failure)
+            return self._answers.failure(request, error.failure)
 
-    def begin(self, request: WholeRequest, path: Path) -> Exchange | None:
-        """Begin to run a named model on a request that has arrived whole; what is to be refused takes `serve`."""
-        target = target_of(path)
-        if target is None or target.model is None or target.endpoint not in RUNNING or request.method != "POST":
-            return None
-        model = self._trusses.named(target.model)
-        if model is None or not model.is_loaded or len(request.body) > self._max_body:
-            return None
-        try:
-            self._check_token(request)
-            return self._calls.begin(request, model, target.endpoint, request.body)
-        except DoorError:
-            return None
+    def _serve_named(self, request: Request, target: Target, body: bytes) -> Reply:
+        """A request whose body names its model."""
+        model = self._trusses.named_in(body)
+        return self._refuse_unnamed(request) if model is None else self._answer(request, model, target, body)
 
-    async def ping(self, request: web.BaseRequest, path: Path) -> Sent | None:
+    def _after_body(self, request: Request, then: Callable[[bytes], Reply]) -> AfterBody:
+        def refuse(error: Exception) -> Sent:
+            if isinstance(error, DoorError):
+                return self._answers.failure(request, error.failure)
+            raise error
+
+        return AfterBody(self._max_body, then, refuse)
+
+    def ping(self, request: Request, path: Path) -> Sent | None:
         """``/ping`` where nothing but Trusses is served: whether they are loaded."""
         if not self._trusses.serve_alone:
             return None
         if request.method != "GET":
-            return await self._answers.method_not_allowed(request, "GET")
+            return self._answers.method_not_allowed(request, "GET")
         trusses = self._trusses.all
         missing = next((model for model in trusses if not model.is_loaded), trusses[0])
-        return await self._probes.loaded(request, missing, self._called(missing))
+        return self._probes.loaded(request, missing, self._called(missing))
 
-    async def root(self, request: web.BaseRequest, path: Path) -> Sent | None:
+    def root(self, request: Request, path: Path) -> Sent | None:
         """``GET /`` where nothing but Trusses is served: the server is alive."""
         if path or request.method == "OPTIONS" or not self._trusses.serve_alone:
             return None
         if request.method != "GET":
-            return await self._answers.method_not_allowed(request, "GET")
-        return await self._probes.live(request)
+            return self._answers.method_not_allowed(request, "GET")
+        return self._probes.live(request)
 
-    async def metrics(self, request: web.BaseRequest, path: Path) -> web.StreamResponse | None:
+    def metrics(self, request: Request, path: Path) -> Reply | None:
         """``/metrics/``: what the code of the only Truss counts with prometheus_client."""
         model = self._trusses.only
         if model is None:
             return None
         if request.method != "GET":
-            return await self._answers.method_not_allowed(request, "GET")
-        if not request.raw_path.partition("?")[0].endswith("/"):
-            return await self._responses.send(request, 307, b"", (("location", "/metrics/"),))
-        return await self._answer(request, model, Target(None, Endpoint.metrics), None)
+            return self._answers.method_not_allowed(request, "GET")
+        if not request.target.partition("?")[0].endswith("/"):
+            return self._responses.send(request, 307, b"", (("location", "/metrics/"),))
+        return self._answer(request, model, Target(None, Endpoint.metrics), None)
 
-    async def unknown(self, request: web.BaseRequest, path: Path) -> Sent | None:
+    def unknown(self, request: Request, path: Path) -> Sent | None:
         """A path that no door claims, where nothing but Trusses is served."""
-        return await self._answers.not_found(request) if self._trusses.serve_alone else None
+        return self._answers.not_found(request) if self._trusses.serve_alone else None
 
-    def _check_token(self, request: HttpRequest) -> None:
+    def _check_token(self, request: Request) -> None:
         if self._tokens is not None:
-            self._tokens.check(TokenType.inference, request.headers.get(hdrs.AUTHORIZATION))
+            self._tokens.check(TokenType.inference, request.headers.get("Authorization"))
 
-    def _find(self, request: web.BaseRequest, target: Target) -> Model | None:
+    def _find(self, request: Request, target: Target) -> Model | None:
         if target.model is not None:
             return self._trusses.named(target.model)
         if target.endpoint is Endpoint.predict:  # /invocations, which other models have as well
-            named = request.query.get(_MODEL_NAME)
+            named = request.parameter(_MODEL_NAME)
             if named:
                 return self._trusses.named(named)
             return self._trusses.only if self._trusses.serve_alone else None
@@ -155,50 +144,51 @@ class TrussDoor:
             return False
         return bool(self._trusses.all)
 
-    async def _refuse_unknown(self, request: web.BaseRequest, target: Target) -> Sent | None:
+    def _refuse_unknown(self, request: Request, target: Target) -> Sent | None:
         """A name that no model has, where a Truss must be meant; what else it may be, the doors behind this one say."""
         if target.model is None or self._trusses.is_other(target.model) or not self._trusses.all:
             return None
         if target.is_shared and not self._trusses.serve_alone:
             return None
         self._check_token(request)
-        return await self._answers.error(request, 404, f"There is no model {target.model!r}.", ErrorCode.client)
+        return self._answers.error(request, 404, f"There is no model {target.model!r}.", ErrorCode.client)
 
-    async def _refuse_unnamed(self, request: web.BaseRequest) -> Sent:
+    def _refuse_unnamed(self, request: Request) -> Sent:
         names = ", ".join(model.name for model in self._trusses.all)
         message = (
             f'There are several models ({names}): name one of them as "model" in a JSON body,'
             " or in the path as in /v1/models/{model}/v1/chat/completions."
         )
-        return await self._answers.error(request, 404, message, ErrorCode.client)
+        return self._answers.error(request, 404, message, ErrorCode.client)
 
-    async def _answer(
-        self, request: web.BaseRequest, model: Model, target: Target, body: bytes | None
-    ) -> web.StreamResponse:
+    def _answer(self, request: Request, model: Model, target: Target, body: bytes | None = None) -> Reply:
+        self._check_token(request)
+        if request.method != target.endpoint.method:
+            return self._answers.method_not_allowed(request, target.endpoint.method)
         name = target.model or self._called(model)
         match target.endpoint:
             case Endpoint.ready:
-                return await self._probes.ready(request, model, name)
+                return self._probes.ready(request, model, name)
             case Endpoint.loaded:
-                return await self._probes.loaded(request, model, name)
+                return self._probes.loaded(request, model, name)
             case Endpoint.schema:
-                return await self._probes.schema(request, model, name)
+                return self._probes.schema(request, model, name)
             case Endpoint.openapi if model.is_loaded:
                 described = openapi.document(model, name, alone=target.model is None)
-                return await self._answers.json(request, described)
+                return self._answers.json(request, described)
             case Endpoint.websocket if model.is_loaded:
-                return await self._sockets.serve(request, model)
+                return self._sockets.serve(request, model)
             case Endpoint.hot_reload if (refusal := _why_not_reloaded(model)) is not None:
-                return await self._answers.error(request, *refusal, ErrorCode.client)
+                return self._answers.error(request, *refusal, ErrorCode.client)
             case Endpoint.metrics if model.is_loaded:
-                return await self._probes.metrics(request, model)
-        body = await self._body(request) if body is None else body
-        if not model.is_loaded:
-            return await self._answers.not_ready(request, name)
-        return await self._calls.run(request, model, target.endpoint, body)
+                return self._probes.metrics(request, model)
 
-    async def _body(self, request: web.BaseRequest) -> bytes:
-        return await read_body(request, self._max_body, self._stall_limit)
+        def run(body: bytes) -> Reply:
+            if not model.is_loaded:
+                return self._answers.not_ready(request, name)
+            return self._calls.begin(request, model, target.endpoint, body)
+
+        return self._after_body(request, run) if body is None else run(body)
 
     def _called(self, model: Model) -> str:
         """The name for a model that the request does not name."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from aiohttp import web
-
 from torchserve_py.api.responses import JSON_TYPE, Responses, Sent
 from torchserve_py.api.truss.answers import MODEL_FAILED, Answers, ErrorCode, quietly
+from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
     from torchserve_py.models.model import Model
@@ -26,34 +25,34 @@ class Probes:
         self._responses = responses
         self._answers = answers
 
-    async def live(self, request: web.BaseRequest) -> Sent:
+    def live(self, request: Request) -> Sent:
         """``GET /``: the server answers."""
-        return quietly(await self._responses.send(request, 200, b"true", (JSON_TYPE,)))
+        return quietly(self._responses.send(request, 200, b"true", (JSON_TYPE,)))
 
-    async def loaded(self, request: web.BaseRequest, model: Model, name: str) -> Sent:
+    def loaded(self, request: Request, model: Model, name: str) -> Sent:
         """Whether a worker has loaded the model, well or not."""
         if not model.is_loaded:
-            return quietly(await self._answers.not_ready(request, name))
-        return quietly(await self._answers.json(request, {}))
+            return quietly(self._answers.not_ready(request, name))
+        return quietly(self._answers.json(request, {}))
 
-    async def ready(self, request: web.BaseRequest, model: Model, name: str) -> Sent:
+    async def ready(self, request: Request, model: Model, name: str) -> Sent:
         """Whether the model has been loaded and says that it is well."""
         if model.is_loaded and await model.check_health(_HEALTH_LIMIT):
-            return quietly(await self._answers.json(request, {}))
-        return quietly(await self._answers.not_ready(request, name))
+            return quietly(self._answers.json(request, {}))
+        return quietly(self._answers.not_ready(request, name))
 
-    async def metrics(self, request: web.BaseRequest, model: Model) -> Sent:
+    async def metrics(self, request: Request, model: Model) -> Sent:
         """What the model's code counts itself, in all workers."""
         text = await model.expose_metrics(_METRICS_LIMIT)
         if text is None:
-            return quietly(await self._answers.error(request, 500, MODEL_FAILED, ErrorCode.model))
-        return quietly(await self._responses.send(request, 200, text.encode(), (_TEXT_FORMAT,)))
+            return quietly(self._answers.error(request, 500, MODEL_FAILED, ErrorCode.model))
+        return quietly(self._responses.send(request, 200, text.encode(), (_TEXT_FORMAT,)))
 
-    async def schema(self, request: web.BaseRequest, model: Model, name: str) -> Sent:
+    def schema(self, request: Request, model: Model, name: str) -> Sent:
         """What the model takes and gives, as far as its annotations say."""
         if not model.is_loaded:
-            return await self._answers.not_ready(request, name)
+            return self._answers.not_ready(request, name)
         schema = model.declared.get("schema")
         if schema is None:
-            return await self._answers.error(request, 404, "No schema found", ErrorCode.model)
-        return await self._answers.json(request, schema)
+            return self._answers.error(request, 404, "No schema found", ErrorCode.model)
+        return self._answers.json(request, schema)

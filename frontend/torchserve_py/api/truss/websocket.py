@@ -7,16 +7,17 @@ its kind (`ts.protocol.websocket_frames`). The handshake is accepted when the wo
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
-from aiohttp import WSCloseCode, WSMsgType, hdrs, web
-
+from torchserve_py.api.responses import Sent
 from torchserve_py.api.truss.answers import MODEL_FAILED, Answers
 from torchserve_py.api.truss.calls import Calls, submit
 from torchserve_py.api.truss.targets import Endpoint
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.transport.http1.errors import ReaderStalled
+from torchserve_py.transport.http1.request import Request
+from torchserve_py.transport.http1.websocket import Kind, WebSocket
 from torchserve_py.workers.parts import JobFailed, Part, Parts
 from ts.protocol import websocket_frames as frames
 
@@ -27,9 +28,9 @@ logger = logging.getLogger(__name__)
 
 _SWITCHING_PROTOCOLS: Final = 101
 _PING_TIMEOUT: Final = b"keepalive ping timeout"
-_NO_STATUS: Final = 1005
-#: Codes that stand for what happened and are never sent.
-_NEVER_SENT: Final = frozenset({_NO_STATUS, WSCloseCode.ABNORMAL_CLOSURE})
+_OK: Final = 1000
+_INTERNAL_ERROR: Final = 1011
+_SERVICE_RESTART: Final = 1012
 #: Seconds between pings, and for the answer to one, unless the model's configuration says otherwise.
 _PING_INTERVAL: Final = 20.0
 _PING_LIMIT: Final = 20.0
@@ -45,25 +46,21 @@ class Sockets:
         self._calls = calls
         self._max_message_size = max_message_size
 
-    async def serve(self, request: web.BaseRequest, model: Model) -> web.StreamResponse:
+    async def serve(self, request: Request, model: Model) -> Sent:
         """Serve one, from the handshake to its end."""
-        socket = web.WebSocketResponse(
-            timeout=_CLOSE_LIMIT, autoping=False, autoclose=False, max_msg_size=self._max_message_size
-        )
-        if request.headers.get(hdrs.UPGRADE, "").lower() != "websocket" or not socket.can_prepare(request).ok:
-            return await self._answers.not_found(request)
+        socket = WebSocket(request, self._max_message_size)
+        if not socket.is_possible:
+            return self._answers.not_found(request)
         parts = submit(request, model, Endpoint.websocket, b"", more_input=True)
         try:
             first = await parts.next()
             if first.status != _SWITCHING_PROTOCOLS or not first.more:
                 return await self._calls.refuse(request, model, parts, first)
-            for name, value in first.headers:
-                socket.headers.add(name, value)
-            await socket.prepare(request)
-            await _Session(socket, parts, model, request.transport).run()
-            return socket
+            socket.accept(first.headers)
+            await _Session(socket, parts, model).run()
+            return Sent(_SWITCHING_PROTOCOLS)
         except JobFailed as failed:
-            return await self._answers.job_failed(request, failed.cause, model)
+            return self._answers.job_failed(request, failed.cause, model)
         finally:
             parts.cancel()  # does nothing to a job that has ended
 
@@ -71,11 +68,8 @@ class Sockets:
 class _Session:
     """An open socket and the job behind it."""
 
-    def __init__(
-        self, socket: web.WebSocketResponse, parts: Parts, model: Model, transport: asyncio.Transport | None
-    ) -> None:
+    def __init__(self, socket: WebSocket, parts: Parts, model: Model) -> None:
         self._socket = socket
-        self._transport = transport
         self._parts = parts
         self._intervals = model.declared.get("websocket") or {}
         self._pong = asyncio.Event()
@@ -87,7 +81,7 @@ class _Session:
         helpers = [asyncio.create_task(self._receive()), asyncio.create_task(self._keep_alive())]
         try:
             await self._send()
-        except ConnectionError:
+        except (ConnectionError, ReaderStalled):
             logger.debug("The client of request %s is gone", self._parts.job.id)
         finally:
             for helper in helpers:
@@ -105,48 +99,38 @@ class _Session:
                 return
             more = part.more
             if part.error is not None:
-                await self._close(WSCloseCode.INTERNAL_ERROR, MODEL_FAILED.encode())
-            elif part.body and not self._socket.closed:
+                await self._close(_INTERNAL_ERROR, MODEL_FAILED.encode())
+            elif part.body:
                 await self._send_frame(part)
-        await self._close(WSCloseCode.OK, b"")
+        await self._close(_OK, b"")
 
     async def _send_frame(self, part: Part) -> None:
         kind, payload = part.body[:1], part.body[1:]
         if kind == frames.CLOSE:
             await self._close(int.from_bytes(payload[:2], "big"), payload[2:])
         else:
-            await self._socket.send_frame(payload, WSMsgType.TEXT if kind == frames.TEXT else WSMsgType.BINARY)
+            await self._socket.send(payload, is_text=kind == frames.TEXT)
 
     async def _receive(self) -> None:
         """Pass on what the client sends, to its close."""
         while True:
             message = await self._socket.receive()
-            match message.type:
-                case WSMsgType.TEXT:
-                    await self._pass_on(frames.TEXT + message.data.encode())
-                case WSMsgType.BINARY:
+            match message.kind:
+                case Kind.text:
+                    await self._pass_on(frames.TEXT + message.data)
+                case Kind.binary:
                     await self._pass_on(frames.BYTES + message.data)
-                case WSMsgType.PING:
-                    await self._socket.pong(message.data)
-                case WSMsgType.PONG:
+                case Kind.pong:
                     self._pong.set()
-                case WSMsgType.CLOSE:
-                    code = message.data or _NO_STATUS
-                    await self._closed_by_client(code, (message.extra or "").encode())
-                    return
-                case _:
-                    await self._closed_by_client(WSCloseCode.ABNORMAL_CLOSURE, b"")
+                case Kind.close:
+                    body = frames.CLOSE + message.code.to_bytes(2, "big") + message.data
+                    await self._parts.send_input(body, more=False)
                     return
 
     async def _pass_on(self, body: bytes) -> None:
         self._reading = False
         await self._parts.send_input(body, more=True)
         self._reading = True
-
-    async def _closed_by_client(self, code: int, reason: bytes) -> None:
-        await self._parts.send_input(frames.CLOSE + code.to_bytes(2, "big") + reason, more=False)
-        answered = WSCloseCode.OK if code in _NEVER_SENT else code
-        await self._close(answered, b"")
 
     async def _keep_alive(self) -> None:
         """Ping the client, and hang up when it does not answer."""
@@ -155,29 +139,21 @@ class _Session:
         while True:
             await asyncio.sleep(interval)
             self._pong.clear()
+            self._socket.ping()
             try:
                 async with asyncio.timeout(limit):
-                    with contextlib.suppress(ConnectionError):
-                        await self._socket.ping()  # waits, too, if the client reads nothing
                     await self._pong.wait()
             except TimeoutError:
                 if self._reading:
-                    await self._close(WSCloseCode.INTERNAL_ERROR, _PING_TIMEOUT)
+                    await self._close(_INTERNAL_ERROR, _PING_TIMEOUT)
                     return
 
     async def _close(self, code: int, reason: bytes) -> None:
-        if self._socket.closed:
-            return
-        try:
-            async with asyncio.timeout(2 * _CLOSE_LIMIT):
-                await self._socket.close(code=code, message=reason)
-        except TimeoutError:  # the client does not even make room for that
-            if self._transport is not None:
-                self._transport.abort()
+        await self._socket.close(code, reason, _CLOSE_LIMIT)
 
 
 def _farewell(cause: Cause) -> tuple[int, bytes]:
     """What the client of a job that was ended is told."""
     if cause in (Cause.draining, Cause.unregistered):
-        return WSCloseCode.SERVICE_RESTART, b"The server is shutting down, or the model was unregistered."
-    return WSCloseCode.INTERNAL_ERROR, MODEL_FAILED.encode()
+        return _SERVICE_RESTART, b"The server is shutting down, or the model was unregistered."
+    return _INTERNAL_ERROR, MODEL_FAILED.encode()

@@ -14,14 +14,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from torchserve_py.transport.http1.errors import BadMessage, BodyMalformed, BodyTooSlow
+from torchserve_py.transport.http1.errors import BadMessage, BodyMalformed
 from torchserve_py.transport.http1.parser import Head, RequestParser
-from torchserve_py.transport.http1.reader import MIN_RATE, Reader
+from torchserve_py.transport.http1.reader import Reader
 from torchserve_py.transport.http1.request import Buffer, Request
 from torchserve_py.transport.http1.response import CONTINUE
+from torchserve_py.transport.http1.sender import Sender
 from torchserve_py.transport.http1.timer import Timer
 
 if TYPE_CHECKING:
+    from torchserve_py.transport.admission import Place
     from torchserve_py.transport.http1.server import Server
 
 logger = logging.getLogger(__name__)
@@ -49,9 +51,15 @@ class Upgraded(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """The server's end of one connection."""
+    """The server's end of one connection.
 
-    def __init__(self, server: Server) -> None:
+    Args:
+        server: The listener's connections.
+        place: What is given back when the connection has ended.
+    """
+
+    def __init__(self, server: Server, place: Place | None = None) -> None:
+        self._place = place
         self.loop = server.loop
         self.peer: Any = None
         self.is_secure = False
@@ -63,6 +71,7 @@ class Connection(asyncio.Protocol):
         self._parser = RequestParser(self)
         self._timer = Timer(server.loop)
         self.reader = Reader(self, self._timer, self._limits.stall_seconds)
+        self._sender = Sender(server.loop, self._timer, self._limits.stall_seconds, self._give_up_body)
         #: Requests that have arrived behind `_current`, or what is wrong with the bytes behind it.
         self._queue: deque[Request | BadMessage] = deque()
         #: The request that is being answered.
@@ -80,8 +89,6 @@ class Connection(asyncio.Protocol):
         self._awaits_head = False
         #: Whether nothing that arrives is of interest any more.
         self._ignores_input = False
-        #: When the current request began to wait for its body.
-        self._since = 0.0
         self._upgraded: Upgraded | None = None
 
     # What the event loop tells.
@@ -113,6 +120,8 @@ class Connection(asyncio.Protocol):
         self._held.clear()
         self._queue.clear()
         self._server.closed(self)
+        if self._place is not None:
+            self._place.leave()
         self.reader.left()
         if self._upgraded is not None:
             self._upgraded.connection_lost()
@@ -235,7 +244,7 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer what never became a request, and close the connection."""
-        self.write((self._server.application.refusal(status, message),))
+        self.write((self._server.application.refusal(status, message, self.peer),))
         self._linger()
 
     # Bodies.
@@ -244,27 +253,16 @@ class Connection(asyncio.Protocol):
         """The current request waits for its body; ``ask`` its client for it."""
         if ask:
             self.write((CONTINUE,))
-        self._since = self.loop.time()
-        self._timer.start(self._limits.stall_seconds, self._fail_slow_body)
+        if self._current is not None:
+            self._sender.watch(self._current)
         self._resume_reading()
 
     def _tell_body(self, request: Request) -> None:
         if request.tell_progress():
-            now = self.loop.time()
-            in_time = min(now, self._since + request.body_size / MIN_RATE) + self._limits.stall_seconds
-            self._timer.start(in_time - now, self._fail_slow_body)
+            self._sender.sent(request)
 
-    def _fail_slow_body(self) -> None:
-        request = self._current
-        if request is None:
-            return
+    def _give_up_body(self, request: Request) -> None:
         self._ignores_input = True
-        seconds, stall = self.loop.time() - self._since, self._limits.stall_seconds
-        message = (
-            f"The request body arrives too slowly: {request.body_size} bytes in {seconds:.0f} seconds. Its bytes may"
-            f" pause for {stall:g} seconds and must come at {MIN_RATE:g} bytes per second or more in the mean."
-        )
-        request.fail_body(BodyTooSlow(message))
         request.tell_progress()
 
     # Requests, from the beginning to the end.

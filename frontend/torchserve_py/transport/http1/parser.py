@@ -6,6 +6,7 @@ in two ways is refused, since a proxy might read it in the other one (request sm
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, NoReturn, Protocol
 
@@ -40,6 +41,7 @@ _ONLY_ONCE: Final = frozenset(
     )
 )
 _TLS_HANDSHAKE: Final = 0x16
+_ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class Headers(Mapping[str, str]):
@@ -198,7 +200,10 @@ class RequestParser:
         method = parser.get_method().decode()
         if method == "CONNECT":
             self._fail("CONNECT is for proxies.")
-        if len(method) + len(self._target) + _REST_OF_LINE > MAX_REQUEST_LINE:
+        target = self._target
+        if not (target[:1] == b"/" or _ABSOLUTE.match(target) or (target, method) == (b"*", "OPTIONS")):
+            self._fail("The target must be a path or an absolute URL.")
+        if len(method) + len(target) + _REST_OF_LINE > MAX_REQUEST_LINE:
             self._fail(f"The request line may have {MAX_REQUEST_LINE} bytes.")
         values = self._values(version)
         length: int | None = int(values.get(b"content-length", b"0"))
@@ -213,7 +218,7 @@ class RequestParser:
             self._ignored_upgrade = b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
         head = Head(
             method,
-            self._target.decode("utf-8", "surrogateescape"),
+            target.decode("utf-8", "surrogateescape"),
             version,
             Headers(values),
             tuple(self._raw_headers),
@@ -245,6 +250,8 @@ class RequestParser:
                 values[lower] = value
             elif lower in _ONLY_ONCE:
                 self._fail(f"Header {name.decode('ascii', 'replace')} is given twice.")
+        if b"sec-websocket-key1" in values:
+            self._fail("This WebSocket is of a draft whose handshake has a body of no told length.")
         if b"host" not in values and version == (1, 1):
             self._fail("Header Host is missing.")
         return values

@@ -77,8 +77,11 @@ class Reader:
             self._unread = unread
             self._timer.start(self._stall, self._check)
             return
-        logger.warning("Dropped a connection: the client has read too little in %g seconds.", self._stall)
-        self._end(ReaderStalled(f"the client has read too little in {self._stall:g} seconds"))
+        problem = f"the client has read nothing for {self._stall:g} seconds"
+        if unread < self._unread:
+            problem = f"the client reads fewer than {MIN_RATE:g} bytes per second"
+        logger.warning("Dropped a connection: %s.", problem)
+        self._end(ReaderStalled(problem))
         self._connection.reset()
 
     def _end(self, error: Exception | None) -> None:

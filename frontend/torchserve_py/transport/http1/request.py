@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
@@ -48,7 +48,7 @@ class Request:
         #: Whether all of the response was sent.
         self.is_answered = False
         #: What the access log says of the request beside what the request says of itself.
-        self.log_fields: dict[str, Any] = {}
+        self.log_fields: Mapping[str, str | None] = {}
         #: When the head had arrived, on the loop's clock.
         self.arrived = connection.loop.time()
         self._connection = connection
@@ -61,6 +61,7 @@ class Request:
         self._limit: int | None = None
         self._then: Callable[[bytes | BodyError], None] | None = None
         self._is_chunked = False
+        self._unsent_head = b""
 
     # What its head says.
 
@@ -69,6 +70,10 @@ class Request:
         """The names and values of the query, decoded, in order."""
         query = self.target.partition("#")[0].partition("?")[2]
         return parse_qsl(query, keep_blank_values=True, errors="replace") if query else []
+
+    def parameter(self, name: str) -> str | None:
+        """The first value of a parameter of the query; None without one."""
+        return next((value for key, value in self.query if key == name), None)
 
     @property
     def content_type(self) -> str:
@@ -180,7 +185,10 @@ class Request:
         head = response_head(status, reason, keep_alive, framing, lines)
         self.status = status
         self.is_answered = not has_body
-        self._connection.write((head,))
+        if has_body:
+            self._unsent_head = head  # leaves with the first piece
+        else:
+            self._connection.write((head,))
 
     def send(self, pieces: Iterable[Sequence[bytes]], *, last: bool = False) -> None:
         """Send pieces of a streamed body, each a chunk of its own, and nothing where there is no body to be sent.
@@ -191,7 +199,8 @@ class Request:
         """
         if self.is_answered:
             return
-        parts: list[bytes] = []
+        parts = [self._unsent_head]
+        self._unsent_head = b""
         for piece in pieces:
             size = sum(map(len, piece))
             if not size:
@@ -204,8 +213,9 @@ class Request:
             self.is_answered = True
             if self._is_chunked:
                 parts.append(LAST_CHUNK)
-        if parts:
-            self._connection.write((b"".join(parts),))
+        data = b"".join(parts)
+        if data:
+            self._connection.write((data,))
 
     def break_off(self) -> None:
         """End a streamed response so that the client sees that it is incomplete."""

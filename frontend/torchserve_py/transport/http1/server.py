@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torchserve_py.transport.http1.connection import Connection
 from torchserve_py.transport.http1.request import Request
@@ -34,8 +34,8 @@ class Application(Protocol):
     def begin(self, request: Request) -> None:
         """Answer a request whose head has arrived, now or later, and `Request.finish` it."""
 
-    def refusal(self, status: int, message: str) -> bytes:
-        """The response, head and body, to bytes that never became a request; the connection closes behind it."""
+    def refusal(self, status: int, message: str, peer: Any) -> bytes:
+        """The response, head and body, to bytes of a peer that never became a request; the connection closes then."""
 
 
 class Server:

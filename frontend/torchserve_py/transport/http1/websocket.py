@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from websockets.datastructures import Headers as WebSocketHeaders
 from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request as Handshake
@@ -66,16 +65,15 @@ class WebSocket:
         self._lost = asyncio.Event()
         self._opcode: Opcode | None = None
         self._message = bytearray()
-        headers = WebSocketHeaders()
-        for name, value in request.raw_headers:
-            headers[name.decode("latin-1")] = value.decode("latin-1")
-        handshake = Handshake(request.target.encode("utf-8", "surrogateescape").decode("latin-1"), headers)
-        self._response = self._protocol.accept(handshake)
+        self._protocol.receive_data(_head_of(request))
+        handshake = next(iter(self._protocol.events_received()), None)
+        self._response = self._protocol.accept(handshake) if isinstance(handshake, Handshake) else None
 
     @property
     def is_possible(self) -> bool:
         """Whether the request is a handshake as it should be."""
-        return self._request.upgrades and self._response.status_code == _SWITCHING_PROTOCOLS
+        response = self._response
+        return self._request.upgrades and response is not None and response.status_code == _SWITCHING_PROTOCOLS
 
     @property
     def is_open(self) -> bool:
@@ -84,9 +82,11 @@ class WebSocket:
 
     def accept(self, headers: Iterable[Sequence[str]]) -> None:
         """Finish the handshake; with further headers, which must be such as HTTP allows."""
+        response = self._response
+        assert response is not None, "the request is no handshake"
         for name, value in headers:
-            self._response.headers[name] = value
-        self._protocol.send_response(self._response)
+            response.headers[name] = value
+        self._protocol.send_response(response)
         head = b"".join(self._protocol.data_to_send())
         self._connection = self._request.upgrade(head, self)
 
@@ -213,3 +213,9 @@ class WebSocket:
         """Read from the client unless it is to wait for whoever receives, or does not read itself (pongs, say)."""
         if self._connection is not None:
             self._connection.set_reading(len(self._waiting) < _MAX_WAITING and not self._request.is_reader_slow)
+
+
+def _head_of(request: Request) -> bytes:
+    lines = [request.target.encode("utf-8", "surrogateescape").join((b"GET ", b" HTTP/1.1"))]
+    lines += [b": ".join(header) for header in request.raw_headers]
+    return b"\r\n".join((*lines, b"", b""))

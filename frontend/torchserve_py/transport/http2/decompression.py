@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, Protocol
 
 from grpc import StatusCode
 
@@ -27,6 +27,21 @@ _LARGE: Final = 16 << 20
 #: How many messages are decompressed at a time, in threads of their own: what a thread has freed stays with it for the
 #: next message, so that few threads take less memory than the many that the event loop has.
 _THREADS: Final = 2
+
+
+class _Stream(Protocol):
+    """What `zlib.decompressobj` returns; its type has no public name."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes | memoryview, max_length: int = 0, /) -> bytes: ...
 
 
 class Decompressor:
@@ -65,7 +80,7 @@ class Decompressor:
             raise BadMessage(StatusCode.INTERNAL, f"A message cannot be decompressed: {error}") from error
 
     async def _rest(
-        self, stream: zlib._Decompress, first: bytes, rest: memoryview, limit: MessageLimit, reader: MessageReader
+        self, stream: _Stream, first: bytes, rest: memoryview, limit: MessageLimit, reader: MessageReader
     ) -> bytes:
         run = asyncio.get_running_loop().run_in_executor
         pieces, size, position = [first], len(first), 0

@@ -7,11 +7,14 @@ import logging
 import random
 import socket
 import ssl
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from grpc import RpcMethodHandler
 
+from torchserve_py.transport.acceptor import Acceptor
+from torchserve_py.transport.admission import Admission, ConnectionBudget, Place
 from torchserve_py.transport.http2.budget import Budget, MessageLimit
 from torchserve_py.transport.http2.connection import Connection
 from torchserve_py.transport.http2.decompression import Decompressor
@@ -22,7 +25,6 @@ from torchserve_py.transport.http2.unread import UnreadOfAll
 logger = logging.getLogger(__name__)
 
 _BACKLOG: Final = 1024
-_TLS_HANDSHAKE_LIMIT: Final = 20.0  # seconds
 #: How long handlers that were cancelled may take to end (seconds).
 _CANCEL_LIMIT: Final = 5.0
 #: By how much the age of a connection varies, so that not all clients come back at once.
@@ -36,16 +38,6 @@ class Age(NamedTuple):
     grace: float | None
 
 
-class Admission(Protocol):
-    """Decides how many connections there may be. Peers are what `socket.socket.getpeername` returns."""
-
-    def enter(self, peer: object) -> bool:
-        """Count a connection; return whether it may stay. `leave` follows in either case."""
-
-    def leave(self, peer: object) -> None:
-        """A connection has ended."""
-
-
 class _Service(Protocol):
     def service_name(self) -> str | None: ...
 
@@ -56,7 +48,7 @@ class Server:
     Args:
         limits: What clients may make it hold.
         age: Of its connections.
-        admission: How many connections there may be; None for any number.
+        admission: How many connections there may be; None for as many as the process may have.
     """
 
     def __init__(self, limits: Limits, age: Age, admission: Admission | None = None) -> None:
@@ -65,9 +57,9 @@ class Server:
         self._shared = Shared(self._methods, limits, Budget(), UnreadOfAll(), Decompressor())
         self._age = age
         self._connections: set[Connection] = set()
-        self._admission = admission
+        self._admission = admission or Admission(ConnectionBudget.of_process(), sys.maxsize)
         self._timers: dict[Connection, asyncio.TimerHandle] = {}
-        self._listener: asyncio.Server | None = None
+        self._listener: Acceptor | None = None
         self._all_closed: asyncio.Future[None] | None = None
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, RpcMethodHandler[Any, Any]]) -> None:
@@ -104,15 +96,17 @@ class Server:
         """
         if context is not None:
             context.set_alpn_protocols(["h2"])
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            lambda: Connection(self._shared, self._opened, self._closed),
-            sock=_bound(host, port),
-            ssl=context,
-            ssl_handshake_timeout=None if context is None else _TLS_HANDSHAKE_LIMIT,
-            backlog=_BACKLOG,
-        )
-        number: int = self._listener.sockets[0].getsockname()[1]
+        listening = _bound(host, port)
+        number: int = listening.getsockname()[1]
+
+        def connect(place: Place) -> Connection:
+            def closed(connection: Connection) -> None:
+                self._closed(connection)
+                place.leave()
+
+            return Connection(self._shared, self._opened, closed)
+
+        self._listener = Acceptor(listening, self._admission, connect, context=context)
         return number
 
     async def stop(self, grace: float) -> None:
@@ -139,9 +133,6 @@ class Server:
 
     def _opened(self, connection: Connection) -> None:
         self._connections.add(connection)
-        if self._admission is not None and not self._admission.enter(connection.address):
-            connection.abort()
-            return
         if self._age.limit is not None:
             delay = self._age.limit * random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)  # noqa: S311 (no secret)
             self._timers[connection] = asyncio.get_running_loop().call_later(delay, self._retire, connection)
@@ -154,8 +145,6 @@ class Server:
 
     def _closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        if self._admission is not None:
-            self._admission.leave(connection.address)
         timer = self._timers.pop(connection, None)
         if timer is not None:
             timer.cancel()

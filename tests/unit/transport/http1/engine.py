@@ -98,7 +98,7 @@ class Echo:
         request.respond(status, header_line("x-target", request.target), body)
         request.finish()
 
-    def refusal(self, status: int, message: str) -> bytes:
+    def refusal(self, status: int, message: str, peer: Any) -> bytes:
         body = message.encode()
         return b"HTTP/1.1 %d Refused\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body)
 

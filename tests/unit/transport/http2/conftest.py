@@ -11,9 +11,10 @@ import pytest
 from grpc import aio
 from tests.unit.transport.http2.raw_client import RawClient
 
+from torchserve_py.transport.admission import Admission
 from torchserve_py.transport.http2.budget import MessageLimit
 from torchserve_py.transport.http2.methods import Limits
-from torchserve_py.transport.http2.server import Admission, Age, Server
+from torchserve_py.transport.http2.server import Age, Server
 
 SERVICE = "test.Service"
 LIMITS = Limits(message_size=4 << 20, streams=100)

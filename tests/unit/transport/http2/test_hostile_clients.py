@@ -10,6 +10,7 @@ import pytest
 from tests.unit.transport.http2.conftest import LIMITS, Running, start
 from tests.unit.transport.http2.raw_client import HEADERS, MESSAGE, RawClient, frame, headers_for
 
+from torchserve_py.transport.admission import Admission, ConnectionBudget
 from torchserve_py.transport.http2 import frames
 from torchserve_py.transport.http2.call import Call
 from torchserve_py.transport.http2.frames import ErrorCode
@@ -172,22 +173,9 @@ async def test_a_client_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     await running.server.stop(0)
 
 
-class _AtMostTen:
-    """Admits ten connections."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def enter(self, peer: object) -> bool:
-        self.count += 1
-        return self.count <= 10
-
-    def leave(self, peer: object) -> None:
-        self.count -= 1
-
-
 async def test_connections_that_are_not_admitted() -> None:
-    admission = _AtMostTen()
+    budget = ConnectionBudget(100)
+    admission = Admission(budget, 10)
     running = await start(admission=admission)
     opened = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(10)]
     for reader, _ in opened:
@@ -201,7 +189,7 @@ async def test_connections_that_are_not_admitted() -> None:
         each.close()
     await running.server.stop(0)
     async with asyncio.timeout(20):
-        while admission.count:
+        while budget.taken:
             await asyncio.sleep(0.001)
 
 

@@ -1,17 +1,15 @@
-"""Requests that arrive whole: which are taken, what is read from them, and that aiohttp reads the same."""
+"""Bytes to requests: which are taken, which refused, what is read from them, and that aiohttp reads the same."""
 
 from __future__ import annotations
 
 import itertools
-from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.api.parsed_twice import parse, parse_alike
+from tests.unit.transport.http1.parsed_twice import Parsed, parse, parse_alike
 
-from torchserve_py.api import whole_requests
-from torchserve_py.api.whole_requests import Unfinished, parse_whole
+from torchserve_py.transport.http1.parser import MAX_HEAD, MAX_HEADER, Headers
 
 CURL = (
     b"POST /predictions/noop HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n"
@@ -37,6 +35,7 @@ AIOHTTP = (
     b"User-Agent: Python/3.11 aiohttp/3.14.5\r\nContent-Length: 3\r\nContent-Type: application/octet-stream\r\n\r\nabc"
 )
 GO = b"POST /predictions/noop HTTP/1.1\r\nHost: h\r\nUser-Agent: Go-http-client/1.1\r\nContent-Length: 1\r\n\r\nx"
+CHUNKED = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
 ORDINARY = {
     "curl": (CURL, b"{}"),
     "curl-expects": (CURL_EXPECTS, b"{}"),
@@ -55,9 +54,8 @@ def request(*headers: bytes, line: bytes = b"POST /predictions/noop HTTP/1.1", b
 @pytest.mark.parametrize("client", ORDINARY)
 def test_what_clients_send_is_taken(client: str) -> None:
     data, body = ORDINARY[client]
-    taken = parse_alike(data)
-    assert taken is not None
-    assert (taken.body, taken.keep_alive) == (body, True)
+    (taken,) = parse_alike(data)
+    assert (taken.body, taken.head.keep_alive) == (body, True)
 
 
 def test_a_request_is_read_as_it_was_sent() -> None:
@@ -68,10 +66,10 @@ def test_a_request_is_read_as_it_was_sent() -> None:
         b"Content-Length: 4",
         b"CONNECTION:close",
     )
-    taken = parse_alike(request(*headers, line=b"POST /predictions/%6eoop?q=/#f HTTP/1.1", body=b"\r\n\r\n"))
-    assert taken is not None
-    assert (taken.method, taken.raw_path) == ("POST", "/predictions/%6eoop?q=/#f")
-    assert taken.raw_headers == (
+    (taken,) = parse_alike(request(*headers, line=b"POST /predictions/%6eoop?q=/#f HTTP/1.1", body=b"\r\n\r\n"))
+    head = taken.head
+    assert (head.method, head.target, head.version) == ("POST", "/predictions/%6eoop?q=/#f", (1, 1))
+    assert head.raw_headers == (
         (b"Host", b"h"),
         (b"X-Mixed", "grüße".encode()),
         (b"x-raw", b"\xff"),
@@ -79,33 +77,38 @@ def test_a_request_is_read_as_it_was_sent() -> None:
         (b"Content-Length", b"4"),
         (b"CONNECTION", b"close"),
     )
-    assert taken.headers["x-mixed"] == "grüße"
-    assert taken.headers["X-Raw"] == "\udcff"
+    assert head.headers["x-mixed"] == "grüße"
+    assert head.headers["X-Raw"] == "\udcff"
+    assert head.headers.get("x-nothing") is None
     assert taken.body == b"\r\n\r\n"
-    assert not taken.keep_alive
+    assert not head.keep_alive
 
 
-def test_a_large_body_is_taken_with_its_head() -> None:
-    body = bytes(60_000)
-    taken = parse_alike(request(b"Content-Length: 60000", body=body))
-    assert taken is not None
-    assert taken.body == body
+def test_what_is_rarer_is_taken_as_well() -> None:
+    for line in (b"DELETE / HTTP/1.1", b"GET http://h/predictions/noop HTTP/1.1", b"OPTIONS * HTTP/1.1"):
+        assert len(parse_alike(request(line=line) + b"\r\n" + WRK)) == 2
+    for headers, keep_alive in (
+        ((b"Connection: keep-alive", b"Connection: close"), False),
+        ((b"Connection: keep-alive, close",), False),
+        ((b"Connection: Keep-Alive",), True),
+    ):
+        (taken,) = parse_alike(request(*headers))
+        assert taken.head.keep_alive is keep_alive
 
 
-NOT_WHOLE = {
-    "nothing": b"",
-    "part of a head": WRK[:-1],
-    "part of a body": CURL[:-1],
-    "bytes behind a body": CURL + b"x",
-    "bytes behind a head": WRK + b"x",
-    "line end behind": WRK + b"\r\n",
-    "line end before": b"\r\n" + WRK,
-    "two requests": WRK + WRK,
-    "a request in a body that has no length": request(body=WRK),
+def test_a_wish_for_a_websocket_is_told_and_another_is_ignored_with_its_body_read() -> None:
+    socket = request(b"Connection: Upgrade", b"Upgrade: websocket", line=b"GET / HTTP/1.1")
+    taken = parse(socket + b"frames")
+    assert (taken.requests[0].head.upgrades, taken.rest) == (True, b"frames")
+    other = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMA")
+    for framing, body in ((b"Content-Length: 4", b"body"), (b"Transfer-Encoding: chunked", b"4\r\nbody\r\n0\r\n\r\n")):
+        taken = parse(request(*other, framing, body=body) + WRK)
+        assert [(each.head.upgrades, each.body) for each in taken.requests] == [(False, b"body"), (False, b"")]
+
+
+REFUSED = {
     "length and chunks": request(b"Content-Length: 5", b"Transfer-Encoding: chunked", body=b"0\r\n\r\n"),
     "chunks and length": request(b"Transfer-Encoding: chunked", b"Content-Length: 5", body=b"0\r\n\r\n"),
-    "chunks": request(b"Transfer-Encoding: chunked", body=b"1\r\nx\r\n0\r\n\r\n"),
-    "no chunk": request(b"Transfer-Encoding: chunked", body=b"0\r\n\r\n"),
     "other coding": request(b"Transfer-Encoding: gzip", b"Content-Length: 1", body=b"x"),
     "coding by another name": request(b"Transfer-Encoding: xchunked", b"Content-Length: 1", body=b"x"),
     "no coding": request(b"Transfer-Encoding: identity", b"Content-Length: 1", body=b"x"),
@@ -138,94 +141,63 @@ NOT_WHOLE = {
     "control character in a value": request(b"X: a\x01"),
     "NUL in the target": request(line=b"GET /\x00 HTTP/1.1"),
     "space in the target": request(line=b"GET /a b HTTP/1.1"),
-    "two spaces": request(line=b"GET  / HTTP/1.1"),
     "space at the end": request(line=b"GET / HTTP/1.1 "),
     "no version": request(line=b"GET /"),
     "version in small letters": request(line=b"GET / http/1.1"),
-    "HTTP/1.0": request(b"Connection: keep-alive", line=b"GET / HTTP/1.0"),
     "HTTP/1.2": request(line=b"GET / HTTP/1.2"),
     "HTTP/2.0": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "method in small letters": request(line=b"post / HTTP/1.1"),
     "unknown method": request(line=b"POSTS / HTTP/1.1"),
-    "rarer method": request(line=b"DELETE / HTTP/1.1"),
     "method of proxies": request(line=b"CONNECT h:1 HTTP/1.1"),
-    "absolute target": request(line=b"GET http://h/predictions/noop HTTP/1.1"),
-    "asterisk": request(line=b"OPTIONS * HTTP/1.1"),
     "no host": WRK.replace(b"Host", b"X"),
+    "asterisk": request(line=b"GET * HTTP/1.1"),
+    "no path": request(line=b"GET h:1 HTTP/1.1"),
     "two hosts": request(b"hOST: i"),
     "two content types": request(b"Content-Type: a/b", b"content-type: c/d"),
-    "two values of Connection": request(b"Connection: keep-alive", b"Connection: close"),
-    "several values of Connection": request(b"Connection: keep-alive, close"),
-    "connection of proxies": request(b"Proxy-Connection: close"),
-    "upgrade": request(b"Connection: Upgrade", b"Upgrade: websocket"),
-    "upgrade to HTTP/2": request(b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMA"),
-    "old WebSocket": request(b"Sec-WebSocket-Key1: a"),
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-    "head of more than 4096 bytes": request(b"X: " + b"a" * 4096),
     "129 headers": request(*(b"X%d: a" % number for number in range(128))),
 }
 
 
-@pytest.mark.parametrize("shape", NOT_WHOLE)
-def test_what_is_out_of_the_ordinary_is_left_to_aiohttp(shape: str) -> None:
-    assert parse(NOT_WHOLE[shape]) is None
+@pytest.mark.parametrize("shape", REFUSED)
+def test_what_can_be_read_in_two_ways_or_in_none_is_refused(shape: str) -> None:
+    data = REFUSED[shape]
+    taken = parse(data + WRK)
+    assert taken.error
+    assert taken.requests == []
+    assert parse(*(data[index : index + 1] for index in range(len(data))), WRK).error == taken.error
 
 
 def test_limits_are_met_exactly() -> None:
     most = request(*(b"X%d: a" % number for number in range(127)))
-    assert parse_alike(most) is not None
-    rest = 4096 - len(request(b"X: "))
-    assert parse_alike(request(b"X: " + b"a" * rest)) is not None
-    assert parse_alike(request(b"X: " + b"a" * (rest + 1))) is None
+    assert parse_alike(most)
+    assert "128 headers" in parse(request(*(b"X%d: a" % number for number in range(128)))).error
+    assert parse(request(b"X: " + b"a" * (MAX_HEADER - 1))).requests
+    assert "8192" in parse(request(b"X: " + b"a" * MAX_HEADER)).error
+    line = b"GET /" + b"a" * (4096 - len(b"GET / HTTP/1.1")) + b" HTTP/1.1"
+    assert parse(request(line=line)).requests
+    assert "4096" in parse(request(line=line.replace(b"/a", b"/aa"))).error
+    large = [b"X%d: %s" % (number, b"a" * 8000) for number in range(9)]
+    assert str(MAX_HEAD) in parse(request(*large)).error
 
 
-def test_requests_one_after_the_other_have_each_its_own() -> None:
-    """Heads are kept: the second time none is parsed."""
-    for data, body in (*ORDINARY.values(), *ORDINARY.values()):
-        taken = parse_alike(data)
-        assert taken is not None
-        assert taken.body == body
+@pytest.mark.parametrize(
+    "endless", [b"\r\n", b"GET /", b"X", CHUNKED + b"1;a="], ids=["lines", "line", "name", "chunk"]
+)
+def test_what_has_no_end_is_refused(endless: bytes) -> None:
+    assert parse(request()[:-2] + endless, *[endless[-2:] * 8192] * 20).error
 
 
 def test_bodies_of_one_head_are_each_their_own() -> None:
     head = request(b"Content-Length: 3")
-    assert [taken.body for taken in (parse(head + b"abc"), parse(head + b"def")) if taken is not None] == [
-        b"abc",
-        b"def",
-    ]
-
-
-def test_heads_with_secrets_are_not_kept() -> None:
-    kept = whole_requests._HEADS
-    kept.clear()
-    assert parse(request(b"Authorization: Bearer secret")) is not None
-    assert parse(request(b"cookie: session=secret")) is not None
-    assert parse(request(b"X-Api-Key: secret")) is not None
-    assert kept.keys() == []
-    assert parse(request(b"X: public")) is not None
-    assert len(kept.keys()) == 1
+    assert [each.body for each in parse(head + b"abc" + head + b"def").requests] == [b"abc", b"def"]
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])
-def test_what_is_missing_of_a_body_is_told(count: int) -> None:
-    begun = parse_whole(request(b"Content-Length: 5") + b"abcd"[:count], cast("Any", None))
-    assert isinstance(begun, Unfinished)
-    assert (begun.body, begun.missing, begun.head.length) == (b"abcd"[:count], 5 - count, 5)
-    assert (b"Content-Length", b"5") in begun.head.raw_headers
-
-
-@pytest.mark.parametrize("headers", [(b"Content-Length: 5", b"Expect: 100-continue"), (b"Transfer-Encoding: chunked",)])
-def test_a_body_that_must_be_asked_for_and_one_without_a_length_are_not_waited_for(headers: tuple[bytes, ...]) -> None:
-    assert parse_whole(request(*headers), cast("Any", None)) is None
-
-
-def test_what_is_noted_about_a_request_is_its_own() -> None:
-    one, other = parse(WRK), parse(WRK)
-    assert one is not None
-    assert other is not None
-    one["a"] = 1
-    one["b"] = 2
-    assert (one.get("a", 0), one.get("b", 0), other.get("a", 0)) == (1, 2, 0)
+def test_a_head_is_told_before_its_body(count: int) -> None:
+    taken = parse(request(b"Content-Length: 5") + b"abcd"[:count])
+    assert taken.begun is not None
+    assert (taken.begun.length, taken.body, taken.requests) == (5, b"abcd"[:count], [])
 
 
 NAMES = st.sampled_from(
@@ -273,41 +245,37 @@ def requests(draw: st.DrawFn) -> bytes:
     return b"\r\n".join((line, *headers, b"", body))
 
 
-@settings(max_examples=1500)
+@settings(max_examples=1500, deadline=None)
 @given(requests())
 def test_aiohttp_reads_the_same_in_what_is_taken(data: bytes) -> None:
     parse_alike(data)
 
 
-@settings(max_examples=1500)
-@given(
-    st.one_of(requests(), st.sampled_from([data for data, _ in ORDINARY.values()])),
-    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 3), st.one_of(DAMAGE, st.binary(max_size=3))), max_size=3),
-    st.one_of(st.none(), st.integers(0, 400)),
-    st.one_of(st.just(b""), requests()),
-    st.lists(st.integers(1, 30), max_size=3),
-)
-def test_aiohttp_reads_the_same_in_what_is_taken_of_damaged_requests_in_pieces(
-    data: bytes, damage: list[tuple[int, int, bytes]], end: int | None, behind: bytes, cuts: list[int]
-) -> None:
-    content = bytearray(data)
-    for position, deleted, inserted in damage:
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """Some requests, damaged here and there."""
+    content = bytearray(draw(st.one_of(requests(), st.sampled_from([data for data, _ in ORDINARY.values()]))))
+    places = st.tuples(st.integers(0, 400), st.integers(0, 3), st.one_of(DAMAGE, st.binary(max_size=3)))
+    for position, deleted, inserted in draw(st.lists(places, max_size=3)):
         start = position % (len(content) + 1)
         content[start : start + deleted] = inserted
-    sent = bytes(content[:end]) + behind
-    ends = sorted({max(0, len(sent) - cut) for cut in cuts} | {0, len(sent)})
-    parse_alike(*(sent[start:end] for start, end in itertools.pairwise(ends)))
+    return bytes(content) + draw(st.one_of(st.just(b""), requests()))
 
 
-@given(requests(), st.integers(0, 20))
-def test_a_body_that_is_behind_makes_no_difference(data: bytes, behind: int) -> None:
-    alone = parse(data)
-    cut = max(data.find(b"\r\n\r\n") + 4, len(data) - behind)
-    if alone is None or not data[cut:]:
-        return
-    taken = parse_alike(data[:cut], data[cut:])
-    if taken is None:
-        assert "expect" in alone.headers
-    else:
-        assert (taken.method, taken.raw_path, taken.raw_headers) == (alone.method, alone.raw_path, alone.raw_headers)
-        assert (taken.body, taken.keep_alive) == (alone.body, alone.keep_alive)
+@settings(max_examples=1500, deadline=None)
+@given(damaged())
+def test_aiohttp_reads_the_same_in_what_is_taken_of_damaged_requests(data: bytes) -> None:
+    parse_alike(data)
+
+
+@settings(max_examples=500, deadline=None)
+@given(damaged(), st.lists(st.integers(0, 600), max_size=4))
+def test_reads_make_no_difference(data: bytes, cuts: list[int]) -> None:
+    ends = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
+    whole, pieces = parse(data), parse(*(data[start:end] for start, end in itertools.pairwise(ends)))
+    assert [_seen(each) for each in pieces.requests] == [_seen(each) for each in whole.requests]
+    assert (pieces.error, pieces.rest) == (whole.error, whole.rest)
+
+
+def _seen(request: Parsed) -> tuple[object, ...]:
+    return (*(value for value in request.head if not isinstance(value, Headers)), request.body)

@@ -1,4 +1,4 @@
-"""Requests that arrive whole are answered in callbacks: what else may happen to them and to their connection."""
+"""Requests and their jobs, from a socket to a model: what may happen to them and to their connection."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from tests.unit.api.fakes import RawConnection
 from tests.unit.api.raw_requests import (
     CHUNKED,
     CLOSING,
-    PING,
     answer,
     body_of,
     hold,
     opened,
-    parsed_by_aiohttp,
     predict,
     served,
+    taken,
     until,
 )
 
-from torchserve_py.api import connections, fast_path, listener
+from torchserve_py.api import listener
 
 
 async def test_a_connection_answers_one_request_after_the_other(serving: Serving) -> None:
@@ -31,7 +30,6 @@ async def test_a_connection_answers_one_request_after_the_other(serving: Serving
     for number in range(50):
         connection.writer.write(predict(b"%d" % number))
         assert await body_of(connection) == b"%d" % number
-    assert parsed_by_aiohttp(serving, connection) == 0
     connection.writer.write(predict(b"last", CLOSING))
     head, body = await answer(connection)
     assert "connection: close\r\n" in head
@@ -40,55 +38,11 @@ async def test_a_connection_answers_one_request_after_the_other(serving: Serving
     assert serving.metrics.counts == (51, 0, 0)
 
 
-async def test_other_doors_are_asked_in_between(serving: Serving) -> None:
-    connection = await opened(serving)
-    for number in range(3):
-        connection.writer.write(PING)
-        await body_of(connection)
-        connection.writer.write(predict(b"x"))
-        assert await body_of(connection) == b"x"
-        assert parsed_by_aiohttp(serving, connection) == number + 1  # the pings
-    await connection.close()
-
-
-@pytest.mark.parametrize("cut", [0, 1, 5])
-async def test_a_body_just_behind_its_head_needs_no_task(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch, cut: int
-) -> None:
-    monkeypatch.setattr(fast_path, "_PATIENCE", 1000)
-    connection = await opened(serving)
-    end = served(serving, connection)
-    for _ in range(2):
-        data = predict(b"pieces")
-        first = len(data) - 6 + cut
-        connection.writer.write(data[:first])
-        await until(lambda first=first: sum(map(len, end._pieces)) == first)
-        connection.writer.write(data[first:])
-        assert await body_of(connection) == b"pieces"
-    assert end._request_count == 0
-    await connection.close()
-
-
-async def test_a_head_in_pieces_between_whole_requests(serving: Serving) -> None:
-    connection = await opened(serving)
-    end = served(serving, connection)
-    for number in range(2):
-        connection.writer.write(predict(b"whole"))
-        assert await body_of(connection) == b"whole"
-        connection.writer.write(predict(b"pieces")[:20])
-        await until(lambda: end._is_aiohttps)
-        connection.writer.write(predict(b"pieces")[20:])
-        assert await body_of(connection) == b"pieces"
-        assert end._request_count == 2 * number + 1  # a connection that aiohttp has got it keeps
-    await connection.close()
-
-
 async def test_a_request_behind_a_late_body_is_answered(serving: Serving) -> None:
     data = predict(b"one")
     connection = await opened(serving)
-    end = served(serving, connection)
     connection.writer.write(data[:-1])
-    await until(lambda: end._unfinished)
+    await taken(serving, connection)
     connection.writer.write(data[-1:] + predict(b"two") + predict(b"three")[:30])
     assert await body_of(connection) == b"one"
     assert await body_of(connection) == b"two"
@@ -97,19 +51,16 @@ async def test_a_request_behind_a_late_body_is_answered(serving: Serving) -> Non
     await connection.close()
 
 
-async def test_a_body_may_come_in_many_reads(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_path, "_PATIENCE", 1000)
+async def test_a_body_may_come_in_many_reads(serving: Serving) -> None:
     connection = await opened(serving)
-    end = served(serving, connection)
     large = bytes(range(256)) * 8000
     for _ in range(2):
         connection.writer.write(predict(large))
         assert await body_of(connection) == large
     for sent in range(1, 5):
         connection.writer.write(predict(b"abcd")[:-4] + b"a" if sent == 1 else b"abcd"[sent - 1 : sent])
-        await until(lambda sent=sent: end._missing == 4 - sent)
+        await taken(serving, connection)
     assert await body_of(connection) == b"abcd"
-    assert end._request_count == 0
     await connection.close()
 
 
@@ -125,10 +76,9 @@ async def test_a_client_that_leaves_before_its_body_has_sent_no_request(serving:
     connection = await opened(serving)
     end = served(serving, connection)
     connection.writer.write(predict(b"one")[:-1])
-    await until(lambda: end._unfinished)
+    await taken(serving, connection)
     await connection.close()
-    await until(lambda: end.transport is None)
-    assert (end._unfinished, end._pieces, end._patience) == (None, [], None)
+    await until(lambda: not end.is_connected)
     assert not serving.registry.model.calls
 
 
@@ -159,11 +109,10 @@ async def test_requests_sent_behind_one_that_waits_are_answered_after_it(serving
     connection = await serving.raw(predict(b"first"))
     async with asyncio.timeout(20):
         await model.submitted.wait()
-    end = served(serving, connection)
     partial = predict(b"partial")
     sent = b"".join(predict(b"%d" % number) for number in range(count)) + partial[:30]
     connection.writer.write(sent)
-    await until(lambda: len(end._held) == len(sent))
+    await taken(serving, connection)
     assert len(model.calls) == 1
     model.calls[0].part(b"first")
     assert await body_of(connection) == b"first"
@@ -185,31 +134,13 @@ async def test_requests_behind_a_large_one_are_all_answered(serving: Serving) ->
     await connection.close()
 
 
-async def test_a_whole_request_behind_one_that_waits_needs_no_task_either(serving: Serving) -> None:
-    model = serving.registry.model
-    hold(model, 2)
-    connection = await serving.raw(predict(b"1"))
-    await until(lambda: len(model.calls) == 1)
-    end = served(serving, connection)
-    connection.writer.write(predict(b"2"))
-    await until(lambda: end._held)
-    model.calls[0].part(b"1")
-    assert await body_of(connection) == b"1"
-    await until(lambda: len(model.calls) == 2)
-    model.calls[1].part(b"2")
-    assert await body_of(connection) == b"2"
-    assert end._request_count == 0
-    await connection.close()
-
-
 async def test_what_follows_the_last_request_is_not_answered(serving: Serving) -> None:
     model = serving.registry.model
     hold(model)
     connection = await serving.raw(predict(b"", CLOSING))
     await until(lambda: model.calls)
-    end = served(serving, connection)
     connection.writer.write(predict(b"late"))
-    await until(lambda: end._held)
+    await taken(serving, connection)
     model.calls[0].part(b"last")
     assert (await connection.rest()).endswith(b"\r\n\r\nlast")
     assert len(model.calls) == 1
@@ -221,7 +152,7 @@ async def test_no_more_than_a_little_is_kept_behind_a_request_that_waits(serving
     connection = await serving.raw(predict(b"first"))
     await until(lambda: model.calls)
     end = served(serving, connection)
-    transport = end.transport
+    transport = end._transport
     assert transport is not None
     body = bytes(range(250)) * 4000
     connection.writer.write(predict(body) + predict(b"last"))
@@ -243,18 +174,16 @@ async def test_a_client_that_leaves_cancels_its_job(serving: Serving, behind: by
     model.behave = lambda call: call.part(b"one", more=True) if streams else None
     connection = await serving.raw(predict())
     await until(lambda: model.calls)
-    end = served(serving, connection)
     if streams:
         await connection.head()
     connection.writer.write(behind)
-    await until(lambda: len(end._held) == len(behind))
+    await taken(serving, connection)
     assert not model.cancelled.is_set()
     await connection.close()
     async with asyncio.timeout(20):
         await model.cancelled.wait()
     model.calls[0].part(b"too late")  # as a worker may send it before it hears of the cancelling
     assert len(model.calls) == 1
-    assert end._request_count == 0
 
 
 async def test_a_stream_is_sent_as_it_comes_and_the_next_request_waits_for_its_end(serving: Serving) -> None:
@@ -265,16 +194,14 @@ async def test_a_stream_is_sent_as_it_comes_and_the_next_request_waits_for_its_e
     assert "transfer-encoding: chunked" in head
     async with asyncio.timeout(20):
         assert await connection.reader.readexactly(10) == b"5\r\nfirst\r\n"
-        end = served(serving, connection)
         connection.writer.write(predict())
-        await until(lambda: end._held)
+        await taken(serving, connection)
         assert len(model.calls) == 1
         model.calls[0].part(b"second", more=True)
         assert await connection.reader.readexactly(11) == b"6\r\nsecond\r\n"
         model.calls[0].part(b"")
         assert await connection.reader.readexactly(5) == b"0\r\n\r\n"
     assert await body_of(connection) == b"next"
-    assert end._request_count == 0
     await connection.close()
 
 
@@ -292,13 +219,12 @@ async def test_the_next_request_waits_for_a_slow_reader(serving: Serving) -> Non
     writer.write(predict())
     await until(lambda: model.calls)
     end = served(serving, connection)
-    await until(lambda: end.writing_paused)
+    await until(lambda: end.reader.is_slow)
     writer.write(predict(b"next"))
-    await until(lambda: end._held)
+    await taken(serving, connection)
     assert len(model.calls) == 1
     assert await body_of(connection) == large
     assert await body_of(connection) == b"next"
-    assert end._request_count == 0
     await connection.close()
 
 
@@ -309,10 +235,10 @@ async def test_closing_waits_for_an_answer_and_takes_nothing_more(serving: Servi
     await until(lambda: model.calls)
     end = served(serving, connection)
     connection.writer.write(predict(b"behind"))
-    await until(lambda: end._held)
+    await taken(serving, connection)
     async with asyncio.timeout(20):
         closing = asyncio.ensure_future(serving.doors.close())
-        await until(lambda: end._handler_waiter is not None)
+        await until(lambda: end.is_closing)
         assert not closing.done()
         model.calls[0].part(b"done")
         await closing
@@ -332,7 +258,7 @@ async def test_closing_does_not_wait_for_the_answer_to_a_client_that_left(
     end = served(serving, connection)
     async with asyncio.timeout(20):
         closing = asyncio.ensure_future(serving.doors.close())
-        await until(lambda: end._handler_waiter is not None)
+        await until(lambda: end.is_closing)
         await connection.close()
         await closing
     assert model.cancelled.is_set()
@@ -348,34 +274,6 @@ async def test_closing_cancels_a_job_that_takes_too_long(serving: Serving, monke
         await serving.doors.close()
         await model.cancelled.wait()
     assert await connection.rest() == b""
-
-
-async def test_a_connection_is_kept_while_its_request_takes_long_and_closed_when_idle(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "_KEEP_ALIVE_SECONDS", 0.05)
-    serving = await start()
-    model = serving.registry.model
-    hold(model)
-    connection = await serving.raw(predict())
-    await until(lambda: model.calls)
-    end = served(serving, connection)
-    await until(lambda: end._keepalive_handle is None)  # the time is over
-    model.calls[0].part(b"done")
-    assert await body_of(connection) == b"done"
-    assert await connection.rest() == b""
-
-
-async def test_a_connection_is_kept_while_a_body_is_awaited(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_KEEP_ALIVE_SECONDS", 0.05)
-    monkeypatch.setattr(fast_path, "_PATIENCE", 1000)
-    serving = await start()
-    connection = await serving.raw(predict(b"x")[:-1])
-    end = served(serving, connection)
-    await until(lambda: end._unfinished and end._keepalive_handle is None)  # the time is over
-    connection.writer.write(b"x")
-    assert await body_of(connection) == b"x"
-    await connection.close()
 
 
 @pytest.mark.parametrize("more", [False, True], ids=["whole", "streams"])

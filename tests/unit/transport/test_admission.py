@@ -1,0 +1,74 @@
+"""How many connections there may be: of one listener, of one client, of the whole process."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchserve_py.transport.admission import Admission, ConnectionBudget, Place
+
+
+def admitted(admission: Admission, client: str | None = None) -> Place:
+    place = admission.enter(None if client is None else (client, 1))
+    assert isinstance(place, Place)
+    return place
+
+
+def refused(admission: Admission, client: str | None = None) -> str:
+    reason = admission.enter(None if client is None else (client, 1))
+    assert isinstance(reason, str)
+    return reason
+
+
+def test_clients_are_counted_one_by_one() -> None:
+    admission = Admission(ConnectionBudget(100), 100, 1)
+    place = admitted(admission, "10.0.0.1")
+    admitted(admission, "10.0.0.2")
+    for _ in range(3):
+        admitted(admission)  # of this machine's Unix socket
+    assert "Your address has 1 connections" in refused(admission, "10.0.0.1")
+    place.leave()
+    place.leave()
+    admitted(admission, "10.0.0.1")
+    assert refused(admission, "10.0.0.1")
+
+
+def test_who_was_refused_makes_no_room_by_leaving() -> None:
+    admission = Admission(ConnectionBudget(100), 2, 2)
+    first = admitted(admission, "10.0.0.1")
+    for _ in range(10):
+        admitted(admission, "10.0.0.1").leave()
+    second = admitted(admission, "10.0.0.1")
+    assert refused(admission, "10.0.0.1")
+    assert refused(admission, "10.0.0.2")
+    first.leave()
+    assert not isinstance(admission.enter(("10.0.0.2", 1)), str)
+    second.leave()
+
+
+def test_an_ipv6_network_is_one_client() -> None:
+    admission = Admission(ConnectionBudget(100), 100, 1)
+    admitted(admission, "2001:db8::1")
+    assert refused(admission, "2001:db8::2")
+    admitted(admission, "2001:db8:0:1::1")
+    admitted(admission, "::ffff:10.0.0.1")
+    admitted(admission, "::ffff:10.0.0.2")
+
+
+def test_all_listeners_share_what_the_process_has_and_operators_have_a_reserve() -> None:
+    budget = ConnectionBudget(32)
+    one, other = Admission(budget, 100), Admission(budget, 100)
+    operators = Admission(budget, 100, is_reserved=True)
+    places = [admitted(each) for each in (one, other) for _ in range(15)]
+    assert "file descriptors" in refused(one)
+    assert "file descriptors" in refused(other)
+    admitted(operators)
+    admitted(operators)
+    assert refused(operators)
+    places[0].leave()
+    assert refused(other)  # the reserve is not for everybody
+    admitted(operators)
+
+
+def test_a_quarter_of_the_file_descriptors_is_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (1000, 1000))
+    assert ConnectionBudget.of_process().total == 750
