@@ -98,6 +98,8 @@ def _adapters(adapters: Mapping[str, str], model_dir: Path) -> list[str]:
 async def _facts(engine: Any) -> dict[str, Any]:
     """What functions of some versions want to know of the engine, under the names of their parameters."""
     facts = {"vllm_config": getattr(engine, "vllm_config", None)}
+    if facts["vllm_config"] is None and hasattr(engine, "get_vllm_config"):  # the engine before vLLM's present one
+        facts["vllm_config"] = await engine.get_vllm_config()
     if hasattr(engine, "get_model_config"):
         facts["model_config"] = await engine.get_model_config()
     else:
