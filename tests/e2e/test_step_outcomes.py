@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -98,6 +99,20 @@ def test_a_sequence_is_not_idle_while_the_server_that_has_it_is_frozen(store: Sh
             for process in frozen:
                 process.send_signal(signal.SIGCONT)
         assert step(second, "a", "1", "3").text == "7"
+
+
+def test_what_waits_in_front_of_a_frozen_server_keeps_its_sequence_from_being_idle(store: SharedStore) -> None:
+    with serve(store.model(idle=1000)) as server, ThreadPoolExecutor(1) as clients:
+        server.wait_ready()
+        assert step(server, "a", "5").text == "5"
+        server.server.suspend()
+        try:
+            waiting = clients.submit(step, server, "a", "1")
+            over = time.monotonic() + 1.5
+            eventually(lambda: time.monotonic() > over, "the sequence would be idle for too long by now")
+        finally:
+            server.server.resume()
+        assert waiting.result().text == "6"
 
 
 def test_what_a_server_that_stops_cannot_tell_is_settled_by_the_same_request(

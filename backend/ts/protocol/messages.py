@@ -61,13 +61,12 @@ CUSTOM: Final = "custom"  # the same, for a route that the model itself has decl
 #: With ``more input`` the body is the job's first input, and `INPUT` messages bring the others.
 InferRow = tuple[str, Sequence[tuple[Any, Any]], str | None, Any, str | None, bool]
 
-#: ``(accepted at, is live, was sent, only ask)``: what was with a row before, by job id; told of a row of a sequence
-#: whose state is stored if it is the first of its sequence for this worker, or was sent to another worker before.
-#: ``accepted at`` is the moment (monotonic seconds, which the processes of a machine share) when the server accepted
-#: the job; ``is live`` says that the server knows that the sequence was not idle for too long then. With ``only ask``,
-#: the cause why the job ends, the row must not run: its answer is what it was answered with if it was applied, and an
-#: error with that cause if it was not.
-History = tuple[float, bool, bool, str]
+#: ``(active since, was sent, only ask)``: what was before with a row of a sequence whose state is stored, by job id;
+#: told of a row that is the first of its sequence for this worker, or was sent to another worker before.
+#: ``active since`` is the moment (monotonic seconds, which the processes of a machine share) since when the server
+#: knows that the sequence was not idle for too long. With ``only ask``, the cause why the job ends, the row must not
+#: run: its answer is what it was answered with if it was applied, and an error with that cause if it was not.
+History = tuple[float, bool, str]
 Histories = Mapping[str, History]
 NO_HISTORIES: Final[Histories] = MappingProxyType({})
 

@@ -23,18 +23,17 @@ _NOTHING_YET: ResultRow = ("", True, 200, "", (), b"", None)
 class Past(NamedTuple):
     """What was with a step before it came to this worker; see `ts.protocol.messages.History`."""
 
-    accepted_at: float
-    is_live: bool
+    active_since: float
     was_sent: bool
     only_ask: str
 
-    def waited(self, now: float) -> float:
-        """For how many seconds it has been waiting; infinite if its sequence is known not to be idle for too long."""
-        return math.inf if self.is_live else max(0.0, now - self.accepted_at)
+    def active_for(self, now: float) -> float:
+        """For how many seconds its sequence is known not to have been idle for too long."""
+        return max(0.0, now - self.active_since)
 
 
 #: Nothing is known of what was before, as if it had come just now.
-NEW: Final = Past(math.inf, is_live=False, was_sent=False, only_ask="")
+NEW: Final = Past(math.inf, was_sent=False, only_ask="")
 
 
 class Step:

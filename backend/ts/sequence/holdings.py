@@ -46,24 +46,24 @@ class Holdings:
         # What others may have taken over soon is looked after as well as what is not here.
         now = time.monotonic()
         moment, leases = now + self._settings.lease / 2, self.leases
-        waiting: dict[str, float] = {}
+        active: dict[str, float] = {}
         for step in steps:
             sequence_id = step.sequence_id
             lease = leases.get(sequence_id)
             if lease is None or lease.fresh_until < moment or not lease.resident:
-                waited = math.inf if sequence_id in self._open else step.history.waited(now)
-                waiting[sequence_id] = max(waited, waiting.get(sequence_id, 0.0))
-        if not waiting:
+                active_for = math.inf if sequence_id in self._open else step.history.active_for(now)
+                active[sequence_id] = max(active_for, active.get(sequence_id, 0.0))
+        if not active:
             return {}
         try:
             self._departures.tell()
-            missing = self._missing(list(waiting))
+            missing = self._missing(list(active))
             fresh_until = time.monotonic() + self._settings.lease
-            acquired = self._store.acquire(missing, waiting) if missing else []
+            acquired = self._store.acquire(missing, active) if missing else []
         except StoreError as error:
             logger.error("Sequences cannot be read: %s", error)
             text = f"The sequence store cannot be read, so nothing was done: {error}"
-            return dict.fromkeys(waiting, (NOT_STORED, text))
+            return dict.fromkeys(active, (NOT_STORED, text))
         refusals = {}
         for sequence_id, each in zip(missing, acquired, strict=True):
             refusal = self._install(sequence_id, each, fresh_until)

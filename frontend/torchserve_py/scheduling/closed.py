@@ -3,6 +3,7 @@
 from collections import OrderedDict
 
 from torchserve_py.scheduling.effects import Cause, EndReason
+from torchserve_py.scheduling.sequence import IDLE, Sequence
 
 REMEMBERED_IDS = 100_000
 REMEMBERED_SECONDS = 3600.0
@@ -46,25 +47,25 @@ class ClosedIds:
 
 
 class SuspendedIds:
-    """Until when sequences whose states are stored may be idle that are open nowhere in this server at present.
+    """Sequences whose states are stored and that are open nowhere in this server at present, though their time runs.
 
     Bounded in number, the oldest goes first: of those the store knows nearly as well.
     """
 
-    __slots__ = ("_ids", "_max_idle")
+    __slots__ = ("_ids",)
 
-    def __init__(self, max_idle: float) -> None:
-        self._ids: OrderedDict[str, float] = OrderedDict()
-        self._max_idle = max_idle
+    def __init__(self) -> None:
+        self._ids: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def remember(self, sequence_id: str, idle_since: float) -> None:
-        """The sequence goes on with its next job; it has been idle since then."""
-        self._ids[sequence_id] = idle_since + self._max_idle
-        self._ids.move_to_end(sequence_id)
+    def remember(self, sequence: Sequence, now: float) -> None:
+        """The sequence leaves its worker, or never came to one; its next job opens it again."""
+        idle_since = sequence.idle_since if sequence.state is IDLE else now
+        self._ids[sequence.id] = (sequence.active_since, idle_since + sequence.max_idle)
+        self._ids.move_to_end(sequence.id)
         if len(self._ids) > REMEMBERED_IDS:
             self._ids.popitem(last=False)
 
-    def take(self, sequence_id: str, now: float) -> bool:
-        """Whether a sequence that opens again is known not to have been idle for too long; forget it."""
-        idle_until = self._ids.pop(sequence_id, None)
-        return idle_until is not None and now <= idle_until
+    def take(self, sequence_id: str, now: float) -> float:
+        """Since when a sequence that opens again is known not to have been idle for too long; forget it."""
+        active_since, idle_at = self._ids.pop(sequence_id, (now, now))
+        return active_since if now < idle_at else now

@@ -73,8 +73,8 @@ class Job:
     of 2 and so on, and those of 0 last. `expires_at` (monotonic seconds) is when its client stops waiting: a job that
     has not been sent by then never is. `payload` is never looked at. Until the job is sent, `worker_id` is empty and
     `sent_at` 0; `sends` counts how often it was. `opens` says that it is the first of its sequence for its worker, and
-    `is_live` then that the sequence is known not to have been idle for too long. With `only_ask`, the cause why the job
-    ends, it is sent only to ask whether a worker that was lost has applied it.
+    `active_since` then since when the sequence is known not to have been idle for too long. With `only_ask`, the cause
+    why the job ends, it is sent only to ask whether a worker that was lost has applied it.
     """
 
     id: str
@@ -92,7 +92,7 @@ class Job:
     sent_at: float = field(default=0.0, init=False)
     sends: int = field(default=0, init=False)
     opens: bool = field(default=False, init=False)
-    is_live: bool = field(default=False, init=False)
+    active_since: float = field(default=0.0, init=False)
     only_ask: str = field(default="", init=False)
     watched: bool = field(default=False, init=False, repr=False)
 

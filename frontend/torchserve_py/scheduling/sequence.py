@@ -68,19 +68,19 @@ class Sequence:
 
     `waiting` and `in_flight` are lists, not deques: they hold a handful of jobs, and an empty deque takes 600 bytes.
     `successors` wait for the next sequence of this id: they came when this one had lived its time and was busy.
-    `is_live` says that the sequence is known not to have been idle for too long before its first job came here.
+    `active_since` is the moment since when the sequence is known not to have been idle for too long.
     `ending` is set when the sequence is to close as soon as nothing of it is in flight; `has_state` once its worker has
     had a job of it, and so state that can be lost.
     """
 
     __slots__ = (
+        "active_since",
         "ending",
         "ends_at",
         "has_state",
         "id",
         "idle_since",
         "in_flight",
-        "is_live",
         "lane",
         "max_idle",
         "state",
@@ -100,7 +100,7 @@ class Sequence:
         self.ends_at = math.inf if policy.timeout is None else now + policy.timeout
         self.idle_since = now
         self.ending: EndReason | None = None
-        self.is_live = False
+        self.active_since = now
         self.has_state = False
         self.watched = False
 
@@ -155,7 +155,7 @@ class SequenceLane(Lane[Sequence]):
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, SEND]
             job = sequence.waiting.pop(0)
             sequence.in_flight.append(job)
-            job.opens, job.is_live = not sequence.has_state, sequence.is_live
+            job.opens, job.active_since = not sequence.has_state, sequence.active_since
             sequence.has_state = True
             jobs.append(job)
         return jobs

@@ -49,7 +49,7 @@ class Sequences:
         self._pending = SequenceLane(None, batch_size, delay)
         self._ranking = Ranking[Sequence]()  # of those pending, by the jobs that open them
         self._closed = ClosedIds()
-        self._suspended = SuspendedIds(policy.max_idle)
+        self._suspended = SuspendedIds()
         self._capacity = self._slots = policy.max_sequences
         self._without_worker = EndReason.suspended if policy.durable else EndReason.worker_lost
 
@@ -174,7 +174,7 @@ class Sequences:
                 f"job {job.id} has no sequence_id, and every job of a stateful model that is not alone needs one"
             )
         sequence = Sequence(job.sequence_id, job, self._pending, self._policy, now)
-        sequence.is_live = self._suspended.take(job.sequence_id, now)
+        sequence.active_since = self._suspended.take(job.sequence_id, now)
         self.open[sequence.id] = sequence
         self._pending.bound[sequence] = None
         if job.priority or self._ranking:
@@ -254,8 +254,8 @@ class Sequences:
     def _close(self, sequence: Sequence, reason: EndReason, now: float) -> None:
         """The one way out for a sequence. Its slot is free, and jobs that still wait go the way of new ones: they open
         a new sequence under the id, or are refused if they continue a state that is gone."""
-        if reason is EndReason.suspended or (sequence.is_live and not sequence.has_state):
-            self._suspended.remember(sequence.id, sequence.idle_since if sequence.state is IDLE else now)
+        if reason is EndReason.suspended or (reason is EndReason.ended and not sequence.has_state):
+            self._suspended.remember(sequence, now)
         sequence.state = SEQUENCE_TRANSITIONS[sequence.state, CLOSE]
         del self.open[sequence.id]
         lane = sequence.lane

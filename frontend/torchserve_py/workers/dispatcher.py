@@ -22,6 +22,7 @@ from torchserve_py.workers.alarm import Alarm
 from torchserve_py.workers.inputs import Input, Inputs
 from torchserve_py.workers.job_ids import JobIds
 from torchserve_py.workers.parts import Part, Parts, Span
+from torchserve_py.workers.running_time import RunningTime
 from torchserve_py.workers.worker import Worker
 from ts.protocol.messages import SEQUENCE_ID_SEPARATOR
 
@@ -46,6 +47,8 @@ class Dispatcher:
         record_model_metrics: Callable[[list[list[Any]]], None],
     ) -> None:
         self._scheduler = Scheduler(policy)
+        self._running_time = RunningTime() if policy.sequences is not None else None
+        self._now = time.monotonic if self._running_time is None else self._running_time.now
         self._metrics = metrics
         self._end_header = end_header.lower() if policy.sequences is not None else None
         self._durable = policy.sequences is not None and policy.sequences.durable
@@ -84,7 +87,7 @@ class Dispatcher:
 
         See `torchserve_py.models.model.Model.submit`; ``expires_in`` is in seconds.
         """
-        now = time.monotonic()
+        now = self._now()
         job_id = _new_job_id()
         job = Job(
             job_id,
@@ -111,7 +114,7 @@ class Dispatcher:
 
     def knows_sequence(self, sequence_id: str) -> bool:
         """Whether the sequence is open, or remembered as one whose state is gone."""
-        return self._scheduler.knows_sequence(sequence_id, time.monotonic())
+        return self._scheduler.knows_sequence(sequence_id, self._now())
 
     @property
     def remaining_capacity(self) -> int:
@@ -131,9 +134,9 @@ class Dispatcher:
         Raises:
             ValueError: A part is of a job that ``worker`` does not have, and so not from a worker in its right mind.
         """
-        now = time.monotonic()
+        now = self._now()
         if handler_seconds:
-            self._metrics.observe_handler(handler_seconds, now - worker.sent_at, results)
+            self._metrics.observe_handler(handler_seconds, time.monotonic() - worker.sent_at, results)
         arrived: list[tuple[str, bool]] = []
         try:
             for part in results:
@@ -183,7 +186,7 @@ class Dispatcher:
 
     def jobs_overdue(self, job_ids: Sequence[str]) -> None:
         """End jobs of which nothing was heard for too long; the worker that has them is told to drop them."""
-        now = time.monotonic()
+        now = self._now()
         for job_id in job_ids:
             parts = self._parts.get(job_id)
             if parts is not None:
@@ -194,12 +197,12 @@ class Dispatcher:
     def take_out(self, worker: Worker) -> None:
         """Give no more work to a worker that will be replaced."""
         if self._workers.get(worker.id) is worker:
-            now = time.monotonic()
+            now = self._now()
             self._perform(self._scheduler.retire(worker.id, now), now)
 
     def worker_up(self, worker: Worker) -> None:
         """Give work to ``worker`` from now on."""
-        now = time.monotonic()
+        now = self._now()
         self._workers[worker.id] = worker
         self._perform(self._scheduler.worker_up(worker.id, now), now)
 
@@ -207,7 +210,7 @@ class Dispatcher:
         """Settle what the dead ``worker`` had; does nothing when it was released before."""
         if self._workers.get(worker.id) is not worker:
             return
-        now = time.monotonic()
+        now = self._now()
         del self._workers[worker.id]
         self._perform(self._scheduler.worker_lost(worker.id, worker.loss_cause, now), now)
         self._release(worker.id)
@@ -216,7 +219,7 @@ class Dispatcher:
 
     def set_workers(self, count: int) -> None:
         """Tell how many workers there are meant to be; with none, requests are refused."""
-        now = time.monotonic()
+        now = self._now()
         self._perform(self._scheduler.set_workers(count, now), now)
 
     async def retire(self, worker: Worker, limit: float) -> None:
@@ -224,19 +227,19 @@ class Dispatcher:
         if self._workers.get(worker.id) is not worker:
             return
         released = self._released[worker.id] = asyncio.get_running_loop().create_future()
-        now = time.monotonic()
+        now = self._now()
         self._perform(self._scheduler.retire(worker.id, now), now)
         await asyncio.wait([released], timeout=limit)
 
     async def drain(self, limit: float) -> bool:
         """Refuse what is new and wait for the rest, at most ``limit`` seconds; return whether nothing is left."""
-        now = time.monotonic()
+        now = self._now()
         self._perform(self._scheduler.drain(now), now)
         return await self._wait_until_idle(limit)
 
     async def finish(self, cause: Cause, limit: float) -> None:
         """Refuse what is new with ``cause`` and wait until every job has ended, at most ``limit`` seconds."""
-        now = time.monotonic()
+        now = self._now()
         self._is_idle = lambda: not self._scheduler.has_jobs
         self._perform(self._scheduler.drain(now, cause), now)
         await self._wait_until_idle(limit)
@@ -254,12 +257,14 @@ class Dispatcher:
         Of many sequences some end at a time, so that other models' requests need not wait for all of them.
         """
         while True:
-            now = time.monotonic()
+            now = self._now()
             self._perform(self._scheduler.close(cause, now, _ENDED_AT_ONCE), now)
             if not self._scheduler.open_sequences:
                 break
             await asyncio.sleep(0)
         self._alarm.cancel()
+        if self._running_time is not None:
+            self._running_time.close()
 
     # Effects.
 
@@ -284,7 +289,7 @@ class Dispatcher:
         for job in effect.jobs:
             self._metrics.observe_queue(now - job.submitted_at, by_default=self._parts[job.id].by_default)
         worker = self._workers[effect.worker_id]
-        refused = sending.send(worker, effect.jobs, now)
+        refused = sending.send(worker, effect.jobs, time.monotonic())
         if refused:  # not at once: the scheduler's effects are still being performed
             asyncio.get_running_loop().call_soon(self.results, worker, refused, 0.0)
         for job in effect.jobs:
@@ -363,7 +368,7 @@ class Dispatcher:
 
     def gave_up(self, parts: Parts) -> None:
         """The reader of a job is gone: nobody waits for the rest."""
-        now = time.monotonic()
+        now = self._now()
         self._perform(self._scheduler.cancel(parts.job.id, now), now)
 
     def _slow_reader(self, parts: Parts, worker: Worker, now: float) -> None:
@@ -390,5 +395,5 @@ class Dispatcher:
     # Time.
 
     def _tick(self) -> None:
-        now = time.monotonic()
+        now = self._now()
         self._perform(self._scheduler.tick(now), now)

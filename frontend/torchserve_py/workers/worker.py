@@ -386,4 +386,4 @@ class Worker:
 
 
 def _history(job: Job) -> History:
-    return job.submitted_at, job.is_live, job.sends > 1, job.only_ask
+    return job.active_since, job.sends > 1, job.only_ask

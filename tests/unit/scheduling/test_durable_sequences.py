@@ -98,10 +98,10 @@ def test_what_a_worker_has_had_may_have_been_applied_when_everything_ends(cause)
     assert sorted(told) == ["a: outcome_unknown", "b: outcome_unknown", f"c: {cause}", f"d: {cause}"]
 
 
-def test_the_worker_hears_whether_a_sequence_was_idle_for_too_long_as_far_as_the_server_knows():
+def test_the_worker_hears_since_when_the_server_knows_that_a_sequence_is_active():
     play = Play(durable(max_idle=10.0))
     play.submit("a", "s")
-    assert (play.job("a").opens, play.job("a").is_live) == (True, False)
+    assert (play.job("a").opens, play.job("a").active_since) == (True, 0.0)
     play.answer("a")
     play.submit("b", "s")
     assert not play.job("b").opens
@@ -109,12 +109,12 @@ def test_the_worker_hears_whether_a_sequence_was_idle_for_too_long_as_far_as_the
     play.at(6.0).worker_lost("w1")
     play.at(14.0).worker_up("w1")
     play.submit("c", "s")
-    assert (play.job("c").opens, play.job("c").is_live) == (True, True)
+    assert (play.job("c").opens, play.job("c").active_since) == (True, 0.0)
     play.answer("c")
     play.worker_lost("w1")
     play.at(24.5).worker_up("w1")
     play.submit("d", "s")
-    assert (play.job("d").opens, play.job("d").is_live) == (True, False)
+    assert (play.job("d").opens, play.job("d").active_since) == (True, 24.5)
 
 
 def test_a_job_that_waits_for_a_worker_for_long_keeps_its_sequence_live():
@@ -122,7 +122,18 @@ def test_a_job_that_waits_for_a_worker_for_long_keeps_its_sequence_live():
     play.submit("a", "s")
     play.at(1.0).worker_lost("w1")
     assert play.at(60.0).worker_up("w1") == ["w1 <- a"]
-    assert play.job("a").is_live
+    assert play.job("a").active_since == 0.0
+
+
+def test_attempts_whose_clients_give_up_keep_their_sequence_live():
+    play = Play(durable(max_idle=2.0))
+    play.worker_lost("w1")
+    for attempt in range(5):
+        play.at(3.0 * attempt).submit(f"a{attempt}", "s")
+        play.at(3.0 * attempt + 2.0).cancel(f"a{attempt}")
+    play.at(15.0).submit("b", "s")
+    play.worker_up("w1")
+    assert play.job("b").active_since == 0.0
 
 
 def test_what_has_expired_here_may_have_been_begun_anew_elsewhere():
@@ -131,7 +142,7 @@ def test_what_has_expired_here_may_have_been_begun_anew_elsewhere():
     play.answer("a")
     assert play.at(2.0).tick() == ["w1 end s: idle"]
     assert play.submit("b", "s") == ["w1 <- b"]
-    assert not play.job("b").is_live
+    assert play.job("b").active_since == 2.0
 
 
 def test_a_job_whose_answer_has_begun_is_not_sent_again():

@@ -30,7 +30,7 @@ from ts.sequence.stores.sqlite_file import SqliteFile
 from ts.sequence.stores.store import (
     FIRST_SLOT,
     IDLE,
-    NOT_WAITING,
+    JUST_NOW,
     REMEMBERED_SECONDS,
     Acquired,
     Commit,
@@ -116,11 +116,11 @@ class FileStore:
         self._journaled = 0
         self._pack = msgpack.Packer().pack
 
-    def acquire(self, sequence_ids: Sequence[str], waiting: Mapping[str, float] = NOT_WAITING) -> list[Acquired]:
+    def acquire(self, sequence_ids: Sequence[str], active: Mapping[str, float] = JUST_NOW) -> list[Acquired]:
         """Take leases and read; see `Store`."""
         with self._transaction():
             now = time.time()
-            taken = [self._acquire(each, now, now - waiting.get(each, 0.0)) for each in sequence_ids]
+            taken = [self._acquire(each, now, now - active.get(each, 0.0)) for each in sequence_ids]
             if any(is_takeover for _, is_takeover in taken):
                 self._execute(COUNT_TAKEOVER)
             count = self._takeovers()
@@ -133,8 +133,8 @@ class FileStore:
             self._own[number] = lease
         return acquired
 
-    def _acquire(self, sequence_id: str, now: float, wanted_at: float) -> tuple[Acquired, bool]:
-        """Take one, of which a step has been waiting since ``wanted_at``; and whether another may still write to it."""
+    def _acquire(self, sequence_id: str, now: float, active_since: float) -> tuple[Acquired, bool]:
+        """Take one, which is known not to be idle since ``active_since``; and whether another may still write to it."""
         settings, execute = self._settings, self._execute
         found = execute(
             "SELECT number, token, owner, lease_until, expires_at, incarnation, further_steps, closed, state"
@@ -155,7 +155,7 @@ class FileStore:
             return Acquired(None, None, ""), False
         own = self._own.get(number)
         is_takeover = bool(lease_until) and (own is None or own.token != token)
-        if not closed and expires_at <= wanted_at and (owner == settings.owner or not lease_until):
+        if not closed and expires_at <= active_since and (owner == settings.owner or not lease_until):
             closed, state = IDLE, None
             self._execute(
                 "UPDATE sequences SET closed = ?, state = NULL, expires_at = ? WHERE number = ?",

@@ -30,7 +30,7 @@ from ts.sequence.stores.redis_checks import check_keeping
 from ts.sequence.stores.redis_scripts import ACQUIRE, COMMIT, END, RELEASE, RENEW
 from ts.sequence.stores.store import (
     FIRST_SLOT,
-    NOT_WAITING,
+    JUST_NOW,
     REMEMBERED_SECONDS,
     Acquired,
     Commit,
@@ -48,7 +48,7 @@ _SHORTEST_LIMIT = 0.5
 _RETRY_PAUSE = 0.1
 #: How long the key stays that is written where something has to be (ms).
 _MARKER_LIFETIME = 60_000
-#: Of a step that is known to be welcome: it has been waiting for ever (ms).
+#: Of a sequence that is not to be judged: it has been active for ever (ms).
 _FOR_EVER = 2**52
 
 
@@ -94,21 +94,21 @@ class RedisStore:
         self._call(client.ping)
         check_keeping(self._name, self._info(), replicas)
 
-    def acquire(self, sequence_ids: Sequence[str], waiting: Mapping[str, float] = NOT_WAITING) -> list[Acquired]:
+    def acquire(self, sequence_ids: Sequence[str], active: Mapping[str, float] = JUST_NOW) -> list[Acquired]:
         """Take leases and read; see `Store`."""
-        acquired = self._acquire_all(sequence_ids, waiting, gone="")
+        acquired = self._acquire_all(sequence_ids, active, gone="")
         for index, (owner, _) in enumerate(acquired):
             if owner is not None and is_gone(owner):
-                (acquired[index],) = self._acquire_all(sequence_ids[index : index + 1], waiting, gone=owner)
+                (acquired[index],) = self._acquire_all(sequence_ids[index : index + 1], active, gone=owner)
         return [each for _, each in acquired]
 
     def _acquire_all(
-        self, sequence_ids: Sequence[str], waiting: Mapping[str, float], gone: str, *, copied: bool = False
+        self, sequence_ids: Sequence[str], active: Mapping[str, float], gone: str, *, copied: bool = False
     ) -> list[tuple[str | None, Acquired]]:
         """The owner who holds a sequence, or None, and what came of asking for it."""
         settings = self._settings
         tokens = [secrets.randbits(62) for _ in sequence_ids]
-        times = [min(_FOR_EVER, 1000 * waiting.get(each, 0.0)) for each in sequence_ids]
+        times = [min(_FOR_EVER, 1000 * active.get(each, 0.0)) for each in sequence_ids]
         limits = (self._lease, self._lifetime, self._open_for, self._remembered, settings.kept, gone)
         own = [argument for pair in zip(tokens, map(int, times), strict=True) for argument in pair]
         results = self._run(self._acquire, sequence_ids, [settings.owner, *limits, *own], copied=copied)

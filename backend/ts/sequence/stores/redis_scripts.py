@@ -23,14 +23,14 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 
 #: ARGV: owner, lease, lifetime, time to live of an open sequence, of a closed one (ms), the last slot, an owner who is
-#: gone or '', then for each key a token and for how long (ms) a step has been waiting.
+#: gone or '', then for each key a token and for how long (ms) it is known not to be idle.
 ACQUIRE: Final = f"""{_NOW}
 local last = tonumber(ARGV[6])
 local names = {{'owner', 'until', 'expires', 'steps', 'closed', 'state', 'incarnation'}}
 for slot = 0, last do names[#names + 1] = 'q' .. slot end
 local results = {{}}
 for i, key in ipairs(KEYS) do
-    local token, waiting = ARGV[6 + 2 * i], ARGV[7 + 2 * i]
+    local token, active = ARGV[6 + 2 * i], ARGV[7 + 2 * i]
     local found = redis.call('HMGET', key, unpack(names))
     if found[1] and not found[7] then
         for slot = last, 1, -1 do
@@ -51,7 +51,7 @@ for i, key in ipairs(KEYS) do
             steps, closed, incarnation = '0', '', '1'
             redis.call('HSET', key, 'expires', now + ARGV[3], 'steps', 0, 'closed', '', 'incarnation', 1)
             redis.call('PEXPIRE', key, ARGV[4])
-        elseif closed == '' and tonumber(expires) <= now - waiting and (owner == ARGV[1] or tonumber(till) == 0) then
+        elseif closed == '' and tonumber(expires) <= now - active and (owner == ARGV[1] or tonumber(till) == 0) then
             closed = '{IDLE}'
             redis.call('HDEL', key, 'state')
             redis.call('HSET', key, 'closed', closed)

@@ -38,8 +38,8 @@ MOST_KEPT = 64
 FIRST_SLOT = 0
 #: Why a sequence is over, as `Acquired.closed` says it; "" of one that is not.
 ENDED, IDLE, TIMEOUT = "ended", "idle", "timeout"
-#: No step of any sequence has been waiting; see `Store.acquire`.
-NOT_WAITING: Final[Mapping[str, float]] = MappingProxyType({})
+#: Of no sequence anything is known before this moment; see `Store.acquire`.
+JUST_NOW: Final[Mapping[str, float]] = MappingProxyType({})
 
 
 class StoreError(Exception):
@@ -178,13 +178,13 @@ class Commit(NamedTuple):
 class Store(Protocol):
     """Keeps sequences. Every method raises `StoreError`."""
 
-    def acquire(self, sequence_ids: Sequence[str], waiting: Mapping[str, float] = NOT_WAITING) -> list[Acquired]:
+    def acquire(self, sequence_ids: Sequence[str], active: Mapping[str, float] = JUST_NOW) -> list[Acquired]:
         """Take the leases of sequences, which begin to exist with that, and read what is stored of them.
 
         Args:
             sequence_ids: Each once.
-            waiting: By id, for how many seconds a step of the sequence has been waiting: what was not idle for too long
-                when the step came is not idle for too long now. Infinite where the server knows that it was not.
+            active: By id, for how many seconds the server has known that the sequence is not idle for too long: what
+                had idle time left when that began has it still. Infinite where the sequence is open here.
         """
 
     def renew(self, leases: Sequence[Lease]) -> list[bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ ELSEWHERE = "another machine/1/1"
 
 def ask(worker: Worker, row: list[Any], cause: str = "response_timeout") -> Any:
     """What a step is told that is sent again only to ask."""
-    worker.runtime.admit([row], {row[0]: (0.0, True, True, cause)})
+    worker.runtime.admit([row], {row[0]: (0.0, True, cause)})
     worker.runtime.step()
     return told(worker, row)
 
@@ -151,7 +152,7 @@ def test_a_step_that_is_sent_again_is_not_told_that_nothing_was_done_while_the_s
 
     store.acquire = store.find = fails
     again = step("j1", "s", "5")
-    successor.runtime.admit([again], {"j1": (0.0, True, True, "")})
+    successor.runtime.admit([again], {"j1": (0.0, True, "")})
     successor.runtime.step()
     assert told(successor, again) == UNKNOWN
     assert answered(successor, step("j2", "s", "5")) == [NOT_STORED]
@@ -198,20 +199,18 @@ def test_a_stream_that_has_to_end_is_not_told_that_it_does_not_count_if_a_part_o
 # Idle time.
 
 
-def admit(worker: Worker, row: list[Any], accepted_at: float, *, is_live: bool) -> Any:
-    worker.runtime.admit([row], {row[0]: (accepted_at, is_live, False, "")})
+def admit(worker: Worker, row: list[Any], active_since: float) -> Any:
+    worker.runtime.admit([row], {row[0]: (active_since, False, "")})
     worker.runtime.step()
     return told(worker, row)
 
 
-def test_what_the_server_knows_to_be_live_does_not_expire(durable_worker: Make) -> None:
-    answered(durable_worker(TOTAL, lifetime=0.0), step("j1", "s", "5"))
-    assert admit(durable_worker(TOTAL, lifetime=0.0), step("j2", "s", "1"), 0.0, is_live=True) == "6"
-
-
-def test_a_step_that_came_in_time_is_in_time(durable_worker: Make) -> None:
-    answered(durable_worker(TOTAL, lifetime=0.0), step("j1", "s", "5"))
-    assert admit(durable_worker(TOTAL, lifetime=0.0), step("j2", "s", "1"), 0.0, is_live=False) == "6"
+def test_what_the_server_knows_to_be_active_does_not_expire(durable_worker: Make) -> None:
+    before = time.monotonic()
+    answered(durable_worker(TOTAL, lifetime=0.0), step("j1", "s", "5"), step("j2", "t", "5"))
+    other = durable_worker(TOTAL, lifetime=0.0)
+    assert admit(other, step("j3", "s", "1"), before) == "6"
+    assert admit(other, step("j4", "t", "1"), time.monotonic()) == (410, "sequence_expired")
 
 
 def test_what_a_server_had_that_did_not_let_go_of_it_does_not_expire(durable_worker: Make) -> None:

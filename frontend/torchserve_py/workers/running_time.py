@@ -1,0 +1,48 @@
+"""The time for which the server has run, by which sequences are idle.
+
+While the process is stopped (SIGSTOP, a machine that swaps), requests wait in sockets that nobody reads. By the time of
+the machine a sequence would be idle for too long the moment that the server goes on, before its request is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Final
+
+#: How often (seconds) the clock is looked at while the event loop runs, and how long nobody may look at it before that
+#: is taken for a standstill.
+_BEAT: Final = 0.1
+_STANDSTILL: Final = 0.3
+
+
+class RunningTime:
+    """A clock that a standstill of the event loop does not advance."""
+
+    def __init__(self) -> None:
+        self._seen = time.monotonic()
+        self._lost = 0.0
+        self._beating: asyncio.TimerHandle | None = None
+
+    def now(self) -> float:
+        """Return monotonic seconds without those of standstills."""
+        now = time.monotonic()
+        if self._beating is None:
+            self._seen = now
+            with contextlib.suppress(RuntimeError):  # no event loop runs yet, so none can stand still
+                self._beat()
+        if now - self._seen > _STANDSTILL:
+            self._lost += now - self._seen
+        self._seen = now
+        return now - self._lost
+
+    def close(self) -> None:
+        """Look at the clock no more, until `now` is called again."""
+        if self._beating is not None:
+            self._beating.cancel()
+            self._beating = None
+
+    def _beat(self) -> None:
+        self._beating = asyncio.get_running_loop().call_later(_BEAT, self._beat)
+        self.now()

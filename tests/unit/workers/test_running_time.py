@@ -1,0 +1,34 @@
+"""The clock by which sequences are idle."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from torchserve_py.workers import running_time
+from torchserve_py.workers.running_time import RunningTime
+
+
+async def test_a_standstill_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = 100.0
+    monkeypatch.setattr(running_time, "time", SimpleNamespace(monotonic=lambda: moment))
+    clock = RunningTime()
+    first = clock.now()
+    moment += 0.2
+    assert clock.now() == pytest.approx(first + 0.2)
+    moment += 60.0  # nobody looked for so long
+    assert clock.now() == pytest.approx(first + 0.2)
+    moment += 0.1
+    assert clock.now() == pytest.approx(first + 0.3)
+    clock.close()
+
+
+async def test_a_quiet_event_loop_is_no_standstill() -> None:
+    clock = RunningTime()
+    began, first = time.monotonic(), clock.now()
+    await asyncio.sleep(2 * running_time._STANDSTILL)
+    assert clock.now() - first >= running_time._STANDSTILL or time.monotonic() - began > 3 * running_time._STANDSTILL
+    clock.close()
