@@ -6,6 +6,7 @@ has inputs to start from beside each; what fuzzing has found is in the folder `f
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import io
 import json
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.transport.http1.parsed_twice import parse, parse_alike
+from tests.unit.transport.http2 import conformance as calls
+from tests.unit.transport.http2.in_memory import InMemory
 
 from torchserve_py.api.requests import split_path
 from torchserve_py.archive.errors import ArchiveError
@@ -98,6 +101,22 @@ def http2_frames(data: bytes) -> None:
             reader.feed(sent[start : start + piece])
     except (http2.ConnectionFailed, http2.StreamFailed):
         pass
+
+
+def http2_connection(data: bytes) -> None:
+    """Frames of a gRPC client, with calls that are served; the first byte says in which pieces they arrive."""
+    asyncio.run(_converse(data[1:], 1 + 8 * (data[0] if data else 0)))
+
+
+async def _converse(data: bytes, piece: int) -> None:
+    server = InMemory(budget=1 << 16, unread=1 << 15)
+    for start in range(0, len(data), piece):
+        server.send(data[start : start + piece])
+        await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    server.transport.frames()
+    await server.end()  # nothing is held then
 
 
 def grpc_messages(data: bytes) -> None:
@@ -313,10 +332,23 @@ _REQUEST = (
     b"Content-Length: 2\r\n\r\n{}"
 )
 
+_PACKED = gzip.compress(bytes(300), 1, mtime=0)
+_BOMB = b"\1\0\0\0" + bytes((len(_PACKED),)) + _PACKED
+
 #: Name to the target and what to start from.
 TARGETS: dict[str, tuple[Target, list[bytes]]] = {
     "frames": (frames, [b"\x05" + b"".join(map(bytes, encode(["pong", 7, {"a": [b"b", None, 1.5]}])))]),
     "http2_frames": (http2_frames, [b"\xff" + http2.header(3, http2.HEADERS, 5, 1) + b"\x83\x86\x84"]),
+    "http2_connection": (
+        http2_connection,
+        [
+            b"\xff" + calls.CALL,
+            b"\1" + calls.OPEN + http2.window_update(1, 9) + calls.data(payload=b"\0\0\0\0\0", flags=1),
+            b"\xff" + http2.settings({4: 1}) + calls.OPEN + calls.data() + http2.settings({4: 9}) + calls.PING,
+            b"\xff" + calls.headers(calls.block(*calls.headers_for("Many"))) + calls.data() + http2.rst_stream(1, 8),
+            b"\xff" + calls.headers(calls.ECHO + calls.literal("grpc-encoding", "gzip")) + calls.data(payload=_BOMB),
+        ],
+    ),
     "grpc_messages": (grpc_messages, [b"\x00\x00\x00\x00\x00\x02ab", b"\x01\x01" + gzip.compress(b"", 1, mtime=0)]),
     "archive": (archive, [_zip(*_MEMBERS), gzip.compress(_tar(("m/h.py", b"x")), 1, mtime=0)]),
     "tar": (tar, [_tar(*(("m/" + name, content) for name, content in _MEMBERS))]),

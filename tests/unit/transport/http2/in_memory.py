@@ -1,0 +1,114 @@
+"""A connection without sockets: bytes go in, frames come out, and nothing may be held when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from torchserve_py.transport.http2 import frames
+from torchserve_py.transport.http2.budget import Budget, MessageLimit
+from torchserve_py.transport.http2.connection import Connection
+from torchserve_py.transport.http2.decompression import Decompressor
+from torchserve_py.transport.http2.methods import Limits, Method
+from torchserve_py.transport.http2.shared import Shared
+from torchserve_py.transport.http2.unread import UnreadOfAll
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.is_over = False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.is_over
+
+    def close(self) -> None:
+        self.is_over = True
+
+    def abort(self) -> None:
+        self.is_over = True
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def frames(self) -> list[tuple[int, int, int, bytes]]:
+        """Take what was written: kind, flags, stream and payload of each frame."""
+        found, start = [], 0
+        while start < len(self.written):
+            length, kind, flags, stream_id = frames.parse_header(bytes(self.written), start)
+            start += frames.HEADER_SIZE + length
+            found.append((kind, flags, stream_id, bytes(self.written[start - length : start])))
+        self.written.clear()
+        return found
+
+
+async def _echo(request: bytes, context: Any) -> bytes:
+    return request
+
+
+async def _talk(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    async for request in requests:
+        yield request
+
+
+async def _many(request: bytes, context: Any) -> None:
+    for _ in range(30):
+        await context.write(request)
+
+
+def _methods() -> dict[str, Method]:
+    limit = MessageLimit(1 << 20, "a test sets")
+    return {
+        "/test.Service/Echo": Method(grpc.unary_unary_rpc_method_handler(_echo), limit),
+        "/test.Service/Talk": Method(grpc.stream_stream_rpc_method_handler(_talk), limit),
+        "/test.Service/Many": Method(grpc.unary_stream_rpc_method_handler(_many), limit),
+    }
+
+
+class InMemory:
+    """A server's end of one connection, which has begun."""
+
+    def __init__(self, budget: int = 1 << 20, unread: int = 1 << 20) -> None:
+        room = UnreadOfAll(unread, unread)
+        self.shared = Shared(_methods(), Limits(1 << 20, 20, 1000.0), Budget(budget), room, Decompressor())
+        self.transport = Transport()
+        self.connection = Connection(self.shared, lambda connection: None, lambda connection: None)
+        self.connection.connection_made(self.transport)
+        self.send(frames.PREFACE + frames.settings({}))
+
+    def send(self, data: bytes) -> None:
+        """The client sends something."""
+        self.connection.data_received(data)
+
+    async def settle(self) -> None:
+        """Let handlers go on until they wait for the client."""
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        """The client hangs up.
+
+        Raises:
+            AssertionError: Something of it is held still.
+        """
+        self.connection.connection_lost(None)
+        for _ in range(1000):
+            if not self.connection._running:
+                break
+            await asyncio.sleep(0.001)
+        self.shared.decompressor.close()
+        assert self.shared.budget.held == 0
+        assert self.shared.unread.held == 0
+        assert not self.shared.unread.clients
