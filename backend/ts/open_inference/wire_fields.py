@@ -24,14 +24,17 @@ class Field(NamedTuple):
     end: int
 
 
-def fields_of(message: bytes | memoryview) -> list[Field]:
+def fields_of(message: bytes | memoryview, most: int | None = None) -> list[Field]:
     """Return the fields of a serialized message, in their order.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is none, or has more than ``most`` fields.
     """
-    fields, at, size = [], 0, len(message)
+    fields: list[Field] = []
+    at, size = 0, len(message)
     while at < size:
+        if len(fields) == most:
+            raise ValueError(f"it has more than {most} fields")
         tag, value = _read_varint(message, at, size)
         kind = tag & 7
         if kind == _BYTES:

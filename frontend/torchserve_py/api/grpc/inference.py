@@ -12,6 +12,7 @@ from torchserve_py.api.grpc.refusals import Refusal, refuse_prediction
 from torchserve_py.api.grpc.writer import Writer
 from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest, is_marked
 from torchserve_py.workers.parts import JobFailed, Part, Parts
+from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 from ts.protocol.messages import REQUEST_ID
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from torchserve_py.models.registry import ModelRegistry
     from torchserve_py.settings import Settings
 
+#: How many entries a large message may have.
+_MAX_FIELDS: Final = 10_000
 _HEALTHY: Final = '{\n  "status": "Healthy"\n}'
 _UNHEALTHY: Final = '{\n  "status": "Unhealthy"\n}'
 
@@ -28,6 +31,18 @@ _UNHEALTHY: Final = '{\n  "status": "Unhealthy"\n}'
 def refuse(error: Exception) -> Refusal:
     """What a client of this service is told about an exception."""
     return refuse_prediction(failure_of(error))
+
+
+def read_request(body: bytes) -> messages.PredictionsRequest:
+    """Read a serialized message.
+
+    Raises:
+        ValueError: It has so many entries that reading them would keep others waiting.
+        DecodeError: It is none.
+    """
+    if len(body) > LARGE_MESSAGE:
+        fields_of(body, _MAX_FIELDS)
+    return messages.PredictionsRequest.FromString(body)
 
 
 class Submitted(NamedTuple):

@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from torchserve_py.addresses import Address
 from torchserve_py.api.grpc.calls import Behaviour, Guard
 from torchserve_py.api.grpc.health import HealthService
-from torchserve_py.api.grpc.inference import InferenceService, Submission, refuse
+from torchserve_py.api.grpc.inference import InferenceService, Submission, read_request, refuse
 from torchserve_py.api.grpc.management import ManagementService
 from torchserve_py.api.grpc.open_inference import OpenInferenceService
 from torchserve_py.api.grpc.open_inference_jobs import OpenInferenceJobs
@@ -44,7 +44,7 @@ from torchserve_py.transport.http2.methods import Limits
 from torchserve_py.transport.http2.server import Age, Server
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor import ServiceDescriptor
+    from google.protobuf.descriptor import Descriptor, ServiceDescriptor
     from google.protobuf.descriptor_pool import DescriptorPool
 
     from torchserve_py.api.open_inference.repository import Repository
@@ -287,10 +287,18 @@ def _handlers(service: _Service, guards: Mapping[str, Guard]) -> Mapping[str, gr
         make = kinds[method.client_streaming, method.server_streaming]
         handlers[method.name] = make(
             guards[method.name].around(method.name, service.methods[method.name]),
-            request_deserializer=None if raw else GetMessageClass(method.input_type).FromString,
+            request_deserializer=None if raw else _reader_of(method.input_type),
             response_serializer=None if raw else GetMessageClass(method.output_type).SerializeToString,
         )
     return handlers
+
+
+def _reader_of(message: Descriptor) -> Callable[[bytes], Any]:
+    """What makes messages of bytes."""
+    if message is inference_pb2.PredictionsRequest.DESCRIPTOR:
+        return read_request
+    reader: Callable[[bytes], Any] = GetMessageClass(message).FromString
+    return reader
 
 
 def _tensor_limit(settings: Settings) -> tuple[int, str]:

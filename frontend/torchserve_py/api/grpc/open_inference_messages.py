@@ -29,8 +29,13 @@ _TIMEOUT: Final = "timeout"
 #: Fields that only Triton's clients send.
 _TRITON_KEYS: Final = frozenset(("sequence_id", "sequence_start", "sequence_end", priorities.PARAMETER, _TIMEOUT))
 _TRITON_PREFIX: Final = "triton_"
-_SHARED_MEMORY: Final = "shared_memory_region"
+_RAW_CONTENTS: Final = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
+_INPUTS: Final = ModelInferRequest.INPUTS_FIELD_NUMBER
+_PARAMETERS: Final = ModelInferRequest.InferInputTensor.PARAMETERS_FIELD_NUMBER
+_SHARED_MEMORY: Final = b"shared_memory_region"
 
+#: How many fields (tensors, parameters, entries of the input) a large message may have: looking for them takes time.
+MAX_FIELDS: Final = 10_000
 _HEAD_NUMBERS: Final = frozenset(RequestHead.DESCRIPTOR.fields_by_number)
 #: The tag of ModelStreamInferResponse.infer_response.
 _INFER_RESPONSE: Final = b"\x12"
@@ -100,7 +105,8 @@ def read_request(body: bytes) -> OpenRequest:
 
 
 def _head_of(body: bytes) -> bytes:
-    return b"".join([body[field.start : field.end] for field in fields_of(body) if field.number in _HEAD_NUMBERS])
+    fields = fields_of(body, MAX_FIELDS)
+    return b"".join([body[field.start : field.end] for field in fields if field.number in _HEAD_NUMBERS])
 
 
 def values_of(parameters: Mapping[str, InferParameter]) -> dict[str, Any]:
@@ -122,11 +128,33 @@ def is_tritons(request: OpenRequest) -> bool:
     """
     if any(name in _TRITON_KEYS or name.startswith(_TRITON_PREFIX) for name in request.head.parameters):
         return True
+    body = memoryview(request.body)
     try:
-        message = ModelInferRequest.FromString(request.body)
-    except DecodeError as error:
+        fields = fields_of(body, MAX_FIELDS)
+        if any(field.number == _RAW_CONTENTS for field in fields):
+            return True
+        inputs = [
+            body[each.value : each.end] for each in fields if each.number == ModelInferRequest.INPUTS_FIELD_NUMBER
+        ]
+        return _is_in_shared_memory(inputs)
+    except ValueError as error:
         raise bad_request(f"The message is no inference.ModelInferRequest: {error}") from error
-    return bool(message.raw_input_contents) or any(_SHARED_MEMORY in each.parameters for each in message.inputs)
+
+
+def _is_in_shared_memory(inputs: list[memoryview]) -> bool:
+    """Whether the parameters of an input say that it is elsewhere.
+
+    Raises:
+        ValueError: It is no input, or all together have too many fields.
+    """
+    left = MAX_FIELDS
+    for tensor in inputs:
+        fields = fields_of(tensor, left)
+        left -= len(fields)
+        for each in fields:
+            if each.number == _PARAMETERS and _SHARED_MEMORY in bytes(tensor[each.value : each.end]):
+                return True
+    return False
 
 
 def enveloped(body: bytes, *, final: bool) -> bytes:

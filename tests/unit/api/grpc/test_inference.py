@@ -11,6 +11,7 @@ from grpc import StatusCode
 from tests.unit.api.fakes import Call, FakeModel
 from tests.unit.api.grpc.models import echo, later, refuse, registry_of, request, stateful_model
 
+from torchserve_py.api.grpc.protos import inference_pb2
 from torchserve_py.scheduling.effects import Cause
 
 NO_WORKER = (
@@ -273,3 +274,11 @@ async def test_an_input_says_how_urgent_a_request_is(serving):
     assert serving.registry.model.calls[0].priority == 3
     error = await failure(serving.inference.Predictions(request(data=b"x", ts_request_priority=b"-3")))
     assert "Input ts_request_priority: '-3' is no priority" in error.details()
+
+
+async def test_a_request_of_very_many_entries_is_refused_before_they_are_read(serving):
+    """They would keep all others waiting while they are read."""
+    many = inference_pb2.PredictionsRequest(model_name="noop", input={str(number): b"" for number in range(10_001)})
+    with pytest.raises(grpc.aio.AioRpcError, match="more than 10000 fields") as caught:
+        await serving.inference.Predictions(many)
+    assert caught.value.code() is StatusCode.INTERNAL

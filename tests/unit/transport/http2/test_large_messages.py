@@ -153,3 +153,19 @@ async def test_messages_of_any_size_are_decompressed_and_cut_short_ones_refused(
             await Decompressor().decompress(Compressed(packed[:-1]), "deflate", limit, reader)
     with pytest.raises(BadMessage, match="larger than max"):
         await Decompressor().decompress(Compressed(zlib.compress(plain + b"x")), "deflate", limit, reader)
+
+
+async def test_others_go_on_while_a_message_is_decompressed() -> None:
+    limit, turns = limit_of(1 << 26), 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    going_on = asyncio.create_task(others())
+    packed = Compressed(zlib.compress(bytes(1 << 24)))
+    await Decompressor().decompress(packed, "deflate", limit, MessageReader(limit, Budget()))
+    going_on.cancel()
+    assert turns >= 64  # as many as there are pieces
