@@ -94,3 +94,11 @@ def test_a_models_files_can_be_read_by_the_user_and_not_written(tmp_path: Path) 
     assert (folder / "inner").stat().st_mode & 0o070 == 0o050
     after = Path("/etc/shadow").stat()
     assert (after.st_gid, after.st_mode) == (before.st_gid, before.st_mode)
+
+
+@as_root
+def test_a_folder_that_workers_write_to_is_their_users(tmp_path: Path) -> None:
+    Confinement().give(tmp_path)
+    assert tmp_path.stat().st_uid == 0
+    Confinement(user="nobody").give(tmp_path)
+    assert tmp_path.stat().st_uid == pwd.getpwnam("nobody").pw_uid
