@@ -205,6 +205,7 @@ async def test_overload_is_told_at_once_with_torchserves_text(serving, cause, pa
         ("unregistered", 503, "ServiceUnavailableException", False),
         ("sequence_expired", 410, "SequenceExpiredException", False),
         ("sequence_lost", 410, "SequenceLostException", False),
+        ("outcome_unknown", 503, "ServiceUnavailableException", False),
         ("worker_died", 500, "InternalServerException", False),
         ("response_timeout", 500, "InternalServerException", False),
         ("client_timeout", 408, "RequestTimeoutException", False),

@@ -135,6 +135,7 @@ async def test_bytes_that_are_no_message(serving):
         (Cause.queue_full, StatusCode.UNAVAILABLE),
         (Cause.draining, StatusCode.UNAVAILABLE),
         (Cause.worker_died, StatusCode.UNAVAILABLE),
+        (Cause.outcome_unknown, StatusCode.UNAVAILABLE),
         (Cause.response_timeout, StatusCode.DEADLINE_EXCEEDED),
         (Cause.client_timeout, StatusCode.DEADLINE_EXCEEDED),
         (Cause.sequence_expired, StatusCode.FAILED_PRECONDITION),
