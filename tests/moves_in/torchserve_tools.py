@@ -54,7 +54,7 @@ def check_benchmark(checkout: Path) -> None:
     said = run(
         [
             *(sys.executable, "benchmark-ab.py", "--url", str(model), "--input", str(directory / "input")),
-            *("--content_type", "text/plain", "--requests", str(REQUESTS), "--generate_graphs", "True"),
+            *("--content_type", "text/plain", "--requests", str(REQUESTS)),
             *("--config_properties", str(config), "--tmp_dir", str(directory), "--report_location", str(directory)),
         ],
         benchmarks,
