@@ -34,7 +34,8 @@ class GrpcLoad:
 
     def run(self, target: Target, seconds: int) -> LoadResult:
         """Run h2load for `seconds`. Raises LoadFailed unless every call was answered, and rightly."""
-        size = self._prove(target.grpc_target)
+        metadata = [(name.lower(), value) for name, value in target.authorization.items()]
+        size = self._prove(target.grpc_target, metadata)
         h2load = shutil.which("h2load")
         if h2load is None:
             raise LoadFailed("There is no 'h2load' on the PATH; on Debian it is in the package nghttp2-client.")
@@ -43,17 +44,18 @@ class GrpcLoad:
             body.flush()
             command = [h2load, "-c1", f"-m{self.in_flight}", f"-D{seconds}", "-d", body.name]
             command += ["-H", "content-type: application/grpc", "-H", "te: trailers"]
+            command += [text for name, value in metadata for text in ("-H", f"{name}: {value}")]
             command.append(f"http://{target.grpc_target}{self.method}")
             done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False)
         return LoadResult(self._rate(done, size))
 
-    def _prove(self, target: str) -> int:
+    def _prove(self, target: str, metadata: list[tuple[str, str]]) -> int:
         """Make one call. Returns how many bytes its answer has on the wire, without the trailers."""
         with grpc.insecure_channel(target) as channel:
             call: grpc.UnaryStreamMultiCallable[bytes, bytes]
             call = channel.unary_stream(self.method)  # reads the one message of a unary method as well
             try:
-                answer = list(call(self.message, timeout=CALL_LIMIT, wait_for_ready=True))
+                answer = list(call(self.message, metadata=metadata, timeout=CALL_LIMIT, wait_for_ready=True))
             except grpc.RpcError as error:
                 raise LoadFailed(f"{self.method} of {target} failed: {error}") from error
         if not self.is_right(answer):

@@ -76,7 +76,7 @@ class TorchServeLike:
         self._program = program
 
     def command(self, folder: Path, ports: Ports, model: BenchmarkModel) -> list[str]:
-        """Write the model store and config.properties."""
+        """Write the model store and config.properties. Tokens and the access log stay on, as they are by default."""
         store = folder / "model_store"
         store.mkdir()
         config = folder / "config.properties"
@@ -91,7 +91,7 @@ class TorchServeLike:
             "disable_system_metrics=true\n"
             "drain_timeout=1\n"  # this server's own: do not wait long for sequences that a load has left open
         )
-        return [*self._program, "--start", "--ncs", "--disable-token-auth", "--ts-config", str(config)]
+        return [*self._program, "--start", "--ncs", "--ts-config", str(config)]
 
 
 def this_server(python: str) -> Launcher:

@@ -1,4 +1,5 @@
--- wrk posts the same request over and over and prints one line of JSON at the end.
+-- wrk posts the same request over and over and prints one line of JSON at the end. Each head differs from all others, as
+-- those of real clients do: it has a header with a number of its own.
 --
 --   wrk -s load.lua URL -- BODY_FILE SEQUENCE_PREFIX [HEADER VALUE]...
 --
@@ -6,6 +7,8 @@
 -- (-t equal to -c), because wrk does not tell a script which connection a request is for.
 
 local threads = 0
+local NUMBER = "X-Request-Number: "
+local sent = 0
 
 function setup(thread)
     threads = threads + 1
@@ -21,12 +24,16 @@ function init(args)
         headers["ts_request_sequence_id"] = args[2] .. number
     end
     local file = assert(io.open(args[1], "rb"))
-    message = wrk.format("POST", nil, headers, file:read("*a"))
+    headers["X-Request-Number"] = "0"
+    local message = wrk.format("POST", nil, headers, file:read("*a"))
+    local at = message:find(NUMBER, 1, true) + #NUMBER
+    before, behind = message:sub(1, at - 1) .. (number or 0) .. "-", message:sub(at + 1)
     file:close()
 end
 
 function request()
-    return message
+    sent = sent + 1
+    return before .. sent .. behind
 end
 
 function done(summary, latency, requests)

@@ -37,6 +37,10 @@ class Target(Protocol):
     def grpc_target(self) -> str:
         """Its gRPC address as ``host:port``."""
 
+    @property
+    def authorization(self) -> dict[str, str]:
+        """The headers that every request needs."""
+
 
 class Load(Protocol):
     """Clients that each send the same request again as soon as they have the answer."""
@@ -68,7 +72,8 @@ class HttpLoad:
             body.flush()
             command = [wrk, f"-t{threads}", f"-c{self.connections}", f"-d{seconds}s", "--timeout", "10s"]
             command += ["-s", str(SCRIPT), url, "--", body.name, "sequence-" if self.sequences else ""]
-            command += [text for header in self.headers.items() for text in header]
+            headers = self.headers | target.authorization
+            command += [text for header in headers.items() for text in header]
             done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False)
         lines = [line.removeprefix(RESULT) for line in done.stdout.splitlines() if line.startswith(RESULT)]
         if done.returncode != 0 or len(lines) != 1:

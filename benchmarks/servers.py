@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import random
 import socket
@@ -22,6 +23,7 @@ from benchmarks.launchers import Launcher, Ports
 START_LIMIT = 120.0  # seconds until the first prediction
 STOP_LIMIT = 30.0  # seconds until the last process is gone
 PID_FILE = ".model_server.pid"
+KEY_FILE = "key_file.json"  # where TorchServe and this server write the tokens that clients need
 
 
 class ServerFailed(RuntimeError):
@@ -48,6 +50,15 @@ class Server:
     def grpc_target(self) -> str:
         """Where its gRPC inference service is, as ``host:port``."""
         return f"127.0.0.1:{self._ports.grpc}"
+
+    @property
+    def authorization(self) -> dict[str, str]:
+        """The header with the token for inference; none of a server without tokens."""
+        try:
+            keys = json.loads((Path(self._temporary.name) / KEY_FILE).read_text())
+        except (FileNotFoundError, ValueError):  # a server that starts is still writing the file
+            return {}
+        return {"Authorization": f"Bearer {keys['inference']['key']}", "Protocol": "gRPC"}
 
     def __enter__(self) -> Self:
         self._temporary = tempfile.TemporaryDirectory(prefix="benchmark-")
@@ -121,7 +132,7 @@ class Server:
             if not self.launcher.has_http:
                 connection.connect()
                 return b""
-            connection.request("POST", probe.path, probe.body, probe.headers)
+            connection.request("POST", probe.path, probe.body, probe.headers | self.authorization)
             response = connection.getresponse()
             body = response.read()
             return body if response.status == http.HTTPStatus.OK else None

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import struct
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from torchserve_py.transport.http1.errors import BadMessage, BodyMalformed
 from torchserve_py.transport.http1.parser import Head, RequestParser
-from torchserve_py.transport.http1.reader import Reader
+from torchserve_py.transport.http1.reader import Reader, reset
 from torchserve_py.transport.http1.request import Buffer, Request
 from torchserve_py.transport.http1.response import CONTINUE
 from torchserve_py.transport.http1.sender import Sender
@@ -25,29 +23,13 @@ from torchserve_py.transport.http1.timer import Timer
 if TYPE_CHECKING:
     from torchserve_py.transport.admission import Place
     from torchserve_py.transport.http1.server import Server
+    from torchserve_py.transport.http1.websocket import WebSocket
 
 logger = logging.getLogger(__name__)
 
 _SLICE: Final = 16 * 1024
 #: Bytes that may wait unparsed behind a request that is being answered; then the client must wait.
 _MAX_HELD: Final = 64 * 1024
-_NO_LINGERING: Final = struct.pack("ii", 1, 0)
-
-
-class Upgraded(Protocol):
-    """Who has a connection after an upgrade."""
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes have arrived."""
-
-    def connection_lost(self) -> None:
-        """The client is gone."""
-
-    def writable_again(self) -> None:
-        """Little of what was written is still waiting for the client."""
-
-    def go_away(self) -> None:
-        """The server is closing."""
 
 
 class Connection(asyncio.Protocol):
@@ -89,7 +71,7 @@ class Connection(asyncio.Protocol):
         self._awaits_head = False
         #: Whether nothing that arrives is of interest any more.
         self._ignores_input = False
-        self._upgraded: Upgraded | None = None
+        self._upgraded: WebSocket | None = None
 
     # What the event loop tells.
 
@@ -105,12 +87,8 @@ class Connection(asyncio.Protocol):
         """Parse what has arrived, and begin to answer a request that is there."""
         if self._upgraded is not None:
             self._upgraded.data_received(data)
-        elif self._ignores_input:
-            pass
-        elif self._holds_input():
-            self._hold(data)
-        else:
-            self._feed(data)
+        elif not self._ignores_input:
+            (self._hold if self._holds_input() else self._feed)(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The client is gone: nobody waits for an answer."""
@@ -153,7 +131,7 @@ class Connection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         """A piece of its body."""
         if self._incoming is not None and not self._incoming.take_body(data):
-            self._pause_reading()
+            self.set_reading(False)
 
     def on_end(self) -> None:
         """The request is complete."""
@@ -178,7 +156,7 @@ class Connection(asyncio.Protocol):
     def _hold(self, data: bytes | memoryview) -> None:
         self._held += data
         if len(self._held) > _MAX_HELD:
-            self._pause_reading()
+            self.set_reading(False)
 
     def _feed(self, data: bytes) -> None:
         if len(data) <= _SLICE:
@@ -233,14 +211,12 @@ class Connection(asyncio.Protocol):
     def _await_head(self) -> None:
         """Limit the time for the rest of a head, or for the beginning of one."""
         self._awaits_head = self._parser.is_within_head
-        if self._awaits_head:
-            self._timer.start(self._limits.head_seconds, self._refuse_slow_head)
-        else:
+        if not self._awaits_head:
             self._timer.start(self._limits.idle_seconds, self.close)
-
-    def _refuse_slow_head(self) -> None:
-        limit = f"request_head_timeout ({self._limits.head_seconds:g} seconds)"
-        self._refuse(408, f"The head of the request did not arrive within {limit}.")
+            return
+        seconds = self._limits.head_seconds
+        message = f"The head of the request did not arrive within request_head_timeout ({seconds:g} seconds)."
+        self._timer.start(seconds, lambda: self._refuse(408, message))
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer what never became a request, and close the connection."""
@@ -255,15 +231,20 @@ class Connection(asyncio.Protocol):
             self.write((CONTINUE,))
         if self._current is not None:
             self._sender.watch(self._current)
-        self._resume_reading()
+        self.set_reading(True)
 
     def _tell_body(self, request: Request) -> None:
-        if request.tell_progress():
+        if not request.awaits_body:
+            return
+        if request.is_body_settled:
+            self._timer.stop()
+            request.tell_body()
+        else:
             self._sender.sent(request)
 
     def _give_up_body(self, request: Request) -> None:
         self._ignores_input = True
-        request.tell_progress()
+        request.tell_body()
 
     # Requests, from the beginning to the end.
 
@@ -301,7 +282,7 @@ class Connection(asyncio.Protocol):
                 self.close()
         elif self._incoming is request:  # the rest of a body that nobody asked for is dropped, but not for long
             self._draining = request
-            self._resume_reading()
+            self.set_reading(True)
             self._timer.start(self._limits.linger_seconds, self._linger)
         else:
             self._next()
@@ -317,25 +298,24 @@ class Connection(asyncio.Protocol):
         elif self._ignores_input:
             self.close()
         else:
-            self._resume_reading()
+            self.set_reading(True)
             self._await_head()
 
     def _schedule(self) -> None:
         """Go on in the event loop's next turn: other connections have theirs in between."""
-        if not self.is_scheduled:
-            self.is_scheduled = True
-            self.loop.call_soon(self._go_on)
+        self.is_scheduled = True
+        self.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         self.is_scheduled = False
         current = self._current
         if self._transport is None or self.is_closing:
-            return
-        if current is None and self._queue:
+            pass
+        elif current is None and self._queue:
             self._begin()
         elif self._held and (current is None or not current.is_complete):
             held, self._held = bytes(self._held), bytearray()
-            self._resume_reading()
+            self.set_reading(True)
             self._feed(held)
 
     # Output.
@@ -362,29 +342,20 @@ class Connection(asyncio.Protocol):
 
     # Other ends of a connection.
 
-    def upgrade(self, head: bytes, receiver: Upgraded) -> None:
+    def upgrade(self, head: bytes, receiver: WebSocket) -> None:
         """Send the head that switches protocols; ``receiver`` has the connection from now on."""
         self.write((head,))
         self._upgraded = receiver
         self._timer.stop()
         held, self._held = bytes(self._held), bytearray()
-        self._resume_reading()
+        self.set_reading(True)
         if held:
             receiver.data_received(held)
-
-    def set_reading(self, reading: bool) -> None:
-        """Take more from the client, or let it wait; for who has the connection after an upgrade."""
-        if reading:
-            self._resume_reading()
-        else:
-            self._pause_reading()
 
     def go_away(self) -> None:
         """Close the connection once the request that is being answered has its answer."""
         self.is_closing = True
-        if self._upgraded is not None:
-            self._upgraded.go_away()
-        elif self._current is None:
+        if self._current is None:
             self.close()
 
     def close(self) -> None:
@@ -405,7 +376,7 @@ class Connection(asyncio.Protocol):
             return
         if transport.can_write_eof():
             transport.write_eof()
-        self._resume_reading()
+        self.set_reading(True)
         self._timer.start(self._limits.linger_seconds, self.close)
 
     def abort(self) -> None:
@@ -415,18 +386,15 @@ class Connection(asyncio.Protocol):
 
     def reset(self) -> None:
         """Close the connection so that the client sees an error and no orderly end."""
-        if self._transport is None:
-            return
-        connection = self._transport.get_extra_info("socket")
-        if connection is not None:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
-        self._transport.abort()
+        if self._transport is not None:
+            reset(self._transport)
 
-    def _pause_reading(self) -> None:
-        if self._transport is not None and self._transport.is_reading():
-            self._transport.pause_reading()
-
-    def _resume_reading(self) -> None:
+    def set_reading(self, reading: bool) -> None:
+        """Take more from the client, or let it wait."""
         transport = self._transport
-        if transport is not None and not transport.is_closing() and not transport.is_reading():
+        if transport is None or transport.is_closing() or transport.is_reading() is reading:
+            return
+        if reading:
             transport.resume_reading()
+        else:
+            transport.pause_reading()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import struct
 from typing import TYPE_CHECKING, Final
 
 from torchserve_py.transport.http1.errors import ReaderStalled
@@ -17,6 +19,7 @@ logger = logging.getLogger(__name__)
 #: Bytes per second that a client must read of an answer, and send of a body, in the mean; or one byte a minute would
 #: hold a connection for ever.
 MIN_RATE: Final = 500.0
+_NO_LINGERING: Final = struct.pack("ii", 1, 0)
 
 
 class Reader:
@@ -93,3 +96,11 @@ class Reader:
             else:
                 waiter.set_exception(error)
         self._waiters.clear()
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """End a connection at once, dropping what was not sent, so that its client sees an error and no orderly end."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
+    transport.abort()

@@ -12,8 +12,9 @@ from torchserve_py.transport.http1.errors import BodyError, BodyTooLarge
 from torchserve_py.transport.http1.response import CHUNKED, LAST_CHUNK, NO_BODY, response_head
 
 if TYPE_CHECKING:
-    from torchserve_py.transport.http1.connection import Connection, Upgraded
+    from torchserve_py.transport.http1.connection import Connection
     from torchserve_py.transport.http1.parser import Head
+    from torchserve_py.transport.http1.websocket import WebSocket
 
 Buffer = bytes | bytearray | memoryview
 
@@ -113,7 +114,9 @@ class Request:
             self._body_error = BodyTooLarge(limit)
         self._limit = limit
         self._then = then
-        if not self._tell_body():
+        if self.is_body_settled:
+            self.tell_body()
+        else:
             self._connection.wait_for_body(ask=self._awaits_continue and not self._size)
             self._awaits_continue = False
 
@@ -233,7 +236,7 @@ class Request:
         """
         await self._connection.reader.drained()
 
-    def upgrade(self, head: bytes, receiver: Upgraded) -> Connection:
+    def upgrade(self, head: bytes, receiver: WebSocket) -> Connection:
         """Switch protocols: send the head that says so, and let ``receiver`` have what arrives from now on."""
         self.status = 101
         self.is_answered = True
@@ -273,24 +276,28 @@ class Request:
         """The rest of the body cannot be had."""
         self._body_error = error
 
-    def tell_progress(self) -> bool:
-        """Give the body to whoever waits for it, once there is something to tell; return whether somebody waits on."""
-        return self._then is not None and not self._tell_body()
+    @property
+    def awaits_body(self) -> bool:
+        """Whether somebody waits for the body."""
+        return self._then is not None
+
+    @property
+    def is_body_settled(self) -> bool:
+        """Whether the whole body is there, or it is known that it cannot be had."""
+        return self._is_complete or self._body_error is not None
 
     @property
     def body_size(self) -> int:
         """How many bytes of the body have arrived."""
         return self._size
 
-    def _tell_body(self) -> bool:
-        then = self._then
-        if then is None or not (self._is_complete or self._body_error is not None):
-            return False
-        self._then = None
+    def tell_body(self) -> None:
+        """Give the body, or the reason why it cannot be had, to whoever waits for it."""
+        then, self._then = self._then, None
+        if then is None:
+            return
         if self._body_error is not None:
             then(self._body_error)
-        else:
-            pieces, self._pieces = self._pieces, []
-            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            then(body)
-        return True
+            return
+        pieces, self._pieces = self._pieces, []
+        then(pieces[0] if len(pieces) == 1 else b"".join(pieces))

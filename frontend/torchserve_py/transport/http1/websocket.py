@@ -163,9 +163,6 @@ class WebSocket:
         """Little waits for the client."""
         self._set_pace()
 
-    def go_away(self) -> None:
-        """The server is closing: whoever uses the socket hears of that elsewhere, and closes it."""
-
     def _take(self, frame: Frame) -> None:
         if frame.opcode is Opcode.CLOSE:
             received = self._protocol.close_rcvd

@@ -244,6 +244,20 @@ async def test_a_body_that_stalls_is_given_up() -> None:
     assert talk.answers[0][:2] == (408, "close")
 
 
+async def test_a_body_in_pieces_has_no_time_limit_any_more_once_it_is_there() -> None:
+    talk = Talk(replace(LIMITS, stall_seconds=0.01))
+    data = request("/wait", b"body")
+    await talk.send(data[:-2])
+    (waiting,) = talk.application.requests
+    bodies: list[object] = []
+    waiting.when_read(10, bodies.append)
+    await talk.send(data[-2:])
+    assert bodies == [b"body"]
+    await asyncio.sleep(0.03)
+    talk.application.answer(waiting, b"done")
+    assert talk.answers == [(200, "keep-alive", b"done")]
+
+
 async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
     talk = Talk(replace(LIMITS, idle_seconds=0.01))
     await talk.send(request("/wait", method="GET"))
