@@ -1,40 +1,10 @@
-"""`handler: cache:` of `model-config.yaml`: what is beneath the handler's `ts.sequence.SequenceCache`.
-
-The rest of `handler` is the handler's own. Of this map every key is the server's, and one that it does not know is
-refused: a misspelt `fsync` would be found out by the loss of data.
-"""
+"""What cannot be meant together in `handler: cache:` of `model-config.yaml`."""
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from torchserve_py.schemas.schema import ClosedSchema, read
-from torchserve_py.schemas.values import FLAG, SECONDS, Choice, Integer, Text
-
-DEFAULT_LEASE = 10.0
-"""Seconds."""
-
-
-class CacheConfig(ClosedSchema):
-    """How the states of sequences are kept. `lease` is seconds.
-
-    `capacity` None: as many as there may be sequences. `path` None: see `torchserve_py.models.sequence_files`.
-    """
-
-    store: Annotated[Literal["memory", "file", "redis"], Choice("memory", "file", "redis")] = "memory"
-    capacity: Annotated[int | None, Integer(1)] = None
-    path: Text = None
-    fsync: Annotated[bool, FLAG] = False
-    url: Text = None
-    replicas: Annotated[int, Integer(0)] = 0
-    lease: Annotated[float, SECONDS] = DEFAULT_LEASE
-
-    @property
-    def durable(self) -> bool:
-        """Whether a state outlives the worker that runs its sequence."""
-        return self.store != "memory"
-
+from torchserve_py.schemas.cache import CacheConfig
 
 _PLACE = "handler.cache."
 #: Which keys a store has beside those that all have, and which of them it needs.
@@ -43,38 +13,19 @@ _NEEDED = {"redis": ("url", "where Redis is, for example redis://localhost:6379/
 _DURABLE_KEYS = ("lease",)
 
 
-def read_cache(handler: object, lines: Mapping[str, int], refused: dict[str, str]) -> CacheConfig | None:
-    """The cache of the `handler` map; None if it says nothing of one.
-
-    `lines` has the lines of the file's keys; `refused` gets the name and fault of what cannot be used.
-    """
-    given = handler.get("cache") if isinstance(handler, Mapping) else None
-    if given is None:
-        return None
-    line = lines.get("handler")
-    where = f"line {line}: " if line else ""
-    if not isinstance(given, Mapping):
-        refused["handler.cache"] = f"{where}handler.cache must be a map, for example {{store: file}}"
-        return None
-    cache, problems = read(CacheConfig, given, place=_PLACE, lines=lines)
-    refused.update(problems)
-    if f"{_PLACE}store" not in refused:
-        _check_keys(cache.store, given, where, refused)
-    return cache
-
-
-def _check_keys(store: str, given: Mapping[Any, Any], where: str, refused: dict[str, str]) -> None:
-    allowed = {"store", "capacity", *_OWN_KEYS[store], *(_DURABLE_KEYS if store != "memory" else ())}
+def _store_problems(cache: CacheConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The keys and the text of each setting that its store has no use for, or lacks."""
+    allowed = {"store", "capacity", *_OWN_KEYS[cache.store], *(_DURABLE_KEYS if cache.durable else ())}
     for key in CacheConfig.key_names():
-        if key not in allowed and given.get(key) is not None:
-            problem = f"{_PLACE}{key} has no meaning for store: {store}; leave it out or choose another store"
-            refused.setdefault(f"{_PLACE}{key}", where + problem)
-    needed, meaning = _NEEDED.get(store, ("", ""))
-    if needed and given.get(needed) is None:
-        problem = f"{_PLACE}store is {store} but {_PLACE}{needed} is not set; it must be {meaning}"
-        refused[f"{_PLACE}{needed}"] = where + problem
-    elif store == "redis" and f"{_PLACE}url" not in refused and (problem := _url_problem(given["url"])):
-        refused[f"{_PLACE}url"] = f"{where}{_PLACE}url {problem}"
+        if key not in allowed and key in cache.model_fields_set:
+            problem = f"{_PLACE}{key} has no meaning for store: {cache.store}; leave it out or choose another store"
+            yield (f"{_PLACE}{key}",), problem
+    needed, meaning = _NEEDED.get(cache.store, ("", ""))
+    if needed and getattr(cache, needed) is None:
+        problem = f"{_PLACE}store is {cache.store} but {_PLACE}{needed} is not set; it must be {meaning}"
+        yield (f"{_PLACE}{needed}",), problem
+    elif cache.store == "redis" and cache.url and (problem := _url_problem(cache.url)):
+        yield (f"{_PLACE}url",), f"{_PLACE}url {problem}"
 
 
 def _url_problem(url: str) -> str:
@@ -99,7 +50,10 @@ def cache_contradictions(
     cache: CacheConfig | None, *, stateful: bool, parallel: bool
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """The keys and the text of each setting that cannot be meant together with a durable cache."""
-    if cache is None or not cache.durable:
+    if cache is None:
+        return
+    yield from _store_problems(cache)
+    if not cache.durable:
         return
     if not stateful:
         yield (

@@ -14,8 +14,9 @@ from typing import Any, Self, TypeAlias
 from pydantic import Field
 
 from torchserve_py.archive.contract import CONTRACTS, TORCHSERVE, Contract
-from torchserve_py.models.cache_config import CacheConfig, cache_contradictions, read_cache
+from torchserve_py.models.cache_config import cache_contradictions
 from torchserve_py.models.contract_limits import CODE_KEYS, contract_contradictions
+from torchserve_py.schemas.cache import CacheConfig
 from torchserve_py.schemas.model_config import ModelConfigFile, TorchrunConfig
 from torchserve_py.schemas.schema import read
 from torchserve_py.schemas.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
@@ -42,16 +43,19 @@ class ModelConfig(ModelConfigFile):
     """One `model-config.yaml`, read and checked. None = the key is not in the file.
 
     Attributes:
-        cache: What `handler: cache:` says, if it says anything.
         source: The file's name.
         raw: The whole file, as the handler sees it in `context.model_yaml_config`.
         warnings: What is allowed but probably not meant, one line each.
     """
 
-    cache: CacheConfig | None = None
     source: str = "model-config.yaml"
     raw: Mapping[Any, Any] = Field(default_factory=dict, repr=False)
     warnings: tuple[str, ...] = ()
+
+    @property
+    def cache(self) -> CacheConfig | None:
+        """What `handler: cache:` says, if it says anything."""
+        return self.handler.cache
 
     def completed(self, warnings: Iterable[str], **values: Any) -> Self:
         """Return a copy with further warnings, and with other values of some fields."""
@@ -90,11 +94,13 @@ def parse_model_config(
     """
     values, refused = read(ModelConfigFile, mapping.values, lines=mapping.lines)
     warnings = [*_misspelt(mapping.values), *_unknown_torchrun(mapping.values.get("torchrun"))]
-    cache = read_cache(mapping.values.get("handler"), mapping.lines, refused)
-    config = ModelConfig.model_construct(**dict(values), cache=cache, source=source, raw=mapping.values)
+    config = ModelConfig.model_construct(**dict(values), source=source, raw=mapping.values)
     can = CONTRACTS[contract]
     problems = list(refused.values())
-    problems += [text for names, text in _contradictions(config, can) if refused.keys().isdisjoint(names)]
+    for names, text in _contradictions(config, can):
+        if refused.keys().isdisjoint(names):
+            line = mapping.lines.get("handler") if names[0].startswith("handler.cache.") and len(names) == 1 else None
+            problems.append(f"line {line}: {text}" if line else text)
     if problems:
         raise InvalidModelConfig(source, problems)
     return config.completed([*warnings, *_without_effect(config, can)])

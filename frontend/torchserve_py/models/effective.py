@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from torchserve_py.archive.contract import CONTRACTS, TORCHSERVE
-from torchserve_py.models.cache_config import CacheConfig
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig
 from torchserve_py.models.errors import BadParameter, NotEnoughDevices
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
+from torchserve_py.schemas.cache import CacheConfig
 from torchserve_py.schemas.model_config import TorchrunConfig
 from torchserve_py.schemas.values import MAX_INT
 

@@ -10,8 +10,8 @@ import hashlib
 from pathlib import Path
 from urllib.parse import quote
 
-from torchserve_py.models.cache_config import CacheConfig
 from torchserve_py.models.errors import InvalidModel
+from torchserve_py.schemas.cache import CacheConfig
 from torchserve_py.workers.confinement import Confinement
 
 _FOLDER = "sequences"

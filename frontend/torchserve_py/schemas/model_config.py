@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from pydantic import Field
+
+from torchserve_py.schemas.cache import Handler, HandlerKeys
 from torchserve_py.schemas.schema import Schema, key
 from torchserve_py.schemas.tensor_declarations import TENSORS_EXPECTED, TensorDeclaration, are_tensors
 from torchserve_py.schemas.values import MAX_INT, Choice, Expected, Flag, Integer, Nested, Text
@@ -214,3 +217,4 @@ class ModelConfigFile(Schema):
         "tells those clients that a request may have several responses, or none: the handler streams",
         default="`false`",
     )
+    handler: Handler = Field(default=HandlerKeys(), description="keys of the handler's own, and `cache`")

@@ -10,30 +10,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 _SHOWN_LENGTH = 80
 _NO_LINES: Mapping[str, int] = {}
 
 
-def key(name: str, meaning: str, default: str = "") -> Any:
+def key(name: str, meaning: str, default: str = "", otherwise: Any = None) -> Any:
     """Return the field of an optional key.
 
     Args:
         name: The key as users write it.
         meaning: What it is for, in Markdown.
         default: In Markdown, what holds where the key is not given.
+        otherwise: The value of the field where the key is not given.
     """
-    return Field(
-        default=None, alias=name, description=meaning, json_schema_extra={"x-default": default} if default else None
-    )
+    extra: dict[str, Any] = {"x-default": default} if default else {}
+    return Field(default=otherwise, alias=name, description=meaning, json_schema_extra=extra)
 
 
 class Schema(BaseModel):
-    """A map of which some keys are known; the others are somebody else's."""
+    """A map of which some keys are known; the others are somebody else's. A key with null is one that is not there."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        return {name: given[name] for name in given if given[name] is not None} if isinstance(given, dict) else given
 
     @classmethod
     def key_names(cls) -> list[str]:
@@ -68,9 +73,8 @@ def read(
         place: What the keys' names begin with in messages, such as ``handler.cache.``.
         lines: The lines (from 1) of the file's outermost keys.
     """
-    present = {key: value for key, value in given.items() if value is not None}
     try:
-        return Reading(schema.model_validate(present, by_alias=True, by_name=False), {})
+        return Reading(schema.model_validate(given, by_alias=True, by_name=False), {})
     except ValidationError as error:
         found = error.errors(include_url=False)
     problems: dict[str, str] = {}
@@ -79,7 +83,7 @@ def read(
         line = lines.get(name.partition(".")[0].partition("[")[0])
         problems.setdefault(name, f"{f'line {line}: ' if line else ''}{_told(schema, name, each)}")
     wrong = {each["loc"][0] for each in found}
-    right = {key: value for key, value in present.items() if key not in wrong}
+    right = {key: value for key, value in given.items() if key not in wrong}
     return Reading(schema.model_validate(right, by_alias=True, by_name=False), problems)
 
 

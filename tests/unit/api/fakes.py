@@ -12,12 +12,12 @@ from typing import Any
 from torchserve_py.addresses import Address
 from torchserve_py.archive.model_spec import ModelSpec
 from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.models.cache_config import CacheConfig
 from torchserve_py.models.effective import EffectiveConfig
 from torchserve_py.models.errors import DefaultVersionInUse, DefaultVersionNotFound, ModelNotFound, ModelVersionNotFound
 from torchserve_py.models.plan import RegisterRequest
 from torchserve_py.models.registry import RegisterResult, ScaleResult
 from torchserve_py.scheduling.job import Job
+from torchserve_py.schemas.cache import CacheConfig
 from torchserve_py.settings import Settings
 from torchserve_py.snapshot_file import SavedModel
 from torchserve_py.workers.inputs import Input, Inputs

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from torchserve_py.models.cache_config import CacheConfig
 from torchserve_py.models.cache_message import cache_message
 from torchserve_py.models.config import InvalidModelConfig, ModelConfig, parse_model_config
 from torchserve_py.models.errors import InvalidModel
 from torchserve_py.models.sequence_files import make_folder, sequence_file
+from torchserve_py.schemas.cache import CacheConfig
 from torchserve_py.schemas.yaml_mapping import parse_yaml_mapping
 from torchserve_py.workers.confinement import Confinement
 
@@ -45,7 +45,7 @@ def test_what_can_be_said(cache: str, meant: CacheConfig) -> None:
 @pytest.mark.parametrize(
     ("cache", "problem"),
     [
-        ("5", "line 3: handler.cache must be a map"),
+        ("5", "line 3: handler.cache is 5 (int), it must be a map"),
         ("{store: disk}", "handler.cache.store is 'disk' (str), it must be one of memory, file, redis"),
         ("{capacity: 0}", "handler.cache.capacity is 0 (int), it must be an integer from 1"),
         ("{store: redis}", "handler.cache.store is redis but handler.cache.url is not set"),

@@ -162,7 +162,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
 )
 def test_nothing_said_means_nothing_set(tmp_path: Path, text: str) -> None:
     config = read(tmp_path, text)
-    attributes = ModelConfig.model_fields.keys() - {"source", "raw", "warnings"}
+    attributes = ModelConfig.model_fields.keys() - {"source", "raw", "warnings", "handler"}
     assert all(getattr(config, name) is None for name in attributes)
     assert config.warnings == ()
 
