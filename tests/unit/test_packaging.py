@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import importlib
+import re
+import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,3 +44,26 @@ def test_what_is_pinned_is_pinned_exactly() -> None:
 
     assert all("==" in line for line in lines)
     assert "torch==2.13.0" in lines
+
+
+@pytest.mark.parametrize("name", ["stateful", "echo", "durable"])
+def test_handlers_of_the_first_steps_need_nothing_but_the_server(name: str) -> None:
+    """The quickstart and the README serve these handlers after a bare `pip install .`."""
+    required = {re.split(r"[^\w.-]", line)[0].lower() for line in metadata()["options"]["install_requires"].split()}
+    packages = {package.partition(".")[0] for package in metadata()["options"]["packages"].split()}
+    modules = {
+        module.partition(".")[0]
+        for path in (ROOT / "handlers" / name).glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for module in _imported_modules(node)
+    }
+    for module in modules - packages - sys.stdlib_module_names:
+        assert required & {distribution.lower() for distribution in packages_distributions()[module]}, module
+
+
+def _imported_modules(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return []
