@@ -7,10 +7,10 @@ from typing import Protocol
 SMALLEST_CLEANING = 1_000
 
 
-class Watchable(Protocol):
+class HasDeadline(Protocol):
     """Something with a deadline that may move later, or go away, without telling anyone."""
 
-    watched: bool
+    has_timer: bool
 
     def due(self, now: float) -> float | None:
         """When it needs attention; None if it does not any more.
@@ -30,7 +30,7 @@ class Deadlines:
     __slots__ = ("_cleaning_size", "_heap", "_order")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Watchable]] = []
+        self._heap: list[tuple[float, int, HasDeadline]] = []
         self._order = count()
         self._cleaning_size = SMALLEST_CLEANING
 
@@ -41,16 +41,16 @@ class Deadlines:
         """The first moment at which something may need attention."""
         return self._heap[0][0] if self._heap else None
 
-    def watch(self, thing: Watchable, now: float) -> None:
-        """Have the thing come out of `pop` when it is due; it is not watched any more after that."""
-        if thing.watched or (due := thing.due(now)) is None:
+    def start_timer(self, thing: HasDeadline, now: float) -> None:
+        """Have the thing come out of `pop` when it is due; its timer is gone after that."""
+        if thing.has_timer or (due := thing.due(now)) is None:
             return
-        thing.watched = True
+        thing.has_timer = True
         heapq.heappush(self._heap, (due, next(self._order), thing))
         if len(self._heap) > self._cleaning_size:
             self._drop_what_is_over(now)
 
-    def pop(self, now: float) -> Watchable | None:
+    def pop(self, now: float) -> HasDeadline | None:
         """A thing that is due by now, None if there is no other."""
         heap = self._heap
         while heap and heap[0][0] <= now:
@@ -60,7 +60,7 @@ class Deadlines:
                 heapq.heapreplace(heap, (due, next(self._order), thing))
                 continue
             heapq.heappop(heap)
-            thing.watched = False
+            thing.has_timer = False
             if due is not None:
                 return thing
         return None
@@ -69,7 +69,7 @@ class Deadlines:
         kept = []
         for entry in self._heap:
             if entry[2].due(now) is None:
-                entry[2].watched = False
+                entry[2].has_timer = False
             else:
                 kept.append(entry)
         heapq.heapify(kept)

@@ -2,9 +2,9 @@
 
 from torchserve_py.scheduling.effects import Cause, EndReason
 from torchserve_py.scheduling.job import Job
-from torchserve_py.scheduling.lane import Lane, Worker
-from torchserve_py.scheduling.ledger import Ledger
+from torchserve_py.scheduling.lane import Lane, WorkerLoad
 from torchserve_py.scheduling.ranking import Ranking
+from torchserve_py.scheduling.shared_state import SharedState
 
 
 class JobLane(Lane[Job]):
@@ -41,14 +41,10 @@ class JobLane(Lane[Job]):
 class Fifo:
     """With `tickets`, a job is accepted only while a worker has room (TorchServe's useJobTicket)."""
 
-    def __init__(self, ledger: Ledger, queue_size: int, delay: float = 0.0, *, tickets: bool = False) -> None:
+    def __init__(self, shared: SharedState, queue_size: int, delay: float = 0.0, *, tickets: bool = False) -> None:
         self.lane = JobLane(queue_size, delay)
-        self._ledger = ledger
+        self._shared = shared
         self._tickets = tickets
-
-    def continues(self, job: Job) -> bool:
-        """A job stands for itself."""
-        return False
 
     def admit(self, job: Job, now: float) -> Cause | None:
         """Queue the job unless the queue is full."""
@@ -57,7 +53,7 @@ class Fifo:
         if job.priority or self.lane.ranking:
             self.lane.ranking.add(job, job.priority, self.lane.items)
         self.lane.items[job] = now
-        self._ledger.stirred.append(self.lane)
+        self._shared.lanes_to_serve.append(self.lane)
         return None
 
     def withdraw(self, job: Job, now: float) -> None:
@@ -65,30 +61,9 @@ class Fifo:
         del self.lane.items[job]
         self.lane.ranking.left(self.lane.items)
 
-    def streams(self, job: Job, now: float) -> None:
-        """Of no consequence to other jobs."""
-
-    def returned(self, job: Job, now: float) -> None:
-        """Of no consequence to other jobs."""
-
-    def worker_up(self, worker_id: str, now: float) -> Worker:
+    def worker_up(self, worker_id: str, now: float) -> WorkerLoad:
         """Every worker takes from the one lane."""
-        return Worker(worker_id, self.lane)
-
-    def retire(self, worker: Worker, now: float) -> None:
-        """The queue stays for the others."""
-
-    def worker_lost(self, worker: Worker, now: float) -> None:
-        """The queue stays for the others."""
-
-    def set_workers(self, count: int, now: float) -> None:
-        """The queue's size does not depend on it."""
-
-    def end_sequence(self, sequence_id: str, reason: EndReason, now: float) -> None:
-        """There are none."""
-
-    def end_idle(self, reason: EndReason, now: float, most: int | None) -> None:
-        """There are none."""
+        return WorkerLoad(worker_id, self.lane)
 
     def close(self, reason: EndReason, now: float) -> None:
         """Nothing waits any more."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from torchserve_py.scheduling.lifecycle import Transitions
+from torchserve_py.scheduling.transitions import Transitions
 
 
 class JobState(StrEnum):
@@ -67,21 +67,25 @@ JOB_TRANSITIONS = Transitions[JobState, JobEvent](
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request. Its owner sets the first group of fields, the scheduler keeps the second.
+    """One request. The job's owner sets the first group of fields, the scheduler keeps the second.
 
-    `alone` (a describe) travels in a batch of one and belongs to no sequence. Jobs of `priority` 1 go first, then those
-    of 2 and so on, and those of 0 last. `expires_at` (monotonic seconds) is when its client stops waiting: a job that
-    has not been sent by then never is. `payload` is never looked at. Until the job is sent, `worker_id` is empty and
-    `sent_at` 0; `sends` counts how often it was. `opens` says that it is the first of its sequence for its worker, and
-    `active_since` then since when the sequence is known not to have been idle for too long. With `only_ask`, the cause
-    why the job ends, it is sent only to ask whether a worker that was lost has applied it.
+    unbatched     a describe: it travels in a batch of one and belongs to no sequence
+    priority      jobs of priority 1 go first, then those of 2 and so on; those of 0 go last
+    expires_at    when the client stops waiting (monotonic seconds): a job that was not sent by then is never sent
+    payload       the scheduler never looks at it
+    worker_id     the worker that the job was sent to last; empty before that
+    sends         how often the job was sent
+    opens         whether the job is the first of its sequence for its worker
+    active_since  for a job that opens: since when the sequence is known not to have been idle for too long
+    only_ask      why the job ends; it is sent only to ask whether a worker that was lost has applied it
+    has_timer     kept by `Deadlines`
     """
 
     id: str
     sequence_id: str | None = None
     starts_sequence: bool = False
     ends_sequence: bool = False
-    alone: bool = False
+    unbatched: bool = False
     priority: int = 0
     expires_at: float | None = None
     payload: Any = None
@@ -94,7 +98,7 @@ class Job:
     opens: bool = field(default=False, init=False)
     active_since: float = field(default=0.0, init=False)
     only_ask: str = field(default="", init=False)
-    watched: bool = field(default=False, init=False, repr=False)
+    has_timer: bool = field(default=False, init=False, repr=False)
 
     def due(self, now: float) -> float | None:
         """When the job expires; None if it cannot any more: what was sent may have been run."""
@@ -104,15 +108,15 @@ class Job:
 class Unsettled:
     """A job that is sent only to ask what has become of it, and that ends without an answer `by` that moment."""
 
-    __slots__ = ("by", "job", "watched")
+    __slots__ = ("by", "has_timer", "job")
 
     def __init__(self, job: Job, by: float) -> None:
         self.job = job
         self.by = by
-        self.watched = False
+        self.has_timer = False
 
     def due(self, now: float) -> float | None:
-        """When to give it up while it waits for a worker; a worker that has it is watched by others."""
+        """When to give it up while it waits for a worker; once a worker has it, that worker's limits hold."""
         if self.job.state is WAITING:
             return self.by
         return max(self.by, now + 1.0) if self.job.state is RUNNING else None

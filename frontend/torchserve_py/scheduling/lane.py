@@ -24,13 +24,13 @@ class Lane(ABC, Generic[Item]):
     free     the workers of this lane that have room, the longest free first
     """
 
-    __slots__ = ("delay", "free", "items", "watched")
+    __slots__ = ("delay", "free", "has_timer", "items")
 
     def __init__(self, delay: float) -> None:
         self.items: OrderedDict[Item, float] = OrderedDict()
         self.delay = delay
-        self.free: dict[str, Worker] = {}
-        self.watched = False
+        self.free: dict[str, WorkerLoad] = {}
+        self.has_timer = False
 
     @property
     @abstractmethod
@@ -48,7 +48,7 @@ class Lane(ABC, Generic[Item]):
         return None
 
 
-class Worker:
+class WorkerLoad:
     """A worker as far as scheduling goes: what it takes from and what it has in flight."""
 
     __slots__ = ("id", "in_flight", "lane", "retiring")
@@ -60,4 +60,4 @@ class Worker:
         self.retiring = False
 
     def __repr__(self) -> str:
-        return f"Worker({self.id!r}, in_flight={list(self.in_flight)}{', retiring' if self.retiring else ''})"
+        return f"WorkerLoad({self.id!r}, in_flight={list(self.in_flight)}{', retiring' if self.retiring else ''})"

@@ -5,7 +5,7 @@ here. It is a product of two choices: where the next jobs come from (`Fifo`, `Se
 (`WhenIdle`, `WhileBelow`). An event does what was due before it, then its own work, then sends what may be sent.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from torchserve_py.scheduling.admission import Admission, WhenIdle, WhileBelow
@@ -23,11 +23,11 @@ from torchserve_py.scheduling.job import (
     Job,
     Unsettled,
 )
-from torchserve_py.scheduling.lane import Lane, Worker
-from torchserve_py.scheduling.ledger import Ledger
+from torchserve_py.scheduling.lane import Lane, WorkerLoad
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.sequence import Sequence
 from torchserve_py.scheduling.sequences import Sequences
+from torchserve_py.scheduling.shared_state import SharedState
 from torchserve_py.scheduling.source import Source
 
 MOST_SENDS = 3
@@ -46,29 +46,30 @@ class Scheduler:
     """
 
     def __init__(self, policy: Policy) -> None:
-        self._ledger = Ledger()
-        self._workers: dict[str, Worker] = {}
+        self._shared = SharedState()
+        self._workers: dict[str, WorkerLoad] = {}
         self._wanted_workers = 0
         self._draining: Cause | None = None
         self._closed: Cause | None = None
         self._durable = policy.sequences is not None and policy.sequences.durable
-        self._alone = Fifo(self._ledger, policy.queue_size)
-        self._source, self._admission = _compose(policy, self._ledger)
+        self._unbatched = Fifo(self._shared, policy.queue_size)
+        self._source, self._admission = _compose(policy, self._shared)
+        self._sequences = self._source if isinstance(self._source, Sequences) else None
 
     # Jobs
 
     def submit(self, job: Job, now: float) -> Effects:
         """A new job. It is queued, and perhaps sent at once; or refused with a Finish."""
         self._catch_up(now)
-        if job.id in self._ledger.jobs:
+        if job.id in self._shared.jobs:
             raise ValueError(f"there is a job {job.id!r} already; ids must be unique")
         job.submitted_at = now
         if (cause := self._admit(job, now)) is not None:
-            self._ledger.leave(job, cause)
+            self._shared.leave(job, cause)
         else:
-            self._ledger.accept(job, now)
-            if job.alone:  # whichever worker has room first takes it
-                self._ledger.stirred += [worker.lane for worker in self._workers.values()]
+            self._shared.accept(job, now)
+            if job.unbatched:  # whichever worker has room first takes it
+                self._shared.lanes_to_serve += [worker.lane for worker in self._workers.values()]
         return self._conclude(now)
 
     def part(self, job_id: str, more: bool, now: float) -> Effects:
@@ -81,7 +82,7 @@ class Scheduler:
     def parts(self, arrived: Iterable[tuple[str, bool]], now: float) -> Effects:
         """The same for several that have come together: pairs of job and `more`. What may be sent is looked at once."""
         self._catch_up(now)
-        jobs = self._ledger.jobs
+        jobs = self._shared.jobs
         for job_id, more in arrived:
             job = jobs.get(job_id)
             if job is None:
@@ -90,27 +91,28 @@ class Scheduler:
                 self._return(job, now)
             elif job.state is not STREAMING:
                 job.state = JOB_TRANSITIONS[job.state, STREAM]
-                self._source_of(job).streams(job, now)
+                if self._sequences is not None and not job.unbatched:
+                    self._sequences.streams(job, now)
         return self._conclude(now)
 
     def cancel(self, job_id: str, now: float) -> Effects:
         """Nobody waits for the job any more. In flight, it keeps its place until its worker's last part."""
         self._catch_up(now)
-        job = self._ledger.jobs.get(job_id)
+        job = self._shared.jobs.get(job_id)
         if job is None or job.state is CANCELLED:
             pass
         elif job.state is WAITING:
             self._withdraw(job, Cause.cancelled, now)
         else:
             job.state = JOB_TRANSITIONS[job.state, CANCEL]
-            self._ledger.effects += (Finish(job, Cause.cancelled), Cancel(job.worker_id, (job_id,)))
+            self._shared.effects += (Finish(job, Cause.cancelled), Cancel(job.worker_id, (job_id,)))
         return self._conclude(now)
 
     # Time
 
     def next_deadline(self) -> float | None:
         """When to call `tick` at the latest; None if nothing waits for a moment. It may turn out to be too early."""
-        return self._ledger.deadlines.next()
+        return self._shared.deadlines.next()
 
     def tick(self, now: float) -> Effects:
         """Time has passed."""
@@ -126,7 +128,7 @@ class Scheduler:
             raise ValueError(f"worker {worker_id!r} is up already")
         worker = self._workers[worker_id] = self._source.worker_up(worker_id, now)
         worker.lane.free[worker_id] = worker
-        self._ledger.stirred.append(worker.lane)
+        self._shared.lanes_to_serve.append(worker.lane)
         return self._conclude(now)
 
     def worker_lost(self, worker_id: str, cause: Cause, now: float) -> Effects:
@@ -135,7 +137,8 @@ class Scheduler:
         worker = self._remove(self._worker(worker_id))
         for job in worker.in_flight.values():
             self._lose(job, cause, now)
-        self._source.worker_lost(worker, now)
+        if self._sequences is not None:
+            self._sequences.worker_lost(worker, now)
         self._refuse_without_workers(now)
         return self._conclude(now)
 
@@ -146,7 +149,8 @@ class Scheduler:
         if not worker.retiring:
             worker.retiring = True
             worker.lane.free.pop(worker_id, None)
-            self._source.retire(worker, now)
+            if self._sequences is not None:
+                self._sequences.retire(worker, now)
             self._refuse_without_workers(now)
             self._place_freed(worker)
         return self._conclude(now)
@@ -155,7 +159,8 @@ class Scheduler:
         """So many workers are wanted. With none wanted and none up, jobs are refused as no_worker."""
         self._catch_up(now)
         self._wanted_workers = count
-        self._source.set_workers(count, now)
+        if self._sequences is not None:
+            self._sequences.set_workers(count, now)
         self._refuse_without_workers(now)
         return self._conclude(now)
 
@@ -164,7 +169,8 @@ class Scheduler:
     def end_sequence(self, sequence_id: str, reason: EndReason, now: float) -> Effects:
         """The handler or its cache says that the sequence is over; it closes once nothing of it is in flight."""
         self._catch_up(now)
-        self._source.end_sequence(sequence_id, reason, now)
+        if self._sequences is not None:
+            self._sequences.end_sequence(sequence_id, reason, now)
         return self._conclude(now)
 
     def drain(self, now: float, cause: Cause = Cause.draining) -> Effects:
@@ -181,15 +187,16 @@ class Scheduler:
         self._catch_up(now)
         if self._closed is None:
             self._closed = cause
-            self._ledger.effects += self._cancel_in_flight()
-            for job in list(self._ledger.jobs.values()):
-                self._ledger.leave(job, self._truth(job, cause))
-            self._alone.close(EndReason.drained, now)
+            self._shared.effects += self._cancel_in_flight()
+            for job in list(self._shared.jobs.values()):
+                self._shared.leave(job, self._truth(job, cause))
+            self._unbatched.close(EndReason.drained, now)
             self._source.close(self._end_reason, now)
             for worker in list(self._workers.values()):
                 worker.in_flight.clear()
                 self._place_freed(worker)
-        self._source.end_idle(self._end_reason, now, most)
+        if self._sequences is not None:
+            self._sequences.end_idle(self._end_reason, now, most)
         return self._conclude(now)
 
     # What can be read
@@ -197,7 +204,7 @@ class Scheduler:
     @property
     def queued(self) -> int:
         """Jobs that wait."""
-        return len(self._ledger.jobs) - self.in_flight
+        return len(self._shared.jobs) - self.in_flight
 
     @property
     def in_flight(self) -> int:
@@ -207,21 +214,21 @@ class Scheduler:
     @property
     def open_sequences(self) -> int:
         """Sequences that are not closed."""
-        return len(self._sequences())
+        return 0 if self._sequences is None else len(self._sequences.open)
 
     def knows_sequence(self, sequence_id: str, now: float) -> bool:
         """Whether the sequence is open, or remembered as one whose next job must hear that its state is gone."""
-        return isinstance(self._source, Sequences) and self._source.knows(sequence_id, now)
+        return self._sequences is not None and self._sequences.knows(sequence_id, now)
 
     @property
     def has_jobs(self) -> bool:
         """Whether there is a job that waits or is in flight."""
-        return bool(self._ledger.jobs)
+        return bool(self._shared.jobs)
 
     @property
     def is_idle(self) -> bool:
         """There is no job, and no open sequence that would be lost."""
-        return not self._ledger.jobs and (self._durable or not self._sequences())
+        return not self._shared.jobs and (self._durable or not self.open_sequences)
 
     @property
     def remaining_capacity(self) -> int:
@@ -232,36 +239,36 @@ class Scheduler:
 
     def _catch_up(self, now: float) -> None:
         """Do what was due before this event, so that no event meets a job or a sequence whose time is over."""
-        while (thing := self._ledger.deadlines.pop(now)) is not None:
+        while (thing := self._shared.deadlines.pop(now)) is not None:
             match thing:
                 case Job():
                     self._withdraw(thing, Cause.client_timeout, now)
                 case Unsettled():
                     self._withdraw(thing.job, Cause.outcome_unknown, now)
-                case Sequence():
-                    self._source.end_sequence(thing.id, thing.expiry(), now)
+                case Sequence() if self._sequences is not None:
+                    self._sequences.end_sequence(thing.id, thing.expiry(), now)
                 case Lane():
-                    self._ledger.stirred.append(thing)
+                    self._shared.lanes_to_serve.append(thing)
 
     def _conclude(self, now: float) -> Effects:
         """Send what may be sent now; the event's effects."""
-        ledger = self._ledger
-        while ledger.stirred:
-            self._serve(ledger.stirred.pop(), now)
-        if not ledger.effects:
+        shared = self._shared
+        while shared.lanes_to_serve:
+            self._serve(shared.lanes_to_serve.pop(), now)
+        if not shared.effects:
             return ()
-        effects, ledger.effects = ledger.effects, []
+        effects, shared.effects = shared.effects, []
         return effects
 
     def _serve(self, lane: Lane[Any], now: float) -> None:
         """Send what the lane's free workers may take."""
         while lane.free:
-            if self._alone.lane.items:
-                worker, jobs = self._admission.choose(lane.free), self._alone.lane.take(1)
+            if self._unbatched.lane.items:
+                worker, jobs = self._admission.choose(lane.free), self._unbatched.lane.take(1)
             elif not lane.items:
                 return
             elif self._admission.waits(lane, now):
-                self._ledger.deadlines.watch(lane, now)
+                self._shared.deadlines.start_timer(lane, now)
                 return
             else:
                 worker = self._admission.choose(lane.free)
@@ -270,7 +277,7 @@ class Scheduler:
                     return
             self._send(worker, jobs, now)
 
-    def _send(self, worker: Worker, jobs: list[Job], now: float) -> None:
+    def _send(self, worker: WorkerLoad, jobs: list[Job], now: float) -> None:
         for job in jobs:
             job.state = JOB_TRANSITIONS[job.state, SEND]
             job.worker_id = worker.id
@@ -279,25 +286,26 @@ class Scheduler:
             worker.in_flight[job.id] = job
         if not self._admission.room(worker):
             del worker.lane.free[worker.id]
-        self._ledger.effects.append(Send(worker.id, jobs))
+        self._shared.effects.append(Send(worker.id, jobs))
 
     def _return(self, job: Job, now: float) -> None:
         """A job in flight has been answered to its end."""
-        self._ledger.leave(job, None)
+        self._shared.leave(job, None)
         worker = self._workers[job.worker_id]
         del worker.in_flight[job.id]
-        self._source_of(job).returned(job, now)
+        if self._sequences is not None and not job.unbatched:
+            self._sequences.returned(job, now)
         self._place_freed(worker)
 
-    def _place_freed(self, worker: Worker) -> None:
+    def _place_freed(self, worker: WorkerLoad) -> None:
         """A job has left the worker, or the worker retires."""
         if not worker.retiring:
             if self._admission.room(worker):
                 worker.lane.free[worker.id] = worker
-                self._ledger.stirred.append(worker.lane)
+                self._shared.lanes_to_serve.append(worker.lane)
         elif not worker.in_flight:
             self._remove(worker)
-            self._ledger.effects.append(Released(worker.id))
+            self._shared.effects.append(Released(worker.id))
 
     def _cancel_in_flight(self) -> list[Cancel]:
         """What tells every worker to drop what it has, but for what it was told to drop before."""
@@ -308,7 +316,7 @@ class Scheduler:
 
     def _withdraw(self, job: Job, cause: Cause, now: float) -> None:
         """A waiting job is over."""
-        self._ledger.leave(job, cause)
+        self._shared.leave(job, cause)
         self._source_of(job).withdraw(job, now)
 
     def _admit(self, job: Job, now: float) -> Cause | None:
@@ -317,7 +325,7 @@ class Scheduler:
             return self._closed
         if job.expires_at is not None and job.expires_at <= now:
             return Cause.client_timeout
-        if self._draining and (self._durable or not self._source_of(job).continues(job)):
+        if self._draining and (self._durable or not self._continues_sequence(job)):
             return self._draining
         if not self._wanted_workers and not self._any_worker():
             return Cause.no_worker
@@ -326,7 +334,7 @@ class Scheduler:
     def _refuse_without_workers(self, now: float) -> None:
         """With no worker up and none to come, whatever waits would wait for ever."""
         if not self._wanted_workers and not self._any_worker():
-            for job in [job for job in self._ledger.jobs.values() if job.state is WAITING]:
+            for job in [job for job in self._shared.jobs.values() if job.state is WAITING]:
                 self._withdraw(job, self._truth(job, Cause.no_worker), now)
 
     def _lose(self, job: Job, cause: Cause, now: float) -> None:
@@ -336,19 +344,19 @@ class Scheduler:
         with every worker that died may be what kills them; one that a worker was silent about for too long would be so
         with the next one. These only ask.
         """
-        if not self._durable or job.alone or job.state is CANCELLED:
-            self._ledger.leave(job, cause)
+        if not self._durable or job.unbatched or job.state is CANCELLED:
+            self._shared.leave(job, cause)
         elif job.state is STREAMING:
-            self._ledger.leave(job, Cause.outcome_unknown)
+            self._shared.leave(job, Cause.outcome_unknown)
         else:
             if not job.only_ask and (job.sends >= MOST_SENDS or cause is Cause.response_timeout):
                 job.only_ask = cause.value
-                self._ledger.deadlines.watch(Unsettled(job, now + SETTLE_LIMIT), now)
+                self._shared.deadlines.start_timer(Unsettled(job, now + SETTLE_LIMIT), now)
             job.state = JOB_TRANSITIONS[job.state, REQUEUE]
 
     def _truth(self, job: Job, cause: Cause) -> Cause:
         """What a job is told that ends for `cause`: what a worker has had may be applied, if that is stored."""
-        return Cause.outcome_unknown if self._durable and job.sends and not job.alone else cause
+        return Cause.outcome_unknown if self._durable and job.sends and not job.unbatched else cause
 
     @property
     def _end_reason(self) -> EndReason:
@@ -358,31 +366,31 @@ class Scheduler:
     def _any_worker(self) -> bool:
         return any(not worker.retiring for worker in self._workers.values())
 
-    def _worker(self, worker_id: str) -> Worker:
+    def _worker(self, worker_id: str) -> WorkerLoad:
         if (worker := self._workers.get(worker_id)) is None:
             raise ValueError(f"worker {worker_id!r} is not up; these are: {', '.join(self._workers) or 'none'}")
         return worker
 
-    def _remove(self, worker: Worker) -> Worker:
+    def _remove(self, worker: WorkerLoad) -> WorkerLoad:
         del self._workers[worker.id]
         worker.lane.free.pop(worker.id, None)
         return worker
 
     def _source_of(self, job: Job) -> Source:
-        return self._alone if job.alone else self._source
+        return self._unbatched if job.unbatched else self._source
 
-    def _sequences(self) -> Collection[str | None]:
-        return self._source.open if isinstance(self._source, Sequences) else ()
+    def _continues_sequence(self, job: Job) -> bool:
+        return self._sequences is not None and not job.unbatched and job.sequence_id in self._sequences.open
 
 
-def _compose(policy: Policy, ledger: Ledger) -> tuple[Source, Admission]:
+def _compose(policy: Policy, shared: SharedState) -> tuple[Source, Admission]:
     """Source x admission. A job ticket is for one job, so it makes batches of one."""
     size = policy.batch_size
     if policy.sequences is not None:
         if policy.continuous:
-            return Sequences(ledger, policy.sequences, size, 0.0, joins=True), WhileBelow(2 * size)
-        return Sequences(ledger, policy.sequences, size, policy.max_batch_delay, joins=False), WhenIdle(size)
+            return Sequences(shared, policy.sequences, size, 0.0, joins=True), WhileBelow(2 * size)
+        return Sequences(shared, policy.sequences, size, policy.max_batch_delay, joins=False), WhenIdle(size)
     if policy.continuous:
-        return Fifo(ledger, policy.queue_size, tickets=policy.job_ticket), WhileBelow(size)
+        return Fifo(shared, policy.queue_size, tickets=policy.job_ticket), WhileBelow(size)
     size = 1 if policy.job_ticket else size
-    return Fifo(ledger, policy.queue_size, policy.max_batch_delay, tickets=policy.job_ticket), WhenIdle(size)
+    return Fifo(shared, policy.queue_size, policy.max_batch_delay, tickets=policy.job_ticket), WhenIdle(size)

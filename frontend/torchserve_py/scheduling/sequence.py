@@ -18,8 +18,8 @@ from enum import StrEnum
 from torchserve_py.scheduling.effects import EndReason
 from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.lane import Lane
-from torchserve_py.scheduling.lifecycle import Transitions
 from torchserve_py.scheduling.policy import SequencePolicy
+from torchserve_py.scheduling.transitions import Transitions
 
 
 class SequenceState(StrEnum):
@@ -78,6 +78,7 @@ class Sequence:
         "ending",
         "ends_at",
         "has_state",
+        "has_timer",
         "id",
         "idle_since",
         "in_flight",
@@ -86,7 +87,6 @@ class Sequence:
         "state",
         "successors",
         "waiting",
-        "watched",
     )
 
     def __init__(self, sequence_id: str, first: Job, lane: SequenceLane, policy: SequencePolicy, now: float) -> None:
@@ -102,7 +102,7 @@ class Sequence:
         self.ending: EndReason | None = None
         self.active_since = now
         self.has_state = False
-        self.watched = False
+        self.has_timer = False
 
     def __repr__(self) -> str:
         return f"Sequence({self.id!r}, {self.state}, waiting={len(self.waiting)}, in_flight={len(self.in_flight)})"

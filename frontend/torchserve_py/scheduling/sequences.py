@@ -11,8 +11,7 @@ from typing import cast
 from torchserve_py.scheduling.closed import ClosedIds, SuspendedIds
 from torchserve_py.scheduling.effects import Cause, EndReason, EndSequence
 from torchserve_py.scheduling.job import STREAMING, WAITING, Job
-from torchserve_py.scheduling.lane import Worker
-from torchserve_py.scheduling.ledger import Ledger
+from torchserve_py.scheduling.lane import WorkerLoad
 from torchserve_py.scheduling.policy import SequencePolicy
 from torchserve_py.scheduling.ranking import Ranking
 from torchserve_py.scheduling.sequence import (
@@ -29,6 +28,7 @@ from torchserve_py.scheduling.sequence import (
     Sequence,
     SequenceLane,
 )
+from torchserve_py.scheduling.shared_state import SharedState
 
 
 class Sequences:
@@ -38,9 +38,11 @@ class Sequences:
     cancels a stream of its own sequence. It finds room even where every place of a batch is taken.
     """
 
-    def __init__(self, ledger: Ledger, policy: SequencePolicy, batch_size: int, delay: float, *, joins: bool) -> None:
+    def __init__(
+        self, shared: SharedState, policy: SequencePolicy, batch_size: int, delay: float, *, joins: bool
+    ) -> None:
         self.open: dict[str | None, Sequence] = {}  # keyed as jobs are, whose sequence_id is optional
-        self._ledger = ledger
+        self._shared = shared
         self._policy = policy
         self._batch_size = batch_size
         self._delay = delay
@@ -54,10 +56,6 @@ class Sequences:
         self._without_worker = EndReason.suspended if policy.durable else EndReason.worker_lost
 
     # Jobs
-
-    def continues(self, job: Job) -> bool:
-        """Whether its sequence is open."""
-        return job.sequence_id in self.open
 
     def admit(self, job: Job, now: float) -> Cause | None:
         """Queue the job in its sequence, which it opens if need be; or say why it is refused."""
@@ -102,18 +100,18 @@ class Sequences:
 
     # Workers
 
-    def worker_up(self, worker_id: str, now: float) -> Worker:
+    def worker_up(self, worker_id: str, now: float) -> WorkerLoad:
         """The worker gets a lane and slots; pending sequences are bound."""
         lane = self._lanes[worker_id] = SequenceLane(worker_id, self._batch_size, self._delay)
         self._bind_pending(now)
-        return Worker(worker_id, lane)
+        return WorkerLoad(worker_id, lane)
 
-    def retire(self, worker: Worker, now: float) -> None:
+    def retire(self, worker: WorkerLoad, now: float) -> None:
         """Its sequences lose their state with it, or go on elsewhere, as soon as nothing of them is in flight."""
         for sequence in self._unlink(worker):
             self._end(sequence, self._without_worker, now)
 
-    def worker_lost(self, worker: Worker, now: float) -> None:
+    def worker_lost(self, worker: WorkerLoad, now: float) -> None:
         """Its sequences have lost their state, or go on elsewhere with what is to be sent again."""
         for sequence in self._unlink(worker):
             sequence.waiting[:0] = [job for job in sequence.in_flight if job.state is WAITING]
@@ -171,7 +169,7 @@ class Sequences:
     def _open(self, job: Job, now: float) -> None:
         if job.sequence_id is None:
             raise ValueError(
-                f"job {job.id} has no sequence_id, and every job of a stateful model that is not alone needs one"
+                f"job {job.id} has no sequence_id, and every job of a stateful model needs one unless it is unbatched"
             )
         sequence = Sequence(job.sequence_id, job, self._pending, self._policy, now)
         sequence.active_since = self._suspended.take(job.sequence_id, now)
@@ -181,7 +179,7 @@ class Sequences:
             self._ranking.add(sequence, job.priority, self._pending.items)
         self._pending.items[sequence] = now
         self._closed.forget(sequence.id)
-        self._ledger.deadlines.watch(sequence, now)
+        self._shared.deadlines.start_timer(sequence, now)
         self._bind_pending(now)
 
     def _bind_pending(self, now: float) -> None:
@@ -198,7 +196,7 @@ class Sequences:
             sequence.lane = lane
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, BIND]
             lane.items[sequence] = now
-            self._ledger.stirred.append(lane)
+            self._shared.lanes_to_serve.append(lane)
 
     def _call(self, sequence: Sequence, now: float) -> None:
         """Its next job may be sent. One that joins a job in flight goes to the front: its place is kept for it."""
@@ -207,7 +205,7 @@ class Sequences:
         lane.items[sequence] = now
         if sequence.in_flight:
             lane.items.move_to_end(sequence, last=False)
-        self._ledger.stirred.append(lane)
+        self._shared.lanes_to_serve.append(lane)
 
     def _recall(self, sequence: Sequence) -> None:
         """The job that was to join is over, or the sequence is about to end."""
@@ -264,10 +262,10 @@ class Sequences:
         if self._ranking:
             self._ranking.left(self._pending.items)
         if lane.items:
-            self._ledger.stirred.append(lane)  # those left may all be ready now
+            self._shared.lanes_to_serve.append(lane)  # those left may all be ready now
         if sequence.has_state and not self._policy.durable:  # what is stored may have been begun anew elsewhere
             self._closed.remember(sequence.id, reason, now)
-        self._ledger.effects.append(EndSequence(lane.worker_id, sequence.id, reason))
+        self._shared.effects.append(EndSequence(lane.worker_id, sequence.id, reason))
         self._bind_pending(now)
         for job in (*sequence.waiting, *sequence.successors):
             self._admit_again(job, now)
@@ -277,11 +275,11 @@ class Sequences:
         if (sequence := self.open.get(job.sequence_id)) is not None:
             sequence.waiting.append(job)
         elif (cause := self._closed_cause(job, now)) is not None:
-            self._ledger.leave(job, cause)
+            self._shared.leave(job, cause)
         else:
             self._open(job, now)
 
-    def _unlink(self, worker: Worker) -> list[Sequence]:
+    def _unlink(self, worker: WorkerLoad) -> list[Sequence]:
         """No further sequence is bound to the worker; those that are."""
         self._lanes.pop(worker.id, None)
         return list(cast(SequenceLane, worker.lane).bound)

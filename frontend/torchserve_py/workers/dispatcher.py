@@ -94,7 +94,7 @@ class Dispatcher:
             sequence_id=sequence_id,
             starts_sequence=starts_sequence,
             ends_sequence=ends_sequence,
-            alone=alone,
+            unbatched=alone,
             priority=priority,
             expires_at=None if expires_in is None else now + expires_in,
             payload=(job_id, headers, content_type, body, protocol, more_input),

@@ -17,7 +17,7 @@ from torchserve_py.workers.by_hand import HandStarted
 from torchserve_py.workers.connection import Connection
 from torchserve_py.workers.declarations import checked_declarations
 from torchserve_py.workers.inputs import Input
-from torchserve_py.workers.lifecycle import WorkerEvent, WorkerState, next_state
+from torchserve_py.workers.lifecycle import WORKER_TRANSITIONS, WorkerEvent, WorkerState
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.parts import Part
 from torchserve_py.workers.process import Launch, WorkerProcess
@@ -340,7 +340,7 @@ class Worker:
     # Life.
 
     def _advance(self, event: WorkerEvent) -> None:
-        self.state = next_state(self.state, event)
+        self.state = WORKER_TRANSITIONS[self.state, event]
 
     async def _launch_process(self, token: str) -> None:
         launched = (self._launch, self._listener.path, token, self.label)

@@ -2,7 +2,7 @@
 
 from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import CANCELLED, RUNNING, STREAMING, WAITING, Job
-from torchserve_py.scheduling.lane import Worker
+from torchserve_py.scheduling.lane import WorkerLoad
 from torchserve_py.scheduling.scheduler import Scheduler
 from torchserve_py.scheduling.sequence import CLOSED, IDLE, PENDING, READY, Sequence, SequenceLane
 from torchserve_py.scheduling.sequence import RUNNING as SEQUENCE_RUNNING
@@ -11,14 +11,14 @@ from torchserve_py.scheduling.sequences import Sequences
 
 def validate(scheduler: Scheduler, now: float) -> None:
     """Raise AssertionError if the scheduler contradicts itself, or holds back what could run."""
-    ledger = scheduler._ledger
-    assert not ledger.effects, f"effects were left over: {ledger.effects}"
-    assert not ledger.stirred, f"lanes were left to serve: {ledger.stirred}"
+    shared = scheduler._shared
+    assert not shared.effects, f"effects were left over: {shared.effects}"
+    assert not shared.lanes_to_serve, f"lanes were left to serve: {shared.lanes_to_serve}"
     for worker in scheduler._workers.values():
         validate_worker(scheduler, worker, now)
-    for job in ledger.jobs.values():
+    for job in shared.jobs.values():
         validate_job(scheduler, job)
-    assert scheduler.queued + scheduler.in_flight == len(ledger.jobs)
+    assert scheduler.queued + scheduler.in_flight == len(shared.jobs)
     assert not scheduler.queued or scheduler._wanted_workers or scheduler._any_worker(), "jobs wait for no worker"
     if isinstance(scheduler._source, Sequences):
         validate_sequences(scheduler._source)
@@ -28,18 +28,18 @@ def validate(scheduler: Scheduler, now: float) -> None:
 def validate_deadlines(scheduler: Scheduler, now: float) -> None:
     deadline = scheduler.next_deadline()
     assert deadline is None or deadline > now, "what was due has not been done"
-    entries = {id(thing): at for at, _, thing in scheduler._ledger.deadlines._heap}
-    assert len(entries) == len(scheduler._ledger.deadlines), "something has two entries"
+    entries = {id(thing): at for at, _, thing in scheduler._shared.deadlines._heap}
+    assert len(entries) == len(scheduler._shared.deadlines), "something has two entries"
     source = scheduler._source
     lanes = {worker.lane for worker in scheduler._workers.values()}
     sequences = source.open.values() if isinstance(source, Sequences) else ()
-    for thing in (*scheduler._ledger.jobs.values(), *lanes, *sequences):
-        assert thing.watched == (id(thing) in entries)
+    for thing in (*scheduler._shared.jobs.values(), *lanes, *sequences):
+        assert thing.has_timer == (id(thing) in entries)
         due = thing.due(now)
-        assert due is None or not thing.watched or entries[id(thing)] <= due, f"{thing} would be late"
+        assert due is None or not thing.has_timer or entries[id(thing)] <= due, f"{thing} would be late"
 
 
-def validate_worker(scheduler: Scheduler, worker: Worker, now: float) -> None:
+def validate_worker(scheduler: Scheduler, worker: WorkerLoad, now: float) -> None:
     room = scheduler._admission.room(worker)
     assert room >= 0, f"{worker} has more in flight than it may"
     assert (worker.id in worker.lane.free) == (room > 0 and not worker.retiring), f"{worker} is free or is not"
@@ -48,7 +48,7 @@ def validate_worker(scheduler: Scheduler, worker: Worker, now: float) -> None:
         assert job.worker_id == worker.id
         assert job.state in (RUNNING, STREAMING, CANCELLED), f"{job} is in flight"
     if worker.lane.free:
-        assert not scheduler._alone.lane.items, f"a describe waits although {worker} has room"
+        assert not scheduler._unbatched.lane.items, f"a describe waits although {worker} has room"
     if worker.lane.free and worker.lane.items and not scheduler._admission.waits(worker.lane, now):
         assert isinstance(worker.lane, SequenceLane), f"jobs wait although {worker} has room"
         assert worker.lane.running == worker.lane.batch_size, f"sequences wait although {worker} has room"
@@ -60,7 +60,7 @@ def validate_job(scheduler: Scheduler, job: Job) -> None:
         assert job.state in (RUNNING, STREAMING, CANCELLED), f"{job} is over but was kept"
         assert job.id in scheduler._workers[job.worker_id].in_flight
         return
-    assert job.watched or job.expires_at is None or job.sends, f"{job} would never expire"
+    assert job.has_timer or job.expires_at is None or job.sends, f"{job} would never expire"
     source = scheduler._source_of(job)
     if isinstance(source, Fifo):
         assert job in source.lane.items
@@ -80,7 +80,7 @@ def validate_sequences(source: Sequences) -> None:
         assert all(lane.members >= source._slots for lane in source._lanes.values()), "a slot is free, a sequence waits"
     for sequence_id, sequence in source.open.items():
         assert sequence.id == sequence_id
-        assert sequence.watched, f"{sequence} would never end"
+        assert sequence.has_timer, f"{sequence} would never end"
         validate_sequence(source, sequence)
 
 

@@ -90,7 +90,7 @@ class Play:
         return self._written(self.scheduler.close(cause, self.now))
 
     def job(self, job_id: str) -> Job:
-        return self.scheduler._ledger.jobs[job_id]
+        return self.scheduler._shared.jobs[job_id]
 
     def asks(self, job_id: str) -> str:
         """Why the job is sent only to ask what has become of it, if it is."""

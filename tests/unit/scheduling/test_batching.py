@@ -148,10 +148,10 @@ def test_a_job_that_arrives_expired_is_refused():
 def test_a_describe_goes_first_and_alone():
     play = Play(BATCHES)
     play.submit("a")
-    assert play.submit("describe", alone=True) == ["w1 <- describe"]
+    assert play.submit("describe", unbatched=True) == ["w1 <- describe"]
     assert play.submit("b") == []
     assert play.submit("c") == []
-    assert play.submit("describe again", alone=True) == []
+    assert play.submit("describe again", unbatched=True) == []
     assert play.answer("describe") == ["w1 <- describe again"]
     assert play.answer("describe again") == ["w1 <- a b"]
 
@@ -159,7 +159,7 @@ def test_a_describe_goes_first_and_alone():
 def test_a_waiting_describe_can_be_cancelled():
     play = Play(Policy())
     play.submit("a")
-    play.submit("describe", alone=True)
+    play.submit("describe", unbatched=True)
     assert play.cancel("describe") == ["describe: cancelled"]
     assert play.answer("a") == []
 

@@ -52,7 +52,7 @@ def test_a_describe_travels_alone_even_beside_others():
     play = Play(CONTINUOUS, workers=0)
     play.set_workers(1)
     play.submit("a")
-    play.submit("describe", alone=True)
+    play.submit("describe", unbatched=True)
     assert play.worker_up("w1") == ["w1 <- describe", "w1 <- a"]
 
 

@@ -217,5 +217,5 @@ def test_draining_does_not_wait_for_open_sequences(idle):
 
 def test_a_description_is_not_sent_again():
     play = Play(durable())
-    play.submit("a", alone=True)
+    play.submit("a", unbatched=True)
     assert play.worker_lost("w1") == ["a: worker_died"]

@@ -87,18 +87,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         sequence_id=sequence_ids,
         starts=st.booleans(),
         ends=st.sampled_from([False, False, False, True]),
-        alone=st.sampled_from([False] * 9 + [True]),
+        unbatched=st.sampled_from([False] * 9 + [True]),
         patience=st.sampled_from([None, None, None, 0.0, 0.5, 3.0]),
         priority=st.sampled_from([0, 0, 0, 1, 2, 2**64 - 1]),
     )
-    def submit(self, sequence_id, starts, ends, alone, patience, priority):
+    def submit(self, sequence_id, starts, ends, unbatched, patience, priority):
         job = Job(
             f"job{len(self.jobs)}",
             sequence_id if self.policy.sequences else None,
             starts_sequence=starts,
             ends_sequence=ends,
-            alone=alone,
-            priority=0 if alone else priority,
+            unbatched=unbatched,
+            priority=0 if unbatched else priority,
             expires_at=None if patience is None else self.now + patience,
         )
         self.number[job.id] = len(self.jobs)
@@ -113,7 +113,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(ids=st.lists(sequence_ids, min_size=2, max_size=5))
     def submit_several(self, ids):
         for sequence_id in ids:
-            self.submit(sequence_id, starts=False, ends=False, alone=False, patience=None, priority=0)
+            self.submit(sequence_id, starts=False, ends=False, unbatched=False, patience=None, priority=0)
 
     @rule()
     def answer_all(self):
@@ -182,7 +182,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def is_sent_again(self, job):
         """Durable jobs of which nothing was seen go on, or ask what has become of them."""
-        unseen = job.id not in self.streaming and not self.outcomes[job.id] and not job.alone
+        unseen = job.id not in self.streaming and not self.outcomes[job.id] and not job.unbatched
         has_workers = self.wanted or any(not worker.retired for worker in self.workers.values())
         return self.durable and unseen and bool(has_workers)
 
@@ -235,7 +235,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                     self.see_batch(effect)
                 case Finish(job, cause):
                     self.outcomes[job.id] += 1
-                    if self.durable and job.sends and not job.alone:
+                    if self.durable and job.sends and not job.unbatched:
                         known = {Cause.cancelled, Cause.outcome_unknown}
                         assert cause in known, f"{job} may have been applied, but was told {cause}"
                 case EndSequence(worker_id, sequence_id, _):
@@ -255,7 +255,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not self.policy.continuous:
             assert not worker.in_flight, "a batch was sent to a worker that has one"
             assert len(batch.jobs) <= size
-        if batch.jobs[0].alone:
+        if batch.jobs[0].unbatched:
             assert len(batch.jobs) == 1
         elif self.policy.sequences:
             self.see_steps(worker, batch)
@@ -266,7 +266,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def see_steps(self, worker: WorkerSeen, batch: Send) -> None:
         steps = Counter(job.sequence_id for job in batch.jobs)
         assert max(steps.values()) == 1, "two jobs of a sequence in one batch"
-        before = [job for job in worker.in_flight.values() if not job.alone]
+        before = [job for job in worker.in_flight.values() if not job.unbatched]
         for job in batch.jobs:
             assert self.homes.setdefault(job.sequence_id, batch.worker_id) == batch.worker_id
             own = [running.id for running in before if running.sequence_id == job.sequence_id]
@@ -280,15 +280,15 @@ class SchedulerMachine(RuleBasedStateMachine):
     def see_turns(self, batch: Send) -> None:
         """Nobody who waits was before them."""
         turns = [self.turn(job) for job in batch.jobs]
-        waiting = [job for job in self.scheduler._ledger.jobs.values() if job.state is WAITING and not job.alone]
+        waiting = [job for job in self.scheduler._shared.jobs.values() if job.state is WAITING and not job.unbatched]
         assert turns == sorted(turns)
         assert all(turns[-1] < self.turn(job) for job in waiting), f"{batch.jobs[-1]} has overtaken others"
 
     def see_order(self, batch: Send) -> None:
-        if not self.policy.sequences and not batch.jobs[0].alone:
+        if not self.policy.sequences and not batch.jobs[0].unbatched:
             self.see_turns(batch)
         for job in batch.jobs:
-            queue = "alone" if job.alone else job.sequence_id or f"priority {job.priority}"
+            queue = "unbatched" if job.unbatched else job.sequence_id or f"priority {job.priority}"
             assert self.last_sent.get(queue, -1) < self.number[job.id], f"{job} was overtaken"
             self.last_sent[queue] = self.number[job.id]
             assert job.expires_at is None or job.expires_at > self.now or job.sends > 1, f"{job} was sent too late"

@@ -168,7 +168,7 @@ def test_a_describe_belongs_to_no_sequence_and_travels_alone():
     play = Play(sequences(batch_size=2))
     play.submit("a", "s")
     play.submit("b", "t")
-    assert play.submit("describe", alone=True) == []
+    assert play.submit("describe", unbatched=True) == []
     assert play.scheduler.open_sequences == 2
     assert play.answer("a") == ["w1 <- describe"]
     assert play.answer("describe") == []

@@ -97,7 +97,7 @@ def test_a_joiner_that_is_held_up_by_describes_keeps_its_turn():
     play = Play(sequences(batch_size=1, continuous=True))
     play.submit("a", "s")
     play.part("a")
-    assert play.submit("describe", alone=True) == ["w1 <- describe"]
+    assert play.submit("describe", unbatched=True) == ["w1 <- describe"]
     assert play.submit("b", "s") == []
     assert play.submit("c", "t") == []
     assert play.answer("describe") == ["w1 <- b"]
@@ -107,7 +107,7 @@ def test_a_joiner_that_is_held_up_may_be_cancelled():
     play = Play(sequences(batch_size=1, continuous=True))
     play.submit("a", "s")
     play.part("a")
-    play.submit("describe", alone=True)
+    play.submit("describe", unbatched=True)
     play.submit("b", "s")
     assert play.cancel("b") == ["b: cancelled"]
     assert play.answer("describe") == []
@@ -118,7 +118,7 @@ def test_a_joiner_that_is_held_up_does_not_join_a_sequence_that_is_about_to_end(
     play = Play(sequences(batch_size=1, continuous=True))
     play.submit("a", "s")
     play.part("a")
-    play.submit("describe", alone=True)
+    play.submit("describe", unbatched=True)
     play.submit("b", "s")
     assert play.end_sequence("s") == []
     assert play.answer("describe") == []

@@ -29,7 +29,7 @@ def test_an_idle_deadline_that_moves_has_one_entry_in_the_heap():
     for step in range(50):
         play.at(step / 10).submit(f"job{step}", "s")
         play.answer(f"job{step}")
-    assert len(play.scheduler._ledger.deadlines) == 1
+    assert len(play.scheduler._shared.deadlines) == 1
     assert play.at(10.0).tick() == []
     assert play.next_deadline() == 4.9 + 10.0
 

@@ -5,8 +5,8 @@ from tests.unit.scheduling.play import BATCHES, Play, sequences
 
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
-from torchserve_py.scheduling.lifecycle import IllegalTransition
 from torchserve_py.scheduling.policy import Policy
+from torchserve_py.scheduling.transitions import IllegalTransition
 
 
 def test_jobs_wait_for_a_worker_that_is_wanted():
@@ -140,7 +140,7 @@ def test_while_draining_only_open_sequences_go_on():
     play.submit("a", "s")
     assert play.drain() == []
     assert play.submit("b", "t") == ["b: draining"]
-    assert play.submit("describe", "s", alone=True) == ["describe: draining"]
+    assert play.submit("describe", "s", unbatched=True) == ["describe: draining"]
     assert play.submit("a2", "s", ends_sequence=True) == []
     assert play.answer("a") == ["w1 <- a2"]
     assert not play.scheduler.is_idle
@@ -178,7 +178,7 @@ def test_closing_ends_everything():
     play = Play(sequences(batch_size=1, max_sequences=2), workers=1)
     play.submit("a", "s")
     play.submit("b", "t")
-    play.submit("describe", alone=True)
+    play.submit("describe", unbatched=True)
     assert play.close(Cause.unregistered) == [
         "w1 cancel a",
         "a: unregistered",

@@ -1,4 +1,4 @@
-"""The life of a worker process."""
+"""The lifecycle of a worker process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from torchserve_py.workers.lifecycle import TRANSITIONS, WorkerEvent, WorkerState, next_state
+from torchserve_py.scheduling.transitions import IllegalTransition
+from torchserve_py.workers.lifecycle import WORKER_TRANSITIONS, WorkerEvent, WorkerState
 
 S, E = WorkerState, WorkerEvent
 
@@ -26,23 +27,23 @@ S, E = WorkerState, WorkerEvent
 def test_lives(events: list[WorkerEvent], end: WorkerState) -> None:
     state = S.STARTING
     for event in events:
-        state = next_state(state, event)
+        state = WORKER_TRANSITIONS[state, event]
     assert state is end
 
 
 @pytest.mark.parametrize(
-    ("state", "event"), [pair for pair in itertools.product(S, E) if pair not in TRANSITIONS], ids=str
+    ("state", "event"), [pair for pair in itertools.product(S, E) if pair not in WORKER_TRANSITIONS], ids=str
 )
 def test_what_the_table_lacks_is_a_bug(state: WorkerState, event: WorkerEvent) -> None:
-    with pytest.raises(RuntimeError, match=f"{state.name} cannot have {event.name}"):
-        next_state(state, event)
+    with pytest.raises(IllegalTransition, match=f"{event} cannot happen in state {state}"):
+        WORKER_TRANSITIONS[state, event]
 
 
 @pytest.mark.parametrize("state", [state for state in S if state not in (S.STOPPED, S.DIED)])
 def test_every_life_can_end(state: WorkerState) -> None:
-    assert (state, E.EXITED if state is S.STOPPING else E.DIED) in TRANSITIONS
+    assert (state, E.EXITED if state is S.STOPPING else E.DIED) in WORKER_TRANSITIONS
 
 
 @pytest.mark.parametrize("state", [S.STOPPED, S.DIED])
 def test_nothing_follows_the_end(state: WorkerState) -> None:
-    assert not [event for event in E if (state, event) in TRANSITIONS]
+    assert not [event for event in E if (state, event) in WORKER_TRANSITIONS]

@@ -8,27 +8,27 @@ from torchserve_py.scheduling.job import ACCEPT, ANSWER, CANCELLED, FINISH, JOB_
 from torchserve_py.scheduling.lane import Lane
 
 
-class Ledger:
+class SharedState:
     """`jobs` are those accepted and not yet over.
 
-    `effects` and `stirred` (lanes of which something may be sent that could not before) are what the present event has
-    brought about so far; both are empty between events.
+    `effects` are what the present event has brought about so far, `lanes_to_serve` the lanes of which it has let
+    something be sent that could not be sent before; both are empty between events.
     """
 
-    __slots__ = ("deadlines", "effects", "jobs", "stirred")
+    __slots__ = ("deadlines", "effects", "jobs", "lanes_to_serve")
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
         self.deadlines = Deadlines()
         self.effects: list[Effect] = []
-        self.stirred: list[Lane[Any]] = []
+        self.lanes_to_serve: list[Lane[Any]] = []
 
     def accept(self, job: Job, now: float) -> None:
         """A job comes in: from here on it leaves once, through `leave`."""
         job.state = JOB_TRANSITIONS[job.state, ACCEPT]
         self.jobs[job.id] = job
         if job.expires_at is not None:
-            self.deadlines.watch(job, now)
+            self.deadlines.start_timer(job, now)
 
     def leave(self, job: Job, cause: Cause | None) -> None:
         """The one way out for a job: its worker has answered it (None), or this is the cause why it is over.
