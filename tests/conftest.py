@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 from collections.abc import Generator
+from unittest import mock
 
 import pytest
+from google.protobuf import descriptor_pool
 from hypothesis import settings
+
+# MLServer and Triton's client have messages of the same names, and protobuf's default pool takes each name once. Here
+# tests of both may share a process, so Triton's are put into a pool of their own.
+with mock.patch.object(descriptor_pool, "Default", return_value=descriptor_pool.DescriptorPool()):
+    importlib.import_module("tritonclient.grpc")
 
 # A test must not fail because the machine is busy: hypothesis' limit on the time of one example is lifted.
 settings.register_profile("torchserve-py", deadline=None)

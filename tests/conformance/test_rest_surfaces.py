@@ -76,10 +76,11 @@ def test_kserve_paths(server: RunningServer) -> None:
     assert shown == {"predict": "False", "explain": "True"}
 
 
-def test_kserve_readiness_is_on_the_management_port(server: RunningServer) -> None:
+def test_kserve_readiness_is_on_both_ports(server: RunningServer) -> None:
     path = "/v1/models/show"
     assert requests.get(f"{server.management}{path}", timeout=TIMEOUT).json() == {"name": "show", "ready": True}
-    assert requests.get(f"{server.inference}{path}", timeout=TIMEOUT).status_code == 404
+    answer = requests.get(f"{server.inference}{path}", timeout=TIMEOUT).json()
+    assert (answer["name"], answer["ready"]) == ("show", True)
 
 
 def test_sagemaker_and_legacy_paths_take_the_query_for_parameters(server: RunningServer) -> None:
@@ -274,10 +275,11 @@ def test_one_shared_port_with_tokens_and_versions(tmp_path: Path) -> None:
             "/models/show/invoke",
             "/invocations",
             "/v1/models/show:predict",
+            "/v1/models/show",
             "/ping",
         ):
             assert (path, status(path, "inference"), status(path, "management")) == (path, 200, 400)
-        for path in ("/models/show/1.0", "/models", "/v1/models/show"):
+        for path in ("/models/show/1.0", "/models"):
             assert (path, status(path, "management"), status(path, "inference")) == (path, 200, 400)
         assert status("/models/show/1.0/set-default", "management", "PUT") == 200
         assert status("/token?type=inference", "API") == 200

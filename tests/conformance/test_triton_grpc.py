@@ -182,7 +182,7 @@ def test_unary_requests_of_a_sequence_and_one_over_rest(open_server, client):
 def test_statistics(client):
     def counts() -> tuple[int, int, int]:
         (stats,) = client.get_inference_statistics("arithmetic").model_stats
-        assert stats.version == "1"
+        assert stats.version == "1.0"
         inference = stats.inference_stats
         assert inference.compute_input.count == inference.compute_infer.count == inference.compute_output.count
         return inference.success.count, inference.queue.count, stats.execution_count

@@ -282,6 +282,5 @@ def test_a_wrong_file_keeps_the_server_from_starting(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert (
-        f"metrics_config = {tmp_path / 'metrics.yaml'}: ts_metrics.counter, Requests2XX: unit is empty" in done.stdout
-    )
+    said = "line 1: ts_metrics.counter[0].unit is '' (str), it must be a text that is not empty"
+    assert f"metrics_config = {tmp_path / 'metrics.yaml'}: {said}" in done.stdout

@@ -464,7 +464,7 @@ def test_wrong_settings_are_refused_by_name(server: RunningServer, tmp_path: Pat
     folder = mlserver_folder(tmp_path, "wrong", max_batch_size="many")
     response = server.register(folder)
     assert response.status_code == 400
-    assert "model-settings.json: max_batch_size is 'many' (str), it must be an integer" in response.text
+    assert "model-settings.json: max_batch_size is 'many' (str), it must be an integer" in response.json()["message"]
 
 
 def test_a_model_that_cannot_be_imported_says_why(server: RunningServer, tmp_path: Path) -> None:

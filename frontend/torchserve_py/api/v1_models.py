@@ -78,6 +78,4 @@ class V1ModelsDoor:
 
 
 def _is_of_models(path: Path) -> bool:
-    return path[1:2] == ("models",) and (
-        len(path) == 2 or (len(path) == 3 and not path[2].endswith((":predict", ":explain")))
-    )
+    return path[1:2] == ("models",) and (len(path) == 2 or (len(path) == 3 and ":" not in path[2]))

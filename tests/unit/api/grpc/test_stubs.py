@@ -1,5 +1,8 @@
 """The stubs that are checked in are those of the definitions beside them."""
 
+import os
+import subprocess
+import sys
 from importlib import import_module
 from importlib.metadata import distribution
 from pathlib import Path
@@ -10,8 +13,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 
 from torchserve_py.api.grpc import protos
 from ts.open_inference import protos as worker_protos
-from ts.open_inference.protos import infer_pb2
 
+_BACKEND = Path(worker_protos.__path__[0]).parents[2]
 PACKAGES = (protos, worker_protos)
 DEFINITIONS = [
     (package.__name__, definition)
@@ -55,9 +58,15 @@ def test_stubs_say_what_the_definition_says(package, definition, tmp_path):
         assert {method.name for method in service.method} <= set(dir(getattr(stubs, f"{service.name}Servicer")))
 
 
+_SHARED_PROCESS = """
+from tritonclient.grpc.service_pb2 import ModelInferRequest as Theirs
+from ts.open_inference.protos.infer_pb2 import ModelInferRequest as Ours
+
+assert Theirs.DESCRIPTOR.full_name == Ours.DESCRIPTOR.full_name
+request = Theirs(model_name="m", raw_input_contents=[b"1"])
+assert Ours.FromString(request.SerializeToString()).raw_input_contents == [b"1"]
+"""
+
+
 def test_clients_of_the_same_messages_may_be_imported_in_one_process():
-    theirs = import_module("tritonclient.grpc.service_pb2").ModelInferRequest  # a TypeError where names collide
-    ours = infer_pb2.ModelInferRequest
-    assert theirs.DESCRIPTOR.full_name == ours.DESCRIPTOR.full_name
-    request = theirs(model_name="m", raw_input_contents=[b"1"])
-    assert ours.FromString(request.SerializeToString()).raw_input_contents == [b"1"]
+    subprocess.run([sys.executable, "-c", _SHARED_PROCESS], check=True, env={**os.environ, "PYTHONPATH": str(_BACKEND)})
