@@ -70,11 +70,11 @@ class SchedulerFigure(Figure):
 
 FIGURES: tuple[Figure, ...] = (
     LoadFigure(
-        name="echo", title="echo, batch 1, 32 connections", unit="req/s", goal=4.0,
+        name="echo", title="echo, batch 1, 32 connections", unit="req/s", goal=5.0,
         model=torchserve.ECHO, load=torchserve.http(torchserve.ECHO, 32), yardstick=BARE_AIOHTTP,
     ),
     LoadFigure(
-        name="echo-batches", title="echo, batches of 8, 32 connections", unit="req/s", goal=3.0,
+        name="echo-batches", title="echo, batches of 8, 32 connections", unit="req/s", goal=4.0,
         model=torchserve.ECHO_BATCHES, load=torchserve.http(torchserve.ECHO_BATCHES, 32),
     ),
     LoadFigure(
@@ -86,11 +86,11 @@ FIGURES: tuple[Figure, ...] = (
         model=torchserve.ECHO, load=torchserve.http(torchserve.ECHO, 1), read=_median, yardstick=BARE_AIOHTTP,
     ),
     LoadFigure(
-        name="stream", title="stream of 100 chunks, 8 clients", unit="chunks/s", goal=3.0,
+        name="stream", title="stream of 100 chunks, 8 clients", unit="chunks/s", goal=4.0,
         model=torchserve.STREAM, load=torchserve.http(torchserve.STREAM, 8), read=_chunks,
     ),
     LoadFigure(
-        name="megabyte", title="1 MB echo, 8 connections", unit="req/s", goal=2.0,
+        name="megabyte", title="1 MB echo, 8 connections", unit="req/s", goal=2.5,
         model=torchserve.ECHO, load=torchserve.http(torchserve.ECHO, 8, b"x" * torchserve.MEBIBYTE),
     ),
     LoadFigure(

@@ -55,8 +55,8 @@ def _page(results: Results, chart: str | None) -> str:
         "without profile-guided optimization, as version managers often build it, takes about 1.4 times as long as",
         "those of distributions and container images.",
         "",
-        "A load posts the same request again and again, and token authorization is off. torchserve-py parses a head",
-        "that repeats once; requests whose heads all differ, or hold a token, cost it more than these figures say.",
+        "Each request of an HTTP load has a head that differs from all others, as real clients' heads do. Token",
+        "authorization and the access log are on where the servers have them.",
         "",
     ]
     for rival in dict.fromkeys(result.rival for result in results.figures):

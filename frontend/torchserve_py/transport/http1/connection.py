@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
             self.set_reading(False)
 
     def _feed(self, data: bytes) -> None:
-        if len(data) <= _SLICE:
+        if len(data) <= max(_SLICE, self._incoming.missing_size if self._incoming is not None else 0):
             self._parse(data)
             return
         view = memoryview(data)

@@ -256,6 +256,11 @@ class Request:
 
     # What the connection tells.
 
+    @property
+    def missing_size(self) -> int:
+        """How many bytes of the body are yet to arrive; 0 where nobody knows."""
+        return 0 if self._length is None else self._length - self._size
+
     def take_body(self, data: bytes) -> bool:
         """Take a piece of the body; return whether there is room for more until somebody asks for it."""
         self._size += len(data)
