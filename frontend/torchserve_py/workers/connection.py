@@ -23,6 +23,8 @@ _TURN = 0.001
 #: times as long as that took: so a worker never has more than a fifth of the loop with messages that are dear to read.
 _DEAR = 0.02
 _REST = 4
+#: But no longer than this (seconds): a server that was suspended amid a message has not been kept busy by it.
+_LONGEST_REST = 1.0
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -111,7 +113,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.on_message(self, message)
                 took = time.monotonic() - begun
                 if took > _TURN:
-                    self._fall_behind(took * _REST if took > _DEAR else 0.0)
+                    self._fall_behind(min(took * _REST, _LONGEST_REST) if took > _DEAR else 0.0)
                     return
         except Exception as error:  # whatever it is, it concerns this peer and nobody else
             self._error = f"sent a malformed message: {error or type(error).__name__}"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import struct
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
 import pytest
 
+from torchserve_py.workers import connection as module
 from torchserve_py.workers.connection import Connection
 from ts.protocol.frames import encode
 
@@ -178,3 +181,17 @@ async def test_messages_that_are_dear_to_read_leave_most_of_the_time_to_others(e
     for _ in range(3):
         await peer.messages.get()
     assert time.monotonic() - begun > 3 * 0.03 + 2 * 4 * 0.03
+
+
+async def test_a_suspension_amid_a_message_does_not_make_it_a_dear_one_for_long(
+    ends: tuple[Connection, Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock goes on while the process is stopped, for hours perhaps."""
+    _, peer = ends
+    clock = itertools.count(0, 3600)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr(module, "_LONGEST_REST", 0.01)
+    await peer.send(frame(["one"]) + frame(["two"]))
+    async with asyncio.timeout(20):
+        assert await peer.messages.get() == ["one"]
+        assert await peer.messages.get() == ["two"]
