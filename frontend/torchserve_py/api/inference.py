@@ -24,10 +24,11 @@ from torchserve_py.api.exchanges import AfterBody, Reply
 from torchserve_py.api.openapi_documents import predict_document
 from torchserve_py.api.responses import Headers, Responses, Sent
 from torchserve_py.api.routing import Path, Route, Routes
-from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
+from torchserve_py.api.sequences import SequenceHeaders
 from torchserve_py.api.streaming import send_stream
 from torchserve_py.api.token_authorization import TokenType
 from torchserve_py.transport.http1.request import Request
+from torchserve_py.workers.inference_request import InferenceRequest, SequenceRequest
 from torchserve_py.workers.parts import Part, Parts
 
 if TYPE_CHECKING:
@@ -121,19 +122,18 @@ class InferenceDoor:
             row = [*((key, None, value) for key, value in parameters), (None, content_type, body)]
             content_type = None
         headers = request.raw_headers + server_headers
-        if sequence is None:
-            parts = model.submit(headers, row, content_type=content_type, by_default=version is None, priority=priority)
-        else:
-            parts = model.submit(
-                headers + sequence.headers,
+        if sequence is not None:
+            headers += sequence.headers
+        parts = model.submit(
+            InferenceRequest(
+                headers,
                 row,
-                content_type=content_type,
-                sequence_id=sequence.id,
-                starts_sequence=sequence.starts,
-                ends_sequence=sequence.ends,
+                content_type,
+                sequence=sequence,
                 by_default=version is None,
                 priority=priority,
             )
+        )
         note_ids(request, parts)
         return Prediction(self._responses, self._sequences.id_name, request, parts, name, version, sequence)
 

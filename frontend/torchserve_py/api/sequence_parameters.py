@@ -13,8 +13,9 @@ from torchserve_py.api.errors import bad_request
 from ts.protocol.messages import REQUEST_ID
 
 if TYPE_CHECKING:
-    from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
+    from torchserve_py.api.sequences import SequenceHeaders
     from torchserve_py.models.model import Model
+    from torchserve_py.workers.inference_request import SequenceRequest
 
 ID: Final = "sequence_id"
 START: Final = "sequence_start"

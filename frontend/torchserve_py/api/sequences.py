@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from torchserve_py.api.errors import bad_request
 from torchserve_py.transport.http1.request import Request
+from torchserve_py.workers.inference_request import SequenceRequest
 from ts.protocol.messages import REQUEST_ID, SEQUENCE_ID_SEPARATOR
 
 if TYPE_CHECKING:
@@ -23,15 +24,6 @@ _FALSE: Final = ("false", "0", "")
 #: Characters of the id of a sequence or of a request: each is kept for as long as its sequence is.
 MAX_ID_LENGTH: Final = 1000
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-
-
-class SequenceRequest(NamedTuple):
-    """``headers`` are the pairs that the handler gets; `id` was generated if the client named none."""
-
-    id: str
-    starts: bool
-    ends: bool
-    headers: tuple[tuple[str, str], ...]
 
 
 class SequenceHeaders:

@@ -25,8 +25,8 @@ from torchserve_py.api.responses import JSON_TYPE, Responses, Sent
 from torchserve_py.api.routing import Path, Route, Routes
 from torchserve_py.api.token_authorization import TokenType
 from torchserve_py.transport.http1.request import Request
+from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workflows.errors import NodeFailed
-from torchserve_py.workflows.execution import Input
 from torchserve_py.workflows.registry import Workflow, WorkflowRequest
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class WorkflowInferenceDoor(_WorkflowDoor):
             raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
         body = await read_body(request, self._max_body)
         try:
-            answer = await self._workflows.run(name, Input(request.raw_headers, body, content_type))
+            answer = await self._workflows.run(name, InferenceRequest(request.raw_headers, body, content_type))
         except NodeFailed as error:
             raise DoorError(_failure_of_node(error)) from error
         return self._responses.send(request, 200, answer, (JSON_TYPE,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from torchserve_py.models.effective import EffectiveConfig
 from torchserve_py.models.errors import NoDescribeWorker
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.dispatcher import Dispatcher
+from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workers.parts import JobFailed, Parts
 from torchserve_py.workers.pool import WorkerPool
 
@@ -87,60 +88,21 @@ class Model:
         #: What traces its jobs, if anything does.
         self.tracing: Tracing | None = None
 
-    def submit(
-        self,
-        headers: Iterable[tuple[Any, Any]],
-        body: Any,
-        *,
-        content_type: str | None,
-        sequence_id: str | None = None,
-        starts_sequence: bool = False,
-        ends_sequence: bool = False,
-        alone: bool = False,
-        by_default: bool = False,
-        protocol: str | None = None,
-        more_input: bool = False,
-        expires_in: float | None = None,
-        priority: int = 0,
-    ) -> Parts:
+    def submit(self, request: InferenceRequest) -> Parts:
         """Admit one inference request.
-
-        Args:
-            headers: Pairs of name and value, ``bytes`` as received or ``str`` as set by the server; later ones win.
-            body: The raw body, or the parameters as ``(name, content type, value)`` triples.
-            content_type: The media type of a raw body.
-            sequence_id: The sequence it belongs to, if the model is stateful.
-            starts_sequence: Whether a sequence that is over may be opened anew.
-            ends_sequence: Whether the sequence ends with this request.
-            alone: Whether it must not share a batch and belongs to no sequence.
-            by_default: Whether the client named no version; it is counted under TorchServe's ``default`` then.
-            protocol: The protocol that the body is in and the response is to be in, one of those that
-                `ts.protocol.messages` names; None for TorchServe's own forms.
-            more_input: Whether further inputs follow, by `Parts.send_input`.
-            expires_in: How many seconds it may wait for a worker, if its client has said so; no more than others may.
-            priority: Of those that wait, which go first: 1, then 2 and so on, and those with 0 last.
 
         Returns:
             The response; a refusal is raised by its first `Parts.next`.
         """
         span = None
         if self.tracing is not None:
-            span, headers = self.tracing.begin(headers, self.name, self.version, sequence_id)
-        return self.dispatcher.submit(
-            headers,
-            body,
-            content_type,
-            sequence_id=sequence_id,
-            starts_sequence=starts_sequence,
-            ends_sequence=ends_sequence,
-            alone=alone,
-            by_default=by_default,
-            expires_in=self._expires_in if expires_in is None else min(expires_in, self._expires_in or expires_in),
-            protocol=protocol,
-            more_input=more_input,
-            priority=priority,
-            span=span,
-        )
+            sequence_id = None if request.sequence is None else request.sequence.id
+            span, headers = self.tracing.begin(request.headers, self.name, self.version, sequence_id)
+            request = request._replace(headers=headers)
+        expires_in = self._expires_in
+        if request.expires_in is not None:
+            expires_in = min(request.expires_in, expires_in or request.expires_in)
+        return self.dispatcher.submit(request, expires_in, span)
 
     @property
     def metrics(self) -> ModelMetrics:
@@ -203,7 +165,7 @@ class Model:
             raise NoDescribeWorker(self.name)
         if self.contract != TORCHSERVE:
             return dict(self.declared)
-        parts = self.submit(_DESCRIBE_HEADERS, [], content_type=None, alone=True)
+        parts = self.submit(InferenceRequest(_DESCRIBE_HEADERS, [], unbatched=True))
         try:
             async with asyncio.timeout(self.config.response_timeout):
                 part = await parts.next()

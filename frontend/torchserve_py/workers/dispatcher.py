@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchserve_py.metrics.model_metrics import ModelMetrics
@@ -19,6 +19,7 @@ from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scheduler import Scheduler
 from torchserve_py.workers import refused_steps, sending
 from torchserve_py.workers.alarm import Alarm
+from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workers.inputs import Input, Inputs
 from torchserve_py.workers.job_ids import JobIds
 from torchserve_py.workers.parts import Part, Parts, Span
@@ -66,44 +67,38 @@ class Dispatcher:
 
     # What doors see, through the model.
 
-    def submit(
-        self,
-        headers: Iterable[tuple[Any, Any]],
-        body: Any,
-        content_type: str | None,
-        *,
-        sequence_id: str | None = None,
-        starts_sequence: bool = False,
-        ends_sequence: bool = False,
-        alone: bool = False,
-        by_default: bool = False,
-        expires_in: float | None = None,
-        protocol: str | None = None,
-        more_input: bool = False,
-        priority: int = 0,
-        span: Span | None = None,
-    ) -> Parts:
+    def submit(self, request: InferenceRequest, expires_in: float | None = None, span: Span | None = None) -> Parts:
         """Admit one inference request; a refusal is raised by the first `Parts.next`.
 
-        See `torchserve_py.models.model.Model.submit`; ``expires_in`` is in seconds.
+        Args:
+            request: The request; its own `expires_in` does not count.
+            expires_in: How many seconds it may wait for a worker.
+            span: What traces the job.
         """
         now = self._now()
         job_id = _new_job_id()
+        sequence = request.sequence
         job = Job(
             job_id,
-            sequence_id=sequence_id,
-            starts_sequence=starts_sequence,
-            ends_sequence=ends_sequence,
-            unbatched=alone,
-            priority=priority,
+            unbatched=request.unbatched,
+            priority=request.priority,
             expires_at=None if expires_in is None else now + expires_in,
-            payload=(job_id, headers, content_type, body, protocol, more_input),
+            payload=(
+                job_id,
+                request.headers,
+                request.content_type,
+                request.body,
+                request.protocol,
+                request.more_input,
+            ),
         )
-        parts = self._parts[job_id] = Parts(job, self, by_default=by_default)
+        if sequence is not None:
+            job.sequence_id, job.starts_sequence, job.ends_sequence = sequence.id, sequence.starts, sequence.ends
+        parts = self._parts[job_id] = Parts(job, self, by_default=request.by_default)
         parts.span = span
-        if more_input:
+        if request.more_input:
             parts.inputs = Inputs(lambda given: self._pass_on(job, given))
-        self._metrics.observe_submission(by_default=by_default)
+        self._metrics.observe_submission(by_default=request.by_default)
         self._perform(self._scheduler.submit(job, now), now)
         return parts
 

@@ -8,25 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from torchserve_py.bounded_json import UnreadableJson, check_object
 from torchserve_py.models.errors import ModelError
+from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workers.parts import JobFailed, Parts
 from torchserve_py.workflows.dag import Dag
 from torchserve_py.workflows.errors import NodeFailed
 from torchserve_py.workflows.spec import Node
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """What a node's model gets: see `torchserve_py.models.model.Model.submit`."""
-
-    headers: Iterable[tuple[Any, Any]]
-    body: Any
-    content_type: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +33,7 @@ class RunnableNode:
 class ServedModel(Protocol):
     """What a node needs of its model."""
 
-    def submit(self, headers: Iterable[tuple[Any, Any]], body: Any, *, content_type: str | None) -> Parts:
+    def submit(self, request: InferenceRequest) -> Parts:
         """Admit one inference request."""
 
 
@@ -52,7 +44,9 @@ class ServedModels(Protocol):
         """Return a model. Raises ModelError where it is gone."""
 
 
-async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], models: ServedModels, request: Input) -> bytes:
+async def execute(
+    dag: Dag, nodes: Mapping[str, RunnableNode], models: ServedModels, request: InferenceRequest
+) -> bytes:
     """Send a request through the graph and return the workflow's answer.
 
     That is the answer of the only leaf as it is, or a JSON object with the answers of several leaves, each of which
@@ -79,7 +73,7 @@ async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], models: ServedMod
 
 
 async def _run_node(
-    node: RunnableNode, models: ServedModels, request: Input, parents: Mapping[str, asyncio.Task[bytes]]
+    node: RunnableNode, models: ServedModels, request: InferenceRequest, parents: Mapping[str, asyncio.Task[bytes]]
 ) -> bytes:
     answers = {name: await task for name, task in parents.items()}
     own_input = _of_parents(answers) if answers else request
@@ -91,18 +85,18 @@ async def _run_node(
     return await _try_once(node, models, own_input)
 
 
-def _of_parents(answers: Mapping[str, bytes]) -> Input:
+def _of_parents(answers: Mapping[str, bytes]) -> InferenceRequest:
     """The row is ``{"body": bytes}`` behind one parent, and has the name of each as a key behind several."""
     if len(answers) == 1:
-        return Input((), next(iter(answers.values())), None)
-    return Input((), [(name, None, answer) for name, answer in answers.items()], None)
+        return InferenceRequest((), next(iter(answers.values())))
+    return InferenceRequest((), [(name, None, answer) for name, answer in answers.items()])
 
 
-async def _try_once(node: RunnableNode, models: ServedModels, given: Input) -> bytes:
+async def _try_once(node: RunnableNode, models: ServedModels, given: InferenceRequest) -> bytes:
     limit = node.node.settings.timeout_ms
     try:
         model = models.get(node.model_name, node.model_version)
-        parts = model.submit(given.headers, given.body, content_type=given.content_type)
+        parts = model.submit(given)
         async with asyncio.timeout(limit / 1000):
             return await _whole_answer(node, parts)
     except TimeoutError as error:

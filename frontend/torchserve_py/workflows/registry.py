@@ -23,9 +23,10 @@ from torchserve_py.models.errors import (
 from torchserve_py.models.plan import RegisterRequest
 from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.settings import Settings
+from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workflows.archive import WorkflowFiles, obtain
 from torchserve_py.workflows.errors import DownloadsDisabled, RegistrationFailed, WorkflowConflict, WorkflowNotFound
-from torchserve_py.workflows.execution import Input, RunnableNode, execute
+from torchserve_py.workflows.execution import RunnableNode, execute
 from torchserve_py.workflows.spec import Node
 
 logger = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class WorkflowRegistry:
         """Return all workflows, sorted by name."""
         return [workflow for _, workflow in sorted(self._workflows.items())]
 
-    async def run(self, name: str, request: Input) -> bytes:
+    async def run(self, name: str, request: InferenceRequest) -> bytes:
         """Answer a request with a workflow.
 
         Raises:

@@ -20,6 +20,7 @@ from torchserve_py.scheduling.job import Job
 from torchserve_py.schemas.cache import CacheConfig
 from torchserve_py.settings import Settings
 from torchserve_py.snapshot_file import SavedModel
+from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workers.inputs import Input, Inputs
 from torchserve_py.workers.parts import Part, Parts
 
@@ -175,40 +176,26 @@ class FakeModel:
         self.inputs: list[Input] = []
         self.known_sequences: set[str] = set()
 
-    def submit(
-        self,
-        headers: Sequence[tuple[Any, Any]],
-        body: Any,
-        *,
-        content_type: str | None,
-        sequence_id: str | None = None,
-        starts_sequence: bool = False,
-        ends_sequence: bool = False,
-        alone: bool = False,
-        by_default: bool = False,
-        protocol: str | None = None,
-        more_input: bool = False,
-        expires_in: float | None = None,
-        priority: int = 0,
-    ) -> Parts:
-        assert not alone
-        job = Job(f"job-{len(self.calls)}", sequence_id=sequence_id)
-        parts = Parts(job, self)
-        if more_input:
+    def submit(self, request: InferenceRequest) -> Parts:
+        assert not request.unbatched
+        sequence = request.sequence
+        sequence_id = None if sequence is None else sequence.id
+        parts = Parts(Job(f"job-{len(self.calls)}", sequence_id=sequence_id), self)
+        if request.more_input:
             parts.inputs = Inputs(lambda given: self.inputs.append(given) is None)
         call = Call(
-            headers,
-            body,
-            content_type,
+            tuple(request.headers),
+            request.body,
+            request.content_type,
             sequence_id,
-            starts_sequence,
-            ends_sequence,
-            by_default,
+            sequence is not None and sequence.starts,
+            sequence is not None and sequence.ends,
+            request.by_default,
             parts,
-            protocol,
-            more_input,
-            expires_in,
-            priority,
+            request.protocol,
+            request.more_input,
+            request.expires_in,
+            request.priority,
         )
         self.calls.append(call)
         if sequence_id is not None:

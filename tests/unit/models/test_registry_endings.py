@@ -18,6 +18,7 @@ from torchserve_py.models.errors import ModelNotFound, ShuttingDown, UnregisterT
 from torchserve_py.models.plan import RegisterRequest
 from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.parts import JobFailed, Parts
 from torchserve_py.workers.process import WorkerProcess
@@ -157,7 +158,7 @@ def with_a_job(registry: ModelRegistry) -> Parts:
     """A request that waits, since the worker that is wanted never comes."""
     model = registry.get("m")
     model.dispatcher.set_workers(1)
-    return model.submit((), b"x", content_type=None)
+    return model.submit(InferenceRequest((), b"x"))
 
 
 async def test_two_that_unregister_the_same_model(make_registry: MakeRegistry, store: Path) -> None:

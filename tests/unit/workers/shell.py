@@ -13,6 +13,7 @@ from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.workers.dispatcher import Dispatcher
+from torchserve_py.workers.inference_request import InferenceRequest, SequenceRequest
 from torchserve_py.workers.parts import JobFailed, Parts
 from torchserve_py.workers.result_rows import part_of
 from torchserve_py.workers.worker import Worker
@@ -74,8 +75,11 @@ class Shell:
         self.dispatcher.worker_up(cast("Worker", worker))
         return worker
 
-    def submit(self, body: str, **more: Any) -> Parts:
-        return self.dispatcher.submit((), body, "text/plain", **more)
+    def submit(
+        self, body: str, sequence_id: str | None = None, *, ends_sequence: bool = False, expires_in: float | None = None
+    ) -> Parts:
+        sequence = None if sequence_id is None else SequenceRequest(sequence_id, False, ends_sequence, ())
+        return self.dispatcher.submit(InferenceRequest((), body, "text/plain", sequence=sequence), expires_in)
 
     def answer(
         self, worker: FakeWorker, parts: Parts, body: bytes = b"ok", *, more: bool = False, headers: Any = ()

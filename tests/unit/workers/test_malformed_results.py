@@ -86,8 +86,7 @@ async def _play(shell: Shell, plan: list[tuple[int, bool, dict[int, Any]]]) -> N
     jobs: list[Parts] = []
     stateful_model = shell.is_stateful
     for pick, more, damage in plan:
-        sequence = {"sequence_id": f"s{pick % 3}"} if stateful_model else {}
-        jobs.append(shell.submit("x", **sequence))
+        jobs.append(shell.submit("x", f"s{pick % 3}" if stateful_model else None))
         worker = shell.workers[pick % 2]
         if worker.in_flight:
             row = [sorted(worker.in_flight)[pick % len(worker.in_flight)], more, 200, "", [], b"ok", None]
@@ -101,7 +100,7 @@ async def _play(shell: Shell, plan: list[tuple[int, bool, dict[int, Any]]]) -> N
     assert (shell.dispatcher.queued, [worker.in_flight for worker in shell.workers]) == (0, [set(), set()])
     shell.lose(shell.workers[0])
     shell.workers[0] = shell.add_worker("w1")
-    again = [shell.submit("again", **({"sequence_id": f"new{n}"} if stateful_model else {})) for n in range(4)]
+    again = [shell.submit("again", f"new{n}" if stateful_model else None) for n in range(4)]
     _answer_all(shell)
     assert [(await parts.next()).body for parts in again] == [b"ok"] * 4
 

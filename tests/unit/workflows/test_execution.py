@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,13 +13,14 @@ import pytest
 from torchserve_py.models.errors import ModelNotFound
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
+from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workers.parts import Part, Parts
 from torchserve_py.workflows.dag import Dag
 from torchserve_py.workflows.errors import NodeFailed
-from torchserve_py.workflows.execution import Input, RunnableNode, execute
+from torchserve_py.workflows.execution import RunnableNode, execute
 from torchserve_py.workflows.spec import Node, NodeSettings
 
-REQUEST = Input(((b"x-colour", b"red"),), b"in", "text/plain")
+REQUEST = InferenceRequest(((b"x-colour", b"red"),), b"in", "text/plain")
 
 
 @dataclass
@@ -44,8 +45,8 @@ class FakeModel:
     cancelled: list[Parts] = field(default_factory=list)
     submitted: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def submit(self, headers: Iterable[tuple[Any, Any]], body: Any, *, content_type: str | None) -> Parts:
-        call = Call(tuple(headers), body, content_type, Parts(Job("job"), self))
+    def submit(self, request: InferenceRequest) -> Parts:
+        call = Call(tuple(request.headers), request.body, request.content_type, Parts(Job("job"), self))
         self.calls.append(call)
         self.submitted.set()
         self.behave(call)

@@ -12,8 +12,8 @@ from torchserve_py.models.errors import ModelNotFound, ShuttingDown
 from torchserve_py.models.plan import RegisterRequest
 from torchserve_py.models.registry import RegisterResult
 from torchserve_py.settings import Settings
+from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workflows.errors import RegistrationFailed, WorkflowConflict, WorkflowNotFound
-from torchserve_py.workflows.execution import Input
 from torchserve_py.workflows.pack import PackOptions, pack
 from torchserve_py.workflows.registry import WorkflowRegistry, WorkflowRequest
 
@@ -157,4 +157,4 @@ async def test_nothing_new_is_accepted_while_the_server_drains(registry: Workflo
     await registry.register(WorkflowRequest(url="w.war"))
     assert await registry.drain(30)
     with pytest.raises(ShuttingDown):
-        await registry.run("w", Input((), b"", None))
+        await registry.run("w", InferenceRequest((), b""))

@@ -10,7 +10,8 @@ from torchserve_py.api.grpc.calls import Behaviour, Context
 from torchserve_py.api.grpc.protos import inference_pb2 as messages
 from torchserve_py.api.grpc.refusals import Refusal, refuse_prediction
 from torchserve_py.api.grpc.writer import Writer
-from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest, is_marked
+from torchserve_py.api.sequences import SequenceHeaders, is_marked
+from torchserve_py.workers.inference_request import InferenceRequest, SequenceRequest
 from torchserve_py.workers.parts import JobFailed, Part, Parts
 from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 from ts.protocol.messages import REQUEST_ID
@@ -149,24 +150,17 @@ class Submission:
         """
         version = request.model_version or None
         row = [(name, "", value) for name, value in request.input.items()]
-        by_default = version is None
         urgency = _text(request.input.get(priorities.HEADER))
         priority = 0 if urgency is None else priorities.of_text(urgency, "Input")
-        if sequence is None:
-            parts = model.submit((), row, content_type=None, by_default=by_default, priority=priority)
-        elif not model.is_stateful:
-            parts = model.submit(sequence.headers, row, content_type=None, by_default=by_default, priority=priority)
-        else:
-            parts = model.submit(
-                sequence.headers,
+        parts = model.submit(
+            InferenceRequest(
+                () if sequence is None else sequence.headers,
                 row,
-                content_type=None,
-                sequence_id=sequence.id,
-                starts_sequence=sequence.starts,
-                ends_sequence=sequence.ends,
-                by_default=by_default,
+                sequence=sequence if model.is_stateful else None,
+                by_default=version is None,
                 priority=priority,
             )
+        )
         return Submitted(parts, request.model_name, version, sequence)
 
     def writer(self, context: Context) -> Writer:

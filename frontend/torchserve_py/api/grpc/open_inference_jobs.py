@@ -11,7 +11,8 @@ from torchserve_py.api.grpc.open_inference_messages import OpenRequest, values_o
 from torchserve_py.api.grpc.writer import Writer
 from torchserve_py.api.open_inference.answers import refuse_if_failing
 from torchserve_py.api.sequence_parameters import ID, sequence_of
-from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
+from torchserve_py.api.sequences import SequenceHeaders
+from torchserve_py.workers.inference_request import InferenceRequest, SequenceRequest
 from ts.protocol.messages import OPEN_INFERENCE_GRPC
 
 if TYPE_CHECKING:
@@ -54,32 +55,18 @@ class OpenInferenceJobs:
         """
         refuse_if_failing(model)
         version = request.version
-        expires_in, priority = request.expires_in, request.priority
-        if not model.is_stateful:
-            parts = model.submit(
-                metadata,
-                request.body,
-                content_type=None,
-                by_default=version is None,
-                protocol=OPEN_INFERENCE_GRPC,
-                more_input=more_input,
-                expires_in=expires_in,
-                priority=priority,
-            )
-            return Submitted(parts, request.head.model_name, version, None)
-        sequence = self._sequence(model, request, metadata)
+        sequence = self._sequence(model, request, metadata) if model.is_stateful else None
         parts = model.submit(
-            (*metadata, *sequence.headers),
-            request.body,
-            content_type=None,
-            sequence_id=sequence.id,
-            starts_sequence=sequence.starts,
-            ends_sequence=sequence.ends,
-            by_default=version is None,
-            protocol=OPEN_INFERENCE_GRPC,
-            more_input=more_input,
-            expires_in=expires_in,
-            priority=priority,
+            InferenceRequest(
+                metadata if sequence is None else (*metadata, *sequence.headers),
+                request.body,
+                protocol=OPEN_INFERENCE_GRPC,
+                sequence=sequence,
+                by_default=version is None,
+                priority=request.priority,
+                expires_in=request.expires_in,
+                more_input=more_input,
+            )
         )
         return Submitted(parts, request.head.model_name, version, sequence)
 

@@ -20,6 +20,7 @@ from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.streaming import send_stream
 from torchserve_py.archive.contract import MLSERVER
 from torchserve_py.transport.http1.request import Request
+from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workers.parts import JobFailed
 from ts.protocol.messages import CUSTOM
 
@@ -130,13 +131,15 @@ class CustomRoutes:
             return self._answers.method_not_allowed(request, route.allowed)
         body = await read_body(request, self._max_body)
         parts = route.model.submit(
-            request.raw_headers + request_line(request, route.endpoint),
-            body,
-            content_type=request.headers.get("Content-Type"),
-            by_default=True,
-            alone=route.model.is_stateful,
-            protocol=CUSTOM,
-            priority=priorities.of_request(request),
+            InferenceRequest(
+                request.raw_headers + request_line(request, route.endpoint),
+                body,
+                request.headers.get("Content-Type"),
+                CUSTOM,
+                by_default=True,
+                priority=priorities.of_request(request),
+                unbatched=route.model.is_stateful,
+            )
         )
         try:
             part = await parts.next()

@@ -18,10 +18,11 @@ from torchserve_py.api.open_inference.compression import compressed_for, decompr
 from torchserve_py.api.open_inference.events import send_events
 from torchserve_py.api.responses import Headers, Responses, Sent
 from torchserve_py.api.sequence_parameters import ID, sequence_of
-from torchserve_py.api.sequences import SequenceHeaders, SequenceRequest
+from torchserve_py.api.sequences import SequenceHeaders
 from torchserve_py.bounded_json import UnreadableJson, read_member
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.request import Request
+from torchserve_py.workers.inference_request import InferenceRequest, SequenceRequest
 from torchserve_py.workers.parts import JobFailed, Part, Parts
 from ts.protocol.messages import OPEN_INFERENCE_REST
 
@@ -101,30 +102,20 @@ class OpenInferenceCalls:
         headers: tuple[Any, ...] = request.raw_headers + _TOLD[endpoint]
         expires_in, priority = _urgency(body, request.headers.get(_LENGTH_HEADER))
         priority = priority or priorities.of_request(request)
-        if model.is_stateful:
-            sequence = self._sequence(request, model, body)
-            parts = model.submit(
-                headers + sequence.headers,
-                body,
-                content_type=None,
-                sequence_id=sequence.id,
-                starts_sequence=sequence.starts,
-                ends_sequence=sequence.ends,
-                by_default=version is None,
-                protocol=OPEN_INFERENCE_REST,
-                expires_in=expires_in,
-                priority=priority,
-            )
-        else:
-            parts = model.submit(
+        sequence = self._sequence(request, model, body) if model.is_stateful else None
+        if sequence is not None:
+            headers += sequence.headers
+        parts = model.submit(
+            InferenceRequest(
                 headers,
                 body,
-                content_type=None,
-                by_default=version is None,
                 protocol=OPEN_INFERENCE_REST,
-                expires_in=expires_in,
+                sequence=sequence,
+                by_default=version is None,
                 priority=priority,
+                expires_in=expires_in,
             )
+        )
         note_ids(request, parts)
         return Inference(self._responses, self._answers, self._compress_from, request, parts, model, version, endpoint)
 

@@ -14,6 +14,7 @@ from torchserve_py.api.streaming import send_stream
 from torchserve_py.api.truss.answers import Answers, ErrorCode
 from torchserve_py.api.truss.targets import Endpoint
 from torchserve_py.transport.http1.request import Request
+from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workers.parts import Part, Parts
 from ts.protocol.messages import TRUSS
 
@@ -30,13 +31,15 @@ def submit(request: Request, model: Model, endpoint: Endpoint, body: bytes, *, m
     """
     scheme = "ws" if endpoint is Endpoint.websocket else "http"
     parts = model.submit(
-        request.raw_headers + request_line(request, endpoint.value, scheme),
-        body,
-        content_type=request.headers.get("Content-Type"),
-        by_default=True,
-        protocol=TRUSS,
-        more_input=more_input,
-        priority=priorities.of_request(request),
+        InferenceRequest(
+            request.raw_headers + request_line(request, endpoint.value, scheme),
+            body,
+            request.headers.get("Content-Type"),
+            TRUSS,
+            by_default=True,
+            priority=priorities.of_request(request),
+            more_input=more_input,
+        )
     )
     note_ids(request, parts)
     return parts

@@ -1,0 +1,53 @@
+"""What a door hands in: one inference request, with everything that its job needs to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+
+class SequenceRequest(NamedTuple):
+    """The sequence that a request belongs to.
+
+    Attributes:
+        id: Its id, generated if the client named none.
+        starts: Whether a sequence that is over may be opened anew.
+        ends: Whether the sequence ends with this request.
+        headers: The pairs that tell the handler so.
+    """
+
+    id: str
+    starts: bool
+    ends: bool
+    headers: tuple[tuple[str, str], ...]
+
+
+class InferenceRequest(NamedTuple):
+    """One request. (A named tuple: to make a frozen dataclass takes four times as long, and each request makes one.)
+
+    Attributes:
+        headers: Pairs of name and value, ``bytes`` as received or ``str`` as set by the server; later ones win.
+            Those of the sequence are among them.
+        body: The raw body, or the parameters as ``(name, content type, value)`` triples.
+        content_type: The media type of a raw body.
+        protocol: The protocol that the body is in and the response is to be in, one of those that
+            `ts.protocol.messages` names; None for TorchServe's own forms.
+        sequence: The sequence, if the model is stateful.
+        by_default: Whether the client named no version; the request is counted under TorchServe's ``default`` then.
+        priority: Of the requests that wait, those with 1 go first, then those with 2 and so on, and those with 0 last.
+        expires_in: How many seconds the request may wait for a worker, if its client has said so; the model's own limit
+            holds as well.
+        unbatched: Whether the request must not share a batch and belongs to no sequence.
+        more_input: Whether further inputs follow, by `torchserve_py.workers.parts.Parts.send_input`.
+    """
+
+    headers: Iterable[tuple[Any, Any]]
+    body: Any
+    content_type: str | None = None
+    protocol: str | None = None
+    sequence: SequenceRequest | None = None
+    by_default: bool = False
+    priority: int = 0
+    expires_in: float | None = None
+    unbatched: bool = False
+    more_input: bool = False
