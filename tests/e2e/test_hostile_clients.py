@@ -33,6 +33,7 @@ SHAPES = {
     "length-with-sign": HEAD + b"Content-Length: +5\r\n\r\nhello",
     "length-with-underscore": HEAD + b"Content-Length: 0_5\r\n\r\nhello",
     "hexadecimal-length": HEAD + b"Content-Length: 0x5\r\n\r\nhello",
+    "length-with-thousands-of-zeros": HEAD + b"Content-Length: " + b"0" * 5000 + b"5\r\n\r\nhello",
     "folded-header": HEAD + b"X-A: b\r\n Content-Length: 5\r\n\r\n",
     "folded-transfer-encoding": HEAD + b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
     "space-before-the-first-header": b"POST /predictions/echo HTTP/1.1\r\n Host: t\r\nContent-Length: 0\r\n\r\n",

@@ -6,4 +6,5 @@
 ``connection``  the protocol: one request after the other, limits, timeouts, slow readers
 ``websocket``   the same connection after an upgrade
 ``server``      all connections of one listener
+``turns``       work that they put off, so that none keeps others waiting
 """

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SLICE: Final = 16 * 1024
+#: Small, as each byte of it can be dear: the chunks of a body, or the requests of a pipeline, may be tiny.
+_SLICE: Final = 4 * 1024
+#: For how long one connection parses what has arrived, in one turn of the event loop (seconds), one slice at least.
+_TURN: Final = 0.001
 #: Bytes that may wait unparsed behind a request that is being answered; then the client must wait.
 _MAX_HELD: Final = 64 * 1024
 
@@ -163,6 +166,7 @@ class Connection(asyncio.Protocol):
             self._parse(data)
             return
         view = memoryview(data)
+        end_of_turn = self.loop.time() + _TURN
         for start in range(0, len(data), _SLICE):
             if self._upgraded is not None:
                 self._upgraded.data_received(bytes(view[start:]))
@@ -171,6 +175,10 @@ class Connection(asyncio.Protocol):
                 return
             if self._holds_input():
                 self._hold(view[start:])
+                return
+            if start and self.loop.time() > end_of_turn:
+                self._hold(view[start:])
+                self._schedule()
                 return
             self._parse(view[start : start + _SLICE])
 
@@ -284,6 +292,8 @@ class Connection(asyncio.Protocol):
             self._draining = request
             self.set_reading(True)
             self._timer.start(self._limits.linger_seconds, self._linger)
+            if self._held and not self.is_scheduled:
+                self._schedule()
         else:
             self._next()
 
@@ -302,9 +312,9 @@ class Connection(asyncio.Protocol):
             self._await_head()
 
     def _schedule(self) -> None:
-        """Go on in the event loop's next turn: other connections have theirs in between."""
+        """Go on in one of the event loop's next turns: other connections have theirs in between."""
         self.is_scheduled = True
-        self.loop.call_soon(self._go_on)
+        self._server.turns.put_off(self._go_on)
 
     def _go_on(self) -> None:
         self.is_scheduled = False

@@ -40,6 +40,8 @@ _ONLY_ONCE: Final = frozenset(
         b"user-agent",
     )
 )
+#: Of a length; zeros in front could be thousands, which no number is read from.
+_MAX_DIGITS: Final = 20
 _TLS_HANDSHAKE: Final = 0x16
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -206,7 +208,10 @@ class RequestParser:
         if len(method) + len(target) + _REST_OF_LINE > MAX_REQUEST_LINE:
             self._fail(f"The request line may have {MAX_REQUEST_LINE} bytes.")
         values = self._values(version)
-        length: int | None = int(values.get(b"content-length", b"0"))
+        digits = values.get(b"content-length", b"0")
+        if len(digits) > _MAX_DIGITS:
+            self._fail(f"Content-Length may have {_MAX_DIGITS} digits.")
+        length: int | None = int(digits)
         coding = values.get(b"transfer-encoding")
         if coding is not None:
             if version == (1, 0) or coding.lower() != b"chunked":
@@ -224,7 +229,7 @@ class RequestParser:
             tuple(self._raw_headers),
             parser.should_keep_alive(),
             length,
-            values.get(b"expect", b"").lower() == b"100-continue",
+            version == (1, 1) and values.get(b"expect", b"").lower() == b"100-continue",
             is_websocket and parser.should_upgrade(),
         )
         self._raw_headers = []

@@ -20,6 +20,8 @@ Buffer = bytes | bytearray | memoryview
 
 #: How much of a body is taken before somebody asks for it.
 UNASKED_BODY: Final = 64 * 1024
+#: Smaller pieces of a body are put together at once: chunks of two bytes would else take twenty times their size.
+_SMALL_PIECE: Final = 1024
 #: Above this size a body is handed to the transport as it is; below, one joined write is cheaper.
 _JOIN_LIMIT: Final = 16384
 
@@ -55,7 +57,7 @@ class Request:
         self._connection = connection
         self._length = head.length
         self._awaits_continue = head.expects_continue
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | bytearray] = []
         self._size = 0
         self._is_complete = False
         self._body_error: BodyError | None = None
@@ -266,10 +268,15 @@ class Request:
         self._size += len(data)
         if self._limit is not None and self._size > self._limit:
             self._body_error = BodyTooLarge(self._limit)
-        if self._body_error is None and not self.is_answered:
-            self._pieces.append(data)
+        pieces = self._pieces
+        if self._body_error is not None or self.is_answered:
+            pieces.clear()
+        elif not pieces or len(data) >= _SMALL_PIECE:
+            pieces.append(data)
+        elif isinstance(pieces[-1], bytearray):
+            pieces[-1] += data
         else:
-            self._pieces.clear()
+            pieces.append(bytearray(data))
         return self._limit is not None or self.is_answered or self._size <= UNASKED_BODY
 
     def complete_body(self) -> None:
@@ -305,4 +312,4 @@ class Request:
             then(self._body_error)
             return
         pieces, self._pieces = self._pieces, []
-        then(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        then(bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces))

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from torchserve_py.transport.http1.connection import Connection
 from torchserve_py.transport.http1.request import Request
+from torchserve_py.transport.http1.turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class Server:
         self.limits = limits
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
+        self.turns = Turns(self.loop)
         self._all_closed: asyncio.Future[None] | None = None
 
     async def close(self, grace: float) -> None:

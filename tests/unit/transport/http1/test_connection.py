@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.transport.http1.engine import LIMITS, Talk, chunked, pieces, request
 
-from torchserve_py.transport.http1 import reader
+from torchserve_py.transport.http1 import connection, reader, turns
 
 OLD = b"POST /echo HTTP/1.0\r\nContent-Length: 3\r\n\r\nold"
 LAST = request("/echo", b"last", "Connection: close")
@@ -134,6 +135,59 @@ async def test_a_large_body_in_one_read_and_requests_behind_it() -> None:
     assert [answer[2] for answer in talk.answers] == [body] + [b"x"] * 50
 
 
+async def test_one_turn_parses_a_little_of_what_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read of 256 KiB may hold 43,000 chunks of one byte, and others are not to wait for all of them."""
+    monkeypatch.setattr(connection, "_TURN", 0.0)
+    data = chunked(*(b"x" for _ in range(40_000))) + request("/echo", b"next")
+    talk = Talk()
+    talk.connection.data_received(data)
+    (first,) = talk.application.requests
+    assert 0 < first.body_size < 2000
+    assert not talk.transport.reading
+    await talk.settle()
+    assert talk.transport.reading
+    assert [answer[2] for answer in talk.answers] == [b"x" * 40_000, b"next"]
+
+
+async def test_connections_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "_TURN", 0.0)
+    shared, done = turns.Turns(asyncio.get_running_loop()), ""
+
+    def work(name: str, times: int) -> None:
+        nonlocal done
+        done += name
+        if times > 1:
+            shared.put_off(lambda: work(name, times - 1))
+
+    shared.put_off(lambda: work("a", 3))
+    shared.put_off(lambda: work("b", 2))
+    for expected in ("", "a", "ab", "aba", "abab", "ababa"):
+        assert done == expected
+        await asyncio.sleep(0)
+
+
+async def test_the_rest_of_a_refused_body_behind_a_request_that_waits_is_dropped() -> None:
+    """All of it is here already: nothing more has to arrive for the next request to be answered."""
+    talk = Talk()
+    await talk.send(request("/wait", method="GET") + request("/early", bytes(20_000)) + request("/echo", b"next"))
+    talk.application.answer(talk.application.requests[0], b"done")
+    await talk.settle()
+    assert [answer[2] for answer in talk.answers] == [b"done", b"early", b"next"]
+
+
+async def test_small_chunks_take_no_more_memory_than_their_bytes() -> None:
+    data = chunked(*(b"xy" for _ in range(40_000)))[:-5]
+    talk = Talk()
+    tracemalloc.start()
+    try:
+        await talk.send(data)
+        assert tracemalloc.get_traced_memory()[0] < 400_000
+    finally:
+        tracemalloc.stop()
+    await talk.send(b"0\r\n\r\n")
+    assert talk.answers == [(200, "keep-alive", b"xy" * 40_000)]
+
+
 async def test_bytes_behind_a_request_that_waits_are_held_and_their_client_must_wait() -> None:
     talk = Talk()
     await talk.send(request("/wait", method="GET"), request("/echo", bytes(90_000)))
@@ -169,6 +223,9 @@ async def test_a_client_is_asked_for_its_body_only_if_it_waits() -> None:
     talk.transport.written.clear()
     await talk.send(b"body")
     assert talk.answers == [(200, "keep-alive", b"body")]
+    talk = Talk()
+    await talk.send(whole.replace(b"HTTP/1.1", b"HTTP/1.0")[:-4])
+    assert talk.transport.written == b""  # that version knows no answers in between
 
 
 async def test_a_client_that_waits_and_is_refused_is_told_that_the_connection_ends() -> None:
