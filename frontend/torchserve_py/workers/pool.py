@@ -124,10 +124,14 @@ class WorkerPool:
 
     def _start(self, place: Place) -> Supervisor:
         supervisor = Supervisor(place.worker_id, self._new_place(place), self._dispatcher, self._max_retry)
-        supervisor.on_ready = lambda label, seconds: self._metrics.worker_load_time(label, seconds * 1000)
+        supervisor.on_ready = self._ready
         supervisor.on_restart = self._metrics.worker_restarts.inc
-        supervisor.on_give_up = self._tell_dispatcher
+        supervisor.on_unexpected = supervisor.on_give_up = self._tell_dispatcher
         return supervisor
+
+    def _ready(self, label: str, seconds: float) -> None:
+        self._metrics.worker_load_time(label, seconds * 1000)
+        self._tell_dispatcher()
 
     async def _stop(self, supervisor: Supervisor, limit: float) -> None:
         """Stop a worker, but do not wait for ever: a process that hangs inside the kernel survives even SIGKILL."""
@@ -146,5 +150,6 @@ class WorkerPool:
             self._metrics.forget_worker(supervisor.worker.label)
 
     def _tell_dispatcher(self) -> None:
-        """Requests are accepted as long as a worker may come that serves them."""
-        self._dispatcher.set_workers(sum(not supervisor.gave_up for supervisor in self._supervisors))
+        """Requests are accepted while a worker that serves them can be expected."""
+        trying = [supervisor for supervisor in self._supervisors if not supervisor.gave_up]
+        self._dispatcher.set_workers(len(trying) if any(supervisor.expected for supervisor in trying) else 0)

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 RESTART_DELAYS = (0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
 #: A worker that was ready this long (seconds) before it died starts the delays anew.
 _STABLE_AFTER = 10.0
+#: Seconds of failed starts after which requests no longer wait for the worker.
+WORTH_WAITING = 10.0
 
 
 class Supervisor:
@@ -34,6 +36,8 @@ class Supervisor:
         self.id = worker_id
         self.started_at = datetime.now(UTC)
         self.gave_up = False
+        #: Whether requests should wait for it: False after `WORTH_WAITING` seconds of failures until one is ready.
+        self.expected = True
         #: Why the last worker that was started did not get ready; "" if it did.
         self.failure = ""
         self.worker: Worker | None = None
@@ -41,6 +45,8 @@ class Supervisor:
         self.on_restart: Callable[[], None] = lambda: None
         #: Called when a worker got ready, with its label and the seconds that it took.
         self.on_ready: Callable[[str, float], None] = lambda label, seconds: None
+        #: Called when `expected` has become False.
+        self.on_unexpected: Callable[[], None] = lambda: None
         #: Called when no further attempt will be made.
         self.on_give_up: Callable[[], None] = lambda: None
         self._make_worker = make_worker
@@ -113,6 +119,9 @@ class Supervisor:
             if now - failing_since > self._max_retry:
                 self._give_up()
                 break
+            if self.expected and now - failing_since > WORTH_WAITING:
+                self.expected = False
+                self.on_unexpected()
             delay = RESTART_DELAYS[min(attempt, len(RESTART_DELAYS) - 1)]
             attempt += 1
             logger.info("Worker %s starts again in %d s", self.id, delay)
@@ -141,6 +150,7 @@ class Supervisor:
         if worker.state is WorkerState.READY:
             logger.info("Worker %s (pid %d) is ready after %.2f s", worker.label, worker.pid, ready_at - launched)
             self.failure = ""
+            self.expected = True
             self.on_ready(worker.label, ready_at - launched)
             self._dispatcher.worker_up(worker)
             self._attempt.set_result(None)

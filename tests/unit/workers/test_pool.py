@@ -7,21 +7,26 @@ import itertools
 from collections.abc import Callable
 from typing import cast
 
+import pytest
+
 from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.workers import supervisor
 from torchserve_py.workers.dispatcher import Dispatcher
 from torchserve_py.workers.lifecycle import WorkerState
 from torchserve_py.workers.pool import Place, WorkerPool
+from torchserve_py.workers.startup import WorkerFailed
 from torchserve_py.workers.worker import Worker
 
 
 class FakeWorker:
-    """Gets ready as soon as ``loading`` is set, and lives until it is stopped."""
+    """Gets ready as soon as ``loading`` is set, and lives until it is stopped; fails to load if ``broken`` is set."""
 
     pid = 1
     gpu_index = None
 
-    def __init__(self, place: Place, loading: asyncio.Event) -> None:
+    def __init__(self, place: Place, loading: asyncio.Event, broken: asyncio.Event) -> None:
         self.loading = loading
+        self.broken = broken
         self.id = place.worker_id
         self.label = f"W-{place.worker_id}-m_1.0"
         self.state = WorkerState.STARTING
@@ -34,6 +39,9 @@ class FakeWorker:
 
     async def start(self) -> None:
         await self.loading.wait()
+        if self.broken.is_set():
+            self.state = WorkerState.DIED
+            raise WorkerFailed(500, "does not load")
         self.state = WorkerState.READY
 
     async def stop(self, limit: float) -> None:
@@ -43,10 +51,14 @@ class FakeWorker:
 
 
 class FakeDispatcher:
+    def __init__(self) -> None:
+        self.expected: asyncio.Queue[int] = asyncio.Queue()
+
     def worker_up(self, worker: Worker) -> None: ...
     def worker_lost(self, worker: Worker) -> None: ...
-    def set_workers(self, count: int) -> None: ...
     async def retire(self, worker: Worker, limit: float) -> None: ...
+    def set_workers(self, count: int) -> None:
+        self.expected.put_nowait(count)
 
 
 class Pool:
@@ -56,11 +68,13 @@ class Pool:
         self.places: list[tuple[str, int, int]] = []
         self.loading = asyncio.Event()
         self.loading.set()
+        self.broken = asyncio.Event()
+        self.dispatcher = FakeDispatcher()
         numbers = itertools.count(1)
         self.pool = WorkerPool(
             self._new_place,
             lambda: str(next(numbers)),
-            cast("Dispatcher", FakeDispatcher()),
+            cast("Dispatcher", self.dispatcher),
             ServerMetrics().model("m", "1.0"),
             max_retry=60.0,
             stop_limit=60.0,
@@ -69,7 +83,7 @@ class Pool:
 
     def _new_place(self, place: Place) -> Callable[[], Worker]:
         self.places.append((place.worker_id, place.index, place.count))
-        return lambda: cast("Worker", FakeWorker(place, self.loading))
+        return lambda: cast("Worker", FakeWorker(place, self.loading, self.broken))
 
     async def scale(self, workers: int) -> list[str]:
         """Scale, and return the ids of the workers that are there then."""
@@ -103,4 +117,22 @@ async def test_workers_that_share_something_are_all_replaced_when_their_number_c
     pool = Pool(renew_to_scale=True)
     assert [await pool.scale(count) for count in (2, 2, 3, 1)] == [["1", "2"], ["1", "2"], ["3", "4", "5"], ["6"]]
     assert pool.places == [("1", 0, 2), ("2", 1, 2), ("3", 0, 3), ("4", 1, 3), ("5", 2, 3), ("6", 0, 1)]
+    assert await pool.pool.stop(60) == []
+
+
+async def test_requests_do_not_wait_for_workers_that_keep_failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "RESTART_DELAYS", (0,))
+    monkeypatch.setattr(supervisor, "WORTH_WAITING", 0.0)
+    pool = Pool(renew_to_scale=False)
+    pool.broken.set()
+    async with asyncio.timeout(60):
+        with pytest.raises(WorkerFailed):
+            await pool.pool.scale(2, 2)
+        assert await pool.dispatcher.expected.get() == 2
+        while await pool.dispatcher.expected.get():
+            """One of the two may be expected still."""
+        pool.broken.clear()
+        await pool.scale(2)
+        while await pool.dispatcher.expected.get() != 2:
+            """The call may come before the workers are ready."""
     assert await pool.pool.stop(60) == []
