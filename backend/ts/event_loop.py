@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from ts.protocol.messages import (
     INPUT,
     STATUS_CANCELLED,
     STOP,
+    EndedSequence,
     InferRow,
 )
 from ts.runtimes.responses import error_row
@@ -78,8 +79,8 @@ class AsyncRuntime(ABC):
         """What the model's code has counted itself, in Prometheus' text format."""
         return b""
 
-    def end_sequences(self, ended: Iterable[Sequence[str]]) -> None:  # noqa: B027 - few models have use for it
-        """Tell the model that sequences are over: pairs of id and reason."""
+    def end_sequences(self, ended: Iterable[EndedSequence]) -> None:  # noqa: B027 - few models have use for it
+        """Tell the model that sequences are over."""
 
     async def close(self) -> None:  # noqa: B027 - few models have use for it
         """Let go of what the model holds: every job is answered, and the process ends."""

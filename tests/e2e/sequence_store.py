@@ -14,7 +14,7 @@ from tests.redis_server import RedisServer, need_redis_server
 # A number is added. Before that a word may say what happens: "wait" waits for the gate; "freeze before" and "freeze
 # after" stop the worker then, and "kill after" kills it, around the commit that has the step, but only once; "slow die"
 # takes a second and kills the worker, but only once. While the file "slow" exists, loading takes longer than sequences
-# may be idle.
+# may be idle; while "held" exists, it does not end.
 HANDLER = (
     WAITING
     + """
@@ -59,6 +59,8 @@ class Handler:
             store.commit = around(store.commit)
         if (MARKS / "slow").exists():
             time.sleep(3)
+        while (MARKS / "held").exists():
+            time.sleep(0.05)
 
     def handle(self, data, context):
         return [self.step(context.get_sequence_id(index), row["body"]) for index, row in enumerate(data)]

@@ -40,6 +40,11 @@ def cause(answer: requests.Response) -> tuple[int, str]:
     return answer.status_code, answer.headers.get("ts-error-cause", "")
 
 
+def no_worker_is_ready(server: RunningServer) -> bool:
+    (described,) = server.describe("tally")
+    return all(worker["status"] != "READY" for worker in described["workers"])
+
+
 def test_words_about_workers_that_were_lost_around_a_commit_are_true(store: SharedStore) -> None:
     with serve(store.model()) as server:
         server.wait_ready()
@@ -113,6 +118,47 @@ def test_what_waits_in_front_of_a_frozen_server_keeps_its_sequence_from_being_id
         finally:
             server.server.resume()
         assert waiting.result().text == "6"
+
+
+def test_what_waits_for_a_worker_of_one_server_goes_on_although_another_has_let_its_sequence_expire(
+    store: SharedStore, tmp_path: Path
+) -> None:
+    model = store.model(idle=1000)
+    held = tmp_path / "held"
+    with serve(model) as first, serve(model) as second, ThreadPoolExecutor(1) as clients:
+        first.wait_ready()
+        second.wait_ready()
+        held.touch()
+        try:
+            second.workers()[0].kill()
+            eventually(lambda: no_worker_is_ready(second), "the worker is gone")
+            assert step(first, "a", "5", "1").text == "5"
+            waiting = clients.submit(step, second, "a", "1", "2")
+            eventually(lambda: first.metric("ts_sequences_closed_total", reason="idle"), "the sequence has expired")
+        finally:
+            held.unlink()
+        assert waiting.result().text == "6"
+        assert step(second, "a", "5", "1").text == "5"
+        assert step(second, "a", "1", "3").text == "7"
+
+
+def test_what_waits_in_front_of_a_frozen_server_goes_on_although_another_has_let_its_sequence_expire(
+    store: SharedStore,
+) -> None:
+    model = store.model(idle=1000)
+    with serve(model) as first, serve(model) as second, ThreadPoolExecutor(1) as clients:
+        first.wait_ready()
+        second.wait_ready()
+        second.server.suspend()
+        try:
+            assert step(first, "a", "5").text == "5"
+            waiting = clients.submit(step, second, "a", "1")
+            eventually(lambda: first.metric("ts_sequences_closed_total", reason="idle"), "the sequence has expired")
+        finally:
+            second.server.resume()
+        assert waiting.result().text == "6"
+        eventually(lambda: second.metric("ts_sequences_closed_total", reason="idle"), "the sequence has expired")
+        assert cause(step(first, "a", "1")) == (410, "sequence_expired")
 
 
 def test_what_a_server_that_stops_cannot_tell_is_settled_by_the_same_request(

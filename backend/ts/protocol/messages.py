@@ -23,7 +23,7 @@ from ts.protocol.frames import LARGE_BODY, Buffer, encode
 LOAD: Final = "load"  # [LOAD, Load]
 INFER: Final = "infer"  # [INFER, [InferRow, …]], with a third member where there is a `History` to tell of some rows
 CANCEL: Final = "cancel"  # [CANCEL, [job id, …]]
-END_SEQUENCE: Final = "end_sequence"  # [END_SEQUENCE, [[sequence id, reason], …]]
+END_SEQUENCE: Final = "end_sequence"  # [END_SEQUENCE, [EndedSequence, …]]
 INPUT: Final = "input"  # [INPUT, job id, more, body]: a further input of a job that takes several
 HEALTH: Final = "health"  # [HEALTH, number]: is the model healthy? Never queued behind jobs
 EXPOSE: Final = "expose"  # [EXPOSE, number]: what has the model counted itself? Never queued behind jobs
@@ -69,6 +69,11 @@ InferRow = tuple[str, Sequence[tuple[Any, Any]], str | None, Any, str | None, bo
 History = tuple[float, bool, str]
 Histories = Mapping[str, History]
 NO_HISTORIES: Final[Histories] = MappingProxyType({})
+
+#: ``(sequence id, reason, moment)``: the scheduler has closed a sequence; if it has expired, at that moment (monotonic
+#: seconds).
+EndedSequence = tuple[str, str, float]
+EXPIRED_REASONS: Final = frozenset({"idle", "timeout"})
 
 #: ``(job id, more, status, reason, headers, body, error)``. ``error`` is None or a message; then ``status`` is what the
 #: client is told and the body is empty.

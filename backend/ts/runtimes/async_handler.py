@@ -14,12 +14,12 @@ import copy
 import inspect
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ts.connection import Connection
 from ts.event_loop import AsyncRuntime
-from ts.protocol.messages import InferRow, Load
+from ts.protocol.messages import EndedSequence, InferRow, Load
 from ts.runtimes.batch import Batch, failure_of
 from ts.runtimes.errors import HandlerFailed
 from ts.runtimes.loader import load_service
@@ -68,7 +68,7 @@ class AsyncHandler(AsyncRuntime):
         for row in self._handler.read_rows([wire_row]):
             await Call(self._service, row, self._connection, self._max_response_size).run_to_end()
 
-    def end_sequences(self, ended: Iterable[Sequence[str]]) -> None:
+    def end_sequences(self, ended: Iterable[EndedSequence]) -> None:
         """Tell the handler that sequences are over."""
         self._handler.end_sequences(ended)
 

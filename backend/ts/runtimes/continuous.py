@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ts import device_loss
-from ts.protocol.messages import NO_HISTORIES, Histories, InferRow
+from ts.protocol.messages import NO_HISTORIES, EndedSequence, Histories, InferRow
 from ts.runtimes.errors import HandlerFailed
 from ts.runtimes.rows import Row
 from ts.runtimes.torchserve_handler import TorchServeHandler
@@ -52,7 +52,7 @@ class ContinuousHandler:
             is_describe = row.processor.get_request_property("describe") == "True"
             (self._describe if is_describe else self._live).append(row)
 
-    def end_sequences(self, ended: Iterable[Sequence[str]]) -> None:
+    def end_sequences(self, ended: Iterable[EndedSequence]) -> None:
         """Tell the handler that sequences are over."""
         self._handler.end_sequences(ended)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ts.connection import Connection
 from ts.context import Context
-from ts.protocol.messages import NO_HISTORIES, STATUS_CANCELLED, Histories, InferRow, ResultRow
+from ts.protocol.messages import NO_HISTORIES, STATUS_CANCELLED, EndedSequence, Histories, InferRow, ResultRow
 from ts.runtimes.batch import Batch
 from ts.runtimes.errors import Failure
 from ts.runtimes.responses import error_row
@@ -42,8 +42,8 @@ class Runtime(Protocol):
     def step(self) -> None:
         """Call the model once and send what it answers."""
 
-    def end_sequences(self, ended: Iterable[Sequence[str]]) -> None:
-        """Tell the model that sequences are over: pairs of id and reason."""
+    def end_sequences(self, ended: Iterable[EndedSequence]) -> None:
+        """Tell the model that sequences are over."""
 
     def close(self) -> None:
         """The worker stops: nothing is asked any more."""
@@ -182,12 +182,12 @@ class TorchServeHandler:
             except Exception:
                 logger.exception("on_cancel(%r) failed", job_ids)
 
-    def end_sequences(self, ended: Iterable[Sequence[str]]) -> None:
+    def end_sequences(self, ended: Iterable[EndedSequence]) -> None:
         """Call the handler's ``on_sequence_end``, if it has one; what it raises is logged and nothing more."""
         ended = list(ended)
         hook = self._service.on_sequence_end
         if hook is not None:
-            for sequence_id, reason in ended:
+            for sequence_id, reason, _ in ended:
                 try:
                     hook(sequence_id, reason)
                 except Exception:

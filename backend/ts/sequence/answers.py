@@ -27,10 +27,6 @@ class Past(NamedTuple):
     was_sent: bool
     only_ask: str
 
-    def active_for(self, now: float) -> float:
-        """For how many seconds its sequence is known not to have been idle for too long."""
-        return max(0.0, now - self.active_since)
-
 
 #: Nothing is known of what was before, as if it had come just now.
 NEW: Final = Past(math.inf, was_sent=False, only_ask="")

@@ -23,19 +23,19 @@ class Departures:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._ended: list[tuple[Lease, str]] = []
-        self._released: list[Lease] = []
+        self._ended: list[Lease] = []
+        self._released: list[tuple[Lease, float]] = []
         self._next = 0.0
         self._failed = False
 
-    def ended(self, lease: Lease, reason: str) -> None:
-        """A sequence is over: its state may go."""
-        self._ended.append((lease, reason))
+    def ended(self, lease: Lease) -> None:
+        """A sequence has ended: its state may go."""
+        self._ended.append(lease)
         self._failed = False
 
-    def released(self, leases: Iterable[Lease]) -> None:
-        """These go on elsewhere, or later: let anybody have them."""
-        self._released += leases
+    def released(self, leases: Iterable[Lease], idle_at: float) -> None:
+        """Let anybody have these, which are idle for too long at that moment (monotonic seconds)."""
+        self._released += [(lease, idle_at) for lease in leases]
         self._failed = False
 
     @property

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 
+from ts.protocol.messages import EXPIRED_REASONS, EndedSequence
 from ts.sequence.answers import Step
 from ts.sequence.cache import SequenceCache
 from ts.sequence.departures import Departures, quietly
 from ts.sequence.refusals import MOVED, NOT_STORED, UNREADABLE, Refusal
-from ts.sequence.stores.store import ENDED, IDLE, TIMEOUT, Acquired, Lease, Store, StoreError, StoreSettings
+from ts.sequence.stores.store import ENDED, Acquired, Lease, Store, StoreError, StoreSettings
 
 logger = logging.getLogger(__name__)
 
@@ -44,26 +45,25 @@ class Holdings:
     def take(self, steps: Iterable[Step]) -> Mapping[str, Refusal]:
         """Hold the leases of the steps' sequences and have their states in memory; return why some cannot run."""
         # What others may have taken over soon is looked after as well as what is not here.
-        now = time.monotonic()
-        moment, leases = now + self._settings.lease / 2, self.leases
-        active: dict[str, float] = {}
+        moment, leases = time.monotonic() + self._settings.lease / 2, self.leases
+        active_since: dict[str, float] = {}
         for step in steps:
             sequence_id = step.sequence_id
             lease = leases.get(sequence_id)
             if lease is None or lease.fresh_until < moment or not lease.resident:
-                active_for = math.inf if sequence_id in self._open else step.history.active_for(now)
-                active[sequence_id] = max(active_for, active.get(sequence_id, 0.0))
-        if not active:
+                since = -math.inf if sequence_id in self._open else step.history.active_since
+                active_since[sequence_id] = min(since, active_since.get(sequence_id, math.inf))
+        if not active_since:
             return {}
         try:
             self._departures.tell()
-            missing = self._missing(list(active))
+            missing = self._missing(list(active_since))
             fresh_until = time.monotonic() + self._settings.lease
-            acquired = self._store.acquire(missing, active) if missing else []
+            acquired = self._store.acquire(missing, active_since) if missing else []
         except StoreError as error:
             logger.error("Sequences cannot be read: %s", error)
             text = f"The sequence store cannot be read, so nothing was done: {error}"
-            return dict.fromkeys(active, (NOT_STORED, text))
+            return dict.fromkeys(active_since, (NOT_STORED, text))
         refusals = {}
         for sequence_id, each in zip(missing, acquired, strict=True):
             refusal = self._install(sequence_id, each, fresh_until)
@@ -124,25 +124,29 @@ class Holdings:
         lease = self.leases.get(sequence_id)
         self.let_go(sequence_id)
         if lease is not None:
-            self._departures.released([lease])
+            self._departures.released([lease], self._idle_at())
             self._departures.tell_now_and_then()
+
+    def _idle_at(self) -> float:
+        """When a sequence is idle for too long whose idle time begins now."""
+        return time.monotonic() + self._settings.lifetime
 
     def has_ended(self, sequence_id: str) -> None:
         """The sequence is over, although what it did last is not stored."""
-        self._departures.ended(self.leases[sequence_id], ENDED)
+        self._departures.ended(self.leases[sequence_id])
 
-    def end(self, ended: Iterable[Sequence[str]]) -> None:
-        """The scheduler has closed sequences: pairs of id and reason."""
-        for sequence_id, reason in ended:
+    def end(self, ended: Iterable[EndedSequence]) -> None:
+        """The scheduler has closed sequences."""
+        for sequence_id, reason, moment in ended:
             self._open.discard(sequence_id)
             lease = self.leases.get(sequence_id)
             self.let_go(sequence_id)
             if lease is None:
                 continue
-            if reason in {ENDED, IDLE, TIMEOUT}:
-                self._departures.ended(lease, reason)
-            else:  # it goes on elsewhere, or later
-                self._departures.released([lease])
+            if reason == ENDED:
+                self._departures.ended(lease)
+            else:  # another server may have had something of it queued before that moment; or it goes on elsewhere
+                self._departures.released([lease], moment if reason in EXPIRED_REASONS else self._idle_at())
         self._departures.tell_now_and_then()
 
     def rest(self, keep: Collection[str]) -> None:
@@ -167,6 +171,6 @@ class Holdings:
 
     def close(self) -> None:
         """Let other workers and servers go on at once with what this one had."""
-        self._departures.released(self.leases.values())
+        self._departures.released(self.leases.values(), self._idle_at())
         quietly(self._departures.tell)
         quietly(self._store.close)

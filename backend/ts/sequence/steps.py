@@ -31,7 +31,7 @@ from functools import partial
 from typing import Any, Final
 
 from ts.context import Context
-from ts.protocol.messages import NO_HISTORIES, REQUEST_ID, Histories, InferRow, ResultRow
+from ts.protocol.messages import NO_HISTORIES, REQUEST_ID, EndedSequence, Histories, InferRow, ResultRow
 from ts.runtimes.rows import Row
 from ts.sequence.answers import NEW, Past, Step
 from ts.sequence.cache import SequenceCache
@@ -53,7 +53,7 @@ from ts.sequence.refusals import (
     error_answer,
 )
 from ts.sequence.repetition import digest_of, is_repeated
-from ts.sequence.stores.store import ENDED, IDLE, TIMEOUT, Commit, Lease, Store, StoreError, StoreSettings
+from ts.sequence.stores.store import ENDED, Commit, Lease, Store, StoreError, StoreSettings
 
 logger = logging.getLogger(__name__)
 
@@ -198,7 +198,7 @@ class Steps:
             if sequence_id not in self._live_of:
                 holdings.let_go(sequence_id)  # whatever the server thinks of this step, it has ended nothing
             return error_answer(job_id, 500, step.history.only_ask, NOT_APPLIED)
-        if lease.closed in {IDLE, TIMEOUT} and not (step.starts or self._restart_expired):
+        if lease.closed not in {"", ENDED} and not (step.starts or self._restart_expired):
             text = f"Sequence {sequence_id!r} has expired. Please start a new sequence."
             return error_answer(job_id, *EXPIRED, text)
         if lease.closed or step.starts:
@@ -370,10 +370,10 @@ class Steps:
         if self._holdings is not None:
             self._holdings.rest(self._live_of)
 
-    def end(self, ended: Iterable[Sequence[str]]) -> None:
-        """Sequences are over: pairs of id and reason."""
+    def end(self, ended: Iterable[EndedSequence]) -> None:
+        """The scheduler has closed sequences."""
         if self._holdings is None:
-            for sequence_id, _ in ended:
+            for sequence_id, _, _ in ended:
                 self._end_live(sequence_id)
                 self._cache.drop(sequence_id)
         else:

@@ -63,11 +63,15 @@ class Cancel(NamedTuple):
 
 
 class EndSequence(NamedTuple):
-    """The sequence is over: its worker may drop the state. Once per opened sequence; None: it had no worker."""
+    """The sequence is over: its worker may drop the state. Once per opened sequence; None: it had no worker.
+
+    `at` is since when: one that has expired may be due for some time, until something looks at the clock.
+    """
 
     worker_id: str | None
     sequence_id: str
     reason: EndReason
+    at: float
 
 
 class Released(NamedTuple):

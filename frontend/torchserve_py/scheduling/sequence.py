@@ -116,6 +116,10 @@ class Sequence:
         idle_at_the_earliest = now + self.max_idle
         return min(idle_at_the_earliest, self.ends_at) if self.ends_at > now else idle_at_the_earliest
 
+    def over_at(self, now: float) -> float:
+        """Since when it is over, if it closes now."""
+        return min(now, self.idle_since + self.max_idle, self.ends_at) if self.state is IDLE else now
+
     def expiry(self) -> EndReason:
         """Which of its two deadlines an idle sequence meets first."""
         return EndReason.timeout if self.ends_at <= self.idle_since + self.max_idle else EndReason.idle

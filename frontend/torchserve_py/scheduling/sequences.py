@@ -254,6 +254,7 @@ class Sequences:
         a new sequence under the id, or are refused if they continue a state that is gone."""
         if reason is EndReason.suspended or (reason is EndReason.ended and not sequence.has_state):
             self._suspended.remember(sequence, now)
+        over_at = sequence.over_at(now)
         sequence.state = SEQUENCE_TRANSITIONS[sequence.state, CLOSE]
         del self.open[sequence.id]
         lane = sequence.lane
@@ -265,7 +266,7 @@ class Sequences:
             self._shared.lanes_to_serve.append(lane)  # those left may all be ready now
         if sequence.has_state and not self._policy.durable:  # what is stored may have been begun anew elsewhere
             self._closed.remember(sequence.id, reason, now)
-        self._shared.effects.append(EndSequence(lane.worker_id, sequence.id, reason))
+        self._shared.effects.append(EndSequence(lane.worker_id, sequence.id, reason, over_at))
         self._bind_pending(now)
         for job in (*sequence.waiting, *sequence.successors):
             self._admit_again(job, now)

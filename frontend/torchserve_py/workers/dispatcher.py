@@ -50,6 +50,7 @@ class Dispatcher:
         self._scheduler = Scheduler(policy)
         self._running_time = RunningTime() if policy.sequences is not None else None
         self._now = time.monotonic if self._running_time is None else self._running_time.now
+        self._moment_of = float if self._running_time is None else self._running_time.moment_of
         self._metrics = metrics
         self._end_header = end_header.lower() if policy.sequences is not None else None
         self._durable = policy.sequences is not None and policy.sequences.durable
@@ -272,7 +273,7 @@ class Dispatcher:
             elif isinstance(effect, Cancel):
                 self._workers[effect.worker_id].cancel(effect.job_ids)
             elif isinstance(effect, EndSequence):
-                self._end_sequence(effect)
+                self._end_sequence(effect, now)
             else:
                 self._release(effect.worker_id)
         self._alarm.set(self._scheduler.next_deadline(), now)
@@ -284,7 +285,7 @@ class Dispatcher:
         for job in effect.jobs:
             self._metrics.observe_queue(now - job.submitted_at, by_default=self._parts[job.id].by_default)
         worker = self._workers[effect.worker_id]
-        refused = sending.send(worker, effect.jobs, time.monotonic())
+        refused = sending.send(worker, effect.jobs, time.monotonic(), self._moment_of)
         if refused:  # not at once: the scheduler's effects are still being performed
             asyncio.get_running_loop().call_soon(self.results, worker, refused, 0.0)
         for job in effect.jobs:
@@ -313,11 +314,11 @@ class Dispatcher:
             parts.fail(effect.cause)
             self._forget(parts, now, failed=True)
 
-    def _end_sequence(self, effect: EndSequence) -> None:
+    def _end_sequence(self, effect: EndSequence, now: float) -> None:
         self._metrics.sequences_closed[effect.reason].inc()
         worker = None if effect.worker_id is None else self._workers.get(effect.worker_id)
         if worker is not None:
-            worker.end_sequence(effect.sequence_id, effect.reason.value)
+            worker.end_sequence(effect.sequence_id, effect.reason.value, time.monotonic() - (now - effect.at))
 
     def _release(self, worker_id: str) -> None:
         self._workers.pop(worker_id, None)

@@ -2,6 +2,9 @@
 
 While the process is stopped (SIGSTOP, a machine that swaps), requests wait in sockets that nobody reads. By the time of
 the machine a sequence would be idle for too long the moment that the server goes on, before its request is looked at.
+
+Other servers go by the time of the machine. To them what is read right after a standstill has waited since that began:
+nobody knows better.
 """
 
 from __future__ import annotations
@@ -9,12 +12,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from typing import Final
 
 #: How often (seconds) the clock is looked at while the event loop runs, and how long nobody may look at it before that
 #: is taken for a standstill.
 _BEAT: Final = 0.1
 _STANDSTILL: Final = 0.3
+#: Until so long (seconds) after a standstill requests are read that have waited through it.
+_BACKLOG: Final = 0.2
+#: How many standstills are remembered.
+_REMEMBERED: Final = 100
 
 
 class RunningTime:
@@ -23,6 +31,8 @@ class RunningTime:
     def __init__(self) -> None:
         self._seen = time.monotonic()
         self._lost = 0.0
+        #: When, by this clock, the latest standstills were, and how much had been lost before each.
+        self._standstills: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)
         self._beating: asyncio.TimerHandle | None = None
 
     def now(self) -> float:
@@ -33,9 +43,19 @@ class RunningTime:
             with contextlib.suppress(RuntimeError):  # no event loop runs yet, so none can stand still
                 self._beat()
         if now - self._seen > _STANDSTILL:
+            self._standstills.append((self._seen - self._lost, self._lost))
             self._lost += now - self._seen
         self._seen = now
         return now - self._lost
+
+    def moment_of(self, shown: float) -> float:
+        """Return since when (monotonic seconds) something may have waited that was read when this clock showed that."""
+        lost = self._lost
+        for stood_at, lost_before in reversed(self._standstills):
+            if stood_at + _BACKLOG < shown:
+                break
+            lost = lost_before
+        return shown + lost
 
     def close(self) -> None:
         """Look at the clock no more, until `now` is called again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from torchserve_py.scheduling.job import Job
@@ -17,20 +17,23 @@ logger = logging.getLogger(__name__)
 UNSENDABLE: Final = (ValueError, TypeError, OverflowError, struct.error)
 
 
-def send(worker: Worker, jobs: Sequence[Job], now: float) -> list[Part]:
-    """Send a batch; return the answers for those of its jobs that cannot be encoded, which count as in flight."""
+def send(worker: Worker, jobs: Sequence[Job], now: float, moment_of: Callable[[float], float]) -> list[Part]:
+    """Send a batch; return the answers for those of its jobs that cannot be encoded, which count as in flight.
+
+    See `Worker.send`.
+    """
     try:
-        worker.send(jobs, now)
+        worker.send(jobs, now, moment_of)
     except UNSENDABLE:
-        return _send_singly(worker, jobs, now)
+        return _send_singly(worker, jobs, now, moment_of)
     return []
 
 
-def _send_singly(worker: Worker, jobs: Sequence[Job], now: float) -> list[Part]:
+def _send_singly(worker: Worker, jobs: Sequence[Job], now: float, moment_of: Callable[[float], float]) -> list[Part]:
     refused = []
     for job in jobs:
         try:
-            worker.send([job], now)
+            worker.send([job], now, moment_of)
         except UNSENDABLE as error:
             about = {"request_id": job.id, "sequence_id": job.sequence_id}
             text = "Request %s cannot be passed on to worker %s: %s"

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -208,13 +208,20 @@ class Worker:
 
     # Work, called by the dispatcher.
 
-    def send(self, jobs: Sequence[Job], now: float) -> None:
+    def send(self, jobs: Sequence[Job], now: float, moment_of: Callable[[float], float]) -> None:
         """Send a batch.
+
+        Args:
+            jobs: The batch.
+            now: Monotonic seconds.
+            moment_of: Makes monotonic seconds of the scheduler's.
 
         Raises:
             ValueError, TypeError, OverflowError, struct.error: It cannot be encoded; nothing was sent.
         """
-        histories = {job.id: _history(job) for job in jobs if job.opens or job.sends > 1} if self._durable else {}
+        histories = {}
+        if self._durable:
+            histories = {job.id: _history(job, moment_of) for job in jobs if job.opens or job.sends > 1}
         buffers = encode_infer([job.payload for job in jobs], histories)
         self.sent_at = now
         # A job that takes several inputs lasts as long as its client likes.
@@ -242,9 +249,9 @@ class Worker:
         """What the model's code has counted itself, in Prometheus' text format; None if it does not say in time."""
         return await self._questions.ask(EXPOSE, limit) if self.ready else None
 
-    def end_sequence(self, sequence_id: str, reason: str) -> None:
-        """Tell the handler that a sequence is over."""
-        self._ranks.send_request(encode([END_SEQUENCE, [[sequence_id, reason]]]))
+    def end_sequence(self, sequence_id: str, reason: str, moment: float) -> None:
+        """Tell the handler that a sequence is over since that moment (monotonic seconds)."""
+        self._ranks.send_request(encode([END_SEQUENCE, [(sequence_id, reason, moment)]]))
 
     def pause(self) -> None:
         """Take no results for now, so that the worker is slowed down to the pace of its readers."""
@@ -385,5 +392,5 @@ class Worker:
             self._watcher.cancel()
 
 
-def _history(job: Job) -> History:
-    return job.active_since, job.sends > 1, job.only_ask
+def _history(job: Job, moment_of: Callable[[float], float]) -> History:
+    return moment_of(job.active_since), job.sends > 1, job.only_ask

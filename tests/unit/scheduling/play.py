@@ -112,6 +112,6 @@ def written(effect: Effect) -> str:
             return f"{job.id}: {cause}"
         case Cancel(worker_id, job_ids):
             return f"{worker_id} cancel {' '.join(job_ids)}"
-        case EndSequence(worker_id, sequence_id, reason):
+        case EndSequence(worker_id, sequence_id, reason, _):
             return f"{worker_id or '-'} end {sequence_id}: {reason}"
     return f"{effect.worker_id} released"

@@ -238,7 +238,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                     if self.durable and job.sends and not job.unbatched:
                         known = {Cause.cancelled, Cause.outcome_unknown}
                         assert cause in known, f"{job} may have been applied, but was told {cause}"
-                case EndSequence(worker_id, sequence_id, _):
+                case EndSequence(worker_id, sequence_id, _, _):
                     self.ended[sequence_id] += 1
                     assert self.homes.pop(sequence_id, worker_id) == worker_id
                 case Released(worker_id):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from tests.unit.ts.frontend_stub import FrontendStub, row
 
 from ts import event_loop
 from ts.event_loop import AsyncRuntime
 from ts.protocol.log_records import Ids, running
-from ts.protocol.messages import InferRow
+from ts.protocol.messages import EndedSequence, InferRow
 
 
 class Logging(AsyncRuntime):
@@ -34,7 +34,7 @@ class Logging(AsyncRuntime):
         self.note("metrics")
         return b""
 
-    def end_sequences(self, ended: Iterable[Sequence[str]]) -> None:
+    def end_sequences(self, ended: Iterable[EndedSequence]) -> None:
         self.note("sequences")
 
     async def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -34,7 +34,7 @@ class FakeWorker:
         self.ended: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         self.paused = False
 
-    def send(self, jobs: Sequence[Job], now: float) -> None:
+    def send(self, jobs: Sequence[Job], now: float, moment_of: Callable[[float], float]) -> None:
         for job in jobs:
             job.payload[3].encode()
         self.in_flight.update(job.id for job in jobs)
@@ -43,7 +43,7 @@ class FakeWorker:
     def cancel(self, job_ids: Sequence[str]) -> None:
         self.cancelled += job_ids
 
-    def end_sequence(self, sequence_id: str, reason: str) -> None:
+    def end_sequence(self, sequence_id: str, reason: str, moment: float) -> None:
         self.ended.put_nowait((sequence_id, reason))
 
     def pause(self) -> None:

@@ -98,7 +98,7 @@ class Bench:
 
     def send(self, worker: Worker, body: bytes) -> None:
         job = Job("j", payload=("j", (), "text/plain", body, None, False))
-        worker.send([job], asyncio.get_running_loop().time())
+        worker.send([job], asyncio.get_running_loop().time(), float)
 
 
 @pytest.fixture

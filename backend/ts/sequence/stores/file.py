@@ -28,6 +28,7 @@ from ts.sequence.stores.file_sweep import COUNT_TAKEOVER, SLOT, sweep
 from ts.sequence.stores.file_upgrade import upgrade_from_2, upgrade_from_3
 from ts.sequence.stores.sqlite_file import SqliteFile
 from ts.sequence.stores.store import (
+    ENDED,
     FIRST_SLOT,
     IDLE,
     JUST_NOW,
@@ -116,11 +117,13 @@ class FileStore:
         self._journaled = 0
         self._pack = msgpack.Packer().pack
 
-    def acquire(self, sequence_ids: Sequence[str], active: Mapping[str, float] = JUST_NOW) -> list[Acquired]:
+    def acquire(self, sequence_ids: Sequence[str], active_since: Mapping[str, float] = JUST_NOW) -> list[Acquired]:
         """Take leases and read; see `Store`."""
         with self._transaction():
-            now = time.time()
-            taken = [self._acquire(each, now, now - active.get(each, 0.0)) for each in sequence_ids]
+            now, clock = time.time(), time.monotonic()
+            taken = [
+                self._acquire(each, now, now + min(0.0, active_since.get(each, clock) - clock)) for each in sequence_ids
+            ]
             if any(is_takeover for _, is_takeover in taken):
                 self._execute(COUNT_TAKEOVER)
             count = self._takeovers()
@@ -309,28 +312,28 @@ class FileStore:
         """The keys that the answers of a sequence have."""
         return [slot * SLOT + number for slot in self._slots]
 
-    def end(self, ended: Sequence[tuple[Lease, str]]) -> None:
+    def end(self, leases: Sequence[Lease]) -> None:
         """Drop states; see `Store`."""
         forgotten_at = time.time() + REMEMBERED_SECONDS
-        for lease, _ in ended:
+        for lease in leases:
             lease.mark = _LOOKED_AT
         with self._transaction():
             self._executemany(
                 "UPDATE sequences SET state = NULL, closed = ?, lease_until = 0, expires_at = ?"
                 " WHERE number = ? AND token = ?",
-                [(reason, forgotten_at, lease.key, lease.token) for lease, reason in ended],
+                [(ENDED, forgotten_at, lease.key, lease.token) for lease in leases],
             )
 
-    def release(self, leases: Sequence[Lease]) -> None:
+    def release(self, released: Sequence[tuple[Lease, float]]) -> None:
         """Let leases go; see `Store`."""
-        idle_at = time.time() + self._settings.lifetime
-        for lease in leases:
+        for lease, _ in released:
             lease.mark = _LOOKED_AT
         with self._transaction():
+            monotonic_to_time = time.time() - time.monotonic()
             self._executemany(
                 "UPDATE sequences SET lease_until = 0, expires_at = iif(closed = '', ?, expires_at)"
                 " WHERE number = ? AND token = ?",
-                [(idle_at, lease.key, lease.token) for lease in leases],
+                [(idle_at + monotonic_to_time, lease.key, lease.token) for lease, idle_at in released],
             )
 
     def sweep(self) -> None:

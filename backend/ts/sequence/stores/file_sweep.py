@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from ts.sequence.stores.sqlite_file import SqliteFile
-from ts.sequence.stores.store import FIRST_SLOT, IDLE, MOST_KEPT, REMEMBERED_SECONDS
+from ts.sequence.stores.store import FIRST_SLOT, IDLE, MOST_KEPT, REMEMBERED_SECONDS, REVIVABLE_SECONDS
 
 #: An answer's key is its slot times this, and the sequence's number.
 SLOT: Final = 2**40
@@ -24,6 +24,10 @@ _INTERVAL = 60.0
 #: How much is swept with the lock in hand.
 _AT_ONCE = 500
 _OVERDUE: Final = "SELECT number FROM sequences WHERE expires_at < ?"
+#: Parameters 1 to 3: what was let go and was idle for too long by then, what was not let go and was so by then, now.
+_ABANDONED: Final = (
+    "closed = '' AND expires_at < iif(lease_until = 0, ?1, ?2) AND expires_at < max(?1, ?2) AND lease_until < ?3"
+)
 
 
 def sweep(file: SqliteFile, transaction: Callable[[], AbstractContextManager[None]]) -> None:
@@ -42,17 +46,15 @@ def sweep(file: SqliteFile, transaction: Callable[[], AbstractContextManager[Non
             return
     if not file.write("UPDATE sweeps SET next_at = ?1 + ?2 WHERE next_at <= ?1", (now, _INTERVAL)):
         return  # another process has begun meanwhile
-    abandoned_at = now - REMEMBERED_SECONDS
+    limits = (now - REVIVABLE_SECONDS, now - REMEMBERED_SECONDS, now)
     with transaction():
-        unfinished = f"{_OVERDUE} AND closed = '' AND lease_until < ?"
-        abandoned = file.execute(unfinished, (abandoned_at, now)).fetchall()
+        abandoned = file.execute(f"SELECT number FROM sequences WHERE {_ABANDONED}", limits).fetchall()  # noqa: S608
         forgotten = file.execute(f"{_OVERDUE} AND closed <> ''", (now,)).fetchall()
     for numbers in _portions([number for (number,) in abandoned]):
         with transaction():
             file.executemany(
-                "UPDATE sequences SET state = NULL, closed = ?1, expires_at = ?2"
-                " WHERE number = ?3 AND closed = '' AND expires_at < ?4 AND lease_until < ?5",
-                [(IDLE, now + REMEMBERED_SECONDS, number, abandoned_at, now) for number in numbers],
+                f"UPDATE sequences SET state = NULL, closed = ?4, expires_at = ?5 WHERE number = ?6 AND {_ABANDONED}",  # noqa: S608
+                [(*limits, IDLE, now + REMEMBERED_SECONDS, number) for number in numbers],
             )
     for numbers in _portions([number for (number,) in forgotten]):
         with transaction():

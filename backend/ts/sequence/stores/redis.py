@@ -1,7 +1,8 @@
 """Sequences in Redis: for several machines, each of which can go on where another one stopped.
 
 A sequence is one hash, ``ts:{model/version}:id``; the braces keep a model's sequences in one slot of a cluster. It
-expires by itself. Each operation is one script over all sequences of a batch: one round trip, and atomic.
+expires by itself. When the sequence has been idle for too long, its state is put aside (``ts:{model/version}aside:id``)
+and expires sooner. Each operation is one script over all sequences of a batch: one round trip, and atomic.
 
 Redis survives its own restart only if it is configured to: ``appendonly yes`` keeps what was committed when the process
 dies, with ``appendfsync always`` also when the machine does. It copies to its replicas after it has answered, so that a
@@ -32,6 +33,7 @@ from ts.sequence.stores.store import (
     FIRST_SLOT,
     JUST_NOW,
     REMEMBERED_SECONDS,
+    REVIVABLE_SECONDS,
     Acquired,
     Commit,
     Lease,
@@ -48,8 +50,8 @@ _SHORTEST_LIMIT = 0.5
 _RETRY_PAUSE = 0.1
 #: How long the key stays that is written where something has to be (ms).
 _MARKER_LIFETIME = 60_000
-#: Of a sequence that is not to be judged: it has been active for ever (ms).
-_FOR_EVER = 2**52
+#: Of a sequence that is not to be judged: it has been active for ever (s).
+_FOR_EVER = 1e12
 
 
 class RedisStore:
@@ -70,9 +72,9 @@ class RedisStore:
         except ModuleNotFoundError as error:
             raise StoreError("store: redis needs the package redis: install torchserve-py[redis]") from error
         self._settings = settings
-        self._prefix = f"ts:{{{settings.model}}}:"
+        self._prefix, self._aside = f"ts:{{{settings.model}}}:", f"ts:{{{settings.model}}}aside:"
         self._lease, self._lifetime = _milliseconds(settings.lease), _milliseconds(settings.lifetime)
-        self._remembered = _milliseconds(REMEMBERED_SECONDS)
+        self._remembered, self._revivable = _milliseconds(REMEMBERED_SECONDS), _milliseconds(REVIVABLE_SECONDS)
         self._open_for = self._lifetime + self._remembered
         half = max(settings.lease / 2, _SHORTEST_LIMIT)
         self._retry_limit, answer_limit = min(_RETRY_LIMIT, half), min(_ANSWER_LIMIT, half)
@@ -94,24 +96,29 @@ class RedisStore:
         self._call(client.ping)
         check_keeping(self._name, self._info(), replicas)
 
-    def acquire(self, sequence_ids: Sequence[str], active: Mapping[str, float] = JUST_NOW) -> list[Acquired]:
+    def acquire(self, sequence_ids: Sequence[str], active_since: Mapping[str, float] = JUST_NOW) -> list[Acquired]:
         """Take leases and read; see `Store`."""
-        acquired = self._acquire_all(sequence_ids, active, gone="")
+        acquired = self._acquire_all(sequence_ids, active_since, gone="")
         for index, (owner, _) in enumerate(acquired):
             if owner is not None and is_gone(owner):
-                (acquired[index],) = self._acquire_all(sequence_ids[index : index + 1], active, gone=owner)
+                (acquired[index],) = self._acquire_all(sequence_ids[index : index + 1], active_since, gone=owner)
         return [each for _, each in acquired]
 
     def _acquire_all(
-        self, sequence_ids: Sequence[str], active: Mapping[str, float], gone: str, *, copied: bool = False
+        self, sequence_ids: Sequence[str], active_since: Mapping[str, float], gone: str, *, copied: bool = False
     ) -> list[tuple[str | None, Acquired]]:
         """The owner who holds a sequence, or None, and what came of asking for it."""
         settings = self._settings
         tokens = [secrets.randbits(62) for _ in sequence_ids]
-        times = [min(_FOR_EVER, 1000 * active.get(each, 0.0)) for each in sequence_ids]
         limits = (self._lease, self._lifetime, self._open_for, self._remembered, settings.kept, gone)
-        own = [argument for pair in zip(tokens, map(int, times), strict=True) for argument in pair]
-        results = self._run(self._acquire, sequence_ids, [settings.owner, *limits, *own], copied=copied)
+        since = [active_since.get(each, math.inf) for each in sequence_ids]
+
+        def arguments() -> list[Any]:
+            now = time.monotonic()
+            active = [_milliseconds(min(_FOR_EVER, max(0.0, now - each))) for each in since]
+            return [settings.owner, *limits, *(each for pair in zip(tokens, active, strict=True) for each in pair)]
+
+        results = self._run(self._acquire, sequence_ids, arguments, copied=copied, aside=True)
         return [
             self._acquired(sequence_id, token, result)
             for sequence_id, token, result in zip(sequence_ids, tokens, results, strict=True)
@@ -141,7 +148,7 @@ class RedisStore:
     def renew(self, leases: Sequence[Lease]) -> list[bool]:
         """Prolong leases; see `Store`."""
         ids = [lease.sequence_id for lease in leases]
-        return list(map(bool, self._run(self._renew, ids, [self._lease, *(lease.token for lease in leases)])))
+        return list(map(bool, self._run(self._renew, ids, lambda: [self._lease, *(lease.token for lease in leases)])))
 
     def commit(self, commits: Sequence[Commit]) -> list[bool | None]:
         """Write what sequences have become; see `Store`."""
@@ -151,7 +158,8 @@ class RedisStore:
         ]
         limits = (self._lease, self._lifetime, self._open_for, self._remembered)
         ids = [each.lease.sequence_id for each in commits]
-        results = self._run(self._commit, ids, [*limits, msgpack.packb(content, use_bin_type=False)], copied=True)
+        packed = msgpack.packb(content, use_bin_type=False)
+        results = self._run(self._commit, ids, lambda: [*limits, packed], copied=True)
         # Of those that were tried again an earlier try may have been written, and another have taken over since then.
         refused = None if self._repeated else False
         return [True if written else refused for written in results]
@@ -159,7 +167,7 @@ class RedisStore:
     def settle(self, commits: Sequence[Commit]) -> list[bool | None]:
         """Look up what was written, with new leases: what is still on its way is refused by them; see `Store`."""
         ids = [each.lease.sequence_id for each in commits]
-        asked = self._acquire_all(ids, dict.fromkeys(ids, math.inf), gone="", copied=True)
+        asked = self._acquire_all(ids, dict.fromkeys(ids, -math.inf), gone="", copied=True)
         acquired = [each for _, each in asked]
         settled: list[bool | None] = []
         for commit, (lease, _, _) in zip(commits, acquired, strict=True):
@@ -170,7 +178,7 @@ class RedisStore:
                 settled.append(None)
         over = [lease for lease, _, closed in acquired if lease is not None and closed]
         if over:
-            self.release(over)
+            self.release([(lease, time.monotonic()) for lease in over])
         return settled
 
     def answer(self, lease: Lease, request_id: str) -> bytes | None:
@@ -191,16 +199,20 @@ class RedisStore:
                 return found
         return None
 
-    def end(self, ended: Sequence[tuple[Lease, str]]) -> None:
+    def end(self, leases: Sequence[Lease]) -> None:
         """Drop states; see `Store`."""
-        tokens = [argument for lease, reason in ended for argument in (lease.token, reason)]
-        self._run(self._end, [lease.sequence_id for lease, _ in ended], [self._remembered, *tokens])
-
-    def release(self, leases: Sequence[Lease]) -> None:
-        """Let leases go; see `Store`."""
-        tokens = [lease.token for lease in leases]
         ids = [lease.sequence_id for lease in leases]
-        self._run(self._release, ids, [self._lifetime, self._open_for, *tokens])
+        self._run(self._end, ids, lambda: [self._remembered, *(lease.token for lease in leases)])
+
+    def release(self, released: Sequence[tuple[Lease, float]]) -> None:
+        """Let leases go; see `Store`."""
+
+        def arguments() -> list[Any]:
+            now = time.monotonic()
+            each = [(lease.token, _milliseconds(idle_at - now)) for lease, idle_at in released]
+            return [self._revivable, self._remembered, *(argument for pair in each for argument in pair)]
+
+        self._run(self._release, [lease.sequence_id for lease, _ in released], arguments, aside=True)
 
     def tidy(self) -> None:
         """Nothing to do: a commit puts nothing off."""
@@ -212,12 +224,30 @@ class RedisStore:
         """Close the connection."""
         self._client.close()
 
-    def _run(self, script: Any, sequence_ids: Sequence[str], arguments: list[Any], *, copied: bool = False) -> Any:
-        """Run a script; with ``copied`` what it has written counts once the replicas have it."""
+    def _run(
+        self,
+        script: Any,
+        sequence_ids: Sequence[str],
+        arguments: Callable[[], list[Any]],
+        *,
+        copied: bool = False,
+        aside: bool = False,
+    ) -> Any:
+        """Run a script.
+
+        Args:
+            script: The script.
+            sequence_ids: Of which sequences.
+            arguments: Returns what it is given besides, anew for each try.
+            copied: What it has written counts once the replicas have it.
+            aside: It is also given the keys of states that are put aside.
+        """
         keys = [self._prefix + sequence_id for sequence_id in sequence_ids]
+        if aside:
+            keys += [self._aside + sequence_id for sequence_id in sequence_ids]
         if copied and self._replicas:
-            return self._copied(lambda pipe: script(keys, arguments, client=pipe))
-        return self._call(lambda: script(keys, arguments))
+            return self._copied(lambda pipe: script(keys, arguments(), client=pipe))
+        return self._call(lambda: script(keys, arguments()))
 
     def _read_copied(self, key: str, fields: list[str]) -> list[bytes | None]:
         """Read what counts: what the replicas have as well."""

@@ -6,6 +6,7 @@ token, owner, until    the lease; until is 0 of a sequence that nobody holds
 expires                idle for too long by then, once nobody holds it
 incarnation, steps     which incarnation it is, and how many further steps of it were applied
 closed, state          why it is over, or its state
+aside                  there if the state was put aside, since the sequence has been idle for too long
 q<slot>, r<slot>       of a kept answer: its incarnation and request id, with a colon between them; and the answer
 
 Of what the store's first format wrote, which had no incarnations, `ACQUIRE` makes this form; slot 0 is free then.
@@ -15,21 +16,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from ts.sequence.stores.store import IDLE
+from ts.sequence.stores.store import ENDED, IDLE
 
 _NOW = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 
-#: ARGV: owner, lease, lifetime, time to live of an open sequence, of a closed one (ms), the last slot, an owner who is
-#: gone or '', then for each key a token and for how long (ms) it is known not to be idle.
+#: KEYS: those of the sequences, then those of the states put aside. ARGV: owner, lease, lifetime, time to live of an
+#: open sequence, of a closed one (ms), the last slot, an owner who is gone or '', then for each sequence a token and
+#: for how long (ms) it is known not to be idle.
 ACQUIRE: Final = f"""{_NOW}
 local last = tonumber(ARGV[6])
 local names = {{'owner', 'until', 'expires', 'steps', 'closed', 'state', 'incarnation'}}
 for slot = 0, last do names[#names + 1] = 'q' .. slot end
 local results = {{}}
-for i, key in ipairs(KEYS) do
+for i = 1, #KEYS / 2 do
+    local key, aside = KEYS[i], KEYS[#KEYS / 2 + i]
     local token, active = ARGV[6 + 2 * i], ARGV[7 + 2 * i]
     local found = redis.call('HMGET', key, unpack(names))
     if found[1] and not found[7] then
@@ -51,11 +54,24 @@ for i, key in ipairs(KEYS) do
             steps, closed, incarnation = '0', '', '1'
             redis.call('HSET', key, 'expires', now + ARGV[3], 'steps', 0, 'closed', '', 'incarnation', 1)
             redis.call('PEXPIRE', key, ARGV[4])
-        elseif closed == '' and tonumber(expires) <= now - active and (owner == ARGV[1] or tonumber(till) == 0) then
-            closed = '{IDLE}'
-            redis.call('HDEL', key, 'state')
-            redis.call('HSET', key, 'closed', closed)
-            redis.call('PEXPIRE', key, ARGV[5])
+        elseif closed == '' then
+            local expired = tonumber(expires) <= now - active and (owner == ARGV[1] or tonumber(till) == 0)
+            if redis.call('HDEL', key, 'aside') == 1 then
+                state = redis.call('GET', aside)
+                redis.call('DEL', aside)
+                if not state then
+                    expired = true
+                elseif not expired then
+                    redis.call('HSET', key, 'state', state)
+                    redis.call('PEXPIRE', key, ARGV[4])
+                end
+            end
+            if expired then
+                closed = '{IDLE}'
+                redis.call('HDEL', key, 'state')
+                redis.call('HSET', key, 'closed', closed)
+                redis.call('PEXPIRE', key, ARGV[5])
+            end
         end
         redis.call('HSET', key, 'token', token, 'owner', ARGV[1], 'until', now + ARGV[2])
         local requests = {{}}
@@ -79,14 +95,23 @@ end
 return results
 """
 
-#: ARGV: lifetime, time to live of an open sequence (ms), then a token for each key.
+#: KEYS as for ACQUIRE. ARGV: how long a state is put aside, how long it is known what has become of a sequence that has
+#: been idle for too long (ms), then for each sequence a token and in how long (ms) it is so; 0 or less: it is.
 RELEASE: Final = f"""{_NOW}
-for i, key in ipairs(KEYS) do
-    if redis.call('HGET', key, 'token') == ARGV[2 + i] then
+for i = 1, #KEYS / 2 do
+    local key, aside = KEYS[i], KEYS[#KEYS / 2 + i]
+    local left = tonumber(ARGV[2 + 2 * i])
+    if redis.call('HGET', key, 'token') == ARGV[1 + 2 * i] then
         redis.call('HSET', key, 'until', 0)
         if redis.call('HGET', key, 'closed') == '' then
-            redis.call('HSET', key, 'expires', now + ARGV[1])
-            redis.call('PEXPIRE', key, ARGV[2])
+            redis.call('HSET', key, 'expires', now + left)
+            redis.call('PEXPIRE', key, math.max(left, 0) + ARGV[2])
+            local state = redis.call('HGET', key, 'state')
+            if left <= 0 and state then
+                redis.call('SET', aside, state, 'PX', ARGV[1])
+                redis.call('HDEL', key, 'state')
+                redis.call('HSET', key, 'aside', 1)
+            end
         end
     end
 end
@@ -120,12 +145,12 @@ end
 return results
 """
 
-#: ARGV: time to live (ms), then for each key its token and why it is over.
-END: Final = """
+#: ARGV: time to live (ms), then for each key its token.
+END: Final = f"""
 for i, key in ipairs(KEYS) do
-    if redis.call('HGET', key, 'token') == ARGV[2 * i] then
+    if redis.call('HGET', key, 'token') == ARGV[1 + i] then
         redis.call('HDEL', key, 'state')
-        redis.call('HSET', key, 'closed', ARGV[2 * i + 1], 'until', 0)
+        redis.call('HSET', key, 'closed', '{ENDED}', 'until', 0)
         redis.call('PEXPIRE', key, ARGV[1])
     end
 end

@@ -13,9 +13,11 @@ An id is used again: each beginning anew of its sequence is an **incarnation** w
 kept for one incarnation. What an earlier one was answered is not found any more.
 
 **Idle time** is what the holder knows: its scheduler ends a sequence that had nothing queued and nothing in flight for
-too long. The time until which the sequence may be idle is stored for those who continue it after the holder has let it
-go. Where the holder did not (it was killed, or is frozen), nobody can tell what it had queued, so the sequence is not
-taken for idle.
+too long. The moment at which the sequence is idle for too long is stored for those who continue it after the holder has
+let it go, be it that the moment is past. Whoever asks for the sequence then, says since when it has had something of it
+queued: if that was before the moment, the sequence goes on, or else it has expired for everybody. Its state is kept for
+a while for that. Where the holder did not let go (it was killed, or is frozen), nobody can tell what it had queued, so
+the sequence is not taken for idle.
 """
 
 from __future__ import annotations
@@ -32,13 +34,16 @@ from ts.protocol.server_identity import is_gone
 #: How long (seconds) it is remembered that a sequence is over, so that a step which continues it is refused; and how
 #: long the state of an abandoned one is kept beyond its idle time, in case that its server only sleeps.
 REMEMBERED_SECONDS = 3600.0
+#: How long (seconds) the state of a sequence is kept that was let go and has been idle for too long since then: for a
+#: step of it that waits for a worker of another server since before that.
+REVIVABLE_SECONDS = 300.0
 #: The most steps of a sequence whose answers are kept, beside the first.
 MOST_KEPT = 64
 #: Where the answer is kept to the step that has begun the incarnation; those of further steps take turns in the others.
 FIRST_SLOT = 0
 #: Why a sequence is over, as `Acquired.closed` says it; "" of one that is not.
-ENDED, IDLE, TIMEOUT = "ended", "idle", "timeout"
-#: Of no sequence anything is known before this moment; see `Store.acquire`.
+ENDED, IDLE = "ended", "idle"
+#: Nothing of any sequence was queued before now; see `Store.acquire`.
 JUST_NOW: Final[Mapping[str, float]] = MappingProxyType({})
 
 
@@ -178,13 +183,13 @@ class Commit(NamedTuple):
 class Store(Protocol):
     """Keeps sequences. Every method raises `StoreError`."""
 
-    def acquire(self, sequence_ids: Sequence[str], active: Mapping[str, float] = JUST_NOW) -> list[Acquired]:
+    def acquire(self, sequence_ids: Sequence[str], active_since: Mapping[str, float] = JUST_NOW) -> list[Acquired]:
         """Take the leases of sequences, which begin to exist with that, and read what is stored of them.
 
         Args:
             sequence_ids: Each once.
-            active: By id, for how many seconds the server has known that the sequence is not idle for too long: what
-                had idle time left when that began has it still. Infinite where the sequence is open here.
+            active_since: By id, since which moment (monotonic seconds) the server knows that the sequence is not idle
+                for too long: what had idle time left then has it still. ``-inf`` where the sequence is open here.
         """
 
     def renew(self, leases: Sequence[Lease]) -> list[bool]:
@@ -212,11 +217,15 @@ class Store(Protocol):
         With ``incarnation`` only if that is the latest one.
         """
 
-    def end(self, ended: Sequence[tuple[Lease, str]]) -> None:
-        """These sequences are over for these reasons: drop their states, and remember that."""
+    def end(self, leases: Sequence[Lease]) -> None:
+        """These sequences have ended: drop their states, and remember that."""
 
-    def release(self, leases: Sequence[Lease]) -> None:
-        """Let anybody take these sequences over at once; their idle time begins."""
+    def release(self, released: Sequence[tuple[Lease, float]]) -> None:
+        """Let anybody take these sequences over at once.
+
+        Args:
+            released: Leases, and the moments (monotonic seconds), past or to come, at which they are idle for too long.
+        """
 
     def tidy(self) -> None:
         """The answers have left: do what a commit has put off."""

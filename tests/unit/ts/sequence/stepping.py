@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +57,18 @@ def answered(worker: Worker, *rows: list[Any]) -> list[Any]:
     """What each row was told: the body, or the status and cause of an error."""
     results = {result[0]: result for result in worker.infer(*rows)}
     return [_said(results[each[0]]) for each in rows]
+
+
+def close(worker: Worker, **reasons: str) -> None:
+    """The server's scheduler closes sequences now, each for a reason."""
+    worker.runtime.end_sequences([(each, reason, time.monotonic()) for each, reason in reasons.items()])
+
+
+def admit(worker: Worker, row: list[Any], active_since: float) -> Any:
+    """What a step is told whose sequence the server knows to be active since that moment."""
+    worker.runtime.admit([row], {row[0]: (active_since, False, "")})
+    worker.runtime.step()
+    return told(worker, row)
 
 
 def told(worker: Worker, row: list[Any]) -> Any:

@@ -99,5 +99,5 @@ def test_without_a_store_a_state_that_had_to_make_room_is_told_as_lost(make_work
     assert step("a") == (410, "sequence_lost")
     assert step("a", ("ts_request_sequence_start", "true")) == b"1"
     assert step("c") == (410, "sequence_lost")
-    worker.runtime.end_sequences([["c", "evicted"]])
+    worker.runtime.end_sequences([("c", "evicted", 0.0)])
     assert step("c") == b"1"

@@ -201,7 +201,7 @@ def test_the_sequences_of_others_keep_their_journal_when_one_is_taken_anew_or_wa
     assert held is not None
     assert mate.commit([Commit(steady, b"1", "", [(0, "r", b"answer")])]) == [True]
     assert entries(path) == 1
-    worker.release([held])
+    worker.release([(held, 0.0)])
     mate.acquire(["s"])
     assert mate.commit([Commit(steady, b"2", "", [(0, "r", b"answer")])]) == [True]
     assert entries(path) == 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ts.sequence.stores import file
 from ts.sequence.stores.file import FileStore
-from ts.sequence.stores.store import ENDED, FIRST_SLOT, Commit, Lease, StoreSettings
+from ts.sequence.stores.store import FIRST_SLOT, Commit, Lease, StoreSettings
 
 KEPT = 2
 SEQUENCES = ("a", "b", "c")
@@ -100,7 +100,7 @@ class Files:
 
     def end(self, number: int, ids: list[str]) -> None:
         mine = [(each, self.leases[number].pop(each)) for each in ids if each in self.leases[number]]
-        self.stores[number].end([(lease, ENDED) for _, lease in mine])
+        self.stores[number].end([lease for _, lease in mine])
         for sequence_id, lease in mine:
             if self.latest[sequence_id] is lease:
                 self.states[sequence_id] = None

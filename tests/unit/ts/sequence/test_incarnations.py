@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, step
+from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, close, step
 
 
 @pytest.fixture(params=["the same worker", "another worker"])
@@ -84,7 +84,7 @@ def test_what_has_expired_is_begun_anew_with_the_same_request_ids(durable_worker
     worker = durable_worker(TOTAL)
     answered(worker, step("j1", "s", "5", request_id="1"))
     answered(worker, step("j2", "s", "2", request_id="2"))
-    worker.runtime.end_sequences([["s", "idle"]])
+    close(worker, s="idle")
     assert answered(worker, step("j3", "s", "2", request_id="2")) == ["7"]
     assert answered(worker, step("j4", "s", "2", request_id="3")) == [(410, "sequence_expired")]
     assert answered(worker, step("j5", "s", "2", request_id="3")) == [(410, "sequence_expired")]
@@ -108,7 +108,7 @@ def test_a_sequence_that_is_over_may_be_begun_by_any_server_at_once(durable_work
     elsewhere = durable_worker(TOTAL, lease=600.0, owner="another machine/1/1")
     answered(worker, step("j1", "s", "5"))
     if ending == "idle":
-        worker.runtime.end_sequences([["s", "idle"]])
+        close(worker, s="idle")
     else:
         answered(worker, step("j2", "s", "0" if ending == "its answer" else "1", end=ending == "its last step"))
     assert answered(elsewhere, step("j3", "s", "7", start=True)) == ["7"]

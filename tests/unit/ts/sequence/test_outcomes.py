@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.unit.ts.frontend_stub import Worker
-from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, step, told
+from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, close, step, told
 
 from ts.sequence.stores.store import StoreError
 
@@ -92,7 +91,7 @@ def test_who_asks_in_vain_is_told_so_and_the_frozen_worker_cannot_apply_it_later
     other = durable_worker(TOTAL)
     assert ask(other, step("j2", "s", "1", end=True)) == (500, "response_timeout")
     assert other.module.calls == []
-    other.runtime.end_sequences([["s", "ended"]])  # since that job was meant to be its last
+    close(other, s="ended")  # since that job was meant to be its last
     assert answered(frozen, step("j2", "s", "1", end=True)) == [MOVED]
     assert answered(other, step("j3", "s", "2")) == ["7"]
 
@@ -194,54 +193,3 @@ def test_a_stream_that_has_to_end_is_not_told_that_it_does_not_count_if_a_part_o
     other.runtime.admit([step("j1", "s", "9")])
     (kept,) = other.peer.result_rows()
     assert (kept[5], dict(kept[4])["ts_stream_interrupted"]) == (b"12", "true")
-
-
-# Idle time.
-
-
-def admit(worker: Worker, row: list[Any], active_since: float) -> Any:
-    worker.runtime.admit([row], {row[0]: (active_since, False, "")})
-    worker.runtime.step()
-    return told(worker, row)
-
-
-def test_what_the_server_knows_to_be_active_does_not_expire(durable_worker: Make) -> None:
-    before = time.monotonic()
-    answered(durable_worker(TOTAL, lifetime=0.0), step("j1", "s", "5"), step("j2", "t", "5"))
-    other = durable_worker(TOTAL, lifetime=0.0)
-    assert admit(other, step("j3", "s", "1"), before) == "6"
-    assert admit(other, step("j4", "t", "1"), time.monotonic()) == (410, "sequence_expired")
-
-
-def test_what_a_server_had_that_did_not_let_go_of_it_does_not_expire(durable_worker: Make) -> None:
-    lost = durable_worker(TOTAL, lifetime=0.0, lease=0.0)
-    answered(lost, step("j1", "s", "5"))
-    elsewhere = durable_worker(TOTAL, lifetime=0.0, owner=ELSEWHERE)
-    assert answered(elsewhere, step("j2", "s", "1")) == ["6"]
-
-
-def test_what_a_server_has_let_go_of_expires(durable_worker: Make) -> None:
-    drained = durable_worker(TOTAL, lifetime=0.0)
-    answered(drained, step("j1", "s", "5"))
-    drained.runtime.close()
-    elsewhere = durable_worker(TOTAL, lifetime=0.0, owner=ELSEWHERE)
-    assert answered(elsewhere, step("j2", "s", "1")) == [(410, "sequence_expired")]
-    assert answered(elsewhere, step("j3", "s", "1")) == [(410, "sequence_expired")]
-
-
-def test_a_state_that_made_room_does_not_expire_before_the_scheduler_says_so(durable_worker: Make) -> None:
-    worker = durable_worker(TOTAL, capacity=1, lifetime=0.0)
-    assert answered(worker, step("j1", "s", "5")) == ["5"]
-    assert answered(worker, step("j2", "t", "5")) == ["5"]
-    assert answered(worker, step("j3", "s", "1")) == ["6"]
-    worker.runtime.end_sequences([["s", "idle"]])
-    assert answered(worker, step("j4", "s", "1")) == [(410, "sequence_expired")]
-
-
-def test_a_sweep_leaves_alone_what_may_only_be_slow(durable_worker: Make) -> None:
-    frozen = durable_worker(TOTAL, lifetime=0.0, lease=0.0)
-    answered(frozen, step("j1", "s", "5"))
-    elsewhere = durable_worker(TOTAL, owner=ELSEWHERE, lease=0.0)
-    answered(elsewhere, step("j2", "t", "5"))
-    elsewhere.service.steps._store.sweep()  # type: ignore[union-attr]
-    assert answered(frozen, step("j3", "s", "1")) == ["6"]

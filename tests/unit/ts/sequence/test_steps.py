@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.unit.ts.frontend_stub import Worker
-from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, step
+from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, close, step
 
 from ts.protocol.messages import OPEN_INFERENCE_REST
 from ts.runtimes.errors import LoadError
@@ -98,7 +98,7 @@ def test_a_start_begins_anew(durable_worker: Make) -> None:
 def test_an_expired_sequence_is_refused(durable_worker: Make) -> None:
     worker = durable_worker(TOTAL)
     answered(worker, step("j1", "s", "5"), step("j2", "t", "5", request_id="kept"))
-    worker.runtime.end_sequences([["s", "idle"], ["t", "timeout"]])
+    close(worker, s="idle", t="timeout")
     other = durable_worker(TOTAL)
     expired = (410, "sequence_expired")
     assert answered(other, step("j3", "s", "1"), step("j4", "t", "1")) == [expired, expired]
@@ -116,7 +116,7 @@ def test_a_sequence_that_was_abandoned_is_refused(durable_worker: Make) -> None:
 def test_a_drained_sequence_goes_on(durable_worker: Make) -> None:
     worker = durable_worker(TOTAL)
     answered(worker, step("j1", "s", "5"))
-    worker.runtime.end_sequences([["s", "drained"]])
+    close(worker, s="drained")
     assert answered(durable_worker(TOTAL), step("j2", "s", "1")) == ["6"]
 
 

@@ -1,0 +1,165 @@
+"""Idle time across servers: what one of them has queued keeps a sequence from expiring at another."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.ts.frontend_stub import Worker
+from tests.unit.ts.sequence.stepping import TOTAL, Make, admit, answered, close, step
+
+from ts.sequence.stores import file_sweep
+
+EXPIRED = (410, "sequence_expired")
+ELSEWHERE = "another machine/1/1"
+
+
+def expired_while_queued(durable_worker: Make, reason: str = "idle") -> tuple[Worker, Worker, float]:
+    """Two servers' workers, the first of which has let a sequence expire, and a moment shortly before that."""
+    holder, other = durable_worker(TOTAL), durable_worker(TOTAL, owner=ELSEWHERE)
+    assert answered(holder, step("j1", "s", "5", request_id="1"), step("j2", "t", "1")) == ["5", "1"]
+    queued_at = time.monotonic()
+    time.sleep(0.005)  # stores count in milliseconds
+    close(holder, s=reason, t=reason)
+    assert answered(holder, step("j3", "u", "1")) == ["1"]  # what had to be told is told before that
+    return holder, other, queued_at
+
+
+@pytest.mark.parametrize("reason", ["idle", "timeout"])
+def test_a_step_that_was_queued_elsewhere_before_goes_on(durable_worker: Make, reason: str) -> None:
+    holder, other, queued_at = expired_while_queued(durable_worker, reason)
+    assert admit(other, step("j4", "s", "2", request_id="2"), queued_at) == "7"
+    assert answered(other, step("j5", "s", "2", request_id="2"), step("j6", "s", "9")) == ["7", "16"]
+    other.runtime.close()
+    assert answered(holder, step("j7", "s", "5", request_id="1")) == ["5"]
+
+
+def test_a_repeated_step_that_was_queued_elsewhere_before_leaves_the_sequence_open(durable_worker: Make) -> None:
+    _, other, queued_at = expired_while_queued(durable_worker)
+    assert admit(other, step("j4", "s", "5", request_id="1"), queued_at) == "5"
+    assert answered(other, step("j5", "s", "2", request_id="2")) == ["7"]
+
+
+def test_a_step_that_came_later_is_told_that_the_sequence_has_expired(durable_worker: Make) -> None:
+    _, other, _ = expired_while_queued(durable_worker)
+    assert admit(other, step("j4", "s", "2"), time.monotonic()) == EXPIRED
+    assert answered(other, step("j5", "s", "2", start=True)) == ["2"]
+
+
+def test_what_somebody_was_told_to_have_expired_has_expired_for_everybody(durable_worker: Make) -> None:
+    holder, other, queued_at = expired_while_queued(durable_worker)
+    assert answered(holder, step("j4", "s", "2")) == [EXPIRED]
+    holder.service.steps.tell()  # type: ignore[union-attr]
+    assert admit(other, step("j5", "s", "2"), queued_at) == EXPIRED
+
+
+def test_a_sequence_expires_when_the_scheduler_closes_it_however_late_the_worker_hears_of_that(
+    durable_worker: Make,
+) -> None:
+    worker = durable_worker(TOTAL)
+    assert answered(worker, step("j1", "s", "5")) == ["5"]
+    closed_at = time.monotonic()
+    time.sleep(0.005)
+    came_at = time.monotonic()
+    time.sleep(0.005)
+    worker.runtime.end_sequences([("s", "idle", closed_at)])
+    assert admit(worker, step("j2", "s", "2"), came_at) == EXPIRED
+
+
+def test_a_state_is_kept_for_steps_that_wait_elsewhere_for_a_while_only(
+    durable_worker: Make, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    holder, other, queued_at = expired_while_queued(durable_worker)
+    store: Any = holder.service.steps._store  # type: ignore[union-attr]
+    if kind == "file":
+        monkeypatch.setattr(file_sweep, "REVIVABLE_SECONDS", 0.0)
+        monkeypatch.setattr(file_sweep, "_INTERVAL", 0.0)
+        store._execute("UPDATE sweeps SET next_at = 0")
+        store.sweep()
+        with sqlite3.connect(tmp_path / "sequences.db") as database:
+            ((state,),) = database.execute("SELECT state FROM sequences WHERE id = 's'").fetchall()
+        assert state is None
+    else:
+        aside = f"{store._aside}s"
+        assert 0 < store._client.pttl(aside) <= 300_000
+        assert store._client.hget(f"{store._prefix}s", "state") is None
+        store._client.delete(aside)
+    assert admit(other, step("j4", "s", "2"), queued_at) == EXPIRED
+
+
+@pytest.mark.parametrize("kind", ["file"])
+def test_to_wait_for_a_locked_file_is_no_idle_time(durable_worker: Make, tmp_path: Path, kind: str) -> None:
+    holder, other = durable_worker(TOTAL), durable_worker(TOTAL, owner=ELSEWHERE)
+    assert answered(holder, step("j1", "s", "5")) == ["5"]
+    queued_at = time.monotonic()
+    holder.runtime.end_sequences([("s", "idle", queued_at + 0.2)])
+    locking = sqlite3.connect(tmp_path / "sequences.db", isolation_level=None, check_same_thread=False)
+    locking.execute("BEGIN IMMEDIATE")
+    threading.Timer(0.4, locking.execute, ["COMMIT"]).start()
+    assert admit(other, step("j2", "s", "1"), queued_at) == "6"
+
+
+@pytest.mark.parametrize("kind", ["redis"])
+def test_to_wait_for_redis_is_no_idle_time(durable_worker: Make, kind: str) -> None:
+    redis = pytest.importorskip("redis")
+    holder, other = durable_worker(TOTAL), durable_worker(TOTAL, owner=ELSEWHERE)
+    assert answered(holder, step("j1", "s", "5")) == ["5"]
+    queued_at = time.monotonic()
+    holder.runtime.end_sequences([("s", "idle", queued_at + 0.2)])
+    store: Any = other.service.steps._store  # type: ignore[union-attr]
+    acquire, lost = store._acquire, iter([True])
+
+    def unsteady(*arguments: Any) -> Any:
+        if next(lost, False):
+            time.sleep(0.4)
+            raise redis.ConnectionError("the connection is gone")
+        return acquire(*arguments)
+
+    store._acquire = unsteady
+    assert admit(other, step("j2", "s", "1"), queued_at) == "6"
+
+
+def test_what_the_server_knows_to_be_active_does_not_expire(durable_worker: Make) -> None:
+    before = time.monotonic()
+    answered(durable_worker(TOTAL, lifetime=0.0), step("j1", "s", "5"), step("j2", "t", "5"))
+    other = durable_worker(TOTAL, lifetime=0.0)
+    assert admit(other, step("j3", "s", "1"), before) == "6"
+    assert admit(other, step("j4", "t", "1"), time.monotonic()) == (410, "sequence_expired")
+
+
+def test_what_a_server_had_that_did_not_let_go_of_it_does_not_expire(durable_worker: Make) -> None:
+    lost = durable_worker(TOTAL, lifetime=0.0, lease=0.0)
+    answered(lost, step("j1", "s", "5"))
+    elsewhere = durable_worker(TOTAL, lifetime=0.0, owner=ELSEWHERE)
+    assert answered(elsewhere, step("j2", "s", "1")) == ["6"]
+
+
+def test_what_a_server_has_let_go_of_expires(durable_worker: Make) -> None:
+    drained = durable_worker(TOTAL, lifetime=0.0)
+    answered(drained, step("j1", "s", "5"))
+    drained.runtime.close()
+    elsewhere = durable_worker(TOTAL, lifetime=0.0, owner=ELSEWHERE)
+    assert answered(elsewhere, step("j2", "s", "1")) == [(410, "sequence_expired")]
+    assert answered(elsewhere, step("j3", "s", "1")) == [(410, "sequence_expired")]
+
+
+def test_a_state_that_made_room_does_not_expire_before_the_scheduler_says_so(durable_worker: Make) -> None:
+    worker = durable_worker(TOTAL, capacity=1, lifetime=0.0)
+    assert answered(worker, step("j1", "s", "5")) == ["5"]
+    assert answered(worker, step("j2", "t", "5")) == ["5"]
+    assert answered(worker, step("j3", "s", "1")) == ["6"]
+    close(worker, s="idle")
+    assert answered(worker, step("j4", "s", "1")) == [(410, "sequence_expired")]
+
+
+def test_a_sweep_leaves_alone_what_may_only_be_slow(durable_worker: Make) -> None:
+    frozen = durable_worker(TOTAL, lifetime=0.0, lease=0.0)
+    answered(frozen, step("j1", "s", "5"))
+    elsewhere = durable_worker(TOTAL, owner=ELSEWHERE, lease=0.0)
+    answered(elsewhere, step("j2", "t", "5"))
+    elsewhere.service.steps._store.sweep()  # type: ignore[union-attr]
+    assert answered(frozen, step("j3", "s", "1")) == ["6"]

@@ -1,0 +1,95 @@
+"""Two servers and one sequence, in any order: it expires for a step only if the step came after that."""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ts.sequence.opening import open_store
+from ts.sequence.stores.store import IDLE, Commit, Lease, StoreSettings
+
+SERVERS = 2
+#: Between two events, since stores count in milliseconds.
+PAUSE = 0.004
+
+server = st.integers(0, SERVERS - 1)
+events = st.lists(st.tuples(st.sampled_from(["arrive", "run", "give up", "close"]), server), max_size=16)
+
+
+class Servers:
+    """What the servers do, beside what must come of it."""
+
+    def __init__(self, cache: Any) -> None:
+        model = f"m/{uuid.uuid4()}"
+        self.stores = []
+        for number in range(SERVERS):
+            # Leases are over at once, so that each may take over what the other has.
+            own = StoreSettings(model=model, owner=f"server{number}/1/1", lease=0.0, lifetime=0.0, kept=2)
+            self.stores.append(open_store(own, cache))
+        self.queued: list[list[float]] = [[] for _ in range(SERVERS)]  # when each step came
+        self.leases: list[Lease | None] = [None] * SERVERS  # of those whose scheduler has the sequence open
+        self.holder: int | None = None
+        self.expired_at = math.inf
+        self.total = 0
+        self.is_over = False
+
+    def arrive(self, number: int) -> None:
+        self.queued[number].append(time.monotonic())
+
+    def give_up(self, number: int) -> None:
+        del self.queued[number][:1]
+
+    def run(self, number: int) -> None:
+        """The oldest step that is queued here runs, or is told that the sequence has expired."""
+        if not self.queued[number]:
+            return
+        came_at = self.queued[number].pop(0)
+        since = came_at if self.leases[number] is None else -math.inf
+        store: Any = self.stores[number]
+        ((lease, state, closed),) = store.acquire(["s"], {"s": since})
+        assert lease is not None
+        self.is_over = self.is_over or self.expired_at < since
+        if self.is_over:
+            assert (state, closed) == (None, IDLE)
+            store.release([(lease, time.monotonic())])
+            return
+        assert closed == ""
+        assert state == (b"%d" % self.total if self.total else None)
+        self.total += 1
+        slot = lease.place(f"r{self.total}", first=lease.awaits_first)
+        answer = (slot, f"r{self.total}", b"")
+        assert store.commit([Commit(lease, b"%d" % self.total, "", [answer])]) == [True]
+        self.holder, self.leases[number], self.expired_at = number, lease, math.inf
+
+    def close(self, number: int) -> None:
+        """The scheduler here has had nothing of the sequence for too long."""
+        lease = self.leases[number]
+        if self.queued[number] or lease is None:
+            return
+        moment = time.monotonic()
+        store: Any = self.stores[number]
+        store.release([(lease, moment)])
+        self.leases[number] = None
+        if self.holder == number:
+            self.holder, self.expired_at = None, moment
+
+
+@pytest.fixture
+def cache(cache_settings: Any, tmp_path: Path) -> Any:
+    return cache_settings()
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events)
+def test_any_order(cache: Any, orders: list[tuple[str, int]]) -> None:
+    servers = Servers(cache)
+    for name, number in [("arrive", 0), ("run", 0), *orders, ("arrive", 0), ("run", 0), ("run", 1)]:
+        getattr(servers, name.replace(" ", "_"))(number)
+        time.sleep(PAUSE)
