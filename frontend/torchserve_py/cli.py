@@ -34,6 +34,8 @@ _TELL_OF_WAITING_AFTER = 2.0
 #: for one.
 _MARK = ("-X", "org.pytorch.serve.ModelServer")
 _INTERRUPTED = 128 + signal.SIGINT
+#: Exit code of a command whose output nobody reads any more, as a shell gives it.
+_PIPE_CLOSED = 128 + signal.SIGPIPE
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(16 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}
 """The C library keeps freed buffers of up to 16 MiB, 32 MiB in all, instead of giving them back to the system: to get
 new pages for every large body and tensor costs a worker as much again as all else that it does with them."""
@@ -172,9 +174,14 @@ class Launcher:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; ``argv`` defaults to the arguments of this process."""
     try:
-        return Launcher(sys.argv[1:] if argv is None else argv).run()
+        code = Launcher(sys.argv[1:] if argv is None else argv).run()
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except BrokenPipeError:  # the reader, such as head, has what it wanted; Python must not flush what is left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE_CLOSED
 
 
 def _tell_of(running: psutil.Process) -> int:

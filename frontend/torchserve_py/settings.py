@@ -103,6 +103,7 @@ class _Resolver:
             self._resolve_one(name, source, env_enabled=env_enabled)
         self._check_environment(env_enabled=env_enabled)
         self._check_tls()
+        self._check_cors()
         self._check_workflow_store()
         self._check_snapshot()
         return self._out
@@ -246,6 +247,17 @@ class _Resolver:
             elif any(values.get(name) is not None for name in pair):  # else a certificate is made
                 needed.update(dict.fromkeys(pair, f"https with {' and '.join(pair)} needs both"))
         return needed
+
+    def _check_cors(self) -> None:
+        """Tell of a setting for other origins that lacks the two others."""
+        names = ("cors_allowed_origin", "cors_allowed_methods", "cors_allowed_headers")
+        missing = [name for name in names if name not in self._out.effective or not self._out.effective[name].value]
+        given = [name for name in names if name not in missing]
+        if given and missing:
+            self._out.warnings.append(
+                f"{self._out.effective[given[0]].origin}: {' and '.join(given)} without {' and '.join(missing)}:"
+                " no other origin is allowed until all three are set"
+            )
 
     def _check_workflow_store(self) -> None:
         """Tell of a workflow store that is missing; only workflows need it, and TorchServe starts without."""

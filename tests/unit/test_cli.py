@@ -347,6 +347,16 @@ def test_print_config_of_a_wrong_configuration(home, capsys):
     ]
 
 
+@pytest.mark.parametrize("arguments", [["--print-config", "--model-store", "store"], ["--schema", "model-config"]])
+def test_a_reader_that_closes_the_pipe_ends_the_command_quietly(home, arguments):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", "import sys; from torchserve_py.cli import main; sys.exit(main())", *arguments]
+    with open(writing, "wb") as pipe:
+        ended = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, timeout=DEADLINE, check=False)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
+
+
 @pytest.mark.parametrize("argv", [["--start", "--stop"], ["--model", "x"], ["--no-such-flag"]])
 def test_a_wrong_command_line(argv, capsys):
     with pytest.raises(SystemExit) as caught:

@@ -395,6 +395,14 @@ def test_load_logs_the_warnings(home, monkeypatch, caplog):
     assert "vmargs (config.properties:1)" in caplog.text
 
 
+def test_a_setting_for_other_origins_that_lacks_the_two_others_is_told(home):
+    resolution = configure(home, "cors_allowed_origin=*\ncors_allowed_methods=GET")
+    assert resolution.warnings == [
+        "config.properties:1: cors_allowed_origin and cors_allowed_methods without cors_allowed_headers:"
+        " no other origin is allowed until all three are set"
+    ]
+
+
 def test_the_report_shows_value_and_origin_and_no_secret(home):
     text = "keystore_pass=hunter2\njob_queue_size=7\ndebug=maybe\nvmargs=x\nload_models=a.mar,b=c"
     lines = list(report(configure(home, text)))
