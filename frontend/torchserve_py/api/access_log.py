@@ -24,8 +24,3 @@ def log_refusal(peer: object, status: int) -> None:
 def ids_of(parts: Parts) -> dict[str, str | None]:
     """What a record about a job says of it."""
     return {"request_id": parts.job.id, "sequence_id": parts.job.sequence_id}
-
-
-def note_ids(request: Request, parts: Parts) -> None:
-    """Let the access log know which job a request became."""
-    request.log_fields = ids_of(parts)

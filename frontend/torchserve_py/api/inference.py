@@ -6,35 +6,24 @@ makes no object that it does not need and does its bookkeeping in the answer's o
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.api import priorities
-from torchserve_py.api.access_log import note_ids
-from torchserve_py.api.errors import (
-    DoorError,
-    Failure,
-    bad_request,
-    check_method,
-    failure_of_job,
-    handler_failure,
-    not_found,
-)
-from torchserve_py.api.exchanges import AfterBody, Reply
+from torchserve_py.api.answering import AfterBody, Reply
+from torchserve_py.api.errors import bad_request, check_method, not_found
 from torchserve_py.api.openapi_documents import predict_document
-from torchserve_py.api.responses import Headers, Responses, Sent
+from torchserve_py.api.pipeline import Exchange
+from torchserve_py.api.responses import Responses
 from torchserve_py.api.routing import Path, Route, Routes
 from torchserve_py.api.sequences import SequenceHeaders
-from torchserve_py.api.streaming import send_stream
 from torchserve_py.api.token_authorization import TokenType
+from torchserve_py.api.torchserve_dialect import TorchServeDialect
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.workers.inference_request import InferenceRequest, SequenceRequest
-from torchserve_py.workers.parts import Part, Parts
 
 if TYPE_CHECKING:
     from torchserve_py.models.model import Model
     from torchserve_py.models.registry import ModelRegistry
-    from torchserve_py.scheduling.effects import Cause
     from torchserve_py.settings import Settings
 
 Pairs = tuple[tuple[str, str], ...]
@@ -55,6 +44,7 @@ class InferenceDoor:
         self._registry = registry
         self._responses = responses
         self._sequences = SequenceHeaders(settings)
+        self._dialect = TorchServeDialect(self._sequences.id_name)
         self._max_body = settings.max_request_size
 
     @property
@@ -99,8 +89,8 @@ class InferenceDoor:
             return self._responses.send_json(request, 200, predict_document(name))
         head = self._head(request, model)
 
-        def predict(body: bytes) -> Prediction:
-            return self._predict(request, model, name, version, head, server_headers, body, parameters)
+        def predict(body: bytes) -> Exchange:
+            return self._predict(request, model, version, head, server_headers, body, parameters)
 
         return AfterBody(self._max_body, predict) if body is None else predict(body)
 
@@ -108,13 +98,12 @@ class InferenceDoor:
         self,
         request: Request,
         model: Model,
-        name: str,
         version: str | None,
         head: _Head,
         server_headers: Pairs,
         body: bytes,
         parameters: Pairs = (),
-    ) -> Prediction:
+    ) -> Exchange:
         """Make a job of a request."""
         sequence, content_type, priority = head
         row: Any = body
@@ -124,18 +113,15 @@ class InferenceDoor:
         headers = request.raw_headers + server_headers
         if sequence is not None:
             headers += sequence.headers
-        parts = model.submit(
-            InferenceRequest(
-                headers,
-                row,
-                content_type,
-                sequence=sequence,
-                by_default=version is None,
-                priority=priority,
-            )
+        asked = InferenceRequest(
+            headers,
+            row,
+            content_type,
+            sequence=sequence,
+            by_default=version is None,
+            priority=priority,
         )
-        note_ids(request, parts)
-        return Prediction(self._responses, self._sequences.id_name, request, parts, name, version, sequence)
+        return Exchange(self._responses, self._dialect, request, model, asked, version)
 
     def _head(self, request: Request, model: Model) -> _Head:
         """The sequence, the content type and the priority that the headers name.
@@ -148,70 +134,6 @@ class InferenceDoor:
         if content_type and not content_type.isascii():
             raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
         return sequence, content_type, priorities.of_request(request)
-
-
-class Prediction:
-    """A request that has become a job, and what is made of its outcome; an `Exchange`."""
-
-    __slots__ = ("_id_name", "_model", "_request", "_responses", "_sequence", "_version", "parts")
-
-    def __init__(
-        self,
-        responses: Responses,
-        id_name: str,
-        request: Request,
-        parts: Parts,
-        model: str,
-        version: str | None,
-        sequence: SequenceRequest | None,
-    ) -> None:
-        self._responses = responses
-        self._id_name = id_name
-        self._request = request
-        self.parts = parts
-        self._model = model
-        self._version = version
-        self._sequence = sequence
-
-    def tell(self, outcome: Part | Cause) -> Sent | Coroutine[Any, Any, Sent]:
-        """Write the answer, of which ``outcome`` is the first part, or why there is none."""
-        if not isinstance(outcome, Part):
-            return self._fail(failure_of_job(outcome, self._model, self._version, self.parts.job.sequence_id))
-        if outcome.error is not None:
-            return self._fail(handler_failure(outcome.status, outcome.error))
-        if outcome.more:
-            return self._stream(outcome)
-        try:
-            return self._responses.send(
-                self._request,
-                outcome.status,
-                outcome.body,
-                self._headers(outcome.headers),
-                reason=outcome.reason,
-                request_id=self.parts.job.id,
-            )
-        except DoorError as error:  # the handler set what HTTP does not allow
-            return self._fail(error.failure)
-
-    async def _stream(self, first: Part) -> Sent:
-        try:
-            return await send_stream(self._responses, self._request, self.parts, first, self._headers(first.headers))
-        except DoorError as error:
-            return self._fail(error.failure)
-
-    def _fail(self, failure: Failure) -> Sent:
-        echo = () if self._sequence is None else ((self._id_name, self._sequence.id),)
-        return self._responses.send_failure(self._request, failure, echo, request_id=self.parts.job.id)
-
-    def _headers(self, headers: Sequence[Sequence[str]]) -> Headers:
-        """The handler's, and the sequence's id, which the client may not have chosen; a handler that sets it wins."""
-        if self._sequence is None:
-            return headers
-        name = self._id_name
-        for set_name, _ in headers:
-            if set_name == name or set_name.lower() == name.lower():
-                return headers
-        return (*headers, (name, self._sequence.id))
 
 
 def _model_of(path: Path) -> tuple[str, str | None]:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.addresses import Address
 from torchserve_py.api.access_log import log_refusal
+from torchserve_py.api.answering import Answering
 from torchserve_py.api.api_description import DescriptionDoor
 from torchserve_py.api.errors import too_many_connections
-from torchserve_py.api.exchanges import Answering
 from torchserve_py.api.health import HealthDoor
 from torchserve_py.api.inference import InferenceDoor
 from torchserve_py.api.management import ManagementDoor
@@ -224,7 +224,7 @@ async def start_doors(
         context = _tls_context(settings, [address for _, address, _ in wanted])
         for names, address, routes in wanted:
             routes.append(DescriptionDoor(names, responses).routes)
-            unknown = (open_inference.serve_custom, truss.unknown) if "inference_address" in names else ()
+            unknown = (open_inference.unknown, truss.unknown) if "inference_address" in names else ()
             router = Router(routes, tokens, responses, preflight=allows_other_origins(settings), unknown=unknown)
             admission = Admission(
                 doors.budget,

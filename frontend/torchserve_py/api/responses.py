@@ -19,6 +19,7 @@ from torchserve_py.transport.http1.response import BadResponse, header_line, res
 from ts.protocol.messages import CAUSE_HEADER
 
 if TYPE_CHECKING:
+    from torchserve_py.api.pipeline import Answer
     from torchserve_py.metrics.server_metrics import ServerMetrics
     from torchserve_py.settings import Settings
 
@@ -92,10 +93,10 @@ class Responses:
         """Answer with JSON of the server's own."""
         return self.send(request, status, to_json(value), (JSON_TYPE,))
 
-    def send_failure(self, request: Request, failure: Failure, headers: Headers = (), *, request_id: str = "") -> Sent:
-        """Answer with an error in TorchServe's shape."""
-        body, extra = _failure_message(failure)
-        return self.send(request, failure.status, body, (*headers, *extra), request_id=request_id)
+    def send_answer(self, request: Request, answer: Answer, request_id: str = "") -> Sent:
+        """Write a whole answer; see `send`."""
+        status, body, headers, reason = answer
+        return self.send(request, status, body, headers, reason=reason, request_id=request_id)
 
     def start_stream(
         self, request: Request, status: int, headers: Headers, *, reason: str = "", request_id: str = ""
@@ -119,7 +120,7 @@ class Responses:
 
     def whole_failure(self, failure: Failure) -> bytes:
         """The whole answer to a connection that is closed behind it."""
-        body, headers = _failure_message(failure)
+        body, headers = failure_message(failure)
         framing = f"content-length: {len(body)}\r\n"
         self._sent(failure.status)
         return response_head(failure.status, "", False, framing, self._lines(headers, "")) + body
@@ -144,8 +145,8 @@ def _is_standard(name: str) -> bool:
     return name.lower() in _STANDARD_HEADERS
 
 
-def _failure_message(failure: Failure) -> tuple[bytes, list[tuple[str, str]]]:
-    """The body of an error in TorchServe's shape, and the headers that go with it."""
+def failure_message(failure: Failure) -> tuple[bytes, list[tuple[str, str]]]:
+    """Return the body of an error in TorchServe's shape, and the headers that go with it."""
     headers = []
     if failure.cause:
         headers.append((CAUSE_HEADER, failure.cause))

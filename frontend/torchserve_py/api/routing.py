@@ -8,11 +8,13 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from torchserve_py.api.errors import DoorError, Failure, failure_of, not_found
-from torchserve_py.api.exchanges import Reply, settled
+from torchserve_py.api.answering import Reply
+from torchserve_py.api.errors import DoorError, not_found
+from torchserve_py.api.pipeline import Dialect
 from torchserve_py.api.requests import split_path
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.token_authorization import TokenAuthorization, TokenType
+from torchserve_py.api.torchserve_dialect import TORCHSERVE_DIALECT
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.models.errors import ModelError
 from torchserve_py.transport.http1.request import Request
@@ -44,11 +46,13 @@ class Route(NamedTuple):
         token: The key that a request must carry while token authorization is on; None for an open path.
         claims: Whether a path is meant, for first segments that two doors of a shared listener use
             (``/models/m/invoke`` is inference, ``/models/m`` management); None claims all.
+        dialect: How the client is told what the handler raises.
     """
 
     handler: Handler
     token: TokenType | None
     claims: Callable[[Path], bool] | None = None
+    dialect: Dialect = TORCHSERVE_DIALECT
 
 
 #: First path segment to route.
@@ -73,7 +77,7 @@ class Router:
         responses: Responses,
         *,
         preflight: bool,
-        unknown: Iterable[Handler] = (),
+        unknown: Iterable[Route] = (),
     ) -> None:
         self._routes: dict[str, tuple[Route, ...]] = {}
         for routes in doors:
@@ -82,7 +86,7 @@ class Router:
         self._tokens = tokens
         self._responses = responses
         self._preflight = preflight
-        self._unknown = tuple(Route(handler, token=None) for handler in unknown)
+        self._unknown = tuple(unknown)
         self._find = lru_cache(maxsize=_KEPT_PATHS)(self._find_routes)
 
     def reply(self, request: Request) -> Reply:
@@ -96,26 +100,42 @@ class Router:
             return self._responses.send(request, 200, b"")
         return self._ask(request, path, chain(routes, self._unknown))
 
-    def fail(self, request: Request, error: Exception) -> Sent:
-        """Answer a request with what its door has raised."""
-        return self._responses.send_failure(request, _failure(request, error))
+    def fail(self, request: Request, error: Exception, dialect: Dialect | None = None) -> Sent:
+        """Answer a request with what its door has raised, in TorchServe's dialect unless another is given."""
+        if not isinstance(error, (DoorError, ArchiveError, ModelError, WorkflowError)):
+            logger.error("%s %s failed.", request.method, ascii(request.target), exc_info=error)
+        speaks = dialect or TORCHSERVE_DIALECT
+        return self._responses.send_answer(request, speaks.failure(speaks.refusal(error)))
 
     def _ask(self, request: Request, path: Path, routes: Iterator[Route]) -> Reply:
         for route in routes:
-            if self._tokens is not None and route.token is not None:
-                self._tokens.check(route.token, request.headers.get("Authorization"))
-            reply = route.handler(request, path)
+            try:
+                if self._tokens is not None and route.token is not None:
+                    self._tokens.check(route.token, request.headers.get("Authorization"))
+                reply = route.handler(request, path)
+            except Exception as error:
+                return self.fail(request, error, route.dialect)
             if isinstance(reply, Coroutine):
-                return self._wait(reply, request, path, routes)
+                return self._wait(reply, request, path, route, routes)
             if reply is not None:
                 return reply
         raise not_found()
 
     async def _wait(
-        self, reply: Coroutine[Any, Any, Sent | None], request: Request, path: Path, routes: Iterator[Route]
-    ) -> Sent:
-        sent = await reply
-        return await settled(self._ask(request, path, routes), request) if sent is None else sent
+        self,
+        reply: Coroutine[Any, Any, Reply | None],
+        request: Request,
+        path: Path,
+        route: Route,
+        routes: Iterator[Route],
+    ) -> Reply:
+        try:
+            followed = await reply
+        except Exception as error:
+            if request.status or not request.is_connected:
+                raise
+            return self.fail(request, error, route.dialect)
+        return self._ask(request, path, routes) if followed is None else followed
 
     def _find_routes(self, target: str) -> tuple[Path, tuple[Route, ...]]:
         path = split_path(target)
@@ -126,10 +146,3 @@ class Router:
             if route.claims is None or route.claims(path)
         )
         return path, claimed
-
-
-def _failure(request: Request, error: Exception) -> Failure:
-    """What the client is told of an error; one that no door means to raise is logged."""
-    if not isinstance(error, (DoorError, ArchiveError, ModelError, WorkflowError)):
-        logger.error("%s %s failed.", request.method, ascii(request.target), exc_info=error)
-    return failure_of(error)

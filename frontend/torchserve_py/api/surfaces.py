@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from torchserve_py.api.answering import AfterBody, Reply
 from torchserve_py.api.errors import DoorError, bad_request
-from torchserve_py.api.exchanges import AfterBody, Reply
 from torchserve_py.api.form_fields import FORM_TYPE, MULTIPART_TYPE, form_field
 from torchserve_py.api.inference import InferenceDoor, Pairs
 from torchserve_py.api.routing import ANY, Path, Route, Routes

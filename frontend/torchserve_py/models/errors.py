@@ -16,6 +16,7 @@ class ModelNotFound(ModelError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"Model not found: {name or _NOT_GIVEN}")
+        self.name = name
 
 
 class ModelVersionNotFound(ModelError):
@@ -23,13 +24,16 @@ class ModelVersionNotFound(ModelError):
 
     def __init__(self, name: str, version: str) -> None:
         super().__init__(f"Model version: {version} does not exist for model: {name}")
+        self.name = name
+        self.version = version
 
 
 class DefaultVersionNotFound(ModelVersionNotFound):
     """A version that is not registered was to become the default; TorchServe words this one differently."""
 
     def __init__(self, name: str, version: str) -> None:
-        ModelError.__init__(self, f"Model version {version or _NOT_GIVEN} does not exist for model {name}")
+        super().__init__(name, version)
+        self.args = (f"Model version {version or _NOT_GIVEN} does not exist for model {name}",)
 
 
 class InvalidModel(ModelError):

@@ -21,7 +21,7 @@ from tests.unit.api.raw_requests import (
 )
 
 from torchserve_py import access_log
-from torchserve_py.api.exchanges import Answering
+from torchserve_py.api.answering import Answering
 from torchserve_py.scheduling.effects import Cause
 
 

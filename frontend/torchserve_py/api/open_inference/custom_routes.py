@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
 from torchserve_py.api import priorities
-from torchserve_py.api.errors import bad_request, handler_failure
-from torchserve_py.api.open_inference.answers import Answers, failure_of_parts
+from torchserve_py.api.answering import AfterBody, Reply
+from torchserve_py.api.errors import bad_request
+from torchserve_py.api.open_inference.answers import Answers
 from torchserve_py.api.open_inference.declared_routes import DeclaredRoute, read_routes, segments_of
+from torchserve_py.api.open_inference.dialect import CUSTOM_DIALECT
+from torchserve_py.api.pipeline import Exchange
 from torchserve_py.api.request_line import request_line
-from torchserve_py.api.requests import read_body
-from torchserve_py.api.responses import Responses, Sent
-from torchserve_py.api.streaming import send_stream
+from torchserve_py.api.responses import Responses
 from torchserve_py.archive.contract import MLSERVER
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.workers.inference_request import InferenceRequest
-from torchserve_py.workers.parts import JobFailed
 from ts.protocol.messages import CUSTOM
 
 if TYPE_CHECKING:
@@ -121,18 +121,15 @@ class CustomRoutes:
         self._read[model] = declared, routes
         return routes
 
-    async def run(self, request: Request, route: CustomRoute) -> Sent:
-        """Run a request on a route.
-
-        Raises:
-            DoorError: It is refused, or the model answered what HTTP does not allow.
-        """
-        if route.endpoint is None:
+    def run(self, request: Request, route: CustomRoute) -> Reply:
+        """Run a request on a route."""
+        endpoint = route.endpoint
+        if endpoint is None:
             return self._answers.method_not_allowed(request, route.allowed)
-        body = await read_body(request, self._max_body)
-        parts = route.model.submit(
-            InferenceRequest(
-                request.raw_headers + request_line(request, route.endpoint),
+
+        def submit(body: bytes) -> Exchange:
+            asked = InferenceRequest(
+                request.raw_headers + request_line(request, endpoint),
                 body,
                 request.headers.get("Content-Type"),
                 CUSTOM,
@@ -140,22 +137,9 @@ class CustomRoutes:
                 priority=priorities.of_request(request),
                 unbatched=route.model.is_stateful,
             )
-        )
-        try:
-            part = await parts.next()
-            if part.error is not None:
-                failure = handler_failure(part.status, part.error)
-                return self._answers.failure(request, failure, parts.job.id)
-            if part.more:
-                return await send_stream(self._responses, request, parts, part, part.headers, announced=False)
-            return self._responses.send(
-                request, part.status, part.body, part.headers, reason=part.reason, request_id=parts.job.id
-            )
-        except JobFailed as failed:
-            failure = failure_of_parts(failed.cause, parts, route.model.name, None, is_text=False)
-            return self._answers.failure(request, failure, parts.job.id)
-        finally:
-            parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
+            return Exchange(self._responses, CUSTOM_DIALECT, request, route.model, asked)
+
+        return AfterBody(self._max_body, submit, CUSTOM_DIALECT)
 
 
 def _refuse(found: Sequence[CustomRoute]) -> NoReturn:

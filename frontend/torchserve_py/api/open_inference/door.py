@@ -7,15 +7,15 @@ any ``Content-Type``, or none.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from torchserve_py.api.answering import AfterBody, Reply
 from torchserve_py.api.errors import DoorError, Failure, bad_request
-from torchserve_py.api.exchanges import AfterBody, Reply, settled
 from torchserve_py.api.open_inference import descriptions, documents, statistics
 from torchserve_py.api.open_inference.answers import Answers
-from torchserve_py.api.open_inference.custom_routes import CustomRoute, CustomRoutes
+from torchserve_py.api.open_inference.custom_routes import CustomRoutes
+from torchserve_py.api.open_inference.dialect import CUSTOM_DIALECT
 from torchserve_py.api.open_inference.inference import ENDPOINTS, INFER, OpenInferenceCalls
 from torchserve_py.api.openapi_documents import predict_document
 from torchserve_py.api.responses import Responses, Sent
@@ -23,8 +23,6 @@ from torchserve_py.api.routing import Path, Route, Routes
 from torchserve_py.api.small_bodies import read_small_body
 from torchserve_py.api.token_authorization import TokenType
 from torchserve_py.archive.contract import TORCHSERVE
-from torchserve_py.archive.errors import ArchiveError
-from torchserve_py.models.errors import ModelError
 from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
     from torchserve_py.models.model import Model
     from torchserve_py.models.registry import ModelRegistry
     from torchserve_py.settings import Settings
-
-logger = logging.getLogger(__name__)
 
 #: The envelope under which TorchServe serves ``infer`` itself, in its own way.
 _KSERVE_V2: Final = "kservev2"
@@ -92,44 +88,31 @@ class OpenInferenceDoor:
         self._inference = inference
         self._repository = repository
         self._answers = Answers(responses, settings.response_compression_min_size)
-        self._calls = OpenInferenceCalls(settings, responses, self._answers)
+        self._calls = OpenInferenceCalls(settings, responses)
         self._custom = CustomRoutes(settings, registry, responses, self._answers)
         self._kserve_v2 = settings.service_envelope == _KSERVE_V2
 
     @property
     def routes(self) -> Routes:
         """First path segment to route; keys are checked here, for the sake of the shape of what is refused."""
-        return {"v2": Route(self.serve, token=None, claims=_is_not_explain)}
+        return {"v2": Route(self.serve, token=None, claims=_is_not_explain, dialect=CUSTOM_DIALECT)}
 
     def serve(self, request: Request, path: Path) -> Reply:
         """A path under ``/v2``."""
         target = _model_of(path)
         if target is None or len(target.rest) != 1 or target.rest[0] not in ENDPOINTS:
             return self._serve_other(request, path, target)
-        try:
-            return self._infer(request, target, target.rest[0])
-        except Exception as error:
-            return self._refuse(request, error, target)
+        return self._infer(request, target, target.rest[0])
 
-    async def _serve_other(self, request: Request, path: Path, target: _Model | None) -> Sent:
+    async def _serve_other(self, request: Request, path: Path, target: _Model | None) -> Reply:
         """Anything but inference."""
-        try:
-            meaning = self._of_model(target) if target is not None else self._of_server(path)
-            if meaning is None:
-                return await self._unknown(request)
-            if meaning.method and request.method != meaning.method and (request.method, meaning.method) != _HEAD:
-                return self._answers.method_not_allowed(request, meaning.method)
-            self._check_token(request, meaning.token)
-            return await meaning.answer(request)
-        except Exception as error:
-            return self._refuse(request, error, target)
-
-    def _refuse(self, request: Request, error: Exception, target: _Model | None) -> Sent:
-        """Answer with what was raised for a path of a model, or of none."""
-        if not isinstance(error, (DoorError, ArchiveError, ModelError)):
-            logger.error("%s %s failed.", request.method, ascii(request.target), exc_info=error)
-        name, version = ("", None) if target is None else target[:2]
-        return self._answers.error(request, error, name, version)
+        meaning = self._of_model(target) if target is not None else self._of_server(path)
+        if meaning is None:
+            return self._unknown(request)
+        if meaning.method and request.method != meaning.method and (request.method, meaning.method) != _HEAD:
+            return self._answers.method_not_allowed(request, meaning.method)
+        self._check_token(request, meaning.token)
+        return await meaning.answer(request)
 
     @property
     def own_routes(self) -> Routes:
@@ -137,36 +120,28 @@ class OpenInferenceDoor:
 
         No other path of the server is given up: it would lead requests for one model to another.
         """
-        route = Route(self.serve_own, token=None, claims=lambda path: len(path) == 1)
+        route = Route(self.serve_own, token=None, claims=lambda path: len(path) == 1, dialect=CUSTOM_DIALECT)
         return {"invocations": route, "ping": route}
 
     def serve_own(self, request: Request, path: Path) -> Reply | None:
         """A path of the server that a model may have instead; None where it is the server's."""
         if not self._custom.exist():
             return None
-        try:
-            self._check_token(request, TokenType.inference)
-            route = self._custom.find_instead(request, refuses=path == ("invocations",))
-        except DoorError as error:
-            return self._answers.error(request, error)
-        return None if route is None else self._run_custom(request, route)
+        self._check_token(request, TokenType.inference)
+        route = self._custom.find_instead(request, refuses=path == ("invocations",))
+        return None if route is None else self._custom.run(request, route)
 
-    def serve_custom(self, request: Request, path: Path) -> Reply | None:
-        """A path of a model's own; None where no model has it."""
+    @property
+    def unknown(self) -> Route:
+        """What is asked about paths that no door claims: they may be a model's own."""
+        return Route(self._serve_custom, token=None, dialect=CUSTOM_DIALECT)
+
+    def _serve_custom(self, request: Request, path: Path) -> Reply | None:
         if not self._custom.exist():
             return None
-        try:
-            self._check_token(request, TokenType.inference)
-            route = self._custom.find(request)
-        except DoorError as error:
-            return self._answers.error(request, error)
-        return None if route is None else self._run_custom(request, route)
-
-    async def _run_custom(self, request: Request, route: CustomRoute) -> Sent:
-        try:
-            return await self._custom.run(request, route)
-        except DoorError as error:
-            return self._answers.error(request, error)
+        self._check_token(request, TokenType.inference)
+        route = self._custom.find(request)
+        return None if route is None else self._custom.run(request, route)
 
     def _infer(self, request: Request, target: _Model, endpoint: str) -> Reply:
         self._check_token(request, TokenType.inference)
@@ -176,23 +151,20 @@ class OpenInferenceDoor:
                 return self._answers.json(request, predict_document(target.name))
             return self._answers.method_not_allowed(request, "POST")
 
-        def refuse(error: Exception) -> Sent:
-            return self._refuse(request, error, target)
-
         if self._is_torchserves(model, target, endpoint):
             reply = self._inference.infer(request, target.name, None, _PREDICT)
-            return reply._replace(refuse=refuse) if isinstance(reply, AfterBody) else reply
-        return self._calls.begin(request, model, target.version, endpoint, refuse)
+            return reply._replace(dialect=CUSTOM_DIALECT) if isinstance(reply, AfterBody) else reply
+        return self._calls.begin(request, model, target.version, endpoint)
 
     def _is_torchserves(self, model: Model, target: _Model, endpoint: str) -> bool:
         """Whether a request is for TorchServe's own inference, whose envelope understands it."""
         return self._kserve_v2 and endpoint == INFER and target.version is None and model.contract == TORCHSERVE
 
-    async def _unknown(self, request: Request) -> Sent:
-        reply = self.serve_custom(request, ())
-        if reply is not None:
-            return await settled(reply, request)
-        return self._answers.failure(request, Failure(404, "ResourceNotFoundException", "Not Found"))
+    def _unknown(self, request: Request) -> Reply:
+        reply = self._serve_custom(request, ())
+        if reply is None:
+            raise DoorError(Failure(404, "ResourceNotFoundException", "Not Found"))
+        return reply
 
     def _check_token(self, request: Request, kind: TokenType) -> None:
         if self._tokens is not None:
@@ -277,17 +249,14 @@ class OpenInferenceDoor:
         parameters = (await self._members(request)).get("parameters") or {}
         if not isinstance(parameters, dict):
             raise bad_request('The member "parameters" must be an object.')
-        return await self._changed(request, self._repository.load(name, parameters), name)
+        return await self._changed(request, self._repository.load(name, parameters))
 
     async def _unload(self, request: Request, name: str) -> Sent:
         await self._members(request)
-        return await self._changed(request, self._repository.unload(name), name)
+        return await self._changed(request, self._repository.unload(name))
 
-    async def _changed(self, request: Request, change: Awaitable[None], name: str) -> Sent:
-        try:
-            await change
-        except ModelError as error:
-            return self._answers.error(request, error, name)
+    async def _changed(self, request: Request, change: Awaitable[None]) -> Sent:
+        await change
         return self._answers.empty(request)
 
     async def _members(self, request: Request) -> dict[str, Any]:

@@ -8,19 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from torchserve_py.api.errors import DoorError
-from torchserve_py.api.exchanges import AfterBody, Reply
+from torchserve_py.api import priorities
+from torchserve_py.api.answering import AfterBody, Reply
+from torchserve_py.api.pipeline import Dialect, Exchange
+from torchserve_py.api.request_line import request_line
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import ROOT, Path, Route, Routes
 from torchserve_py.api.token_authorization import TokenType
 from torchserve_py.api.truss import openapi
-from torchserve_py.api.truss.answers import Answers, ErrorCode
-from torchserve_py.api.truss.calls import Calls
+from torchserve_py.api.truss.answers import Answers
+from torchserve_py.api.truss.dialect import TRUSS_DIALECT, ErrorCode
 from torchserve_py.api.truss.probes import Probes
 from torchserve_py.api.truss.targets import Endpoint, Target, target_of
 from torchserve_py.api.truss.trusses import ONLY_NAME, Trusses
-from torchserve_py.api.truss.websocket import Sockets
+from torchserve_py.api.truss.websocket import WebSocketDialect
 from torchserve_py.transport.http1.request import Request
+from torchserve_py.transport.http1.websocket import WebSocket
+from torchserve_py.workers.inference_request import InferenceRequest
+from ts.protocol.messages import TRUSS
 
 if TYPE_CHECKING:
     from torchserve_py.addresses import Address
@@ -42,9 +47,7 @@ class TrussDoor:
         self._responses = responses
         self._tokens = tokens
         self._answers = Answers(responses)
-        self._calls = Calls(responses, self._answers)
         self._probes = Probes(responses, self._answers)
-        self._sockets = Sockets(self._answers, self._calls, settings.max_request_size)
         self._max_body = settings.max_request_size
         self._has_metrics = not settings.enable_metrics_api or not _are_shared(
             settings.metrics_address, settings.inference_address
@@ -54,7 +57,7 @@ class TrussDoor:
     def routes(self) -> Routes:
         """First path segment to route."""
         # The doors behind this one that have some of these paths want other keys: which it is depends on the model.
-        serve = Route(self.serve, token=None, claims=lambda path: target_of(path) is not None)
+        serve = Route(self.serve, token=None, claims=lambda path: target_of(path) is not None, dialect=TRUSS_DIALECT)
         first = ("v1", "invocations", "models", "hot-reload", "openapi.json")
         routes = dict.fromkeys(first, serve)
         routes["ping"] = Route(self.ping, TokenType.inference, lambda path: len(path) == 1)
@@ -67,29 +70,21 @@ class TrussDoor:
         """A path of `targets`."""
         target = target_of(path)
         assert target is not None
-        try:
-            model = self._find(request, target)
-            if model is not None:
-                return self._answer(request, model, target)
-            if self._is_named_in_body(target):
-                self._check_token(request)
-                return self._after_body(request, lambda body: self._serve_named(request, target, body))
-            return self._refuse_unknown(request, target)
-        except DoorError as error:
-            return self._answers.failure(request, error.failure)
+        model = self._find(request, target)
+        if model is not None:
+            return self._answer(request, model, target)
+        if self._is_named_in_body(target):
+            self._check_token(request)
+            return self._after_body(lambda body: self._serve_named(request, target, body))
+        return self._refuse_unknown(request, target)
 
     def _serve_named(self, request: Request, target: Target, body: bytes) -> Reply:
         """A request whose body names its model."""
         model = self._trusses.named_in(body)
         return self._refuse_unnamed(request) if model is None else self._answer(request, model, target, body)
 
-    def _after_body(self, request: Request, then: Callable[[bytes], Reply]) -> AfterBody:
-        def refuse(error: Exception) -> Sent:
-            if isinstance(error, DoorError):
-                return self._answers.failure(request, error.failure)
-            raise error
-
-        return AfterBody(self._max_body, then, refuse)
+    def _after_body(self, then: Callable[[bytes], Reply]) -> AfterBody:
+        return AfterBody(self._max_body, then, TRUSS_DIALECT)
 
     def ping(self, request: Request, path: Path) -> Sent | None:
         """``/ping`` where nothing but Trusses is served: whether they are loaded."""
@@ -120,8 +115,12 @@ class TrussDoor:
             return self._responses.send(request, 307, b"", (("location", "/metrics/"),))
         return self._answer(request, model, Target(None, Endpoint.metrics), None)
 
-    def unknown(self, request: Request, path: Path) -> Sent | None:
-        """A path that no door claims, where nothing but Trusses is served."""
+    @property
+    def unknown(self) -> Route:
+        """What is asked about paths that no door claims: where nothing but Trusses is served, there is no such path."""
+        return Route(self._unknown, token=None)
+
+    def _unknown(self, request: Request, path: Path) -> Sent | None:
         return self._answers.not_found(request) if self._trusses.serve_alone else None
 
     def _check_token(self, request: Request) -> None:
@@ -177,7 +176,10 @@ class TrussDoor:
                 described = openapi.document(model, name, alone=target.model is None)
                 return self._answers.json(request, described)
             case Endpoint.websocket if model.is_loaded:
-                return self._sockets.serve(request, model)
+                socket = WebSocket(request, self._max_body)
+                if not socket.is_possible:
+                    return self._answers.not_found(request)
+                return self._run(request, model, target.endpoint, b"", WebSocketDialect(socket))
             case Endpoint.hot_reload if (refusal := _why_not_reloaded(model)) is not None:
                 return self._answers.error(request, *refusal, ErrorCode.client)
             case Endpoint.metrics if model.is_loaded:
@@ -186,9 +188,29 @@ class TrussDoor:
         def run(body: bytes) -> Reply:
             if not model.is_loaded:
                 return self._answers.not_ready(request, name)
-            return self._calls.begin(request, model, target.endpoint, body)
+            return self._run(request, model, target.endpoint, body)
 
-        return self._after_body(request, run) if body is None else run(body)
+        return self._after_body(run) if body is None else run(body)
+
+    def _run(
+        self, request: Request, model: Model, endpoint: Endpoint, body: bytes, dialect: Dialect = TRUSS_DIALECT
+    ) -> Exchange:
+        """Run a request on a model; its line goes to the worker in pseudo headers.
+
+        Raises:
+            DoorError: Its priority is invalid.
+        """
+        is_socket = endpoint is Endpoint.websocket
+        asked = InferenceRequest(
+            request.raw_headers + request_line(request, endpoint.value, "ws" if is_socket else "http"),
+            body,
+            request.headers.get("Content-Type"),
+            TRUSS,
+            by_default=True,
+            priority=priorities.of_request(request),
+            more_input=is_socket,
+        )
+        return Exchange(self._responses, dialect, request, model, asked)
 
     def _called(self, model: Model) -> str:
         """The name for a model that the request does not name."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from torchserve_py.api.responses import JSON_TYPE, Responses, Sent
-from torchserve_py.api.truss.answers import MODEL_FAILED, Answers, ErrorCode, quietly
+from torchserve_py.api.truss.answers import MODEL_FAILED, Answers, quietly
+from torchserve_py.api.truss.dialect import ErrorCode
 from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:

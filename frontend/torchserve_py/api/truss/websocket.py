@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
+from torchserve_py.api.pipeline import Exchange
 from torchserve_py.api.responses import Sent
-from torchserve_py.api.truss.answers import MODEL_FAILED, Answers
-from torchserve_py.api.truss.calls import Calls, submit
-from torchserve_py.api.truss.targets import Endpoint
+from torchserve_py.api.truss.answers import MODEL_FAILED
+from torchserve_py.api.truss.dialect import TrussDialect
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import ReaderStalled
-from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.websocket import Kind, WebSocket
 from torchserve_py.workers.parts import JobFailed, Part, Parts
 from ts.protocol import websocket_frames as frames
@@ -38,31 +38,29 @@ _PING_LIMIT: Final = 20.0
 _CLOSE_LIMIT: Final = 5.0
 
 
-class Sockets:
-    """Serves WebSockets."""
+class WebSocketDialect(TrussDialect):
+    """Speaks to the client of one socket: as Truss to any, and in frames once the model has accepted the handshake.
 
-    def __init__(self, answers: Answers, calls: Calls, max_message_size: int) -> None:
-        self._answers = answers
-        self._calls = calls
-        self._max_message_size = max_message_size
+    Args:
+        socket: The socket, whose handshake is as it should be.
+    """
 
-    async def serve(self, request: Request, model: Model) -> Sent:
-        """Serve one, from the handshake to its end."""
-        socket = WebSocket(request, self._max_message_size)
-        if not socket.is_possible:
-            return self._answers.not_found(request)
-        parts = submit(request, model, Endpoint.websocket, b"", more_input=True)
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+
+    def stream(self, exchange: Exchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
+        """Serve the socket, if that is what the model wants."""
+        if first.status == _SWITCHING_PROTOCOLS and first.more:
+            return self._serve(exchange, first)
+        return super().stream(exchange, first)
+
+    async def _serve(self, exchange: Exchange, first: Part) -> Sent:
         try:
-            first = await parts.next()
-            if first.status != _SWITCHING_PROTOCOLS or not first.more:
-                return await self._calls.refuse(request, model, parts, first)
-            socket.accept(first.headers)
-            await _Session(socket, parts, model).run()
+            self._socket.accept(first.headers)
+            await _Session(self._socket, exchange.parts, exchange.model).run()
             return Sent(_SWITCHING_PROTOCOLS)
-        except JobFailed as failed:
-            return self._answers.job_failed(request, failed.cause, model)
         finally:
-            parts.cancel()  # does nothing to a job that has ended
+            exchange.parts.cancel()  # does nothing to a job that has ended
 
 
 class _Session:

@@ -10,35 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchserve_py.api.access_log import log_answer
+from torchserve_py.api.pipeline import Dialect, Exchange
 from torchserve_py.api.requests import body_refusal
 from torchserve_py.api.responses import Sent
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import BodyError
 from torchserve_py.transport.http1.request import Request
-from torchserve_py.workers.parts import JobFailed, Part, Parts
+from torchserve_py.workers.parts import Part, Parts
 
 if TYPE_CHECKING:
     from torchserve_py.api.routing import Router
 
 logger = logging.getLogger(__name__)
-
-
-class Exchange(Protocol):
-    """A request that has become a job, and what is made of the job's outcome."""
-
-    @property
-    def parts(self) -> Parts:
-        """What the job answers."""
-
-    def tell(self, outcome: Part | Cause) -> Sent | Coroutine[Any, Any, Sent]:
-        """Write the answer, of which ``outcome`` is the first part, or why there is none.
-
-        Returns:
-            The answer, if one write is all of it; else what writes it.
-        """
 
 
 class AfterBody(NamedTuple):
@@ -47,71 +33,28 @@ class AfterBody(NamedTuple):
     Attributes:
         limit: Bytes that the body may have.
         then: Gives the reply, once the body is there.
-        refuse: Answers what goes wrong with the body, and what ``then`` raises; None for TorchServe's way.
+        dialect: How to tell the client what goes wrong with the body, and what ``then`` raises; None for TorchServe's.
     """
 
     limit: int
     then: Callable[[bytes], Reply]
-    refuse: Callable[[Exception], Reply] | None = None
+    dialect: Dialect | None = None
 
 
-#: An answer that was sent, a job, a body to wait for, or what takes a task. (Its `Sent` may be None: see `routing`.)
+#: An answer that was sent, a job, a body to wait for, or a coroutine that gives another reply and takes a task.
 Reply = Sent | Exchange | AfterBody | Coroutine[Any, Any, Any]
-
-
-async def settled(reply: Reply, request: Request) -> Sent:
-    """The answer that a reply leads to, waited for in a task that runs already."""
-    while True:
-        if isinstance(reply, Sent):
-            return reply
-        if isinstance(reply, AfterBody):
-            reply = _after(reply, await _body_of(request, reply.limit))
-        elif isinstance(reply, Coroutine):
-            reply = await reply
-        else:
-            return await _outcome(reply)
-
-
-async def _body_of(request: Request, limit: int) -> bytes | BodyError:
-    try:
-        return await request.read(limit)
-    except BodyError as error:
-        return error
-
-
-async def _outcome(exchange: Exchange) -> Sent:
-    outcome: Part | Cause
-    try:
-        try:
-            outcome = await exchange.parts.next()
-        except JobFailed as failed:
-            outcome = failed.cause
-        told = exchange.tell(outcome)
-        return told if isinstance(told, Sent) else await told
-    finally:
-        exchange.parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
-
-
-def _after(reply: AfterBody, body: bytes | BodyError) -> Reply:
-    try:
-        if isinstance(body, BodyError):
-            raise body_refusal(body)
-        return reply.then(body)
-    except Exception as error:
-        if reply.refuse is None:
-            raise
-        return reply.refuse(error)
 
 
 class Answering:
     """One request, from its head to its answer, as far as that takes no task; and the task, where it takes one."""
 
-    __slots__ = ("_is_logged", "_parts", "_request", "_router", "_task")
+    __slots__ = ("_dialect", "_is_logged", "_parts", "_request", "_router", "_task")
 
     def __init__(self, request: Request, router: Router, *, is_logged: bool) -> None:
         self._request = request
         self._router = router
         self._is_logged = is_logged
+        self._dialect: Dialect | None = None
         self._parts: Parts | None = None
         self._task: asyncio.Task[None] | None = None
         request.on_lost = self._lost
@@ -125,18 +68,21 @@ class Answering:
 
     def _follow(self, reply: Reply) -> None:
         if isinstance(reply, AfterBody):
+            self._dialect = reply.dialect
             self._request.when_read(reply.limit, lambda body: self._go_on(reply, body))
         elif isinstance(reply, Sent):
             self._finish(reply)
-        elif isinstance(reply, Coroutine):
-            self._run(reply)
-        else:
+        elif isinstance(reply, Exchange):
             self._parts = reply.parts
             reply.parts.tell_first(lambda outcome: self._tell(reply, outcome))
+        else:
+            self._run(reply)
 
     def _go_on(self, reply: AfterBody, body: bytes | BodyError) -> None:
         try:
-            self._follow(_after(reply, body))
+            if isinstance(body, BodyError):
+                raise body_refusal(body)
+            self._follow(reply.then(body))
         except Exception as error:
             self._fail(error)
 
@@ -153,31 +99,32 @@ class Answering:
         except Exception as error:
             self._fail(error)
 
-    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def _run(self, coroutine: Coroutine[Any, Any, Reply]) -> None:
         self._task = asyncio.get_running_loop().create_task(self._wait(coroutine))
         self._task.add_done_callback(lambda _: coroutine.close())  # it may not have begun when the client left
 
-    async def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+    async def _wait(self, coroutine: Coroutine[Any, Any, Reply]) -> None:
         try:
-            self._finish(await settled(coroutine, self._request))
+            self._follow(await coroutine)
         except Exception as error:
             if isinstance(error, ConnectionError) and not self._request.is_connected:
                 logger.debug("The client left before it was answered")
                 self._request.finish()
             else:
                 self._fail(error)
-        finally:
-            if self._parts is not None:
-                self._parts.cancel()  # does nothing to a job that has ended
 
     def _fail(self, error: Exception) -> None:
         """Answer with what a door has raised, if it can still be told."""
+        if self._parts is not None and not self._parts.ended:
+            asyncio.get_running_loop().call_soon(self._parts.cancel)
         if self._request.status:
-            logger.error("The answer to a request could not be finished", exc_info=error)
+            logger.error(
+                "The answer to a request could not be finished", exc_info=error, extra=self._request.log_fields
+            )
             self._request.finish()
             return
         try:
-            self._finish(self._router.fail(self._request, error))
+            self._finish(self._router.fail(self._request, error, self._dialect))
         except Exception:
             logger.exception("An answer could not be written")
             self._request.finish()
