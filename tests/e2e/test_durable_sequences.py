@@ -13,10 +13,11 @@ import requests
 from tests.e2e.running_server import RunningServer
 
 # A number is added; "die" kills the worker, "die once" only the first time, "full" takes the worker's disk away,
-# "odd" puts something into the state that no store can hold.
+# "odd" puts something into the state that no store can hold, "break" streams a part that ends the sequence, and raises.
 HANDLER = """
     import os, resource, signal
     from pathlib import Path
+    from ts.handler_utils.utils import send_intermediate_predict_response
     from ts.sequence import SequenceCache
 
     class Handler:
@@ -24,6 +25,10 @@ HANDLER = """
             self.totals = SequenceCache(context)
 
         def handle(self, data, context):
+            if data[0]["body"] == "break":
+                context.set_response_header(0, context.header_key_sequence_end, context.get_sequence_id(0))
+                send_intermediate_predict_response(["part"], context.request_ids, "OK", 200, context)
+                raise RuntimeError("broken")
             return [self.step(context.get_sequence_id(index), row["body"]) for index, row in enumerate(data)]
 
         def step(self, sequence_id, word):
@@ -76,8 +81,12 @@ def server(folder: Path) -> Iterator[RunningServer]:
         yield running
 
 
-def step(server: RunningServer, sequence: str, word: str, request_id: str = "") -> requests.Response:
+def step(
+    server: RunningServer, sequence: str, word: str, request_id: str = "", *, ends: bool = False
+) -> requests.Response:
     headers = {"ts_request_id": request_id} if request_id else {}
+    if ends:
+        headers["ts_request_sequence_end"] = "true"
     return server.predict("tally", word, sequence=sequence, headers=headers)
 
 
@@ -119,6 +128,29 @@ def test_a_state_that_cannot_be_stored_is_told_with_the_place_in_it(server: Runn
     assert "Retry-After" not in answer.headers
     assert "state['beams'][1]['best'] is a builtins.object, which cannot be stored" in answer.json()["message"]
     assert step(server, "o", "1").text == "6"
+
+
+def test_a_last_step_that_does_not_count_ends_nothing(server: RunningServer) -> None:
+    assert step(server, "last", "5").text == "5"
+    assert step(server, "last", "odd", ends=True).status_code == 500
+    assert step(server, "last", "1").text == "6"
+    with pytest.raises(requests.exceptions.ChunkedEncodingError):
+        step(server, "last", "break")
+    assert step(server, "last", "1").text == "7"
+
+
+def test_who_asks_for_the_last_answer_again_keeps_nobody_from_beginning_anew(
+    server: RunningServer, folder: Path
+) -> None:
+    with serve(folder) as other:
+        other.wait_ready()
+        step(server, "over", "5")
+        assert step(server, "over", "1", "last", ends=True).text == "6"
+        for _ in range(5):
+            assert step(server, "over", "1", "last", ends=True).text == "6"
+            assert step(other, "over", "2", ends=True).text == "2"
+            step(server, "over", "5")
+            assert step(server, "over", "1", "last", ends=True).text == "6"
 
 
 def test_a_file_that_nobody_named_outlives_the_server(tmp_path: Path) -> None:

@@ -37,8 +37,9 @@ class Holdings:
         self._store = store
         self._settings = settings
         self._on_let_go = on_let_go
-        #: Which sequences the server's scheduler has open at this worker, and ends itself when they are idle.
-        self._open: set[str] = set()
+        #: The sequences that the server's scheduler has open at this worker, and ends itself when they are idle: since
+        #: when (monotonic seconds) each is known not to have been idle for too long.
+        self._active_since: dict[str, float] = {}
         self._departures = Departures(store)
         self._next_sweep = 0.0
 
@@ -51,8 +52,9 @@ class Holdings:
             sequence_id = step.sequence_id
             lease = leases.get(sequence_id)
             if lease is None or lease.fresh_until < moment or not lease.resident:
-                since = -math.inf if sequence_id in self._open else step.history.active_since
-                active_since[sequence_id] = min(since, active_since.get(sequence_id, math.inf))
+                # What has not been asked for before is active from now on, whether the store can be read now or not.
+                since = min(step.history.active_since, time.monotonic())
+                active_since[sequence_id] = self._active_since.setdefault(sequence_id, since)
         if not active_since:
             return {}
         try:
@@ -105,13 +107,15 @@ class Holdings:
                 logger.exception("The state of %r cannot be read", sequence_id, extra={"sequence_id": sequence_id})
                 self.give_back(sequence_id)
                 return UNREADABLE, f"The stored state of sequence {sequence_id!r} cannot be read: {error}"
-        if not lease.closed:
-            self._open.add(sequence_id)
+        if lease.closed:
+            self._active_since.pop(sequence_id, None)
+        else:
+            self.begun(sequence_id)
         return None
 
     def begun(self, sequence_id: str) -> None:
-        """A step of the sequence runs."""
-        self._open.add(sequence_id)
+        """The sequence goes on at this worker."""
+        self._active_since[sequence_id] = -math.inf
 
     def let_go(self, sequence_id: str) -> None:
         """Have nothing of a sequence in memory: its next step reads what is stored."""
@@ -131,6 +135,15 @@ class Holdings:
         """When a sequence is idle for too long whose idle time begins now."""
         return time.monotonic() + self._settings.lifetime
 
+    def give_back_closed(self, sequence_ids: Iterable[str]) -> None:
+        """What is over and was not begun anew is nobody's, before anybody is told that it is over."""
+        closed = [each for each in sequence_ids if each in self.leases and self.leases[each].closed]
+        for sequence_id in set(closed):
+            self._departures.released([self.leases[sequence_id]], self._idle_at())
+            self.let_go(sequence_id)
+        if closed:
+            self.tell_departures()
+
     def has_ended(self, sequence_id: str) -> None:
         """The sequence is over, although what it did last is not stored."""
         self._departures.ended(self.leases[sequence_id])
@@ -138,7 +151,7 @@ class Holdings:
     def end(self, ended: Iterable[EndedSequence]) -> None:
         """The scheduler has closed sequences."""
         for sequence_id, reason, moment in ended:
-            self._open.discard(sequence_id)
+            self._active_since.pop(sequence_id, None)
             lease = self.leases.get(sequence_id)
             self.let_go(sequence_id)
             if lease is None:

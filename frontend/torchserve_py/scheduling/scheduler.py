@@ -95,6 +95,11 @@ class Scheduler:
                     self._sequences.streams(job, now)
         return self._conclude(now)
 
+    def failed(self, job_id: str) -> None:
+        """The job is about to end with an error: a step of a stored sequence does not count then, and ends nothing."""
+        if self._durable and job_id in self._shared.jobs:
+            self._shared.jobs[job_id].ends_sequence = False
+
     def cancel(self, job_id: str, now: float) -> Effects:
         """Nobody waits for the job any more. In flight, it keeps its place until its worker's last part."""
         self._catch_up(now)
@@ -309,9 +314,8 @@ class Scheduler:
 
     def _cancel_in_flight(self) -> list[Cancel]:
         """What tells every worker to drop what it has, but for what it was told to drop before."""
-        dropped = {
-            w.id: [job.id for job in w.in_flight.values() if job.state is not CANCELLED] for w in self._workers.values()
-        }
+        had = {w.id: w.in_flight.values() for w in self._workers.values()}
+        dropped = {each: [job.id for job in jobs if job.state is not CANCELLED] for each, jobs in had.items()}
         return [Cancel(worker_id, job_ids) for worker_id, job_ids in dropped.items() if job_ids]
 
     def _withdraw(self, job: Job, cause: Cause, now: float) -> None:

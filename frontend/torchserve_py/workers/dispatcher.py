@@ -152,11 +152,14 @@ class Dispatcher:
             worker.in_flight.remove(job_id)
         if not (more and parts is not None and parts.job.state is STREAMING):  # then one more is no news to it
             arrived.append((job_id, more))
+        if part.error is not None:
+            self._scheduler.failed(job_id)
         if self._end_header is not None and part.headers:
             if part.error is not None and parts is not None and self._refuse_step(parts, part, now):
                 self._drop_rest(part, now)
                 return
-            self._end_sequences(part.headers, now)
+            if part.error is None or not self._durable:
+                self._end_sequences(parts, part, now)
         if parts is None:
             return
         if part.error is not None:
@@ -353,12 +356,14 @@ class Dispatcher:
             self._perform(self._scheduler.end_sequence(sequence_id, reason, now), now)
         return True
 
-    def _end_sequences(self, headers: list[list[str]], now: float) -> None:
-        """Obey the response header with which a handler ends sequences."""
-        for name, value in headers:
-            if name.lower() == self._end_header:
-                for sequence_id in value.split(SEQUENCE_ID_SEPARATOR):
-                    self._perform(self._scheduler.end_sequence(sequence_id.strip(), EndReason.ended, now), now)
+    def _end_sequences(self, parts: Parts | None, part: Part, now: float) -> None:
+        """Obey the response header with which a handler ends sequences; a stored one ends only with what counts."""
+        ended = [value for name, value in part.headers if name.lower() == self._end_header]
+        for sequence_id in (each.strip() for value in ended for each in value.split(SEQUENCE_ID_SEPARATOR)):
+            if part.more and self._durable and parts is not None and parts.job.sequence_id == sequence_id:
+                parts.job.ends_sequence = True  # once its last part has come
+            else:
+                self._perform(self._scheduler.end_sequence(sequence_id, EndReason.ended, now), now)
 
     # What readers do.
 

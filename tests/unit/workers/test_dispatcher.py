@@ -256,3 +256,28 @@ async def test_jobs_of_stored_sequences_go_from_a_lost_worker_to_another() -> No
     assert second.batches == [["a"]]
     shell.answer(second, parts, b"done")
     assert (await parts.next()).body == b"done"
+
+
+END = [["Ts_Request_Sequence_End", "s"]]
+
+
+NOT_STORED = [["ts-error-cause", "sequence_store"]]
+
+
+@pytest.mark.parametrize("headers", [NOT_STORED, [["ts-error-cause", "handler_error"]], END])
+async def test_a_step_of_a_stored_sequence_that_fails_ends_nothing(headers: list[list[str]]) -> None:
+    shell = Shell(Policy(sequences=SequencePolicy(600.0, queue_size=5, max_sequences=10, durable=True)))
+    (worker,) = shell.workers
+    shell.answer(worker, shell.submit("a", sequence_id="s"))
+    last = shell.submit("b", sequence_id="s", ends_sequence=True)
+    shell.result(worker, last.job.id, False, 503, "", headers, b"", "why")
+    assert worker.ended.empty()
+    streamed = shell.submit("c", sequence_id="s")
+    shell.answer(worker, streamed, more=True, headers=END)
+    assert worker.ended.empty()
+    shell.result(worker, streamed.job.id, False, 503, "", [], b"", "why")
+    assert worker.ended.empty()
+    streamed = shell.submit("d", sequence_id="s")
+    shell.answer(worker, streamed, more=True, headers=END)
+    shell.answer(worker, streamed)
+    assert worker.ended.get_nowait() == ("s", "ended")

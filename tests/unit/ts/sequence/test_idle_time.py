@@ -13,6 +13,7 @@ from tests.unit.ts.frontend_stub import Worker
 from tests.unit.ts.sequence.stepping import TOTAL, Make, admit, answered, close, step
 
 from ts.sequence.stores import file_sweep
+from ts.sequence.stores.store import StoreError
 
 EXPIRED = (410, "sequence_expired")
 ELSEWHERE = "another machine/1/1"
@@ -163,3 +164,19 @@ def test_a_sweep_leaves_alone_what_may_only_be_slow(durable_worker: Make) -> Non
     answered(elsewhere, step("j2", "t", "5"))
     elsewhere.service.steps._store.sweep()  # type: ignore[union-attr]
     assert answered(frozen, step("j3", "s", "1")) == ["6"]
+
+
+def test_what_was_asked_for_while_the_store_failed_is_active(
+    durable_worker: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = time.monotonic()
+    answered(durable_worker(TOTAL, lifetime=0.0), step("j1", "s", "5"))
+    other = durable_worker(TOTAL, lifetime=0.0)
+    with monkeypatch.context() as failing:
+        failing.setattr(other.service.steps._store, "acquire", fail)  # type: ignore[union-attr]
+        assert admit(other, step("j2", "s", "1"), before) == (503, "sequence_store")
+    assert answered(other, step("j3", "s", "1")) == ["6"]
+
+
+def fail(*_: Any) -> Any:
+    raise StoreError("the store is down")

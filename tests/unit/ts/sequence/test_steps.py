@@ -86,6 +86,16 @@ def test_an_ended_sequence_begins_anew_but_its_last_answer_is_kept(durable_worke
     assert answered(other, step("j4", "s", "3")) == ["3"]
 
 
+def test_who_asks_for_a_last_answer_again_holds_nothing(durable_worker: Make) -> None:
+    worker, elsewhere = durable_worker(TOTAL), durable_worker(TOTAL, owner="another machine/1/1")
+    for sequence in "stu":
+        last = step(f"1{sequence}", sequence, "2", request_id="last", end=True)
+        assert answered(worker, last) == ["2"]
+        worker.runtime.admit([last])
+        worker.runtime.step()  # and no more, as if there were other work
+        assert answered(elsewhere, step(f"2{sequence}", sequence, "3")) == ["3"]
+
+
 def test_a_start_begins_anew(durable_worker: Make) -> None:
     worker = durable_worker(TOTAL)
     answered(worker, step("j1", "s", "5"))
