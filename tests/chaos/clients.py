@@ -1,118 +1,298 @@
-"""Clients that step their sequences, send again what was not answered, and know what every answer has to be."""
+"""Clients that believe every word that they are told, and check that what they see later agrees with it.
+
+A client runs one incarnation of a sequence after another. Some clients send request ids, some count them from 1 in
+each incarnation, some send none. After an error that says that a step does not count, a client expects exactly the
+state before it; where it was told nothing, or ``outcome_unknown``, it asks, by sending the step again under the same id
+(that of ``x-request-id`` if it had sent none); after 410 it expects the state to be gone.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import itertools
 import random
 import time
 import uuid
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 
-import aiohttp
+from tests.chaos.attempts import Attempt, Result, Sender, Step, Tally
+from tests.chaos.ledger import Contradiction, Ledger, Status
+from tests.chaos.timeline import Timeline
 
-#: Seconds after which an unanswered request is given up and sent again.
-PATIENCE = 3.0
-#: How often a client goes to another server without need, and how often it ends its sequence, per step.
-MOVE_RATE = 0.01
-END_RATE = 0.02
-PAUSE = 0.05
+#: How long a step may take from its first attempt to a definite outcome (seconds).
+SETTLE_LIMIT = 90.0
+#: Between two attempts, at most (seconds).
+PAUSE = 0.2
+#: A client that is not patient waits so long for an answer (seconds).
+PATIENCE = (0.2, 3.0)
+#: How many of the last answers a client asks for again; the server keeps ``maxSequenceJobQueueSize`` + 2.
+KEPT = 4
+#: How many lines of a sequence's transcript are printed.
+LINES = 60
 
 
-@dataclass
-class Tally:
-    """What all clients together have seen."""
-
-    steps: int = 0  # acknowledged
-    requests: int = 0
-    losses: int = 0
-    duplicates: int = 0
-    refusals: Counter[str] = field(default_factory=Counter)
-    slowest: float = 0.0  # seconds from the first try of a step to its acknowledgement
-    faults: list[str] = field(default_factory=list)
+class LostTrack(Exception):
+    """The client cannot know any more what the sequence has to be: it goes on with another one."""
 
 
 class Client:
-    """One sequence after another, one step after another, at one of several servers."""
+    """One incarnation after another, one step after another, at one of several servers."""
 
-    def __init__(self, name: str, servers: Sequence[str], session: aiohttp.ClientSession, tally: Tally) -> None:
+    def __init__(self, name: str, sender: Sender, tally: Tally, timeline: Timeline) -> None:
         self._name = name
-        self._servers = servers
-        self._server = random.randrange(len(servers))
-        self._session = session
+        self._sender = sender
         self._tally = tally
-        self._begin()
+        self._timeline = timeline
+        self._tokens = itertools.count(1)
+        self._server = random.randrange(len(sender.servers))
+        self._ledger = self._new_ledger()
 
-    def _begin(self) -> None:
-        self._sequence = f"{self._name}-{uuid.uuid4()}"
-        self._steps = self._total = 0
+    def _new_ledger(self) -> Ledger:
+        return Ledger(f"{self._name}-{uuid.uuid4().hex[:8]}")
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Step until it is time to stop; the last step is acknowledged too."""
+        """Run incarnations until it is time to stop; each step gets its outcome."""
         while not stopping.is_set():
-            await self.step()
+            await self._watched(lambda: self._incarnation(stopping))
 
-    async def step(self) -> None:
-        """Send one number until it is acknowledged, and check what the sequence has become."""
-        number = 0 if random.random() < END_RATE else random.randint(1, 99)
-        if random.random() < MOVE_RATE:
-            self._move()
-        request_id, began = str(uuid.uuid4()), time.monotonic()
-        answer = None
-        while answer is None:
-            answer = await self._send(number, request_id)
-            if answer is None:
-                await asyncio.sleep(PAUSE * random.random())
-        tally = self._tally
-        tally.slowest = max(tally.slowest, time.monotonic() - began)
-        tally.steps += 1
-        self._steps += 1
-        self._total += number
-        self._check(answer)
-        if number == 0:
-            self._begin()
+    async def finish(self) -> None:
+        """Step once more, in peace."""
+        await self._watched(self._last_step)
 
-    def _check(self, answer: dict[str, int]) -> None:
-        if answer == {"steps": self._steps, "total": self._total}:
-            return
-        tally = self._tally
-        tally.losses += max(0, self._steps - answer["steps"])
-        tally.duplicates += max(0, answer["steps"] - self._steps)
-        tally.faults.append(f"{self._sequence}: {answer} after {self._steps} acknowledged steps, total {self._total}")
-        self._steps, self._total = answer["steps"], answer["total"]
+    async def _last_step(self) -> None:
+        if self._ledger.ghosts:
+            self._ledger = self._new_ledger()
+        await self._settle(self._step(starts=self._ledger.status is Status.GONE), patient=True)
 
-    async def _send(self, number: int, request_id: str) -> dict[str, int] | None:
-        headers = {
-            "ts_request_sequence_id": self._sequence,
-            "ts_request_id": request_id,
-            "content-type": "text/plain",
-        }
-        if self._steps == 0:
-            headers["ts_request_sequence_start"] = "true"
-        url = f"{self._servers[self._server]}/predictions/chaos"
-        tally = self._tally
-        tally.requests += 1
+    async def _watched(self, action: Callable[[], Awaitable[None]]) -> None:
+        ledger = self._ledger
         try:
-            async with self._session.post(url, data=str(number), headers=headers) as response:
-                body = await response.text()
-                cause = response.headers.get("ts-error-cause", "")
-        except (aiohttp.ClientError, TimeoutError) as error:
-            tally.refusals[type(error).__name__] += 1
+            await action()
+        except LostTrack:
+            self._ledger = self._new_ledger()
+        except Contradiction as contradiction:
+            ledger = self._ledger
+            lines = sorted([*ledger.transcript[-LINES:], *self._timeline.since(ledger.transcript[-LINES:][0][0])])
+            transcript = "\n".join(f"  {self._timeline.clock(when)} {text}" for when, text in lines)
+            self._tally.contradictions.append(f"{ledger.sequence}: {contradiction}\n{transcript}")
+            self._ledger = self._new_ledger()
+
+    # An incarnation
+
+    async def _incarnation(self, stopping: asyncio.Event) -> None:
+        ledger = self._ledger
+        if ledger.ghosts or random.random() < 0.3:
+            ledger = self._ledger = self._new_ledger()
+        self._tally.incarnations += 1
+        self._ids = random.choice(["none", "counted", "unique"])
+        self._count = itertools.count(1)
+        self._patient = random.random() < 0.7
+        self._answers: list[tuple[Step, list[str]]] = []
+        if ledger.status is Status.GONE and random.random() < 0.5:
+            await self._expect_gone()
+        if ledger.status in {Status.ENDED, Status.GONE} and random.random() < 0.5:
             self._move()
-            return None
-        if response.status == 200:
-            answer: dict[str, int] = json.loads(body)
-            return answer
-        tally.refusals[f"{response.status} {cause}"] += 1
-        if response.status == 410:  # the state is gone, says the server
-            tally.losses += self._steps
-            tally.faults.append(f"{self._sequence}: {response.status} {cause} {body}")
-            self._begin()
-        elif cause in {"sequence_moved", "no_worker", "draining"}:
-            self._move()
-        return None
+        may_omit = ledger.status in {Status.NONE, Status.ENDED}
+        first = self._step(starts=not may_omit or random.random() < 0.5, sleep=self._slow(0.1))
+        is_over = ledger.status in {Status.ENDED, Status.GONE}
+        if await self._settle(first, anywhere=is_over) != "applied":
+            return
+        actions = [self._plain] * 12 + [self._repeat] * 3 + [self._pipelined, self._start_meanwhile, self._idle]
+        for _ in range(random.randint(1, 12)):
+            if stopping.is_set() or ledger.status is not Status.OPEN:
+                return
+            if random.random() < 0.03:
+                self._move()
+            await asyncio.sleep(PAUSE * random.random())
+            await random.choice(actions)()
+        if ledger.status is Status.OPEN and random.random() < 0.8:
+            await self._end()
+
+    async def _end(self) -> None:
+        ends, stream = random.choice([("header", 0), ("handler", 0), ("handler", 3), ("header", 3)])
+        await self._settle(self._step(ends=ends, stream=stream, sleep=0.2 if stream else 0.0))
+        if self._ledger.status is Status.ENDED and random.random() < 0.3:
+            await self._repeat()
+
+    def _step(self, *, starts: bool = False, ends: str = "", sleep: float = 0.0, stream: int = 0) -> Step:
+        kind = getattr(self, "_ids", "unique")
+        request_id = {"none": None, "counted": str(next(self._count)), "unique": uuid.uuid4().hex}[kind]
+        fail = 0.5 if random.random() < 0.03 else 0.0
+        token = f"{self._name}.{next(self._tokens)}"
+        return Step(token, request_id, starts=starts, ends=ends, sleep=sleep, fail=fail, stream=stream)
+
+    def _slow(self, rate: float) -> float:
+        return random.uniform(0.2, 1.2) if random.random() < rate else 0.0
 
     def _move(self) -> None:
-        self._server = random.randrange(len(self._servers))
+        self._server = random.randrange(len(self._sender.servers))
+
+    async def _plain(self) -> None:
+        stream = 3 if random.random() < 0.1 else 0
+        step = self._step(sleep=self._slow(0.1) or (0.2 if stream else 0.0), stream=stream)
+        await self._settle(step)
+
+    async def _repeat(self) -> None:
+        """Ask for an answer again: it is the same, and nothing is applied."""
+        kept = [(step, answer) for step, answer in self._answers[-KEPT:] if step.request_id is not None]
+        if len(self._answers) > 1:  # to send the first step again may begin anew, if the sequence is over
+            kept = [(step, answer) for step, answer in kept if step is not self._answers[0][0]]
+        if not kept or self._ledger.ghosts:
+            return
+        step, answer = random.choice(kept)
+        attempt = await self._sender.send(step, self._ledger, self._server)
+        if attempt.result is Result.ANSWERED and attempt.tokens != answer:
+            raise Contradiction(f"the answer to {step.token} was {answer}, repeated it is {attempt.tokens}")
+        if attempt.status == 410:
+            raise Contradiction(f"{step.token} was acknowledged, and its repetition gets 410")
+
+    async def _idle(self) -> None:
+        """Leave the sequence alone for longer than it may be."""
+        if not self._ledger.ghosts:
+            await asyncio.sleep(self._timeline.idle_limit * random.uniform(0.8, 2.0))
+            await self._plain()
+
+    async def _expect_gone(self) -> None:
+        """Told that the state is gone, the client tries whether that is so."""
+        step = self._step()
+        step.request_id = uuid.uuid4().hex
+        await self._settle(step)
+
+    async def _pipelined(self) -> None:
+        """Several steps at once. None is tried again unless its outcome is unknown."""
+        steps = [self._step(sleep=self._slow(0.2)) for _ in range(random.randint(2, 3))]
+        for step in steps:
+            self._ledger.doubt(step.token)
+        attempts = await asyncio.gather(*(self._sender.send(step, self._ledger, self._server) for step in steps))
+        pairs = list(zip(steps, attempts, strict=True))
+        for step, attempt in pairs:
+            if attempt.status == 410:
+                self._told_gone(step)
+                return
+            if attempt.result in {Result.REFUSED, Result.UNREACHED}:
+                self._ledger.refute(step.token)
+        for step, attempt in sorted(pairs, key=lambda pair: len(pair[1].tokens)):
+            if attempt.result is Result.ANSWERED:
+                self._believe(step, attempt)
+        for step, attempt in pairs:
+            if attempt.result in {Result.UNKNOWN, Result.UNHEARD}:
+                step.request_id = step.request_id or attempt.request_id
+                if step.request_id is not None and self._ledger.status is Status.OPEN:
+                    await self._settle(step, heard=attempt)
+
+    async def _start_meanwhile(self) -> None:
+        """Begin anew while a step runs: it is answered before, or told that the sequence has moved on."""
+        ledger, server = self._ledger, self._server
+        running, count = self._step(sleep=random.uniform(0.2, 1.2)), self._count
+        if random.random() < 0.5:
+            self._count = itertools.count(1)
+        start = self._step(starts=True)
+        ledger.doubt(running.token)
+        sending = asyncio.create_task(self._sender.send(running, ledger, server))
+        try:
+            await asyncio.sleep(random.uniform(0.02, 0.6))
+            before = list(ledger.state)
+            outcome = await self._settle(start, patient=True)
+            attempt = await sending
+        finally:
+            sending.cancel()
+        if outcome != "applied":
+            self._count = count
+        if outcome == "applied":
+            if attempt.result is Result.ANSWERED and attempt.tokens != [*before, running.token]:
+                self._believe(running, attempt)  # it has come after the start
+            else:
+                ledger.refute(running.token)
+        elif attempt.result is Result.ANSWERED:
+            self._believe(running, attempt)
+        elif attempt.result is Result.REFUSED:
+            ledger.refute(running.token)
+        elif running.request_id or attempt.request_id:
+            running.request_id = running.request_id or attempt.request_id
+            await self._settle(running, heard=attempt)
+
+    # A step
+
+    async def _settle(
+        self, step: Step, *, patient: bool = False, anywhere: bool = False, heard: Attempt | None = None
+    ) -> str:
+        """Send a step until its outcome is known; return ``applied`` or ``refused``, ``gone`` (the state),
+        or ``unknown`` (there is no id under which to ask).
+
+        Args:
+            step: What to send.
+            patient: Never to give an attempt up.
+            anywhere: Whether nobody can hold the sequence, since it is over.
+            heard: An attempt that has been made already, whose outcome is unknown.
+
+        Raises:
+            Contradiction: What the server says contradicts what it has said.
+            LostTrack: The outcome can never be known.
+        """
+        began, ledger, tries = time.monotonic(), self._ledger, 0
+        unsettled = heard is not None
+        while True:
+            if time.monotonic() > began + SETTLE_LIMIT:
+                raise Contradiction(f"no outcome of {step.token} within {SETTLE_LIMIT:.0f} s")
+            patience = {} if patient or self._patient else {"patience": random.uniform(*PATIENCE)}
+            server = self._server
+            attempt = await self._sender.send(step, ledger, server, **patience)
+            self._tally.slowest = max(self._tally.slowest, time.monotonic() - began)
+            tries += 1
+            if attempt.result is Result.ANSWERED:
+                self._tally.asked += unsettled
+                self._believe(step, attempt)
+                return "applied"
+            if attempt.status == 410:
+                return self._told_gone(step)
+            if anywhere and tries == 1 and attempt.cause == "sequence_moved":
+                raise Contradiction("the sequence is over, and yet another server is said to run it")
+            if attempt.result is Result.REFUSED:
+                if attempt.cause == "request_running" and not unsettled:
+                    raise Contradiction(f"{step.token} is said to run, but is not under way")
+                if not attempt.again:
+                    self._tally.asked += unsettled
+                    if not (unsettled and ledger.ghosts):
+                        ledger.refute(step.token)
+                        unsettled = False
+                    if tries > 3 or random.random() < 0.5:
+                        return "refused"
+                elif not unsettled and random.random() < 0.2:
+                    ledger.refute(step.token)
+                    return "refused"
+            elif attempt.result is not Result.UNREACHED:
+                self._heard_nothing(step, attempt)
+                if step.request_id is None:
+                    return "unknown"
+                unsettled = True
+            if attempt.result in {Result.UNHEARD, Result.UNREACHED} or attempt.cause in {"sequence_moved", "draining"}:
+                self._move()
+            await asyncio.sleep(PAUSE * random.random())
+
+    def _heard_nothing(self, step: Step, attempt: Attempt) -> None:
+        ledger = self._ledger
+        ledger.doubt(step.token)
+        ledger.ghosts |= attempt.result is Result.GAVE_UP
+        step.request_id = step.request_id or attempt.request_id
+        if step.request_id is None and (step.starts or step.ends or ledger.status is not Status.OPEN):
+            raise LostTrack
+
+    def _believe(self, step: Step, attempt: Attempt) -> None:
+        self._ledger.answered(step.token, attempt.tokens, starts=step.starts, ends=bool(step.ends))
+        self._tally.acknowledged += 1
+        self._ledger.longest_gap, self._ledger.acknowledged_at = 0.0, time.monotonic()
+        if step.starts:
+            self._answers.clear()
+        self._answers.append((step, attempt.tokens))
+
+    def _told_gone(self, step: Step) -> str:
+        ledger = self._ledger
+        if step.starts:
+            raise Contradiction("410 in spite of the start marker")
+        if ledger.status in {Status.NONE, Status.ENDED}:
+            raise Contradiction(f"410, but the sequence is {ledger.status}")
+        if ledger.status is Status.OPEN and not self._timeline.may_have_expired(ledger):
+            raise Contradiction(f"410 after {ledger.longest_gap:.2f} s at most without a request")
+        ledger.refute(step.token)
+        ledger.gone()
+        return "gone"

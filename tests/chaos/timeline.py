@@ -1,0 +1,66 @@
+"""What happened when, and whether a server may truly say that a sequence was idle for too long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from tests.chaos.ledger import Ledger
+
+LOOK_INTERVAL = 0.05
+#: What a request may take from its client to the server's notice, beyond what this process itself is late (seconds).
+TOLERANCE = 0.5
+#: A server that was told to stop lets go of its sequences within so many seconds.
+DRAINED = 10.0
+
+
+class Timeline:
+    """Events of one run.
+
+    Args:
+        idle_limit: ``sequenceMaxIdleMSec`` of the model (seconds).
+    """
+
+    def __init__(self, idle_limit: float) -> None:
+        self.idle_limit = idle_limit
+        self._began = time.monotonic()
+        self._events: list[tuple[float, str]] = []
+        self._late: list[tuple[float, float]] = []  # when, and by how much (seconds)
+        self._stops: list[float] = []
+
+    def note(self, event: str) -> None:
+        """Something happens now."""
+        self._events.append((time.monotonic(), f"** {event}"))
+
+    def server_stopped(self) -> None:
+        """A server was told to stop: idle time runs for the sequences that it lets go of."""
+        self._stops.append(time.monotonic())
+
+    def since(self, when: float) -> list[tuple[float, str]]:
+        """Return the events after a moment (``time.monotonic``)."""
+        return [each for each in self._events if each[0] >= when]
+
+    def clock(self, when: float) -> str:
+        """Return a moment as seconds since the run began."""
+        return f"{when - self._began:8.3f}"
+
+    async def watch(self) -> None:
+        """Notice for ever when this process comes late."""
+        while True:
+            due = time.monotonic() + LOOK_INTERVAL
+            await asyncio.sleep(LOOK_INTERVAL)
+            late = time.monotonic() - due
+            if late > LOOK_INTERVAL:
+                self._late.append((due, late))
+
+    def may_have_expired(self, ledger: Ledger) -> bool:
+        """Return whether a server may truly say that a sequence was idle for too long.
+
+        ``ledger.longest_gap`` is how long nothing of it was under way. Attempts that a server refused to admit count as
+        gaps, since the server that holds the sequence does not know of them.
+        """
+        since = ledger.acknowledged_at
+        if any(when > since - DRAINED for when in self._stops):
+            return True
+        late = sum(by for when, by in self._late if when > since)
+        return ledger.longest_gap + late + TOLERANCE >= self.idle_limit
