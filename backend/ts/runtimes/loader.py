@@ -143,12 +143,15 @@ def _entry_point(module: ModuleType, function_name: str) -> tuple[EntryPoint, Ca
     classes = list_classes_from_module(module)
     if len(classes) != 1:
         names = [cls.__name__ for cls in classes]
-        raise LoadError(f"Expected only one class in custom service code or a function entry point {names}")
+        raise LoadError(
+            f"Expected only one class in custom service code or a function entry point {names}:"
+            f" {module.__name__}.py has no function {function_name!r}, and {len(classes)} classes instead of one"
+        )
     instance: Any = classes[0]()
     if not hasattr(instance, "handle"):
-        raise LoadError(f"Expect handle method in class {classes[0]}")
+        raise LoadError(f"Expect handle method in class {classes[0]}: define handle(self, data, context)")
     if not hasattr(instance, "initialize"):
-        raise LoadError(f"Expect initialize method in class {classes[0]}")
+        raise LoadError(f"Expect initialize method in class {classes[0]}: define initialize(self, context)")
     return instance.handle, instance.initialize, instance
 
 

@@ -70,7 +70,7 @@ class TensorForm:
         except Failure as failure:
             raise Problem(failure.status, SERVER_ERROR, failure.message) from failure
         except (TypeError, ValueError, OverflowError) as error:
-            raise Problem(500, SERVER_ERROR, f"The model's result cannot be said in tensors: {error}") from error
+            raise Problem(500, SERVER_ERROR, f"The model's result cannot be converted to tensors: {error}") from error
         return Answer(200, headers, body)
 
     def encode_chunk(self, chunk: Any) -> Buffer:
@@ -143,7 +143,7 @@ def _array(numpy: Any, value: Any) -> np.ndarray[Any, Any]:
     try:
         array = numpy.array(value)
     except ValueError as error:  # lists of different lengths
-        raise ValueError(f"it is no tensor: {error}") from error
+        raise ValueError(f"its lists have different lengths: {error}") from error
     if array.dtype.kind == "O":
-        raise TypeError(f"a {type(value).__name__} of values that are neither numbers nor text is no tensor")
+        raise TypeError(f"a {type(value).__name__} holds values that are neither numbers nor text")
     return array  # type: ignore[no-any-return]
