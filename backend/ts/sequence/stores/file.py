@@ -165,8 +165,9 @@ class FileStore:
                 (IDLE, now + REMEMBERED_SECONDS, number),
             )
         execute(
-            "UPDATE sequences SET token = ?, owner = ?, lease_until = ? WHERE number = ?",
-            (token + 1, settings.owner, until, number),
+            "UPDATE sequences SET token = ?, owner = ?, lease_until = ?, expires_at = iif(closed = '', ?, expires_at)"
+            " WHERE number = ?",
+            (token + 1, settings.owner, until, now + settings.lifetime, number),
         )
         first_id, request_ids = self._ids(number, incarnation, steps)
         lease = Lease(

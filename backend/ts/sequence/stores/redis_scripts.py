@@ -52,8 +52,7 @@ for i = 1, #KEYS / 2 do
     else
         if not owner then
             steps, closed, incarnation = '0', '', '1'
-            redis.call('HSET', key, 'expires', now + ARGV[3], 'steps', 0, 'closed', '', 'incarnation', 1)
-            redis.call('PEXPIRE', key, ARGV[4])
+            redis.call('HSET', key, 'steps', 0, 'closed', '', 'incarnation', 1)
         elseif closed == '' then
             local expired = tonumber(expires) <= now - active and (owner == ARGV[1] or tonumber(till) == 0)
             if redis.call('HDEL', key, 'aside') == 1 then
@@ -63,7 +62,6 @@ for i = 1, #KEYS / 2 do
                     expired = true
                 elseif not expired then
                     redis.call('HSET', key, 'state', state)
-                    redis.call('PEXPIRE', key, ARGV[4])
                 end
             end
             if expired then
@@ -74,6 +72,10 @@ for i = 1, #KEYS / 2 do
             end
         end
         redis.call('HSET', key, 'token', token, 'owner', ARGV[1], 'until', now + ARGV[2])
+        if closed == '' then
+            redis.call('HSET', key, 'expires', now + ARGV[3])
+            redis.call('PEXPIRE', key, ARGV[4])
+        end
         local requests = {{}}
         for slot = 0, last do requests[slot + 1] = found[8 + slot] end
         results[i] = {{1, steps, closed, closed == '' and state, incarnation, requests}}

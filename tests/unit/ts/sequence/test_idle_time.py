@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
 import time
@@ -20,14 +21,12 @@ ELSEWHERE = "another machine/1/1"
 
 
 def expired_while_queued(durable_worker: Make, reason: str = "idle") -> tuple[Worker, Worker, float]:
-    """Two servers' workers, the first of which has let a sequence expire, and a moment shortly before that."""
+    """Two servers' workers, the first of which has let sequences expire, and a moment before that."""
     holder, other = durable_worker(TOTAL), durable_worker(TOTAL, owner=ELSEWHERE)
     assert answered(holder, step("j1", "s", "5", request_id="1"), step("j2", "t", "1")) == ["5", "1"]
-    queued_at = time.monotonic()
-    time.sleep(0.005)  # stores count in milliseconds
     close(holder, s=reason, t=reason)
     assert answered(holder, step("j3", "u", "1")) == ["1"]  # what had to be told is told before that
-    return holder, other, queued_at
+    return holder, other, time.monotonic() - 60
 
 
 @pytest.mark.parametrize("reason", ["idle", "timeout"])
@@ -47,7 +46,7 @@ def test_a_repeated_step_that_was_queued_elsewhere_before_leaves_the_sequence_op
 
 def test_a_step_that_came_later_is_told_that_the_sequence_has_expired(durable_worker: Make) -> None:
     _, other, _ = expired_while_queued(durable_worker)
-    assert admit(other, step("j4", "s", "2"), time.monotonic()) == EXPIRED
+    assert admit(other, step("j4", "s", "2"), math.inf) == EXPIRED
     assert answered(other, step("j5", "s", "2", start=True)) == ["2"]
 
 
@@ -63,12 +62,18 @@ def test_a_sequence_expires_when_the_scheduler_closes_it_however_late_the_worker
 ) -> None:
     worker = durable_worker(TOTAL)
     assert answered(worker, step("j1", "s", "5")) == ["5"]
-    closed_at = time.monotonic()
-    time.sleep(0.005)
-    came_at = time.monotonic()
-    time.sleep(0.005)
-    worker.runtime.end_sequences([("s", "idle", closed_at)])
-    assert admit(worker, step("j2", "s", "2"), came_at) == EXPIRED
+    now = time.monotonic()
+    worker.runtime.end_sequences([("s", "idle", now - 60)])
+    assert admit(worker, step("j2", "s", "2"), now - 30) == EXPIRED
+
+
+def test_a_server_that_takes_a_sequence_over_begins_its_idle_time_anew(durable_worker: Make) -> None:
+    lost = durable_worker(TOTAL, lifetime=0.0, lease=0.0)
+    assert answered(lost, step("j1", "s", "5")) == ["5"]
+    dying = durable_worker(TOTAL, owner=ELSEWHERE)
+    assert answered(dying, step("j2", "s", "boom")) == [(503, "")]
+    successor = durable_worker(TOTAL, owner=ELSEWHERE)
+    assert admit(successor, step("j2", "s", "1"), time.monotonic()) == "6"
 
 
 def test_a_state_is_kept_for_steps_that_wait_elsewhere_for_a_while_only(
@@ -97,10 +102,10 @@ def test_to_wait_for_a_locked_file_is_no_idle_time(durable_worker: Make, tmp_pat
     holder, other = durable_worker(TOTAL), durable_worker(TOTAL, owner=ELSEWHERE)
     assert answered(holder, step("j1", "s", "5")) == ["5"]
     queued_at = time.monotonic()
-    holder.runtime.end_sequences([("s", "idle", queued_at + 0.2)])
+    holder.runtime.end_sequences([("s", "idle", queued_at + 0.5)])
     locking = sqlite3.connect(tmp_path / "sequences.db", isolation_level=None, check_same_thread=False)
     locking.execute("BEGIN IMMEDIATE")
-    threading.Timer(0.4, locking.execute, ["COMMIT"]).start()
+    threading.Timer(0.7, locking.execute, ["COMMIT"]).start()
     assert admit(other, step("j2", "s", "1"), queued_at) == "6"
 
 
@@ -110,13 +115,13 @@ def test_to_wait_for_redis_is_no_idle_time(durable_worker: Make, kind: str) -> N
     holder, other = durable_worker(TOTAL), durable_worker(TOTAL, owner=ELSEWHERE)
     assert answered(holder, step("j1", "s", "5")) == ["5"]
     queued_at = time.monotonic()
-    holder.runtime.end_sequences([("s", "idle", queued_at + 0.2)])
+    holder.runtime.end_sequences([("s", "idle", queued_at + 0.5)])
     store: Any = other.service.steps._store  # type: ignore[union-attr]
     acquire, lost = store._acquire, iter([True])
 
     def unsteady(*arguments: Any) -> Any:
         if next(lost, False):
-            time.sleep(0.4)
+            time.sleep(0.7)
             raise redis.ConnectionError("the connection is gone")
         return acquire(*arguments)
 
