@@ -1,4 +1,4 @@
-"""The server process, from its parts to its end: build, start, serve, drain, stop. Start reading here.
+"""The life of the server process: build, start, serve, drain, stop. Start reading here.
 
 doors (api) ──▶ registry (models) ──▶ dispatcher ──▶ scheduler (scheduling, pure)
                                           │
@@ -51,15 +51,15 @@ logger = logging.getLogger(__name__)
 STARTED_LINE = "Model server started."
 
 _SHORTEST_COMMAND_LIMIT = 10
-"""Seconds that a run of `system_metrics_cmd` may take at least, however often it is run."""
+"""The smallest time limit for a run of `system_metrics_cmd` (seconds), however short the interval between runs is."""
 
 
 _LAST_LINES_LIMIT = 5.0
-"""Seconds that writing the last lines of the access and metric logs may take."""
+"""Time limit for writing the last lines of the access and metric logs (seconds)."""
 
 
 class Server:
-    """Everything that one server process consists of."""
+    """The parts of one server process."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -82,14 +82,14 @@ class Server:
         self._background: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Register the start-up models, then open the doors; models go on loading meanwhile.
+        """Register the start-up models, then open the doors; the models continue to load in the background.
 
         Raises:
             OSError: An address cannot be bound.
-            GrpcPackagesError: gRPC cannot be served with the packages that are installed.
+            GrpcPackagesError: The installed packages cannot serve gRPC.
         """
         await self._listener.start()
-        # The doors' libraries take longest to import: meanwhile the first workers start.
+        # The first workers start while the doors' libraries, which take longest, are imported.
         _, (listener, grpc_listeners) = await asyncio.gather(
             self._registry.load_startup_models(), asyncio.to_thread(_import_doors)
         )
@@ -103,20 +103,20 @@ class Server:
         await self._snapshots.started()
 
     async def drain(self) -> None:
-        """Refuse new work and let what was accepted finish, within the drain limit."""
+        """Refuse new work, and let accepted work finish within the drain limit."""
         if self._doors is not None:
             self._doors.start_draining()
         if self._grpc_doors is not None:
             self._grpc_doors.start_draining()
         limit = self._settings.drain_timeout
-        logger.info("Draining: accepted requests and open sequences may finish, for at most %d s", limit)
+        logger.info("Draining: accepted requests and open sequences have at most %d s to finish", limit)
         end = time.monotonic() + limit
-        await self._workflows.drain(limit)  # first: their next steps are new work for the models
+        await self._workflows.drain(limit)  # before the models: each further step of a workflow is new work for a model
         if not await self._registry.drain(max(0.0, end - time.monotonic())):
-            logger.warning("The drain limit of %d s has passed with work left", limit)
+            logger.warning("The drain limit of %d s has passed; unfinished work is ended", limit)
 
     async def stop(self) -> None:
-        """End everything: open requests are answered, workers are gone when this returns."""
+        """Answer open requests, close the doors and stop the workers; return when the workers are gone."""
         for task in self._background:
             task.cancel()
         await self._snapshots.stopping()
@@ -152,10 +152,10 @@ class Server:
 
 
 def _import_doors() -> tuple[ModuleType, ModuleType]:
-    """Import the modules that open the doors, over HTTP and gRPC.
+    """Import and return the modules that open the HTTP and gRPC doors.
 
     Raises:
-        GrpcPackagesError: gRPC's packages do not fit together.
+        GrpcPackagesError: The installed packages of gRPC are incompatible with each other.
     """
     check_grpc_packages()
     http, grpc = "torchserve_py.api.listener", "torchserve_py.api.grpc.listeners"
@@ -168,7 +168,7 @@ def _metrics_plan(settings: Settings) -> MetricsPlan:
 
 
 async def serve(settings: Settings) -> None:
-    """Run a server until a signal ends it, which cuts the start short, too; a second signal does so with the drain.
+    """Run a server until a signal arrives; a signal during the start ends the start, a second one ends the drain.
 
     Raises:
         OSError: An address cannot be bound.
@@ -179,12 +179,12 @@ async def serve(settings: Settings) -> None:
         loop.add_signal_handler(number, signals.put_nowait, number)
     end_signals.release()
     server = Server(settings)
-    # Once nvidia-smi has run, which loads the driver with rights of its own; before anything of a model can.
+    # After nvidia-smi has run (it loads the driver with privileges of its own), and before any code of a model runs.
     gain_no_privileges()
     try:
         received = await _until_signal(server.start(), signals)
         if received is None:
-            # What exists now lives as long as the server: the collector need not look at it again and again.
+            # Objects that exist now live as long as the server: freezing them spares the collector repeated scans.
             gc.collect()
             gc.freeze()
             print(STARTED_LINE, flush=True)  # launchers wait for exactly this line
@@ -201,7 +201,10 @@ async def serve(settings: Settings) -> None:
 async def _until_signal(
     work: Coroutine[None, None, None], signals: asyncio.Queue[signal.Signals]
 ) -> signal.Signals | None:
-    """Do the work and return None, or give it up when a signal comes and return that; raises what the work raises."""
+    """Await `work` and return None; or, when a signal arrives first, cancel `work` and return the signal.
+
+    An exception of `work` is raised.
+    """
     working, signalled = asyncio.create_task(work), asyncio.create_task(signals.get())
     await asyncio.wait([working, signalled], return_when=asyncio.FIRST_COMPLETED)
     for task in (working, signalled):
@@ -228,7 +231,7 @@ def run(settings: Settings) -> int:
 
 
 def main() -> int:
-    """Run the server that the environment and the command line, which is that of `torchserve-py`, describe."""
+    """Run the server as the environment and the command line configure it; flags are those of `torchserve-py`."""
     try:
         return _configure_and_run()
     finally:
@@ -241,7 +244,7 @@ def _configure_and_run() -> int:
         settings = resolution.settings()
         configure_logging(settings)
     except (SettingsError, LogConfigError, OSError) as error:
-        print(error, flush=True)  # there is no log yet
+        print(error, flush=True)  # logging is not configured yet
         return 1
     for warning in resolution.warnings:
         logger.warning(warning)
@@ -249,11 +252,11 @@ def _configure_and_run() -> int:
 
 
 def _remove_pid_file() -> None:
-    """Remove the file by which the launcher knows this server."""
+    """Remove the pid file, by which the launcher finds this server."""
     try:
         PidFile(default_path(), __name__).remove(os.getpid())
     except OSError as error:
-        logger.warning("The pid file stays, the next start removes it: %s", error)
+        logger.warning("The pid file could not be removed; the next start removes it: %s", error)
 
 
 if __name__ == "__main__":

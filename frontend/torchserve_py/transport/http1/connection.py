@@ -1,7 +1,8 @@
-"""One HTTP/1.1 connection: requests one after the other, and an end to every wait.
+"""One HTTP/1.1 connection: it answers requests one after the other, and every wait has a time limit.
 
-What arrives is parsed at once, in slices, so that little is parsed ahead of the request that is being answered. While a
-request is answered whose body is complete, what follows waits unparsed; once that is much, the client must wait, too.
+Input is parsed on arrival, in small slices, so that little is parsed ahead of the request that is being answered. While
+a request with a complete body is being answered, later bytes stay unparsed; above `_MAX_HELD` of them the connection
+stops reading from the client.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Small, as each byte of it can be dear: the chunks of a body, or the requests of a pipeline, may be tiny.
+#: Bytes parsed at a time. Small, because each byte can be expensive: chunks and pipelined requests may be tiny.
 _SLICE: Final = 4 * 1024
-#: For how long one connection parses what has arrived, in one turn of the event loop (seconds), one slice at least.
+#: How long one connection parses in one turn of the event loop (seconds); it always parses at least one slice.
 _TURN: Final = 0.001
-#: Bytes that may wait unparsed behind a request that is being answered; then the client must wait.
+#: Bytes that may wait unparsed behind a request that is being answered; above it, reading from the client pauses.
 _MAX_HELD: Final = 64 * 1024
 
 
@@ -40,7 +41,7 @@ class Connection(asyncio.Protocol):
 
     Args:
         server: The listener's connections.
-        place: What is given back when the connection has ended.
+        place: The connection's place in the admission limits, given back when the connection has ended.
     """
 
     def __init__(self, server: Server, place: Place | None = None) -> None:
@@ -48,7 +49,7 @@ class Connection(asyncio.Protocol):
         self.loop = server.loop
         self.peer: Any = None
         self.is_secure = False
-        #: Whether no further request is answered.
+        #: Whether the connection answers no further request.
         self.is_closing = False
         self._server = server
         self._limits = server.limits
@@ -57,26 +58,26 @@ class Connection(asyncio.Protocol):
         self._timer = Timer(server.loop)
         self.reader = Reader(self, self._timer, self._limits.stall_seconds)
         self._sender = Sender(server.loop, self._timer, self._limits.stall_seconds, self._give_up_body)
-        #: Requests that have arrived behind `_current`, or what is wrong with the bytes behind it.
+        #: Requests that arrived after `_current`; last, the error if the bytes after them are malformed.
         self._queue: deque[Request | BadMessage] = deque()
         #: The request that is being answered.
         self._current: Request | None = None
         #: The request whose body is arriving: `_current`, the last of `_queue`, or `_draining`.
         self._incoming: Request | None = None
-        #: A request that was answered before its body had arrived, which is dropped.
+        #: A request that was answered before its body had arrived; the rest of the body is read and dropped.
         self._draining: Request | None = None
         self._held = bytearray()
-        #: Whether an answer is on its way to a slow reader, and the next request waits for that.
+        #: Whether the next request waits until a slow client has read the previous answer.
         self._awaits_reader = False
-        #: Whether the next request begins in the event loop's next turn.
+        #: Whether `_go_on` is scheduled for a later turn of the event loop.
         self.is_scheduled = False
-        #: Whether a head has begun to arrive and its time is running.
+        #: Whether part of a head has arrived and its time limit is running.
         self._awaits_head = False
-        #: Whether nothing that arrives is of interest any more.
+        #: Whether further input is discarded.
         self._ignores_input = False
         self._upgraded: WebSocket | None = None
 
-    # What the event loop tells.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first request."""
@@ -87,14 +88,14 @@ class Connection(asyncio.Protocol):
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has arrived, and begin to answer a request that is there."""
+        """Parse the bytes, and begin to answer the first request whose head is complete."""
         if self._upgraded is not None:
             self._upgraded.data_received(data)
         elif not self._ignores_input:
             (self._hold if self._holds_input() else self._feed)(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The client is gone: nobody waits for an answer."""
+        """Release everything; tell the request that is being answered that its client has disconnected."""
         self._transport = None
         self._ignores_input = self.is_closing = True
         self._timer.close()
@@ -111,11 +112,11 @@ class Connection(asyncio.Protocol):
             current.on_lost()
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than it is written to."""
+        """Note that the client reads more slowly than the server writes."""
         self.reader.is_slow = True
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """Note that the client has caught up, and go on with what waited for it."""
         self.reader.caught_up()
         if self._upgraded is not None:
             self._upgraded.writable_again()
@@ -123,21 +124,21 @@ class Connection(asyncio.Protocol):
             self._awaits_reader = False
             self._next()
 
-    # What the parser tells, amid `_feed`.
+    # Callbacks of the parser, called during `_feed`.
 
     def on_head(self, head: Head) -> None:
-        """A request begins."""
+        """Queue a new request."""
         self._awaits_head = False
         self._incoming = request = Request(head, self)
         self._queue.append(request)
 
     def on_body(self, data: bytes) -> None:
-        """A piece of its body."""
+        """Take a piece of the request's body."""
         if self._incoming is not None and not self._incoming.take_body(data):
             self.set_reading(False)
 
     def on_end(self) -> None:
-        """The request is complete."""
+        """Note that the request is complete."""
         request, self._incoming = self._incoming, None
         if request is not None:
             request.complete_body()
@@ -150,7 +151,7 @@ class Connection(asyncio.Protocol):
     # Input.
 
     def _holds_input(self) -> bool:
-        """Whether what arrives has to wait for the answer to an earlier request."""
+        """Whether input must stay unparsed until an earlier request has been answered."""
         current = self._current
         return bool(
             self._held or self._queue or self._awaits_reader or self.is_scheduled or (current and current.is_complete)
@@ -186,10 +187,10 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed(data)
         except BadMessage as error:
-            if not self._ignores_input:  # else it stands behind the last request
+            if not self._ignores_input:  # otherwise the malformed bytes follow the last request and do not matter
                 self._fail_input(error)
         rest = self._parser.rest
-        if rest is not None:  # of a client that asks for a WebSocket
+        if rest is not None:  # the request asks for a WebSocket
             self._parser = RequestParser(self)
             self._held += rest
         self._advance()
@@ -203,7 +204,7 @@ class Connection(asyncio.Protocol):
             incoming.fail_body(BodyMalformed(str(error)))
 
     def _advance(self) -> None:
-        """Do what is due now that something has been parsed."""
+        """Take the next step after bytes were parsed: begin a request, or adjust time limits and reading."""
         if self._current is not None:
             self._tell_body(self._current)
         elif self._draining is not None:
@@ -217,7 +218,7 @@ class Connection(asyncio.Protocol):
             self._await_head()
 
     def _await_head(self) -> None:
-        """Limit the time for the rest of a head, or for the beginning of one."""
+        """Start the time limit for the rest of a head, or for the first byte of the next one."""
         self._awaits_head = self._parser.is_within_head
         if not self._awaits_head:
             self._timer.start(self._limits.idle_seconds, self.close)
@@ -227,14 +228,14 @@ class Connection(asyncio.Protocol):
         self._timer.start(seconds, lambda: self._refuse(408, message))
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer what never became a request, and close the connection."""
+        """Answer bytes that never became a request with an error, and close the connection."""
         self.write((self._server.application.refusal(status, message, self.peer),))
         self._linger()
 
     # Bodies.
 
     def wait_for_body(self, *, ask: bool) -> None:
-        """The current request waits for its body; ``ask`` its client for it."""
+        """Limit the time for the rest of the current request's body; with ``ask``, send ``100 Continue`` first."""
         if ask:
             self.write((CONTINUE,))
         if self._current is not None:
@@ -254,7 +255,7 @@ class Connection(asyncio.Protocol):
         self._ignores_input = True
         request.tell_body()
 
-    # Requests, from the beginning to the end.
+    # Requests, from beginning to end.
 
     def _begin(self) -> None:
         """Answer the next request of the queue."""
@@ -273,7 +274,7 @@ class Connection(asyncio.Protocol):
             self._schedule()
 
     def finished(self, request: Request) -> None:
-        """A request needs nothing more; called by the request."""
+        """Go on to the next request; called by a request when it is finished."""
         if request is not self._current:
             return
         self._current = None
@@ -288,7 +289,7 @@ class Connection(asyncio.Protocol):
                 self._linger()
             else:
                 self.close()
-        elif self._incoming is request:  # the rest of a body that nobody asked for is dropped, but not for long
+        elif self._incoming is request:  # drop the rest of the unread body, for a limited time
             self._draining = request
             self.set_reading(True)
             self._timer.start(self._limits.linger_seconds, self._linger)
@@ -298,7 +299,7 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def _next(self) -> None:
-        """Go on with what has arrived behind an answered request, or wait for more."""
+        """Process what arrived behind an answered request, or wait for more input."""
         if self.reader.is_slow:
             self._awaits_reader = True
             self.reader.watch()
@@ -312,7 +313,7 @@ class Connection(asyncio.Protocol):
             self._await_head()
 
     def _schedule(self) -> None:
-        """Go on in one of the event loop's next turns: other connections have theirs in between."""
+        """Continue in a later turn of the event loop, so that other connections get their turns in between."""
         self.is_scheduled = True
         self._server.turns.put_off(self._go_on)
 
@@ -332,11 +333,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_connected(self) -> bool:
-        """Whether the client is still there."""
+        """Whether the client is still connected."""
         return self._transport is not None and not self._transport.is_closing()
 
     def write(self, pieces: Sequence[Buffer]) -> None:
-        """Send bytes; nothing once the client is gone."""
+        """Send bytes; do nothing once the client has disconnected."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -347,13 +348,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def unread_size(self) -> int:
-        """Bytes that were written and wait for the client, beside those that the system has taken."""
+        """Bytes that were written but are not yet in the socket's buffer."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    # Other ends of a connection.
+    # Upgrading, closing and pausing.
 
     def upgrade(self, head: bytes, receiver: WebSocket) -> None:
-        """Send the head that switches protocols; ``receiver`` has the connection from now on."""
+        """Send the head that switches protocols; from then on ``receiver`` gets all input."""
         self.write((head,))
         self._upgraded = receiver
         self._timer.stop()
@@ -363,13 +364,13 @@ class Connection(asyncio.Protocol):
             receiver.data_received(held)
 
     def go_away(self) -> None:
-        """Close the connection once the request that is being answered has its answer."""
+        """Close the connection as soon as the request that is being answered is finished."""
         self.is_closing = True
         if self._current is None:
             self.close()
 
     def close(self) -> None:
-        """Close the connection once the client has read what it was sent, unless it reads too slowly."""
+        """Close the connection after the client has read all output, unless it reads too slowly."""
         self.is_closing = self._ignores_input = True
         self._timer.stop()
         if self._transport is None:
@@ -379,7 +380,7 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def _linger(self) -> None:
-        """Close the connection, but read what still comes for a moment: else the client would not see the answer."""
+        """Close the connection after reading input for a moment; otherwise the client might not see the answer."""
         self.is_closing = self._ignores_input = True
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -390,17 +391,17 @@ class Connection(asyncio.Protocol):
         self._timer.start(self._limits.linger_seconds, self.close)
 
     def abort(self) -> None:
-        """Close the connection, and drop what the client has not read."""
+        """Close the connection at once, and drop unsent output."""
         if self._transport is not None:
             self._transport.abort()
 
     def reset(self) -> None:
-        """Close the connection so that the client sees an error and no orderly end."""
+        """Close the connection so that the client sees an error instead of an orderly end."""
         if self._transport is not None:
             reset(self._transport)
 
     def set_reading(self, reading: bool) -> None:
-        """Take more from the client, or let it wait."""
+        """Resume or pause reading from the client."""
         transport = self._transport
         if transport is None or transport.is_closing() or transport.is_reading() is reading:
             return

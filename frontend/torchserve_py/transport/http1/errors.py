@@ -1,18 +1,18 @@
-"""What can be wrong with the bytes of a client."""
+"""Errors of what a client sends, or does not read."""
 
 from __future__ import annotations
 
 
 class BadMessage(Exception):
-    """The bytes are no HTTP request within the limits; the text says which rule they break, in a client's words."""
+    """The bytes are not an HTTP request within the limits; the text, written for the client, names the broken rule."""
 
 
 class BodyError(Exception):
-    """The body of a request cannot be had."""
+    """The body of a request cannot be read completely."""
 
 
 class BodyTooLarge(BodyError):
-    """The body has, or announces, more bytes than allowed."""
+    """The body is larger than allowed, or its Content-Length is."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"The request body is larger than {limit} bytes.")
@@ -24,7 +24,7 @@ class BodyTooSlow(BodyError):
 
 
 class BodyMalformed(BodyError):
-    """The rest of the body is not framed as HTTP demands."""
+    """The rest of the body is not framed as HTTP requires."""
 
 
 class ReaderStalled(Exception):

@@ -1,7 +1,7 @@
-"""Bytes to heads and bodies: httptools (llhttp), and the rules that it leaves to its users.
+"""Parses bytes into heads and bodies, with httptools (llhttp) and the rules that it leaves to its users.
 
-The rules here: a version that we speak, a host, no header twice that may stand only once, and limits. What may be read
-in two ways is refused, since a proxy might read it in the other one (request smuggling).
+The rules: a supported HTTP version, a Host header, no repetition of headers that must be unique, and size limits.
+Ambiguous requests are refused, because a proxy might read them differently (request smuggling).
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import httptools
 
 from torchserve_py.transport.http1.errors import BadMessage
 
-#: TorchServe's limits; it counts 8192 bytes for all headers together, here they are for each of at most 128.
+#: TorchServe's limits; its 8192 bytes are for all headers together, here they are for each of up to 128 headers.
 MAX_REQUEST_LINE: Final = 4096
 MAX_HEADER: Final = 8192
 MAX_HEADERS: Final = 128
-#: A head, all in all.
+#: Bytes of a whole head.
 MAX_HEAD: Final = 64 * 1024
-#: Bytes that the parser may take without telling of anything: half a header, line ends between two requests.
+#: Bytes that the parser may take without a callback: an incomplete header, line ends between two requests.
 _MAX_SILENT: Final = 2 * MAX_HEAD
-#: What stands beside the target in the line of a request: two spaces and ``HTTP/1.1``.
+#: Length of a request line without method and target: two spaces and ``HTTP/1.1``.
 _REST_OF_LINE: Final = 10
 _VERSIONS: Final = {"1.1": (1, 1), "1.0": (1, 0)}
-#: Headers of which a second one would leave open which of them holds (RFC 9110, 5.3).
+#: Headers that a request may have only once; with two it would be undefined which one holds (RFC 9110, 5.3).
 _ONLY_ONCE: Final = frozenset(
     (
         b"content-length",
@@ -40,14 +40,14 @@ _ONLY_ONCE: Final = frozenset(
         b"user-agent",
     )
 )
-#: Of a length; zeros in front could be thousands, which no number is read from.
+#: Digits of a Content-Length; without a limit it could have thousands of leading zeros.
 _MAX_DIGITS: Final = 20
 _TLS_HANDSHAKE: Final = 0x16
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class Headers(Mapping[str, str]):
-    """The headers of a request by their names, whose case does not matter; of one that is repeated, the first."""
+    """The headers of a request by case-insensitive name; for a repeated header, its first value."""
 
     __slots__ = ("_values",)
 
@@ -65,18 +65,18 @@ class Headers(Mapping[str, str]):
 
 
 class Head(NamedTuple):
-    """What a request says before its body.
+    """The head of a request.
 
     Attributes:
         method: ``GET``, …
-        target: As it was sent: a path with its query, or an absolute URL.
-        version: Of HTTP: (1, 1) or (1, 0).
-        headers: By name.
-        raw_headers: As they were sent, in order.
-        keep_alive: Whether the connection stays open after the answer, as far as the client goes.
-        length: Bytes of the body; None where it comes in chunks.
-        expects_continue: Whether the client waits with the body until it is asked for it.
-        upgrades: Whether the client wants a WebSocket. (The wish for another protocol is ignored.)
+        target: The target as it was sent: a path with its query, or an absolute URL.
+        version: The HTTP version: (1, 1) or (1, 0).
+        headers: The headers by name.
+        raw_headers: The headers as they were sent, in order.
+        keep_alive: Whether the client lets the connection stay open after the answer.
+        length: Bytes of the body; None if it is sent in chunks.
+        expects_continue: Whether the client sends the body only after ``100 Continue``.
+        upgrades: Whether the client asks for a WebSocket. (Upgrades to other protocols are ignored.)
     """
 
     method: str
@@ -91,33 +91,33 @@ class Head(NamedTuple):
 
 
 class Receiver(Protocol):
-    """Who is told what has been parsed."""
+    """The callbacks of a parser."""
 
     def on_head(self, head: Head) -> None:
-        """A request begins."""
+        """Take the head of a new request."""
 
     def on_body(self, data: bytes) -> None:
-        """A piece of its body has arrived."""
+        """Take a piece of the request's body."""
 
     def on_end(self) -> None:
-        """The request is complete."""
+        """Note that the request is complete."""
 
 
 class RequestParser:
     """Parses the requests of one connection.
 
-    After an upgrade, or a request that is the last, the parser takes nothing more.
+    After an upgrade, or after the connection's last request, the parser takes no more bytes.
     """
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
         self._parser = httptools.HttpRequestParser(self)
-        #: Whether a head has begun to arrive and is not complete.
+        #: Whether part of a head has arrived, but not all of it.
         self.is_within_head = False
-        #: What followed a request that wants an upgrade, once there was one.
+        #: The bytes after a request for an upgrade; None before such a request.
         self.rest: bytes | None = None
         self._problem: BadMessage | None = None
-        #: How the body of a request is framed whose wish for an upgrade is ignored; and whether that is parsed again.
+        #: The header that frames the body of a request whose upgrade is ignored, and whether the parser replays it.
         self._ignored_upgrade: bytes | None = None
         self._is_replayed = False
         self._silent = 0
@@ -126,10 +126,10 @@ class RequestParser:
         self._raw_headers: list[tuple[bytes, bytes]] = []
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Take bytes.
+        """Parse bytes.
 
         Raises:
-            BadMessage: They are no HTTP. What was told before holds; the parser is of no use any more.
+            BadMessage: The bytes are not valid HTTP. Earlier callbacks stay valid; the parser cannot be used any more.
         """
         self._silent += len(data)
         try:
@@ -149,10 +149,10 @@ class RequestParser:
                 self._problem = BadMessage(text)
             raise self._problem from None
         if self._silent > _MAX_SILENT:
-            raise BadMessage(f"More than {_MAX_SILENT} bytes hold neither a header nor a part of a body.")
+            raise BadMessage(f"More than {_MAX_SILENT} bytes contain neither a complete header nor a part of a body.")
 
     def _go_on(self, framing: bytes, rest: bytes) -> None:
-        """Parse on in HTTP/1.1: httptools has stopped behind a head that wants another protocol than WebSocket."""
+        """Continue in HTTP/1.1: httptools stopped after a head that asks for a protocol other than WebSocket."""
         self._parser = httptools.HttpRequestParser(self)
         self._is_replayed = True
         self._parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n\r\n")
@@ -160,24 +160,24 @@ class RequestParser:
         if rest:
             self.feed(rest)
 
-    # What httptools calls. What is raised in here stops it.
+    # Callbacks of httptools. An exception raised in them stops it.
 
     def on_message_begin(self) -> None:
-        """The first byte of a request line."""
+        """Handle the first byte of a request line."""
         self.is_within_head = True
         self._target = b""
         self._raw_headers = []
         self._size = 0
 
     def on_url(self, piece: bytes) -> None:
-        """A piece of the target."""
+        """Handle a piece of the target."""
         self._silent = 0
         self._target += piece
         if len(self._target) > MAX_REQUEST_LINE:
             self._fail(f"The request line may have {MAX_REQUEST_LINE} bytes.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header of the head, or one behind a body that came in chunks, which nobody asked for."""
+        """Handle a header, or a trailer after a chunked body (trailers are ignored)."""
         self._silent = 0
         size = len(name) + len(value)
         self._size += size
@@ -189,7 +189,7 @@ class RequestParser:
             self._fail(f"A request may have {MAX_HEADERS} headers of {MAX_HEAD} bytes together.")
 
     def on_headers_complete(self) -> None:
-        """The empty line behind the headers."""
+        """Handle the empty line after the headers."""
         self._silent = 0
         self.is_within_head = False
         if self._is_replayed:
@@ -201,7 +201,7 @@ class RequestParser:
             self._fail("The version of HTTP must be 1.0 or 1.1.")
         method = parser.get_method().decode()
         if method == "CONNECT":
-            self._fail("CONNECT is for proxies.")
+            self._fail("The method CONNECT is not supported; it is for proxies.")
         target = self._target
         if not (target[:1] == b"/" or _ABSOLUTE.match(target) or (target, method) == (b"*", "OPTIONS")):
             self._fail("The target must be a path or an absolute URL.")
@@ -215,7 +215,7 @@ class RequestParser:
         coding = values.get(b"transfer-encoding")
         if coding is not None:
             if version == (1, 0) or coding.lower() != b"chunked":
-                self._fail("Transfer-Encoding must be chunked, and is not for HTTP/1.0.")
+                self._fail("Transfer-Encoding must be chunked, and is not allowed in HTTP/1.0.")
             length = None
         asked = (method, version, length) == ("GET", (1, 1), 0)
         is_websocket = asked and values.get(b"upgrade", b"").lower() == b"websocket"
@@ -236,18 +236,18 @@ class RequestParser:
         self._receiver.on_head(head)
 
     def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
+        """Handle a piece of the body."""
         self._silent = 0
         self._receiver.on_body(data)
 
     def on_message_complete(self) -> None:
-        """The end of the request."""
+        """Handle the end of the request."""
         self._silent = 0
         if self._ignored_upgrade is None:
             self._receiver.on_end()
 
     def _values(self, version: tuple[int, int]) -> dict[bytes, bytes]:
-        """The headers by their names, in lower case."""
+        """Return the first value of each header by its name in lower case."""
         values: dict[bytes, bytes] = {}
         for name, value in self._raw_headers:
             lower = name.lower()
@@ -256,7 +256,7 @@ class RequestParser:
             elif lower in _ONLY_ONCE:
                 self._fail(f"Header {name.decode('ascii', 'replace')} is given twice.")
         if b"sec-websocket-key1" in values:
-            self._fail("This WebSocket is of a draft whose handshake has a body of no told length.")
+            self._fail("This is the handshake of an obsolete WebSocket draft, which is not supported.")
         if b"host" not in values and version == (1, 1):
             self._fail("Header Host is missing.")
         return values

@@ -1,4 +1,4 @@
-"""A client as a reader of what it is sent: it may be slow, but not for ever."""
+"""Waits for slow clients to read their answers, within limits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Bytes per second that a client must read of an answer, and send of a body, in the mean; or one byte a minute would
-#: hold a connection for ever.
+#: Bytes per second that a client must read of an answer, and send of a body, on average; otherwise one byte a minute
+#: would keep a connection open for ever.
 MIN_RATE: Final = 500.0
 _NO_LINGERING: Final = struct.pack("ii", 1, 0)
 
@@ -27,38 +27,38 @@ class Reader:
 
     Args:
         connection: The connection; it is reset when its client does not read.
-        timer: The connection's.
+        timer: The timer of the connection.
         stall_seconds: How long the client may read nothing.
     """
 
     def __init__(self, connection: Connection, timer: Timer, stall_seconds: float) -> None:
-        #: Whether more than a little waits for the client.
+        #: Whether the transport's write buffer is above its high-water mark.
         self.is_slow = False
         self._connection = connection
         self._timer = timer
         self._stall = stall_seconds
         self._waiters: list[asyncio.Future[None]] = []
-        #: When the wait began, and how much was unread then and when it was looked at last.
+        #: When the wait began, and how many bytes were unread then and at the latest check.
         self._since = 0.0
         self._unread_first = self._unread = 0
 
     def caught_up(self) -> None:
-        """Little waits for the client now."""
+        """End the wait: the client has read most of the output."""
         self.is_slow = False
         if self._waiters:
             self._timer.stop()
         self._end(None)
 
     def left(self) -> None:
-        """The client is gone."""
-        self._end(ConnectionResetError("The client is gone."))
+        """End the wait: the client has disconnected."""
+        self._end(ConnectionResetError("The client has disconnected."))
 
     async def drained(self) -> None:
-        """Wait until little waits for the client.
+        """Wait until the client has read most of the output.
 
         Raises:
             ReaderStalled: The client does not read; its connection is reset.
-            ConnectionError: The client is gone.
+            ConnectionError: The client has disconnected.
         """
         if not self.is_slow:
             return
@@ -68,7 +68,7 @@ class Reader:
         await waiter
 
     def watch(self) -> None:
-        """Reset the connection if its client reads nothing, or too slowly."""
+        """Reset the connection as soon as its client has stalled, or reads too slowly."""
         self._since = self._connection.loop.time()
         self._unread_first = self._unread = self._connection.unread_size
         self._timer.start(self._stall, self._check)
@@ -99,7 +99,7 @@ class Reader:
 
 
 def reset(transport: asyncio.Transport) -> None:
-    """End a connection at once, dropping what was not sent, so that its client sees an error and no orderly end."""
+    """End a connection at once and drop unsent output, so that its client sees an error instead of an orderly end."""
     connection = transport.get_extra_info("socket")
     if connection is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)

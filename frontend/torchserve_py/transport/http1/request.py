@@ -1,4 +1,4 @@
-"""One request: its head, its body as it arrives, and the means to answer it."""
+"""One request: its head, its body as it arrives, and the methods that answer it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 
-#: How much of a body is taken before somebody asks for it.
+#: Bytes of a body that are read before the application asks for the body.
 UNASKED_BODY: Final = 64 * 1024
-#: Smaller pieces of a body are put together at once: chunks of two bytes would else take twenty times their size.
+#: Smaller pieces of a body are joined on arrival; otherwise chunks of two bytes would take twenty times their size.
 _SMALL_PIECE: Final = 1024
 #: Above this size a body is handed to the transport as it is; below, one joined write is cheaper.
 _JOIN_LIMIT: Final = 16384
@@ -29,30 +29,30 @@ _JOIN_LIMIT: Final = 16384
 class Request:
     """A request whose head has arrived.
 
-    It is answered with `respond`, or with `start_stream` and `send`. Whoever answers calls `finish` when nothing more
-    is to be done, answered or not; then the next request of the connection begins.
+    The application answers it with `respond`, or with `start_stream` and `send`, and calls `finish` when it is done,
+    whether it has answered or not; then the next request of the connection begins.
     """
 
     def __init__(self, head: Head, connection: Connection) -> None:
         self.method = head.method
-        #: As it was sent: a path with its query, or an absolute URL.
+        #: The target as it was sent: a path with its query, or an absolute URL.
         self.target = head.target
         self.version = head.version
         self.headers = head.headers
         self.raw_headers = head.raw_headers
-        #: Whether the connection stays open after the answer, as far as the client goes.
+        #: Whether the client lets the connection stay open after the answer.
         self.keep_alive = head.keep_alive
-        #: Whether the client wants to go on with a WebSocket.
+        #: Whether the client asks for a WebSocket.
         self.upgrades = head.upgrades
-        #: Called when the client is gone before `finish` was called.
+        #: Called when the client disconnects before `finish` was called.
         self.on_lost: Callable[[], None] | None = None
-        #: The status of the response, 0 before its head was sent.
+        #: The status of the response; 0 until its head is sent.
         self.status = 0
         #: Whether all of the response was sent.
         self.is_answered = False
-        #: What the access log says of the request beside what the request says of itself.
+        #: Fields of the access log that the request itself does not hold.
         self.log_fields: Mapping[str, str | None] = {}
-        #: When the head had arrived, on the loop's clock.
+        #: When the head was complete, on the event loop's clock.
         self.arrived = connection.loop.time()
         self._connection = connection
         self._length = head.length
@@ -66,21 +66,21 @@ class Request:
         self._is_chunked = False
         self._unsent_head = b""
 
-    # What its head says.
+    # The head.
 
     @cached_property
     def query(self) -> list[tuple[str, str]]:
-        """The names and values of the query, decoded, in order."""
+        """Return the names and values of the query, decoded, in order."""
         query = self.target.partition("#")[0].partition("?")[2]
         return parse_qsl(query, keep_blank_values=True, errors="replace") if query else []
 
     def parameter(self, name: str) -> str | None:
-        """The first value of a parameter of the query; None without one."""
+        """Return the first value of a query parameter, or None."""
         return next((value for key, value in self.query if key == name), None)
 
     @property
     def content_type(self) -> str:
-        """The media type of the body without its parameters, in lower case; empty without one."""
+        """The media type of the body in lower case, without its parameters; empty if the request has none."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @property
@@ -93,7 +93,7 @@ class Request:
         """Whether the connection is encrypted."""
         return self._connection.is_secure
 
-    # Its body.
+    # The body.
 
     @property
     def is_complete(self) -> bool:
@@ -102,15 +102,15 @@ class Request:
 
     @property
     def is_body_malformed(self) -> bool:
-        """Whether the rest of the body cannot be had, so that no further request can be found behind it."""
+        """Whether the body is malformed, so that the start of the next request cannot be found."""
         return self._body_error is not None
 
     def when_read(self, limit: int, then: Callable[[bytes | BodyError], None]) -> None:
-        """Call ``then`` with the body once all of it is there, be it at once, or with the reason why it cannot be had.
+        """Call ``then`` with the complete body, or with the error that prevents it; at once if either is known.
 
         Args:
             limit: Bytes allowed.
-            then: Called once, unless the client leaves before.
+            then: Called once, unless the client disconnects first.
         """
         if max(self._size, self._length or 0) > limit and self._body_error is None:
             self._body_error = BodyTooLarge(limit)
@@ -123,13 +123,13 @@ class Request:
             self._awaits_continue = False
 
     async def read(self, limit: int) -> bytes:
-        """The whole body.
+        """Return the whole body.
 
         Args:
             limit: Bytes allowed.
 
         Raises:
-            BodyError: It cannot be had.
+            BodyError: The body is too large, too slow or malformed.
         """
         arrived = asyncio.get_running_loop().create_future()
         self.when_read(limit, lambda body: None if arrived.done() else arrived.set_result(body))
@@ -138,26 +138,26 @@ class Request:
             raise body
         return body
 
-    # Its answer.
+    # The answer.
 
     @property
     def is_connected(self) -> bool:
-        """Whether the client is still there."""
+        """Whether the client is still connected."""
         return self._connection.is_connected
 
     @property
     def is_reader_slow(self) -> bool:
-        """Whether so much waits for the client to read it that `drained` should be waited for."""
+        """Whether so much output is unread that the sender should await `drained`."""
         return self._connection.reader.is_slow
 
     def respond(self, status: int, lines: str, body: Buffer, *, reason: str = "", close: bool = False) -> None:
-        """Send a whole response; the connection takes care of a slow reader.
+        """Send a whole response; the connection handles a slow reader.
 
         Args:
             status: 200 to 599.
-            lines: Its headers, made by `response.header_line`.
-            body: The body; left out where HTTP allows none (HEAD, 204, 304).
-            reason: The reason phrase; empty for the status's own.
+            lines: The headers, made by `response.header_line`.
+            body: The body; it is not sent where HTTP allows no body (HEAD, 204, 304).
+            reason: The reason phrase; empty for the standard phrase of the status.
             close: Close the connection afterwards.
 
         Raises:
@@ -191,16 +191,16 @@ class Request:
         self.status = status
         self.is_answered = not has_body
         if has_body:
-            self._unsent_head = head  # leaves with the first piece
+            self._unsent_head = head  # sent together with the first piece
         else:
             self._connection.write((head,))
 
     def send(self, pieces: Iterable[Sequence[bytes]], *, last: bool = False) -> None:
-        """Send pieces of a streamed body, each a chunk of its own, and nothing where there is no body to be sent.
+        """Send pieces of a streamed body, each as a chunk; send nothing where the response has no body.
 
         Args:
-            pieces: Each as the parts that it is joined from; an empty one is left out.
-            last: Whether they are the last, so that the response is complete.
+            pieces: Each piece as the parts that it is joined from; an empty piece is left out.
+            last: Whether these pieces complete the response.
         """
         if self.is_answered:
             return
@@ -230,41 +230,41 @@ class Request:
             self._connection.reset()  # without chunks an orderly close would look like the end of the response
 
     async def drained(self) -> None:
-        """Wait until little of what was sent is still waiting for the client.
+        """Wait until the client has read most of the output.
 
         Raises:
             ReaderStalled: The client does not read; its connection is reset.
-            ConnectionError: The client is gone.
+            ConnectionError: The client has disconnected.
         """
         await self._connection.reader.drained()
 
     def upgrade(self, head: bytes, receiver: WebSocket) -> Connection:
-        """Switch protocols: send the head that says so, and let ``receiver`` have what arrives from now on."""
+        """Send the head that switches protocols; from then on ``receiver`` gets all input."""
         self.status = 101
         self.is_answered = True
         self._connection.upgrade(head, receiver)
         return self._connection
 
     def finish(self) -> None:
-        """The request needs nothing more; one without a complete response ends with its connection."""
+        """End the request; if its response is incomplete, close its connection."""
         self.on_lost = None
         self._connection.finished(self)
 
     def _stays_open(self, close: bool) -> bool:
-        # A client that waits to be asked for its body may send it or not: nobody could tell what comes next.
+        # A client that still waits for ``100 Continue`` may send its body or not: the next bytes would be ambiguous.
         unsure = self._body_error is not None or (self._awaits_continue and not self._is_complete)
         self.keep_alive = self.keep_alive and not close and not unsure and not self._connection.is_closing
         return self.keep_alive
 
-    # What the connection tells.
+    # Called by the connection.
 
     @property
     def missing_size(self) -> int:
-        """How many bytes of the body are yet to arrive; 0 where nobody knows."""
+        """How many bytes of the body have not arrived yet; 0 where that is unknown."""
         return 0 if self._length is None else self._length - self._size
 
     def take_body(self, data: bytes) -> bool:
-        """Take a piece of the body; return whether there is room for more until somebody asks for it."""
+        """Take a piece of the body; return whether to read more before the application asks for the body."""
         self._size += len(data)
         if self._limit is not None and self._size > self._limit:
             self._body_error = BodyTooLarge(self._limit)
@@ -280,22 +280,22 @@ class Request:
         return self._limit is not None or self.is_answered or self._size <= UNASKED_BODY
 
     def complete_body(self) -> None:
-        """All of the body has arrived."""
+        """Note that the whole body has arrived."""
         self._is_complete = True
         self._awaits_continue = False
 
     def fail_body(self, error: BodyError) -> None:
-        """The rest of the body cannot be had."""
+        """Note why the rest of the body cannot be read."""
         self._body_error = error
 
     @property
     def awaits_body(self) -> bool:
-        """Whether somebody waits for the body."""
+        """Whether the application waits for the body."""
         return self._then is not None
 
     @property
     def is_body_settled(self) -> bool:
-        """Whether the whole body is there, or it is known that it cannot be had."""
+        """Whether the whole body has arrived or has failed."""
         return self._is_complete or self._body_error is not None
 
     @property
@@ -304,7 +304,7 @@ class Request:
         return self._size
 
     def tell_body(self) -> None:
-        """Give the body, or the reason why it cannot be had, to whoever waits for it."""
+        """Give the body, or its error, to the application's callback."""
         then, self._then = self._then, None
         if then is None:
             return

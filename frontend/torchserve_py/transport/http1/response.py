@@ -1,4 +1,4 @@
-"""Heads of responses: what the engine alone sets (framing, ``Connection``, ``Date``), and lines that others may add."""
+"""Heads of responses: the headers that this package sets (framing, ``Connection``, ``Date``), and those of callers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
 
-#: Headers that the engine alone sets; others' would contradict the message's framing, or be sent twice.
+#: Headers that only this package sets; set by a caller they would contradict the framing, or be sent twice.
 RESERVED: Final = frozenset(
     ("connection", "content-length", "date", "keep-alive", "trailer", "transfer-encoding", "upgrade")
 )
@@ -25,11 +25,11 @@ NO_BODY: Final = frozenset((204, 304))
 
 
 class BadResponse(ValueError):
-    """A status, a reason phrase or a header that HTTP does not allow; the text names it and says why."""
+    """HTTP does not allow a status, a reason phrase or a header; the text names it and says why."""
 
 
 def header_line(name: str, value: str) -> str:
-    """The line of a header; empty for one that the engine alone sets.
+    """Return the line of a header; empty for the headers in `RESERVED`.
 
     Raises:
         BadResponse: HTTP does not allow the name or the value.
@@ -48,13 +48,13 @@ def _beginning(name: str) -> str:
 
 
 def response_head(status: int, reason: str, keep_alive: bool, framing: str, lines: str) -> bytes:
-    """The bytes before a body.
+    """Return the bytes before a body.
 
     Args:
         status: 200 to 599.
-        reason: The reason phrase; empty for the status's own.
+        reason: The reason phrase; empty for the standard phrase of the status.
         keep_alive: Whether the connection stays open.
-        framing: The lines that say where the body ends.
+        framing: The header lines that tell where the body ends.
         lines: All other headers, made by `header_line`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A client as the sender of a body: it may be slow, but not for ever."""
+"""Limits how slowly a client may send the body of a request."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Sender:
 
     Args:
         loop: The event loop.
-        timer: The connection's.
+        timer: The timer of the connection.
         stall_seconds: How long the client may send nothing.
-        give_up: Called with a request whose body is too slow; it has been told then.
+        give_up: Called with a request whose body arrives too slowly, after the request's body has failed.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class Sender:
         self._since = 0.0
 
     def watch(self, request: Request) -> None:
-        """A request waits for its body from now on."""
+        """Start the limits: ``request`` waits for its body from now on."""
         self._since = self._loop.time()
         self._timer.start(self._stall, lambda: self._fail(request))
 
     def sent(self, request: Request) -> None:
-        """A piece of the body has arrived, and more is to come."""
+        """Check the limits: a piece of the body has arrived, and more follows."""
         now = self._loop.time()
         in_time = min(now, self._since + request.body_size / MIN_RATE) + self._stall
         self._timer.start(in_time - now, lambda: self._fail(request))
@@ -49,7 +49,7 @@ class Sender:
         seconds = self._loop.time() - self._since
         message = (
             f"The request body arrives too slowly: {request.body_size} bytes in {seconds:.0f} seconds. Its bytes may"
-            f" pause for {self._stall:g} seconds and must come at {MIN_RATE:g} bytes per second or more in the mean."
+            f" pause for {self._stall:g} seconds and must come at {MIN_RATE:g} bytes per second or more on average."
         )
         request.fail_body(BodyTooSlow(message))
         self._give_up(request)

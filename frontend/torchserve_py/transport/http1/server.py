@@ -13,14 +13,14 @@ from torchserve_py.transport.http1.turns import Turns
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long clients may take (seconds).
+    """Time limits for clients (seconds).
 
     Attributes:
         head_seconds: For a head, from its first byte.
-        stall_seconds: Between two bytes of a body, and of an answer that they read.
-        idle_seconds: Between two requests. Longer than the proxies in use keep their connections (up to 600 s), or
-            those meet closed ones.
-        linger_seconds: How long the rest of a refused body is read and dropped, so that the client sees the refusal.
+        stall_seconds: Between two bytes of a body that the client sends, and of an answer that it reads.
+        idle_seconds: Between two requests. Longer than common proxies keep their connections (up to 600 s), so that
+            a proxy never reuses a closed connection.
+        linger_seconds: For reading and dropping the rest of a refused body, so that the client sees the refusal.
     """
 
     head_seconds: float
@@ -30,21 +30,21 @@ class Limits:
 
 
 class Application(Protocol):
-    """Who answers requests."""
+    """Answers requests."""
 
     def begin(self, request: Request) -> None:
-        """Answer a request whose head has arrived, now or later, and `Request.finish` it."""
+        """Answer a request whose head has arrived, now or later, and call its `Request.finish`."""
 
     def refusal(self, status: int, message: str, peer: Any) -> bytes:
-        """The response, head and body, to bytes of a peer that never became a request; the connection closes then."""
+        """Return the response, head and body, to bytes that never became a request; the connection closes after it."""
 
 
 class Server:
     """Makes and closes connections.
 
     Args:
-        application: Who answers their requests.
-        limits: How long their clients may take.
+        application: Answers the requests of all connections.
+        limits: Time limits for clients.
     """
 
     def __init__(self, application: Application, limits: Limits) -> None:
@@ -56,10 +56,10 @@ class Server:
         self._all_closed: asyncio.Future[None] | None = None
 
     async def close(self, grace: float) -> None:
-        """Close idle connections, and the others once their requests are answered.
+        """Close idle connections, and each other connection once its request is answered.
 
         Args:
-            grace: Seconds until requests without an answer are given up, and what clients have not read is dropped.
+            grace: Seconds after which unanswered requests are given up and unread output is dropped.
         """
         for connection in tuple(self.connections):
             connection.go_away()
@@ -70,11 +70,11 @@ class Server:
             connection.abort()
 
     def opened(self, connection: Connection) -> None:
-        """A connection is there."""
+        """Add a connection."""
         self.connections.add(connection)
 
     def closed(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Remove a connection."""
         self.connections.discard(connection)
         if self._all_closed is not None and not self.connections and not self._all_closed.done():
             self._all_closed.set_result(None)

@@ -1,4 +1,4 @@
-"""One deadline of a connection, which moves often and passes seldom."""
+"""One deadline of a connection: it is moved often, and rarely expires."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 class Timer:
-    """Calls back when the deadline set last has passed.
+    """Calls back when the latest deadline has passed.
 
-    A deadline that moves back costs no new timer of the event loop: the one that there is looks again.
+    Postponing the deadline needs no new timer of the event loop: the existing one checks the deadline again.
     """
 
     __slots__ = ("_deadline", "_handle", "_loop", "_then")
@@ -21,7 +21,7 @@ class Timer:
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self, seconds: float, then: Callable[[], None]) -> None:
-        """Call ``then`` in so many seconds, and nothing that was to be called before."""
+        """Call ``then`` after ``seconds``; this replaces an earlier deadline and its callback."""
         self._deadline = deadline = self._loop.time() + seconds
         self._then = then
         if self._handle is None:
@@ -31,11 +31,11 @@ class Timer:
             self._handle = self._loop.call_at(deadline, self._look)
 
     def stop(self) -> None:
-        """Call nothing."""
+        """Cancel the deadline."""
         self._deadline = self._then = None
 
     def close(self) -> None:
-        """Leave nothing behind in the event loop."""
+        """Cancel the deadline, and the event loop's timer."""
         self.stop()
         if self._handle is not None:
             self._handle.cancel()
@@ -46,7 +46,7 @@ class Timer:
         deadline, then = self._deadline, self._then
         if deadline is None or then is None:
             return
-        # The loop may call a little before the deadline, as exact as its clock is.
+        # The event loop may call slightly early, within the resolution of its clock.
         if self._loop.time() < deadline - 0.001:
             self._handle = self._loop.call_at(deadline, self._look)
             return

@@ -1,4 +1,4 @@
-"""Work that connections put off: a little of it in each turn of the event loop, one connection after the other."""
+"""Deferred work of connections: some of it runs in each turn of the event loop, one connection after the other."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-#: How long what was put off may take in one turn of the event loop (seconds), one connection's work at least.
+#: How long deferred work may take in one turn of the event loop (seconds); at least one connection's work runs.
 _TURN: Final = 0.004
 
 
 class Turns:
-    """Runs what connections have put off, in order, so that many of them together do not keep others waiting either.
+    """Runs deferred work in order, with a time limit per turn, so that it does not block the event loop.
 
     Args:
         loop: The event loop.
@@ -24,7 +24,7 @@ class Turns:
         self._is_scheduled = False
 
     def put_off(self, work: Callable[[], None]) -> None:
-        """Call ``work`` in the next turn, or in a later one if others' work fills that."""
+        """Call ``work`` in the next turn, or in a later one if earlier work uses up that turn's time."""
         self._waiting.append(work)
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -32,7 +32,7 @@ class Turns:
 
     def _run(self) -> None:
         self._is_scheduled = False
-        due = len(self._waiting)  # what is put off from here on is for another turn
+        due = len(self._waiting)  # work deferred while this runs waits for another turn
         end_of_turn = self._loop.time() + _TURN
         try:
             for _ in range(due):

@@ -1,4 +1,4 @@
-"""A connection after its upgrade to a WebSocket: the protocol of `websockets`, without its I/O."""
+"""A connection after its upgrade to a WebSocket, on the I/O-free protocol of the library `websockets`."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from torchserve_py.transport.http1.connection import Connection
 from torchserve_py.transport.http1.request import Request
 
 _protocol_logger: Final = logging.getLogger(f"{__name__}.protocol")
-_protocol_logger.setLevel(logging.WARNING)  # it tells of every connection otherwise
+_protocol_logger.setLevel(logging.WARNING)  # at lower levels the library logs every connection
 
-#: Messages that may wait to be received; then the client must wait.
+#: Messages that may wait to be received; at this number, reading from the client pauses.
 _MAX_WAITING: Final = 16
 _SWITCHING_PROTOCOLS: Final = 101
 
 
 class Kind(Enum):
-    """What was received."""
+    """The kind of a received message."""
 
     text = "text"
     binary = "binary"
     pong = "pong"
-    #: The client closes, or is gone: nothing more comes.
+    #: The client closes the socket or has disconnected; no further message follows.
     close = "close"
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of the client; of a `Kind.close` the code, and the reason as data."""
+    """One message of the client; for `Kind.close`, `code` is the close code and `data` the reason."""
 
     kind: Kind
     data: bytes = b""
@@ -51,7 +51,7 @@ class WebSocket:
 
     Args:
         request: The handshake.
-        max_message_size: Bytes that a message may have.
+        max_message_size: Bytes allowed in a message.
     """
 
     def __init__(self, request: Request, max_message_size: int) -> None:
@@ -71,7 +71,7 @@ class WebSocket:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the request is a handshake as it should be."""
+        """Whether the request is a valid handshake."""
         response = self._response
         return self._request.upgrades and response is not None and response.status_code == _SWITCHING_PROTOCOLS
 
@@ -81,7 +81,7 @@ class WebSocket:
         return self._connection is not None and self._protocol.state is OPEN
 
     def accept(self, headers: Iterable[Sequence[str]]) -> None:
-        """Finish the handshake; with further headers, which must be such as HTTP allows."""
+        """Finish the handshake; add `headers`, which must be valid in HTTP, to the response."""
         response = self._response
         assert response is not None, "the request is no handshake"
         for name, value in headers:
@@ -91,7 +91,7 @@ class WebSocket:
         self._connection = self._request.upgrade(head, self)
 
     async def receive(self) -> Message:
-        """The next message; after the last one, `Kind.close` again and again."""
+        """Return the next message; after the last one, each call returns a `Kind.close`."""
         while not self._waiting:
             if self._lost.is_set():
                 return Message(Kind.close, code=CloseCode.ABNORMAL_CLOSURE)
@@ -102,11 +102,11 @@ class WebSocket:
         return message
 
     async def send(self, data: bytes, *, is_text: bool) -> None:
-        """Send a message, and wait until the client has taken most of what was sent; nothing once the socket closes.
+        """Send a message, and wait until the client has read most of the output; do nothing once the socket closes.
 
         Raises:
             ReaderStalled: The client does not read; its connection is reset.
-            ConnectionError: The client is gone.
+            ConnectionError: The client has disconnected.
         """
         if not self.is_open:
             return
@@ -115,17 +115,17 @@ class WebSocket:
         await self._request.drained()
 
     def ping(self) -> None:
-        """Send a ping; a `Kind.pong` answers it."""
+        """Send a ping; the client's answer arrives as a `Kind.pong`."""
         if self.is_open:
             self._protocol.send_ping(b"")
             self._flush()
 
     async def close(self, code: int, reason: bytes, limit: float) -> None:
-        """Close the socket and wait until the client has done so, too, for ``limit`` seconds; then hang up.
+        """Close the socket, and wait until the client closes it, too; after ``limit`` seconds drop the connection.
 
         Args:
-            code: Why; one that may not be sent becomes 1011, an internal error.
-            reason: Of at most 123 bytes; what is longer is cut off.
+            code: The close code; a code that must not be sent becomes 1011, an internal error.
+            reason: The reason; it is cut off after 123 bytes.
             limit: Seconds.
         """
         if self._connection is None:
@@ -134,7 +134,7 @@ class WebSocket:
             text = reason[:123].decode("utf-8", "ignore")
             try:
                 self._protocol.send_close(code, text)
-            except Exception:  # websockets tells what may be sent by raising
+            except Exception:  # the library rejects an invalid code by raising
                 self._protocol.send_close(CloseCode.INTERNAL_ERROR, text)
             self._flush()
         try:
@@ -143,10 +143,10 @@ class WebSocket:
         except TimeoutError:
             self._connection.abort()
 
-    # What the connection tells.
+    # Called by the connection.
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have arrived."""
+        """Take bytes of the client."""
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():
             if isinstance(event, Frame):
@@ -155,12 +155,12 @@ class WebSocket:
         self._set_pace()
 
     def connection_lost(self) -> None:
-        """The client is gone."""
+        """Note that the client has disconnected."""
         self._lost.set()
         self._wake()
 
     def writable_again(self) -> None:
-        """Little waits for the client."""
+        """Note that the client has read most of the output."""
         self._set_pace()
 
     def _take(self, frame: Frame) -> None:
@@ -207,7 +207,7 @@ class WebSocket:
                 connection.write((data,))
 
     def _set_pace(self) -> None:
-        """Read from the client unless it is to wait for whoever receives, or does not read itself (pongs, say)."""
+        """Read from the client, unless many messages wait to be received or the client reads slowly (pongs, say)."""
         if self._connection is not None:
             self._connection.set_reading(len(self._waiting) < _MAX_WAITING and not self._request.is_reader_slow)
 
