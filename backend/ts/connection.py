@@ -1,7 +1,7 @@
 """The worker's end of a connection to the frontend: one blocking socket, read and written by one thread.
 
-Cancellations overtake: they are noted the moment they are read, so that a job can be stopped while the batch that it
-belongs to runs or before it begins. All other messages wait their turn.
+Cancellations take effect out of order: `Connection.cancelled` records each one as soon as it is read, so a job can be
+stopped before its batch begins or while the batch runs. All other messages are delivered in order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _NO_WAIT = 0
 
 
 class FrontendGone(SystemExit):
-    """The frontend closed the connection, so this process ends. No handler's ``except Exception`` stops that."""
+    """The frontend closed the connection, so this process ends.
+
+    The base class is SystemExit, so that an ``except Exception`` in a handler cannot swallow it.
+    """
 
 
 class Connection:
@@ -32,15 +35,15 @@ class Connection:
 
     Args:
         path: The frontend's Unix socket.
-        channel: Which of a worker's two connections this is.
-        token: The one-time token that proves who connects.
-        rank: Which of a worker's processes this is.
+        channel: The purpose of the connection; a worker has one for jobs and one for the heartbeat.
+        token: The one-time token that authenticates the worker.
+        rank: The rank of this process within the worker.
 
     Raises:
-        OSError: The frontend does not listen there.
+        OSError: The frontend does not listen at ``path``.
 
     Attributes:
-        cancelled: Ids of jobs that nobody waits for any longer and that may still be here.
+        cancelled: Ids of jobs that the frontend has cancelled and that this worker may not have answered yet.
     """
 
     def __init__(self, path: str, channel: str, token: str, rank: int = 0) -> None:
@@ -54,15 +57,15 @@ class Connection:
         self.send([HELLO, {"token": token, "channel": channel, "rank": rank}])
 
     def receive(self, *, wait: bool) -> list[Any] | None:
-        """Return the next message; None if there is none and ``wait`` is false.
+        """Return the next message; None if none has arrived and ``wait`` is false.
 
         Raises:
-            FrontendGone: The connection was closed.
-            FrameError: What came is no frame.
+            FrontendGone: The frontend closed the connection.
+            FrameError: The frontend sent bytes that are no frame.
         """
         if not self._messages:
             if wait:
-                # All jobs are answered: a cancellation still noted here crossed its job's answer on the way.
+                # A caller that waits has answered all jobs: a cancellation that is left crossed its job's answer.
                 self.cancelled.clear()
                 while not self._messages:
                     self._read()
@@ -71,11 +74,11 @@ class Connection:
         return self._messages.popleft() if self._messages else None
 
     def look(self) -> None:
-        """Take in what has arrived, without waiting.
+        """Read the messages that have arrived, without waiting, and record cancellations.
 
         Raises:
-            FrontendGone: The connection was closed.
-            FrameError: What came is no frame.
+            FrontendGone: The frontend closed the connection.
+            FrameError: The frontend sent bytes that are no frame.
         """
         if self._poll.poll(_NO_WAIT):
             self._read()
@@ -84,21 +87,21 @@ class Connection:
         """Send one message that holds no large bodies.
 
         Raises:
-            FrontendGone: The connection was closed.
+            FrontendGone: The frontend closed the connection.
         """
         self._write(encode(message))
 
     def send_results(self, rows: Sequence[ResultRow], seconds: float, metrics: Sequence[list[Any]] = ()) -> None:
-        """Send result rows, with the seconds that the handler took and the metrics that it reported meanwhile.
+        """Send result rows, with the seconds that the handler took and the metrics that the handler reported.
 
         Raises:
-            FrontendGone: The connection was closed.
+            FrontendGone: The frontend closed the connection.
         """
         frame = encode_results(rows, seconds)
         self._write([*_metrics_frame(metrics), *frame] if metrics else frame)
 
     def fileno(self) -> int:
-        """Return what an event loop watches to know that messages arrive."""
+        """Return the file descriptor of the socket, which an event loop can watch for messages."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -140,16 +143,19 @@ class Connection:
 
 
 class FollowerConnection(Connection):
-    """The connection of a rank other than 0: it runs the same batches, but only its metrics are of interest."""
+    """The connection of a rank other than 0: the rank runs the same batches, but rank 0 alone sends the results."""
 
     def send_results(self, rows: Sequence[ResultRow], seconds: float, metrics: Sequence[list[Any]] = ()) -> None:
-        """Send the metrics, if there are any."""
+        """Send only the metrics, if there are any."""
         if metrics:
             self._write(_metrics_frame(metrics))
 
 
 def _metrics_frame(metrics: Sequence[list[Any]]) -> list[Buffer]:
-    """Return the frame of what a handler reported: nothing if it cannot be told, that must not fail a prediction."""
+    """Return the frame with a handler's metrics, or an empty list for metrics that cannot be encoded.
+
+    Such metrics are logged and must not fail a prediction.
+    """
     try:
         return encode([METRICS, metrics])
     except (TypeError, ValueError, OverflowError):

@@ -1,9 +1,11 @@
 """The context that a handler gets with every call: the model it serves, and for each row of the batch the request's
 headers and the response's status and headers.
 
-There is one `Context` per worker process; only its request parts are swapped before a call, so what a handler hangs on
-it while loading is still there later. This is a hot path: request headers stay as they came over the socket until a
-handler asks for one, and a row whose response nobody touched costs no dictionary at all.
+A worker process has one `Context`. Only its request attributes are replaced before a call, so attributes that a handler
+sets on the context while loading persist. (Asynchronous handlers get a copy per call, see `ts.runtimes.async_handler`.)
+
+This is a hot path: request headers stay as they came over the socket until a handler asks for one, and a row whose
+response the handler leaves unchanged costs no dictionary.
 """
 
 from __future__ import annotations
@@ -75,10 +77,10 @@ class RequestProcessor:
     def get_request_property(self, key: str) -> Any:
         """Return the request header ``key``, or None.
 
-        A name that is there as written wins; otherwise a header whose name differs only in case is returned, because
-        case means nothing in an HTTP header name.
+        A header with exactly this name takes precedence; otherwise the name is compared without regard to case, because
+        HTTP header names are case-insensitive.
         """
-        # Decoding the one value that is asked for costs much less than decoding all headers.
+        # Decoding only the requested value costs much less than decoding all headers.
         headers: Mapping[Any, Any] | None = self._request_header or self._by_name
         if headers is None:
             headers = self._by_name = dict(self._wire_headers)
@@ -90,14 +92,14 @@ class RequestProcessor:
         return _text(value) if type(value) is bytes else value
 
     def get_headers_by_name(self) -> Mapping[Any, Any]:
-        """Return the request headers as they came, by exact name: ``str`` where the server has set them."""
+        """Return the request headers by exact name, undecoded: ``bytes`` from the client, ``str`` from the server."""
         headers: Mapping[Any, Any] | None = self._request_header or self._by_name
         if headers is None:
             headers = self._by_name = dict(self._wire_headers)
         return headers
 
     def get_request_properties(self) -> dict[str, Any]:
-        """Return all request headers, names as the client sent them, pseudo headers included."""
+        """Return all request headers by name as the client sent it, pseudo headers included."""
         headers = self._request_header
         return self._build_request_header() if headers is None else headers
 
@@ -115,7 +117,7 @@ class RequestProcessor:
         return self._reason_phrase
 
     def add_response_property(self, key: str, value: str) -> None:
-        """Set the response header ``key``; it has one value."""
+        """Set the response header ``key``, replacing an earlier value."""
         headers = self._response_header
         if headers is None:
             self._response_header = {key: value}
@@ -123,7 +125,7 @@ class RequestProcessor:
             headers[key] = value
 
     def get_response_headers(self) -> dict[str, str]:
-        """Return the response headers; what is changed in the dict is changed in the response."""
+        """Return the response headers; changes to the dict change the response."""
         headers = self._response_header
         if headers is None:
             headers = self._response_header = {}
@@ -137,7 +139,7 @@ class RequestProcessor:
         """Return status, reason phrase and headers of the response, checked.
 
         Raises:
-            ValueError: The handler set what HTTP cannot carry.
+            ValueError: The handler set a status, reason phrase or header that HTTP cannot carry.
         """
         headers = self._response_header
         if headers is None and self._reason_phrase is None and self._status_code == 200:
@@ -146,7 +148,7 @@ class RequestProcessor:
         if status is None:
             status = 200
         elif isinstance(status, int):
-            status = int(status)  # of an enumeration
+            status = int(status)  # the handler may have set a member of an enumeration
         reason = str(reason)
         pairs = [] if headers is None else [(str(name), str(value)) for name, value in headers.items()]
         problem = status_problem(status) or reason_problem(reason) or headers_problem(pairs)
@@ -155,7 +157,7 @@ class RequestProcessor:
         return status, reason, pairs
 
     def reset_response(self) -> None:
-        """Forget the response's status and headers: the next step of a continuous batch sets its own."""
+        """Reset the response's status and headers, because the next step of a continuous batch sets its own."""
         self._status_code = 200
         self._reason_phrase = None
         self._response_header = None
@@ -183,7 +185,7 @@ class RequestProcessor:
 
 
 class Context:
-    """What a handler knows of its model and of the requests that it is called for.
+    """A handler's view of its model and of the requests of the current call.
 
     Attributes:
         model_name: The name that the model is registered under.
@@ -224,10 +226,11 @@ class Context:
         self.request_processor: Any = None
         self.stopping_criteria: Sequence[Callable[[Any], bool | None]] | Mapping[Any, Any] | None = None
         self.cl_socket: Any = None
-        #: What the server has settled for a `ts.sequence.SequenceCache`, and the handler's, if it makes one.
+        #: The server's settings for a `ts.sequence.SequenceCache`.
         self.cache_settings: Mapping[str, Any] | None = None
+        #: The handler's `ts.sequence.SequenceCache`, if the handler creates one.
         self.sequence_cache: Any = None
-        #: How `send_intermediate_predict_response` reaches the client; set while a batch runs.
+        #: `send_intermediate_predict_response` sends parts through this; set while a batch runs.
         self.send_part: PartSender | None = None
         self.header_key_sequence_id = os.environ.get("TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id")
         self.header_key_sequence_start = os.environ.get("TS_REQUEST_SEQUENCE_START", "ts_request_sequence_start")
@@ -238,7 +241,7 @@ class Context:
         return None if self.request_ids is None else self.request_ids.get(idx)
 
     def get_request_header(self, idx: int, key: str) -> Any:
-        """Return the request header ``key`` of row ``idx``, or None; exact names win over names in another case."""
+        """Return the request header ``key`` of row ``idx``, or None; see `RequestProcessor.get_request_property`."""
         return self.request_processor[idx].get_request_property(key)
 
     def get_all_request_header(self, idx: int) -> dict[str, Any]:
@@ -252,7 +255,7 @@ class Context:
         return sequence_id
 
     def get_open_inference_request(self, idx: int = 0) -> InferenceRequest | None:
-        """Return row ``idx``'s request, with its parameters and wanted outputs; None if it came by another protocol."""
+        """Return row ``idx``'s Open Inference request; None if the request came by another protocol."""
         request: InferenceRequest | None = self.request_processor[idx].open_inference
         return request
 
@@ -265,7 +268,7 @@ class Context:
         return self.get_response_headers(idx).get("content-type")
 
     def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
-        """Set the status of row ``idx``'s response; its body stays what the handler returns."""
+        """Set the status of row ``idx``'s response; the body is still the handler's result."""
         if self.request_processor is not None and self.request_processor[idx] is not None:
             self.request_processor[idx].report_status(code, reason_phrase=phrase)
 
@@ -288,7 +291,7 @@ class Context:
         headers: dict[str, str] = self.request_processor[idx].get_response_headers()
         return headers
 
-    # TorchServe's own names for three of the attributes: public code, and tests of handlers, use them.
+    # TorchServe's own names for three of the attributes: existing handlers, and their tests, use them.
 
     @property
     def _system_properties(self) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""The worker's main loop for models whose code is asynchronous: every job is a task of one event loop, no threads.
+"""The worker's main loop for models whose code is asynchronous: every job is a task of one event loop, without threads.
 
-The loop watches the connection. A job that arrives becomes a task at once, whatever else runs; answers go out in
-whatever order the tasks give them; a job that nobody waits for any longer has its task cancelled. How a job is run is
-the runtime's business (`AsyncRuntime`).
+The loop watches the connection. Each job that arrives becomes a task immediately, even while others run. Answers leave
+in the order in which the tasks give them. When the frontend cancels a job, because its client left, the loop cancels
+the job's task. The runtime (`AsyncRuntime`) runs a single job.
 
-Writing blocks: the frontend stops reading only while all readers of this worker's responses are slow, and then the
-worker is to be slow too.
+Writes to the connection block the loop on purpose: the frontend stops reading only while all clients that receive this
+worker's responses are slow, and then the worker has to slow down too.
 """
 
 from __future__ import annotations
@@ -41,55 +41,64 @@ logger = logging.getLogger(__name__)
 
 
 class AsyncRuntime(ABC):
-    """How one job of an asynchronous model is run."""
+    """Runs the jobs of an asynchronous model; the main loop calls `run_job` once per job, in a task of its own."""
 
     @property
     def declares(self) -> Mapping[str, Any]:
-        """What the loaded model tells about itself, see `ts.protocol.messages.Loaded`."""
+        """The declarations of the loaded model, see `ts.protocol.messages.Loaded`."""
         return {}
 
     @abstractmethod
     async def run_job(self, wire_row: InferRow) -> None:
-        """Run the model for one job; its last answer is given when this returns.
+        """Run the model for one job and send all of its answers before returning.
 
-        It is cancelled when nobody waits for the job any longer, and need not answer then. What it raises otherwise is
-        a defect and ends the worker.
+        The main loop cancels this coroutine when the frontend cancels the job; the coroutine then need not answer. Any
+        exception other than the cancellation is a defect of the runtime and ends the worker.
         """
 
     def cancel_job(self, job_id: str, task: asyncio.Task[None]) -> None:
-        """Nobody waits for a job any longer: cancel its task, unless the model is told in another way.
+        """Cancel the task of a job that the frontend has cancelled.
 
-        A task that is not cancelled answers its job as if nothing had happened.
+        A runtime that overrides this method may notify the model in another way; a task that it does not cancel has to
+        answer the job as usual.
         """
         task.cancel()
 
     def take_input(self, job_id: str, body: bytes, *, more: bool) -> None:
-        """Take a further input of a job that runs; ``more`` tells whether others follow.
+        """Accept a further input of a running job; ``more`` tells whether further inputs follow.
 
-        Whoever takes it off the runtime's hands is to say so with a `TAKEN` message. Only runtimes that declare it get
-        such jobs.
+        The runtime sends a `TAKEN` message once the model has consumed the input. Only runtimes whose declarations
+        announce further inputs receive them.
+
+        Raises:
+            ValueError: This runtime accepts no further inputs.
         """
         raise ValueError(f"this model takes no further inputs, got one of job {job_id}")
 
     async def is_healthy(self) -> bool:
-        """Whether the model says that it can serve."""
+        """Return whether the model reports that it can serve."""
         return True
 
     async def expose_metrics(self) -> bytes:
-        """What the model's code has counted itself, in Prometheus' text format."""
+        """Return the metrics that the model's own code maintains, in Prometheus' text format."""
         return b""
 
-    def end_sequences(self, ended: Iterable[EndedSequence]) -> None:  # noqa: B027 - few models have use for it
-        """Tell the model that sequences are over."""
+    def end_sequences(self, ended: Iterable[EndedSequence]) -> None:  # noqa: B027 - few models need it
+        """Notify the model that sequences have ended."""
 
-    async def close(self) -> None:  # noqa: B027 - few models have use for it
-        """Let go of what the model holds: every job is answered, and the process ends."""
+    async def close(self) -> None:  # noqa: B027 - few models need it
+        """Release the model's resources; the main loop calls this after the last answer, before the process ends."""
 
 
 def run(connection: Connection, runtime: AsyncRuntime, runner: asyncio.Runner, spans: JobSpans | None = None) -> None:
-    """Run jobs in the loop of ``runner`` until the frontend says stop and all are answered, or until it goes away.
+    """Run jobs in the event loop of ``runner``.
 
-    With ``spans`` each is traced.
+    Return once the frontend has sent a stop message and all jobs are answered, or has closed the connection. If
+    ``spans`` is given, every job gets a trace span.
+
+    Raises:
+        FrameError: The frontend sent bytes that are no frame.
+        ValueError: The frontend sent a message of an unknown kind.
     """
     with runner:
         runner.run(_serve(connection, runtime, spans))
@@ -100,7 +109,7 @@ async def _serve(connection: Connection, runtime: AsyncRuntime, spans: JobSpans 
 
 
 class _Jobs:
-    """The jobs that run now, each a task."""
+    """The running jobs, each with its task."""
 
     def __init__(self, connection: Connection, runtime: AsyncRuntime, spans: JobSpans | None) -> None:
         self._connection = connection
@@ -111,14 +120,14 @@ class _Jobs:
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._probes: set[asyncio.Task[None]] = set()
-        self._told: set[str] = set()  # jobs whose task was cancelled and has not ended yet
+        self._cancelling: set[str] = set()  # jobs whose task was cancelled and has not ended yet
 
     async def serve(self) -> None:
-        """Take in messages until there are no more to come and every job is answered.
+        """Handle messages until the frontend stops the worker and every job is answered.
 
         Raises:
-            FrameError: What came is no frame.
-            ValueError: A message of an unknown kind came.
+            FrameError: The frontend sent bytes that are no frame.
+            ValueError: The frontend sent a message of an unknown kind.
         """
         self._loop.add_reader(self._connection, self._take_in)
         try:
@@ -134,7 +143,7 @@ class _Jobs:
                     for wire_row in message[1]:
                         self._start(wire_row)
                 elif message[0] == INPUT:
-                    if message[1] in self._tasks:  # or the job has ended meanwhile
+                    if message[1] in self._tasks:  # the job may have ended while its input was on the way
                         self._runtime.take_input(message[1], message[3], more=message[2])
                 elif message[0] == HEALTH:
                     self._probe(self._answer_probe(message[1]))
@@ -155,33 +164,34 @@ class _Jobs:
 
     def _start(self, wire_row: InferRow) -> None:
         job_id = wire_row[0]
-        about_others = running.set(lambda: ((job_id, ""),))  # the task keeps it
+        # The task copies the context in which it is created, so its log records keep this job's id.
+        previous = running.set(lambda: ((job_id, ""),))
         start = partial(self._loop.create_task, self._runtime.run_job(wire_row))
         task = self._tasks[job_id] = start() if self._spans is None else self._spans.start_task(wire_row, start)
         task.add_done_callback(lambda task: self._ended(job_id, task))
-        running.reset(about_others)
+        running.reset(previous)
 
     def _cancel(self) -> None:
-        """Cancel the tasks of jobs that nobody waits for any longer: each once, it may need time to clean up."""
+        """Cancel the tasks of cancelled jobs; each task only once, because it may need time to clean up."""
         cancelled = self._connection.cancelled
-        for job_id in cancelled - self._told:
+        for job_id in cancelled - self._cancelling:
             task = self._tasks.get(job_id)
             if task is None:  # the cancellation crossed the job's last answer on the way
                 cancelled.discard(job_id)
             else:
-                self._told.add(job_id)
+                self._cancelling.add(job_id)
                 self._runtime.cancel_job(job_id, task)
 
     def _ended(self, job_id: str, task: asyncio.Task[None]) -> None:
         del self._tasks[job_id]
         if task.cancelled():
-            if job_id in self._told:
+            if job_id in self._cancelling:
                 self._connection.send_results([error_row(job_id, STATUS_CANCELLED, "cancelled")], 0.0)
             elif not self._stopped.done():
                 self._end(RuntimeError(f"the task of job {job_id} was cancelled, but not by the frontend"))
         elif (error := task.exception()) is not None and isinstance(error, Exception):
             self._end(error)
-        self._told.discard(job_id)
+        self._cancelling.discard(job_id)
         self._connection.cancelled.discard(job_id)
         self._end_if_stopping()
 
@@ -202,7 +212,7 @@ class _Jobs:
         text = None
         try:
             text = await self._runtime.expose_metrics()
-        except Exception:  # it is the model's code
+        except Exception:  # the model's own code may raise anything
             logger.exception("The model's metrics cannot be collected")
         self._connection.send([EXPOSED, number, text])
 

@@ -1,4 +1,4 @@
-"""A loaded model: its context and the entry point that is called for every batch."""
+"""A loaded model: its context and the entry point that the worker calls for every batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Service:
-    """A handler's entry point together with the one context of this process.
+    """A handler's entry point, hooks and context.
 
     Args:
         model_name: The name that the model is registered under.
@@ -70,9 +70,9 @@ class Service:
         self.envelope: str | None = None
         #: Applies the steps of sequences exactly once, if the handler has a `ts.sequence.SequenceCache`.
         self.steps: Steps | None = None
-        #: Called as ``on_sequence_end(sequence_id, reason)`` when a sequence is over, if the handler wants to know.
+        #: The handler's hook for the end of a sequence: ``on_sequence_end(sequence_id, reason)``.
         self.on_sequence_end: Callable[[str, str], Any] | None = None
-        #: Called as ``on_cancel(request_ids)`` when rows leave a continuous batch because nobody waits for them.
+        #: The handler's hook for rows that leave a continuous batch before their last part: ``on_cancel(request_ids)``.
         self.on_cancel: Callable[[list[str]], Any] | None = None
 
 

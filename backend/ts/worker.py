@@ -2,11 +2,12 @@
 
     TS_WORKER_TOKEN=… python -P -m ts.worker --socket PATH        (in the model's folder)
 
-It connects to the frontend's Unix socket, loads the model that the first message names, and then runs what it is sent
-until it is told to stop or the frontend goes away. `serve` is the loop.
+The worker connects to the frontend's Unix socket, loads the model that the first message describes, and then runs the
+jobs that the frontend sends, until the frontend sends a stop message or closes the connection. `serve` is the main loop
+for synchronous models, `ts.event_loop` the one for asynchronous models.
 
-A parallel worker is several such processes, started by torchrun, which says in RANK which of them each is; rank 0
-answers.
+A parallel worker consists of several such processes. torchrun starts them and sets each one's rank in RANK; only rank 0
+sends answers.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ from ts.runtimes.torchserve_handler import Runtime, TorchServeHandler
 
 logger = logging.getLogger(__name__)
 
-#: By contract, what runs it: a module whose ``load(load, connection, runner)`` returns an `ts.event_loop.AsyncRuntime`.
-#: (The TorchServe contract is run here, but for handlers that are coroutines.)
+#: Contract to the module that runs it: the module's ``load(load, connection, runner)`` returns a
+#: `ts.event_loop.AsyncRuntime`. The TorchServe contract is missing here: `load_model` builds its runtime itself, and
+#: `ts.runtimes.async_handler` runs its handlers that are coroutines.
 CONTRACT_MODULES: Final = {"truss": "ts.runtimes.truss.load", "mlserver": "ts.runtimes.mlserver.load"}
 
 _RANK_FROM_ENVIRONMENT = "--rank-from-environment"
@@ -50,10 +52,11 @@ def main(arguments: list[str]) -> int:
         return 2
     path = arguments[1]
     rank = int(os.environ["RANK"]) if arguments[2:] else 0
-    # Before connecting: should the frontend be gone already, then connecting fails, and after it the signal is armed.
+    # Arm the signal before connecting: if the frontend dies before this call, connecting fails; if it dies later, the
+    # kernel kills this process.
     die_with_parent()
-    gain_no_privileges()  # the server has done so for those that it starts, but a person may have started this one
-    # Ctrl-C in a terminal reaches every process there; the frontend handles it and stops its workers in order.
+    gain_no_privileges()  # the server sets this for the workers it starts, but a user may have started this one by hand
+    # Ctrl-C in a terminal signals every process of the group; the frontend handles it and stops its workers in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_output()
     token = os.environ.pop(TOKEN_VARIABLE, "")
@@ -62,24 +65,27 @@ def main(arguments: list[str]) -> int:
     serve_model = load(connection)
     if serve_model is None:
         return 1
-    # What is loaded now stays: the garbage collector need not look at it again and again.
+    # The loaded model's objects live as long as the process: exclude them from every later garbage collection.
     gc.freeze()
     serve_model()
     return 0
 
 
 def configure_output() -> None:
-    """Make every line that the handler prints or logs a line of the model log, at once."""
+    """Write every line that the handler prints or logs to the model log immediately."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
     write_records(logging.getLogger())
 
 
 def load(connection: Connection) -> Callable[[], None] | None:
-    """Receive the load message, load the model and say how it went.
+    """Receive the load message, load the model and report the outcome to the frontend.
 
     Returns:
-        What serves the model until the frontend says stop; None if loading failed.
+        A function that serves the model until the frontend sends a stop message; None if loading failed.
+
+    Raises:
+        ValueError: The first message is not a load message.
     """
     message = connection.receive(wait=True)
     if message is None or message[0] != LOAD:
@@ -99,7 +105,7 @@ def load(connection: Connection) -> Callable[[], None] | None:
 def loaded(
     status: int, message: str = "", details: str = "", *, declares: Mapping[str, Any] = MappingProxyType({})
 ) -> Loaded:
-    """Say how loading went; ``details`` is the traceback of a failure."""
+    """Return the message body that reports how loading went; ``details`` is the traceback of a failure."""
     return Loaded(
         ok=status == 200,
         status=status,
@@ -113,11 +119,12 @@ def load_model(load: Load, connection: Connection) -> tuple[Callable[[], None], 
     """Load the model that ``load`` describes.
 
     Returns:
-        What serves it until the frontend says stop, and what it declares.
+        A function that serves the model until the frontend sends a stop message, and the model's declarations
+        (`ts.protocol.messages.Loaded`).
 
     Raises:
-        LoadError: The contract is unknown or the handler not shaped like one.
-        Exception: Whatever the model's own code raises.
+        LoadError: The contract is unknown, or the handler lacks what its contract requires.
+        Exception: The model's own code raised it.
     """
     if load["contract"] in CONTRACT_MODULES or load["asynchronous"]:
         return load_asynchronous(load, connection)
@@ -139,7 +146,7 @@ def load_model(load: Load, connection: Connection) -> tuple[Callable[[], None], 
 
 
 def load_asynchronous(load: Load, connection: Connection) -> tuple[Callable[[], None], Mapping[str, Any]]:
-    """The same for a model whose code is asynchronous; loading and serving use the same event loop."""
+    """Load a model whose code is asynchronous, as `load_model` does; loading and serving use the same event loop."""
     import asyncio
 
     from ts import event_loop
@@ -156,7 +163,7 @@ def load_asynchronous(load: Load, connection: Connection) -> tuple[Callable[[], 
 
 
 def load_failure(error: Exception) -> tuple[int, str]:
-    """Return the status and message that a failed load is reported with."""
+    """Return the status and message with which the worker reports a failed load."""
     if memory_ran_out(error):
         return 507, "System out of memory"
     if isinstance(error, LoadError):
@@ -165,10 +172,14 @@ def load_failure(error: Exception) -> tuple[int, str]:
 
 
 def serve(connection: Connection, runtime: Runtime) -> None:
-    """Run the model until the frontend says stop.
+    """Run the model until the frontend sends a stop message.
 
-    What has arrived is taken in before every step, so jobs and cancellations join between two steps. What came before
-    the stop is answered before this returns; the frontend bounds how long that may take.
+    Every message that has arrived is handled before the next step, so jobs join and cancelled jobs leave between two
+    steps. All jobs that arrived before the stop message are answered before this function returns; the frontend limits
+    how long that may take.
+
+    Raises:
+        ValueError: A message of an unknown kind arrived.
     """
     stopping = False
     while runtime.is_busy or not stopping:

@@ -1,7 +1,7 @@
-"""One call of a handler: its rows, how it can fail, and that every row is answered exactly once.
+"""One call of a handler with a batch of rows; ensures that every row is answered exactly once.
 
-One row that fails (its result cannot be sent, its client left) never touches its batch-mates; an exception out of the
-handler answers all rows that are still open, with TorchServe's statuses and messages.
+A single row that fails (its result cannot be sent, its client left) never affects the other rows of the batch. An
+exception from the handler answers all rows that are still open, with TorchServe's statuses and messages.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ STREAM_NEXT = "ts_stream_next"
 class Batch:
     """The rows of one handler call.
 
-    Making it makes it the current batch of the service's context.
+    The constructor makes this batch the current one of the service's context.
 
     Args:
         service: The model.
         rows: The rows, none of them done.
-        connection: Where the answers go, and where cancellations come from.
+        connection: Sends the answers and receives cancellations.
         max_response_size: The largest body in bytes that one row may have.
     """
 
@@ -43,7 +43,7 @@ class Batch:
         self._service = service
         self._connection = connection
         self._max_response_size = max_response_size
-        #: Takes in cancellations that have arrived while the handler runs.
+        #: Reads the cancellations that arrive while the handler runs.
         self._look = connection.look
         self._answers: list[ResultRow] = []
         self._seconds = 0.0
@@ -64,14 +64,14 @@ class Batch:
             return None
         finally:
             self._seconds = time.perf_counter() - started
-            # A part that comes later has nowhere to go; and the context must not keep the rows until the next batch.
+            # The handler must not send a part after its call, and the context must not keep the rows alive.
             self._service.context.send_part = None
 
     def checked(self, results: Any) -> list[Any]:
-        """Return what the handler returned, if it is one result per row.
+        """Return the handler's results after checking that there is one result per row.
 
         Raises:
-            Failure: It is not.
+            Failure: The results are no list, or a list of another length.
         """
         name = self._service.context.model_name
         if not isinstance(results, list):
@@ -88,12 +88,13 @@ class Batch:
         return results
 
     def answer(self, row: Row, value: Any, stream_next: str | None) -> None:
-        """Answer ``row`` with a result, unless it is done; if nobody waits for it any longer, say so instead.
+        """Answer ``row`` with a result, or with `STATUS_CANCELLED` if it was cancelled; a row that is done is ignored.
 
         Args:
             row: A row of this batch.
-            value: What the handler returned for it.
-            stream_next: "true" if further parts follow, "false" after the last of several, None for an only one.
+            value: The handler's result for the row.
+            stream_next: "true" if further parts follow, "false" for the last of several parts, None for a response of
+                one part.
         """
         if row.done:
             return
@@ -119,11 +120,11 @@ class Batch:
             self.fail(row, Failure(500, str(error)))
             return
         except Exception as error:
-            # The headers are the handler's objects, which may fail in any way; or memory ran out.
+            # The headers are the handler's objects, whose methods may raise anything; or memory ran out.
             self.fail(row, failure_of(error))
             return
         if row.streaming or more:
-            # The head of the response left with the first part: do not say the same again and again.
+            # The head of the response left with the first part: send headers again only if they changed.
             nothing_new = len(headers) <= 1 if row.encode is None else headers == row.told
             row.told = headers
             if row.streaming and nothing_new:
@@ -144,7 +145,7 @@ class Batch:
         self._answers.append((row.job_id, False, failure.status, "", (), b"", wire_text(failure.message)))
 
     def _ids(self) -> Ids:
-        """The requests that a record is about which is logged now."""
+        """Return the request and sequence ids of the open rows, for log records that are written now."""
         name = self._service.context.header_key_sequence_id
         return [(row.job_id, row.processor.get_request_property(name) or "") for row in self.rows if not row.done]
 
@@ -154,7 +155,10 @@ class Batch:
             self.fail(row, failure)
 
     def flush(self) -> None:
-        """Send the answers that were given, with the handler's time and metrics; what they say is committed before."""
+        """Send the collected answers, with the handler's time and metrics.
+
+        If the model has a sequence store, the steps are committed to the store before their answers leave.
+        """
         answers, self._answers = self._answers, []
         device_loss.announce(self._connection)
         steps = self._service.steps
@@ -172,17 +176,17 @@ class Batch:
             steps.rest()
 
     def finish(self) -> None:
-        """Send the last answers of this call; what is logged after it is not about these rows."""
+        """Send the last answers of this call; later log records do not carry these rows' ids."""
         self.flush()
         running.set(nobody)
 
     def send_part(self, ret: Any, req_id_map: Mapping[int, str], message: str, code: int) -> None:
-        """Send one part of the response of every row in ``req_id_map``, to be called by the handler while it runs.
+        """Send one part of the response of every row in ``req_id_map``; the handler calls this while it runs.
 
         A ``code`` other than 200 ends those rows with ``message`` as the error.
 
         Raises:
-            JobsCancelled: Every row of the batch is done: nobody waits for what the handler computes.
+            JobsCancelled: Every row of the batch is done, so no client waits for further results.
         """
         self._look()
         some_done = False
@@ -199,7 +203,10 @@ class Batch:
 
 
 def failure_of(error: Exception) -> Failure:
-    """Return what the rows of a call are told when ``error`` came out of it; to be called where it was caught."""
+    """Return the failure with which to answer the rows of a call that raised ``error``, and log the error.
+
+    Call this inside the ``except`` block that caught the error: the log records include the current traceback.
+    """
     if isinstance(error, Failure):
         return error
     if isinstance(error, JobsCancelled):
@@ -212,16 +219,16 @@ def failure_of(error: Exception) -> Failure:
         return Failure(500, told)
     if isinstance(error, PredictionException):
         logger.exception("Prediction error")
-        # A subclass may have left out what the constructor sets.
+        # A subclass may not have called the constructor that sets these attributes.
         return Failure(error_status(getattr(error, "error_code", 500)), _text_of(getattr(error, "message", error)))
     logger.warning("Invoking custom service failed.", exc_info=True)
     return HandlerFailed("Prediction failed")
 
 
 def _text_of(value: Any) -> str:
-    """Return ``str(value)``; where that fails, what kind of thing it is."""
+    """Return ``str(value)``, or the name of the value's type if that raises."""
     try:
         return str(value)
     except Exception:
-        logger.exception("A %s of the handler cannot be told", type(value).__name__)
+        logger.exception("The handler's %s cannot be converted to text", type(value).__name__)
         return type(value).__name__

@@ -1,15 +1,15 @@
-"""Continuous batching: the step loop in the worker.
+"""Continuous batching of TorchServe handlers: one call of the handler per step, with all live rows.
 
-Every step calls the handler with all live rows; rows that it has seen before come as an empty dict, the handler keeps
-their state by request id. New rows join, and cancelled ones leave, between two steps. After a step the handler's
-``context.stopping_criteria`` holds a callable for each row (a list, or a dict by row index or request id), which gets
-the row's result and says
+A row is live from its arrival to its last part. The handler gets the row's data in the row's first step, and an empty
+dict in later steps; it keeps the row's state by request id. New rows join, and cancelled rows leave, between two steps.
+After a step the handler's ``context.stopping_criteria`` holds a callable for each row (a list, or a dict by row index
+or request id). The callable takes the row's result and returns
 
-* True: that was the row's last part,
-* False: a part, and the row goes on,
+* True: the result is the row's last part,
+* False: the result is a part, and further parts follow,
 * None: the result is the whole response (not streamed).
 
-A row without a callable is done.
+A row without a callable ends with this step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ContinuousHandler:
     """Runs a handler step by step over the rows that are live.
 
     Args:
-        handler: Reads rows and runs single batches.
+        handler: Decodes rows and runs a single batch.
     """
 
     def __init__(self, handler: TorchServeHandler) -> None:
@@ -41,27 +41,28 @@ class ContinuousHandler:
 
     @property
     def is_busy(self) -> bool:
-        """Whether rows are live, or a store is to be told something."""
+        """Whether rows are live, or the sequence store has to be updated."""
         return bool(self._live or self._describe) or self._handler.has_news
 
     def admit(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> None:
-        """Let rows join with the next step."""
-        # What has left is gone before another request of its sequence joins: that must not work on what it left behind.
+        """Add rows to the next step."""
+        # Drop cancelled rows, and roll back their sequences, before another request of the same sequence joins: the new
+        # request must not use the state that the cancelled one left.
         self._live = self._handler.drop_cancelled(self._live)
         for row in self._handler.read_rows(wire_rows, histories):
             is_describe = row.processor.get_request_property("describe") == "True"
             (self._describe if is_describe else self._live).append(row)
 
     def end_sequences(self, ended: Iterable[EndedSequence]) -> None:
-        """Tell the handler that sequences are over."""
+        """Notify the handler that sequences have ended."""
         self._handler.end_sequences(ended)
 
     def close(self) -> None:
-        """Let go of what the model's sequences are kept in."""
+        """Close the store of the model's sequences."""
         self._handler.close()
 
     def step(self) -> None:
-        """Run one step of all live rows; a request to describe the model runs alone."""
+        """Run one step with all live rows; a request to describe the model runs in a call of its own."""
         if self._describe:
             self._handler.run_batch([self._describe.pop(0)])
             return
@@ -78,7 +79,7 @@ class ContinuousHandler:
                 row.processor.reset_response()
 
     def _without_withdrawn(self, rows: list[Row]) -> list[Row]:
-        """Return the rows without those that had to end because their sequence went back to an earlier state."""
+        """Return the rows whose sequence was not rolled back; notify the handler of the others' end."""
         withdrawn = [row.job_id for row in rows if row.done]
         if not withdrawn:
             return rows
@@ -86,7 +87,7 @@ class ContinuousHandler:
         return [row for row in rows if not row.done]
 
     def _run(self, live: list[Row]) -> list[Row]:
-        """Run one step; return the rows that go on."""
+        """Run one step; return the rows that take part in the next step."""
         batch = self._handler.new_batch(live)
         results = batch.run()
         if results is not None:
@@ -119,7 +120,7 @@ def _criterion(criteria: Any, index: int, job_id: str) -> Callable[[Any], bool |
 
 
 def _stream_next(row: Row, criterion: Callable[[Any], bool | None] | None, value: Any) -> str | None:
-    """Return what the response header ``ts_stream_next`` says after this step; None for a response of one part."""
+    """Return the value of the response header ``ts_stream_next`` for this step; None for a response of one part."""
     stop = None if criterion is None or row.done else criterion(value)
     if stop is None:
         return "false" if row.streaming else None

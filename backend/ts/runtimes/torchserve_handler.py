@@ -1,7 +1,7 @@
-"""How the TorchServe contract is run: ``handle(data, context)`` with a list of rows, one result per row.
+"""The runtime of the TorchServe contract: ``handle(data, context)`` takes a list of rows, returns one result per row.
 
-`TorchServeHandler` runs a batch in one call. The step loop of continuous batching is `ts.runtimes.continuous`, handlers
-that are coroutines are `ts.runtimes.async_handler`.
+`TorchServeHandler` runs a batch in one call. `ts.runtimes.continuous` runs the steps of continuous batching,
+`ts.runtimes.async_handler` the handlers that are coroutines.
 """
 
 from __future__ import annotations
@@ -25,28 +25,33 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: What a model may say in its configuration file about its inputs and outputs.
+#: The keys of a model's configuration file that describe its inputs and outputs.
 DECLARATIONS: Final = ("inputs", "outputs", "decoupled")
 
 
 class Runtime(Protocol):
-    """What the worker's main loop drives."""
+    """A synchronous runtime, which the worker's main loop (`ts.worker.serve`) calls."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something to do in a step."""
+        """Whether `step` has work to do."""
 
     def admit(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> None:
-        """Take the rows of one frame, with the histories of some; they run in the next steps."""
+        """Accept the rows of one frame, to be run in later steps.
+
+        Args:
+            wire_rows: The rows.
+            histories: By job id, earlier deliveries of the steps of sequences; see `ts.protocol.messages.History`.
+        """
 
     def step(self) -> None:
-        """Call the model once and send what it answers."""
+        """Call the model once and send its answers, or update the sequence store if no row is waiting."""
 
     def end_sequences(self, ended: Iterable[EndedSequence]) -> None:
-        """Tell the model that sequences are over."""
+        """Notify the model that sequences have ended."""
 
     def close(self) -> None:
-        """The worker stops: nothing is asked any more."""
+        """Release resources before the worker stops; no further calls follow."""
 
 
 class TorchServeHandler:
@@ -54,7 +59,7 @@ class TorchServeHandler:
 
     Args:
         service: The loaded model.
-        connection: Where rows come from and answers go.
+        connection: Sends the answers; its cancelled jobs are not run.
         decode_input: Whether JSON and text bodies are decoded for the handler.
         max_response_size: The largest body in bytes that one row may have.
     """
@@ -69,7 +74,7 @@ class TorchServeHandler:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a batch waits, or a store is to be told something."""
+        """Whether a batch is queued, or the sequence store has to be updated."""
         return bool(self._batches) or self.has_news
 
     def admit(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> None:
@@ -77,7 +82,7 @@ class TorchServeHandler:
         self._batches.append((wire_rows, histories))
 
     def step(self) -> None:
-        """Run the oldest batch; rows that were cancelled while it waited are answered without running."""
+        """Run the oldest batch, without rows that were cancelled in the queue; without a batch, update the store."""
         if self._batches:
             self.run_batch(self.read_rows(*self._batches.popleft()))
         else:
@@ -85,11 +90,11 @@ class TorchServeHandler:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to tell a store, once there is nothing else to do."""
+        """Whether the sequence store has to be updated, see `tell_news`."""
         return self._service.steps is not None and self._service.steps.has_news
 
     def tell_news(self) -> None:
-        """Tell the store which sequences others may have."""
+        """Tell the store which sequences have ended here and which may move to other workers."""
         if self._service.steps is not None:
             self._service.steps.tell()
 
@@ -105,12 +110,12 @@ class TorchServeHandler:
         batch.finish()
 
     def new_batch(self, rows: list[Row]) -> Batch:
-        """Make ``rows`` the batch that the handler is called for next."""
+        """Return a batch of ``rows``, set up as the context's current batch."""
         return Batch(self._service, rows, self._connection, self._max_response_size)
 
     @property
     def declares(self) -> dict[str, Any]:
-        """What the model's configuration file says about its inputs and outputs, as `Loaded` has it."""
+        """The inputs and outputs that the model's configuration file declares, as `Loaded` carries them."""
         config = self._service.context.model_yaml_config
         return {key: config[key] for key in DECLARATIONS if config.get(key)}
 
@@ -120,9 +125,10 @@ class TorchServeHandler:
         return self._service.context
 
     def read_rows(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> list[Row]:
-        """Return the rows that are to run; the others are answered at once.
+        """Return the rows to run, decoded for the handler; answer the other rows immediately.
 
-        Those are the cancelled ones, those that cannot be parsed, and steps of sequences that were applied before.
+        The others are rows that were cancelled, rows that cannot be parsed, and steps of sequences that were applied
+        before or are refused.
         """
         rows: list[Row] = []
         refused: list[ResultRow] = []
@@ -136,7 +142,7 @@ class TorchServeHandler:
             except Failure as failure:
                 refused.append(error_row(wire_row[0], failure.status, failure.message))
             except Exception:
-                # A defect, or memory that ran out: the row is lost, its batch-mates and the worker are not.
+                # A defect, or memory ran out: fail this row only, not the batch or the worker.
                 logger.exception("Request %s cannot be read", wire_row[0], extra={"request_id": wire_row[0]})
                 refused.append(error_row(wire_row[0], 500, "The request cannot be read; the server's log says why."))
         if self._service.steps is not None and rows:
@@ -154,7 +160,7 @@ class TorchServeHandler:
         return self._open_inference_rows.read(wire_row)
 
     def drop_cancelled(self, rows: list[Row]) -> list[Row]:
-        """Return the rows that somebody waits for; the others are answered."""
+        """Answer the cancelled rows; return the others."""
         cancelled = self._connection.cancelled
         if not cancelled:
             return rows
@@ -170,11 +176,11 @@ class TorchServeHandler:
         return remaining
 
     def forget_cancelled(self) -> None:
-        """Nothing waits to be read or run but what somebody waits for: all that was cancelled has been answered."""
+        """Clear the recorded cancellations; call this only when every cancelled job has been answered."""
         self._connection.cancelled.clear()
 
     def tell_cancelled(self, job_ids: list[str]) -> None:
-        """Tell the handler, if it wants to know, that rows which it had begun are over."""
+        """Call the handler's ``on_cancel``, if it has one, for rows that ended after the handler had begun them."""
         hook = self._service.on_cancel
         if hook is not None:
             try:
@@ -183,7 +189,7 @@ class TorchServeHandler:
                 logger.exception("on_cancel(%r) failed", job_ids)
 
     def end_sequences(self, ended: Iterable[EndedSequence]) -> None:
-        """Call the handler's ``on_sequence_end``, if it has one; what it raises is logged and nothing more."""
+        """Call the handler's ``on_sequence_end``, if it has one, and log its exceptions; end the sequences' steps."""
         ended = list(ended)
         hook = self._service.on_sequence_end
         if hook is not None:
@@ -196,6 +202,6 @@ class TorchServeHandler:
             self._service.steps.end(ended)
 
     def close(self) -> None:
-        """Let go of what the model's sequences are kept in."""
+        """Close the store of the model's sequences."""
         if self._service.steps is not None:
             self._service.steps.close()
