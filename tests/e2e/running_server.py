@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 ROOT = Path(__file__).resolve().parents[2]
 HANDLERS = ROOT / "handlers"
-DEADLINE = 60.0
+DEADLINE = 120.0
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from ts.runtimes.loader import load_service
 from ts.runtimes.torchserve_handler import TorchServeHandler
 
 BACKEND = Path(__file__).parents[3] / "backend"
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 OK = {"ok": True, "status": 200, "message": "", "traceback": "", "declares": {}}
 
 

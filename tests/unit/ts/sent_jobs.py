@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class FakeConnection:
