@@ -65,6 +65,6 @@ class Watch:
                     return
                 worked = self._worked() - worked
                 if status != 200 or worked > LONGEST_PROBE:
-                    self.problems.append(f"a probe was answered with {status} after {worked:.1f} s of the server's work")
+                    self.problems.append(f"a probe got {status} after {worked:.1f} s of the server's work")
                 self.probes += 1
                 self._over.wait(0.005)
