@@ -1,4 +1,4 @@
-"""A step and its answer, as it leaves and as it is kept for whoever sends the step again."""
+"""A step of a sequence and its answer: collected while the step runs, encoded to be kept, decoded for a repetition."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from ts.protocol.messages import SEQUENCE_ID_SEPARATOR, ResultRow
 from ts.runtimes.rows import Row
 from ts.sequence.stores.store import Lease
 
-#: The header of a kept answer that says that the stream broke off when it was given.
+#: The header that marks the kept answer of a stream that broke off.
 INTERRUPTED_HEADER = "ts_stream_interrupted"
 _STREAM_NEXT = "ts_stream_next"
-#: Where a kept answer has the digest of the step's body; the file store's version 2 had none.
+#: The index of the body's digest in a kept answer; version 2 of the file store's format lacks the digest.
 _DIGEST = 5
 _NOTHING_YET: ResultRow = ("", True, 200, "", (), b"", None)
 
 
 class Past(NamedTuple):
-    """What was with a step before it came to this worker; see `ts.protocol.messages.History`."""
+    """Earlier deliveries of a step, before this worker got it; see `ts.protocol.messages.History`."""
 
     active_since: float
     was_sent: bool
     only_ask: str
 
 
-#: Nothing is known of what was before, as if it had come just now.
+#: The past of a step that has no earlier delivery.
 NEW: Final = Past(math.inf, was_sent=False, only_ask="")
 
 
@@ -37,13 +37,14 @@ class Step:
 
     Attributes:
         row: The request itself.
-        sequence_id, request_id: What two have in common that are one request, sent twice.
-        starts, ends: Whether it is the first, the last of its sequence; that it is the last, its answer may say, too.
-        history: What was before.
-        is_first: Whether it begins an incarnation of its sequence.
-        digest: Of the body, if it does; see `ts.sequence.repetition`.
-        index: Where its last answer is among those that leave together with it.
-        slot: Where its answer is kept, once that was decided.
+        sequence_id, request_id: Together they identify the step; a request sent twice has the same ids.
+        starts, ends: Whether the step is marked as the first, the last of its sequence. The request sets both markers;
+            the answer can set ``ends``, too.
+        history: Earlier deliveries of the step.
+        is_first: Whether the step begins an incarnation of its sequence.
+        digest: The digest of the body of a step that begins an incarnation; see `ts.sequence.repetition`.
+        index: The index of the step's last answer among the answers that leave together.
+        slot: The slot in which the store keeps the step's answer; None until it is assigned.
     """
 
     __slots__ = (
@@ -77,32 +78,32 @@ class Step:
         self.index = 0
         self.slot: int | None = None
         self._answer: ResultRow | None = None
-        #: The bodies of a streamed answer: None if they are too large to be kept, or there is one, in `_answer`.
+        #: The bodies of a streamed answer's parts; None if they are too large, or if the only body is in `_answer`.
         self._parts: list[Any] | None = None
         self._size = 0
-        #: The headers of parts but the first, by name in lower case.
+        #: The headers of all parts except the first, by name in lower case.
         self._later_headers: dict[str, tuple[str, str]] = {}
 
     def place(self, lease: Lease) -> int:
-        """Return the slot in which its answer is kept."""
+        """Return the slot in which the store keeps the step's answer, and assign it on the first call."""
         if self.slot is None:
             self.slot = lease.place(self.request_id, first=self.is_first)
         return self.slot
 
     def add(self, answer: ResultRow, limit: int, end_header: str) -> None:
-        """Take in a part of the answer; the first brings the status, each may bring headers.
+        """Add a part of the answer; the first part carries the status, every part may carry headers.
 
         Args:
             answer: The part.
-            limit: The bytes of a streamed answer beyond which it is not kept.
-            end_header: The header, in lower case, in which an answer says that sequences are over.
+            limit: The size in bytes beyond which a streamed answer is not kept.
+            end_header: The name, in lower case, of the response header with which a handler ends sequences.
         """
         if answer[4] and not self.ends:
             self.ends = self._is_ended_by(answer[4], end_header)
         if self._answer is None:
             self._answer = answer
             if not answer[1]:
-                return  # the only part, as a rule: an answer is no larger than the limit
+                return  # the usual case: the only part, which needs no check because no body exceeds the limit
             self._parts = []
         elif answer[4]:
             self._later_headers.update((name.lower(), (name, value)) for name, value in answer[4])
@@ -119,7 +120,7 @@ class Step:
         )
 
     def encoded(self, *, interrupted: bool = False) -> bytes:
-        """Return the answer as it is kept: what was streamed becomes one piece."""
+        """Return the answer encoded for the store, the parts of a stream joined to one body."""
         _, _, status, reason, headers, body, _ = self._answer or _NOTHING_YET
         if self._size:
             if self._parts is None:
@@ -137,13 +138,13 @@ class Step:
 
 
 def kept_answer(job_id: str, answer: bytes) -> ResultRow:
-    """Return the row that answers a step which was applied before."""
+    """Return the result row of a kept answer, for a repeated step."""
     status, reason, headers, body, error, *_ = msgpack.unpackb(answer)
     return job_id, False, status, reason, headers, body, error
 
 
 def kept_digest(answer: bytes) -> bytes:
-    """Return the digest of the body that was answered like that; empty where none is known."""
+    """Return the body's digest in a kept answer; empty if the answer has none."""
     digest: bytes = (*msgpack.unpackb(answer), b"")[_DIGEST]
     return digest
 

@@ -1,4 +1,4 @@
-"""`SequenceCache`: what a handler keeps of each sequence, bounded in memory, with a store beneath it.
+"""`SequenceCache`: a handler's state of each sequence, in bounded memory, optionally backed by a durable store.
 
     def initialize(self, context):
         self.cache = SequenceCache(context)
@@ -8,13 +8,14 @@
             sequence_id = context.get_sequence_id(idx)
             self.cache[sequence_id] = self.cache.get(sequence_id, 0) + int(row["body"])
 
-A mapping from sequence id to state, to be used as ``lru.LRU``: the least recently used states make room when there are
-more than its capacity. `model-config.yaml` says what is beneath it (``handler: cache:``, see
+A mapping from sequence id to state with the interface of ``lru.LRU``: when it holds more states than its capacity, it
+evicts the least recently used ones. `model-config.yaml` selects the store (``handler: cache:``, see
 docs/durable-sequences.md).
 
-With a store the worker reads a sequence's state before the handler is called for one of its steps, and writes it,
-changed in place or not, before the step is answered. A state that makes room is in the store and comes back with the
-sequence's next step. Without one it is lost; the sequence's next step is refused then and never sees an empty state.
+With a store, the worker reads a sequence's state before it calls the handler for a step of the sequence, and writes the
+state before it answers the step, even if the handler changed the state in place. The store has every evicted state, and
+the sequence's next step reads it. Without a store an evicted state is lost; the sequence's next step is then refused
+and never runs with an empty state.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 from ts.sequence.encoding import Decoder, Encoder, StateEncoding
 
-#: How many lost sequences are remembered.
+#: How many sequences with a lost state the cache remembers.
 _REMEMBERED_LOSSES = 100_000
 
 
@@ -33,13 +34,13 @@ class SequenceCache(MutableMapping[str, Any]):
     """States by sequence id.
 
     Args:
-        context: The handler's context, as ``initialize`` gets it. A handler has one cache at most.
-        encoders: For each further class that states hold, a function that turns its value into plain values and one
-            that makes it again. Needed only with a store, and only for what is not a plain value (None, numbers, text,
-            bytes, lists, tuples, sets, dicts, deques), a numpy array or a torch tensor.
+        context: The handler's context, the argument of ``initialize``. A handler has at most one cache.
+        encoders: For each further class in states, a function that turns an instance into plain values and one that
+            restores the instance. Needed only with a store, and only for classes other than plain values (None,
+            numbers, text, bytes, lists, tuples, sets, dicts, deques), numpy arrays and torch tensors.
 
     Raises:
-        ValueError: The handler has made one before.
+        ValueError: The handler has created a cache before.
     """
 
     def __init__(self, context: Any, *, encoders: Mapping[type, tuple[Encoder, Decoder]] | None = None) -> None:
@@ -51,7 +52,7 @@ class SequenceCache(MutableMapping[str, Any]):
         context.sequence_cache = self
         self.encoding = StateEncoding(encoders, context.system_properties.get("gpu_id"))
         self._capacity = settings.get("capacity") or default_capacity(getattr(context, "model_yaml_config", None) or {})
-        #: Whether a store holds what makes room here.
+        #: Whether a store holds the states that this cache evicts.
         self._stored = settings.get("store", "memory") != "memory"
         self._states: OrderedDict[str, Any] = OrderedDict()  # the least recently used first
         self._running: Collection[str] = ()
@@ -127,14 +128,14 @@ class SequenceCache(MutableMapping[str, Any]):
         raise KeyError("the cache is empty")
 
     def get_size(self) -> int:
-        """Return how many states there is room for."""
+        """Return the capacity: the most states that the cache holds."""
         return self._capacity
 
     def set_size(self, size: int) -> None:
-        """Make room for ``size`` states.
+        """Set the capacity to ``size`` states.
 
         Raises:
-            ValueError: It is not at least 1.
+            ValueError: ``size`` is less than 1.
         """
         if size < 1:
             raise ValueError(f"the size of a SequenceCache is {size}; it must be at least 1")
@@ -142,31 +143,31 @@ class SequenceCache(MutableMapping[str, Any]):
         if not self._stored:
             self._make_room()
 
-    # What the worker does, see `ts.sequence.steps`. Handlers have no use for it.
+    # For the worker (`ts.sequence.steps`), not for handlers.
 
     def run(self, sequence_ids: Collection[str]) -> None:
-        """The handler runs steps of the sequences that are in there at the moment."""
+        """Set the live collection of sequences with running steps; `__setitem__` reads its current content."""
         self._running = sequence_ids
 
     def put(self, sequence_id: str, state: Any) -> None:
-        """Take in a state from the store."""
+        """Add a state that was read from the store."""
         self._states[sequence_id] = state
 
     def drop(self, sequence_id: str) -> None:
-        """Have no state of the sequence, and no memory of having lost it."""
+        """Remove the sequence's state, and forget that the state was lost."""
         self._states.pop(sequence_id, None)
         self._lost.pop(sequence_id, None)
 
     def peek(self, sequence_id: str, default: Any) -> Any:
-        """Return a state without using it."""
+        """Return a state without marking it as recently used; ``default`` if there is none."""
         return self._states.get(sequence_id, default)
 
     def has_lost(self, sequence_id: str) -> bool:
-        """Whether the sequence's state was dropped to make room, and nothing holds it."""
+        """Whether the sequence's state was evicted and no store has it."""
         return sequence_id in self._lost
 
     def shrink(self, keep: Collection[str]) -> list[str]:
-        """Drop the least recently used states that are too many, but none of ``keep``; return whose they were."""
+        """Evict the least recently used states beyond the capacity, except ``keep``; return their sequence ids."""
         excess = len(self._states) - self._capacity
         if excess <= 0:
             return []
@@ -184,7 +185,7 @@ class SequenceCache(MutableMapping[str, Any]):
 
 
 def default_capacity(config: Mapping[str, Any]) -> int:
-    """Return how many states a worker keeps where nobody says: as many as the model may have sequences."""
+    """Return the capacity from the model's configuration; by default as many states as the model may have sequences."""
     cache = ((config.get("handler") or {}) if isinstance(config.get("handler"), Mapping) else {}).get("cache") or {}
     if isinstance(cache, Mapping) and cache.get("capacity"):
         return int(cache["capacity"])

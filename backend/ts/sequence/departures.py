@@ -1,4 +1,4 @@
-"""Sequences that leave a worker, because they are over or go on elsewhere: the store is told of many at once."""
+"""Sequences that leave a worker, because they have ended or move elsewhere; the store is told of many at once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ts.sequence.stores.store import Lease, Store, StoreError
 
 logger = logging.getLogger(__name__)
 
-#: Between two writes for nothing but departures while there is other work (seconds).
+#: The least time between two writes of departures while the worker has other work (seconds).
 _INTERVAL = 0.1
 
 
 class Departures:
-    """What a store is still to be told.
+    """The departures that have yet to be written to a store.
 
     Args:
         store: The store.
@@ -29,25 +29,30 @@ class Departures:
         self._failed = False
 
     def ended(self, lease: Lease) -> None:
-        """A sequence has ended: its state may go."""
+        """Record that a sequence has ended, so that the store can drop its state."""
         self._ended.append(lease)
         self._failed = False
 
     def released(self, leases: Iterable[Lease], idle_at: float) -> None:
-        """Let anybody have these, which are idle for too long at that moment (monotonic seconds)."""
+        """Record leases that other workers may take.
+
+        Args:
+            leases: The leases.
+            idle_at: The moment (monotonic seconds) at which their sequences have been idle for too long.
+        """
         self._released += [(lease, idle_at) for lease in leases]
         self._failed = False
 
     @property
     def wait(self) -> bool:
-        """Whether the store is still to be told of some, and has not refused to be."""
+        """Whether departures have yet to be written, and the last attempt has not failed."""
         return bool(self._ended or self._released) and not self._failed
 
     def tell(self) -> None:
-        """Tell the store.
+        """Write the departures to the store.
 
         Raises:
-            StoreError: It cannot be told now; some of it may be next time.
+            StoreError: The store cannot be written; the departures that remain are kept for the next attempt.
         """
         if not self._ended and not self._released:
             return
@@ -62,13 +67,13 @@ class Departures:
         self._failed = False
 
     def tell_now_and_then(self) -> None:
-        """The same while there is other work, unless it was done a moment ago."""
+        """Write the departures if the last attempt was long enough ago; log it if that fails."""
         if self.wait and time.monotonic() >= self._next:
             quietly(self.tell)
 
 
 def quietly(action: Callable[[], None]) -> None:
-    """Do with a store what nobody waits for; if it cannot be done, that is logged."""
+    """Run an action on a store that no answer depends on; log a `StoreError`."""
     try:
         action()
     except StoreError as error:

@@ -1,11 +1,11 @@
 """A handler's state as bytes and back: msgpack, with numpy arrays and torch tensors in safetensors' format.
 
-No pickle: reading a state never runs code. What msgpack does not tell apart (tuples, sets, ``bytearray`` …) is marked
-with extension types, so that a state comes back as what it was. An encoded state is one msgpack array::
+No pickle: decoding a state never runs code. Types that msgpack cannot distinguish (tuples, sets, ``bytearray`` …) are
+marked with extension types, so that decoding restores the original types. An encoded state is one msgpack array::
 
-    [tree, arrays, tensors]     arrays, tensors: b"" or a safetensors file, to whose entries the tree refers by number
+    [tree, arrays, tensors]     arrays, tensors: b"" or a safetensors file; the tree refers to its entries by number
 
-numpy, torch and safetensors are imported only where such a value occurs.
+numpy, torch and safetensors are imported only if a state holds their values.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 import msgpack
 
-#: Turns a value of a class that is not known here into plain values.
+#: Turns an instance of a user's class into plain values.
 Encoder = Callable[[Any], Any]
-#: Makes such a value again.
+#: Restores the instance from these plain values.
 Decoder = Callable[[Any], Any]
 
 _TUPLE, _SET, _FROZENSET, _INTEGER, _BYTEARRAY, _COMPLEX, _DEQUE, _ORDERED, _CUSTOM, _ARRAY, _TENSOR = range(1, 12)
@@ -30,7 +30,7 @@ _MAX_DEPTH = 200
 
 
 def _large_integer(value: Any) -> msgpack.ExtType:
-    """What msgpack asks for where it cannot write a value: of the scalars, an integer of more than 64 bits."""
+    """Encode an integer of more than 64 bits, the only scalar that msgpack cannot write itself."""
     return msgpack.ExtType(_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
@@ -45,9 +45,9 @@ class StateEncoding:
     """Writes and reads states.
 
     Args:
-        encoders: For each further class (exactly that class, no subclass) a pair of functions: one turns its value into
-            values that can be encoded, the other makes it again.
-        gpu_id: The device on which tensors come back that were on a GPU; None: in memory.
+        encoders: For each further class (exactly that class, no subclass) a pair of functions: one turns an instance
+            into values that can be encoded, the other restores the instance.
+        gpu_id: The device to which tensors that were on a GPU are restored; None restores them to main memory.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class StateEncoding:
         """Return a state as bytes.
 
         Raises:
-            StateError: It holds something that cannot be encoded; the message says what and where.
+            StateError: The state holds a value that cannot be encoded; the message names its type and place.
         """
         if type(state) in _SCALARS:
             return bytes(_pack((state, b"", b"")))
@@ -73,7 +73,7 @@ class StateEncoding:
         """Return the state that was encoded as ``data``.
 
         Raises:
-            StateError: The bytes are no state, or hold a class for which there is no decoder here.
+            StateError: The bytes are no encoded state, or hold an instance of a class without a decoder.
         """
         try:
             tree, arrays, tensors = msgpack.unpackb(data, strict_map_key=False, ext_hook=_Marked)
@@ -86,7 +86,7 @@ class StateEncoding:
     # Writing
 
     def _plain(self, value: Any, tensors: _Tensors, place: str, depth: int) -> Any:
-        """Return what msgpack writes for ``value``; containers of scalars are looked through at the speed of C."""
+        """Return the form of ``value`` that msgpack can write; C code checks containers that hold only scalars."""
         kind = type(value)
         if kind in _SCALARS:
             return value

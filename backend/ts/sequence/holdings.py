@@ -1,4 +1,4 @@
-"""What one worker holds of its store: the leases of sequences, and their states in memory."""
+"""The sequences that one worker holds: their leases in the store, and their states in memory."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Holdings:
     """Leases and states of one worker's sequences.
 
     Args:
-        cache: Where the handler keeps the states.
-        store: What is beneath it.
-        settings: What the store was told.
-        on_let_go: Told the id of a sequence that is held no longer, or not as it was.
+        cache: The handler's states in memory.
+        store: The durable store of the states.
+        settings: The settings of the store.
+        on_let_go: Called with the id of a sequence before the worker drops its lease and state.
     """
 
     def __init__(
@@ -37,22 +37,22 @@ class Holdings:
         self._store = store
         self._settings = settings
         self._on_let_go = on_let_go
-        #: The sequences that the server's scheduler has open at this worker, and ends itself when they are idle: since
-        #: when (monotonic seconds) each is known not to have been idle for too long.
+        #: For each sequence that the server's scheduler has open at this worker (it ends idle ones itself): the moment
+        #: (monotonic seconds) since which the sequence is known not to have been idle for too long.
         self._active_since: dict[str, float] = {}
         self._departures = Departures(store)
         self._next_sweep = 0.0
 
     def take(self, steps: Iterable[Step]) -> Mapping[str, Refusal]:
-        """Hold the leases of the steps' sequences and have their states in memory; return why some cannot run."""
-        # What others may have taken over soon is looked after as well as what is not here.
+        """Acquire the leases of the steps' sequences and read their states; return refusals by sequence id."""
+        # Renew leases that expire soon together with reading the sequences that are not in memory.
         moment, leases = time.monotonic() + self._settings.lease / 2, self.leases
         active_since: dict[str, float] = {}
         for step in steps:
             sequence_id = step.sequence_id
             lease = leases.get(sequence_id)
             if lease is None or lease.fresh_until < moment or not lease.resident:
-                # What has not been asked for before is active from now on, whether the store can be read now or not.
+                # A sequence requested for the first time counts as active from now on, even if the store fails now.
                 since = min(step.history.active_since, time.monotonic())
                 active_since[sequence_id] = self._active_since.setdefault(sequence_id, since)
         if not active_since:
@@ -74,7 +74,7 @@ class Holdings:
         return refusals
 
     def _missing(self, ids: Iterable[str]) -> list[str]:
-        """Which of the sequences are not in memory as they are stored; the leases of the others are prolonged."""
+        """Renew the leases of sequences in memory; return the ids of those that must be read from the store."""
         missing, old = [], []
         for sequence_id in ids:
             lease = self.leases.get(sequence_id)
@@ -87,7 +87,7 @@ class Holdings:
             for lease, held in zip(old, self._store.renew(old), strict=True):
                 if held:
                     lease.fresh_until = fresh_until
-                else:  # another one has taken it meanwhile
+                else:  # another holder has taken the lease
                     self.let_go(lease.sequence_id)
                     missing.append(lease.sequence_id)
         return missing
@@ -114,17 +114,17 @@ class Holdings:
         return None
 
     def begun(self, sequence_id: str) -> None:
-        """The sequence goes on at this worker."""
+        """Record that a step of the sequence begins, so the sequence has never been idle for too long."""
         self._active_since[sequence_id] = -math.inf
 
     def let_go(self, sequence_id: str) -> None:
-        """Have nothing of a sequence in memory: its next step reads what is stored."""
+        """Drop a sequence's lease and state from memory; the sequence's next step reads the stored state."""
         self._on_let_go(sequence_id)
         self._cache.drop(sequence_id)
         self.leases.pop(sequence_id, None)
 
     def give_back(self, sequence_id: str) -> None:
-        """Let anybody have a sequence that was taken for nothing."""
+        """Drop a sequence whose lease turned out not to be needed, and release the lease in the store."""
         lease = self.leases.get(sequence_id)
         self.let_go(sequence_id)
         if lease is not None:
@@ -132,7 +132,7 @@ class Holdings:
             self._departures.tell_now_and_then()
 
     def _idle_at(self) -> float:
-        """When a sequence is idle for too long whose idle time begins now."""
+        """Return the moment at which a sequence that becomes idle now has been idle for too long."""
         return time.monotonic() + self._settings.lifetime
 
     def give_back_closed(self, sequence_ids: Iterable[str]) -> None:
@@ -145,11 +145,11 @@ class Holdings:
             self.tell_departures()
 
     def has_ended(self, sequence_id: str) -> None:
-        """The sequence is over, although what it did last is not stored."""
+        """Record in the store that a held sequence has ended, without storing its last step."""
         self._departures.ended(self.leases[sequence_id])
 
     def end(self, ended: Iterable[EndedSequence]) -> None:
-        """The scheduler has closed sequences."""
+        """Drop sequences that the server's scheduler has closed, and end or release them in the store."""
         for sequence_id, reason, moment in ended:
             self._active_since.pop(sequence_id, None)
             lease = self.leases.get(sequence_id)
@@ -158,12 +158,12 @@ class Holdings:
                 continue
             if reason == ENDED:
                 self._departures.ended(lease)
-            else:  # another server may have had something of it queued before that moment; or it goes on elsewhere
+            else:  # an expired sequence continues if another server had a step queued in time; others may just move
                 self._departures.released([lease], moment if reason in EXPIRED_REASONS else self._idle_at())
         self._departures.tell_now_and_then()
 
     def rest(self, keep: Collection[str]) -> None:
-        """The answers have left: make room in memory, but for the sequences in ``keep``, and at times in the store."""
+        """Do the deferred work after answers have left: evict states, except those in ``keep``, and tidy the store."""
         for sequence_id in self._cache.shrink(keep):
             if sequence_id in self.leases:
                 self.leases[sequence_id].resident = False
@@ -175,15 +175,15 @@ class Holdings:
 
     @property
     def departures_wait(self) -> bool:
-        """Whether the store is still to be told of sequences that have left."""
+        """Whether departures of sequences have yet to be written to the store."""
         return self._departures.wait
 
     def tell_departures(self) -> None:
-        """Tell the store of them."""
+        """Write the departures to the store; log it if that fails."""
         quietly(self._departures.tell)
 
     def close(self) -> None:
-        """Let other workers and servers go on at once with what this one had."""
+        """Release all leases, so that other workers and servers can continue the sequences; close the store."""
         self._departures.released(self.leases.values(), self._idle_at())
         quietly(self._departures.tell)
         quietly(self._store.close)

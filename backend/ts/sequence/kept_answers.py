@@ -1,4 +1,4 @@
-"""Looks up in a store what a step was answered with that was applied before, and says so where that cannot be told."""
+"""Looks up the kept answers of repeated steps in a store; answers ``outcome_unknown`` if the store cannot tell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 def answer_again(store: Store, step: Step, lease: Lease) -> ResultRow:
-    """Return the answer to a step that was applied under this lease's incarnation."""
+    """Return the kept answer to a step that was applied in the lease's incarnation."""
     try:
         answer = store.answer(lease, step.request_id)
     except StoreError as error:
@@ -23,32 +23,32 @@ def answer_again(store: Store, step: Step, lease: Lease) -> ResultRow:
 
 
 def first_had_body(store: Store, lease: Lease, digest: bytes) -> bool:
-    """Whether the step that began the incarnation had the body with this digest, as far as that is known.
+    """Return whether the first step of the incarnation had the body with this digest; true if its digest is unknown.
 
     Raises:
-        StoreError: It cannot be read.
+        StoreError: The store cannot be read.
     """
     answer = None if lease.first_id is None else store.answer(lease, lease.first_id)
     return answer is None or kept_digest(answer) in {digest, b""}
 
 
 def look_up(store: Store, step: Step, incarnation: int | None = None, otherwise: ResultRow | None = None) -> ResultRow:
-    """Return the answer to a step whose sequence another holds.
+    """Return the kept answer to a step whose sequence another worker may hold.
 
     Args:
         store: The store.
         step: The step.
-        incarnation: In which incarnation it can have been applied; None: in the latest.
-        otherwise: What it is told if it was not applied; None: that this cannot be told.
+        incarnation: The incarnation in which the step may have been applied; None means the latest.
+        otherwise: The answer if the store has none for the step; None means ``outcome_unknown``.
     """
     try:
         answer = store.find(step.sequence_id, step.request_id, incarnation)
     except StoreError as error:
-        logger.error("It cannot be told whether a step was applied: %s", error)
+        logger.error("The sequence store cannot tell whether a step was applied: %s", error)
         return unknown(step)
     return kept_answer(step.row.job_id, answer) if answer is not None else otherwise or unknown(step)
 
 
 def unknown(step: Step) -> ResultRow:
-    """Return what a step is told where nobody knows whether it was applied."""
+    """Return the error answer ``outcome_unknown``: neither the worker nor the store knows whether the step applied."""
     return error_answer(step.row.job_id, *UNKNOWN, NOT_TOLD)

@@ -1,4 +1,4 @@
-"""Opens what is beneath a model's `SequenceCache`, as `model-config.yaml` says."""
+"""Opens the store beneath a model's `SequenceCache` that `model-config.yaml` configures."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ts.sequence.stores.store import Store, StoreError, StoreSettings
 
 
 def open_steps(context: Context, load: Load) -> Steps | None:
-    """Return what applies the steps of a model that has made a `SequenceCache`; None for any other.
+    """Return the `Steps` of a model whose handler has created a `SequenceCache`, or None.
 
     Raises:
-        LoadError: The configuration names a store, but there is no cache that would use it, or it cannot be opened.
+        LoadError: The configuration names a store, but the handler has created no cache, or the store cannot be opened.
     """
     cache, cached = load.get("cache"), context.sequence_cache
     kind = "memory" if cache is None else cache["store"]
@@ -25,7 +25,7 @@ def open_steps(context: Context, load: Load) -> Steps | None:
             )
         return None
     if not load["sequences"] or cache is None:
-        return None  # sequences are the handler's own idea, or nobody has asked for anything
+        return None  # the server schedules no sequences for this model, or has no cache settings for it
     settings = StoreSettings(
         model=f"{load['model_name']}/{load['model_version']}",
         owner=cache["owner"],
@@ -51,7 +51,7 @@ def open_store(settings: StoreSettings, cache: Cache) -> Store | None:
     """Return the store that a model's configuration names; None for ``memory``.
 
     Raises:
-        StoreError: It cannot be opened.
+        StoreError: The store cannot be opened.
     """
     if cache["store"] == "file":
         from ts.sequence.stores.file import FileStore

@@ -1,4 +1,4 @@
-"""Why a step of a sequence is not applied, and how its client is told."""
+"""The reasons why a step of a sequence is not applied, and the error answers with which clients learn of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from ts.protocol.messages import CAUSE_HEADER, ResultRow
 
-#: What a client is told: the status and the cause, and the message.
+#: The error answer to a client: the status and the cause, and the message.
 Refusal = tuple[tuple[int, str], str]
 EXPIRED: Final = (410, "sequence_expired")
 LOST: Final = (410, "sequence_lost")
@@ -14,7 +14,7 @@ MOVED: Final = (409, "sequence_moved")
 RUNNING: Final = (409, "request_running")
 NOT_STORED: Final = (503, "sequence_store")
 UNKNOWN: Final = (503, "outcome_unknown")
-#: The handler's fault, not the store's: its state is of a kind that cannot be stored, and trying again does not help.
+#: A defect of the handler, not of the store: the state cannot be encoded or decoded, so a retry does not help.
 UNREADABLE: Final = (500, "handler_error")
 
 ROLLED_BACK: Final = (
@@ -33,5 +33,5 @@ NOT_APPLIED: Final = "The step was not applied."
 
 
 def error_answer(job_id: str, status: int, cause: str, message: str) -> ResultRow:
-    """Return the row of a step that was not applied, and why."""
+    """Return the result row of a step that ends with an error; ``cause`` goes into the header `CAUSE_HEADER`."""
     return job_id, False, status, "", ((CAUSE_HEADER, cause),), b"", message

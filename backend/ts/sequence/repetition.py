@@ -1,13 +1,13 @@
-"""When a step is one that was sent before, and when it is the first of a new incarnation of its sequence.
+"""Decides whether a step repeats an earlier one, or is the first of a new incarnation of its sequence.
 
-Request ids are unique within an incarnation. What a client says decides:
+Request ids are unique within an incarnation. The start marker and the request id decide:
 
-* Without the start marker an id that the latest incarnation has seen means the same step, sent again; be it that the
-  sequence has ended meanwhile, since the answer that was lost may be that of its last step.
-* With the start marker only the id that the incarnation began with means that, and only with the body that it had then:
-  somebody has lost the answer to the start. Any other id begins anew, also one that was used in the middle.
-* The id that an incarnation began with begins anew once that incarnation is over and had further steps: a client that
-  sends these has got the answer to the first.
+* Without the start marker, an id that the latest incarnation has seen repeats that step; even if the sequence has ended
+  in the meantime, because the lost answer may be that of its last step.
+* With the start marker, only the id of the incarnation's first step repeats it, and only with the same body: the client
+  has lost the answer to the start. Every other id begins a new incarnation, even an id that a later step has used.
+* The id of an incarnation's first step begins a new incarnation once the old one is over and had further steps: a
+  client that has sent further steps has received the answer to the first.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _DIGEST_SIZE = 8
 
 
 def is_repeated(step: Step, lease: Lease, *, restart_expired: bool, has_same_body: Callable[[], bool]) -> bool:
-    """Whether the step was applied, as far as answers are kept.
+    """Return whether the step repeats one that was applied and whose answer is kept.
 
     Args:
         step: The step.
-        lease: That of its sequence.
+        lease: The lease of its sequence.
         restart_expired: Whether a step of an expired sequence begins a new one.
-        has_same_body: Says whether the incarnation's first step had the same body; asked only where that decides.
+        has_same_body: Returns whether the incarnation's first step had the same body; called only if that decides.
     """
     if step.request_id == lease.first_id:
         may_begin = step.starts or lease.closed == ENDED or bool(lease.closed and restart_expired)
@@ -42,7 +42,7 @@ def is_repeated(step: Step, lease: Lease, *, restart_expired: bool, has_same_bod
 
 
 def digest_of(body: Any) -> bytes:
-    """Return what tells the body of one `ts.protocol.messages.InferRow` from others."""
-    if type(body) is list:  # the order of parameters means nothing
+    """Return the digest of the body of a `ts.protocol.messages.InferRow`."""
+    if type(body) is list:  # the order of parameters is insignificant
         body = b"".join(sorted(msgpack.packb(parameter) for parameter in body))
     return hashlib.blake2b(body, digest_size=_DIGEST_SIZE).digest()

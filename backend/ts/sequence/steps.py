@@ -1,25 +1,26 @@
-"""Steps of sequences, each applied exactly once, whatever process is killed.
+"""Steps of sequences, each applied exactly once, even if a worker or server is killed at any moment.
 
-A step is a request of a sequence, known by its **request id**: the header ``ts_request_id`` if the client sends one,
-the server's own id of the job otherwise (which stays the same when the server sends the job again). The runtime
+A step is a request of a sequence, identified by its **request id**: the header ``ts_request_id`` if the client sends
+one, otherwise the server's id of the job (which stays the same when the server sends the job again). The runtime
 
-* hands each batch's rows to `Steps.begin`, which reads the states that are not in memory, answers the steps that have
-  been applied before with the answer they got then, and returns the rows that are to run;
-* hands the answers to `Steps.settle` before they leave, which writes all that has changed in one commit.
+* passes each batch's rows to `Steps.begin`, which reads the states that are not in memory, answers repeated steps with
+  their kept answers, and returns the rows to run;
+* passes the answers to `Steps.settle` before they leave, which writes all changes in one commit.
 
-So an answer that has left was committed, and a step whose answer was lost is not applied again. A step counts as
-applied if its handler answered it, with whatever status. One that was answered with an error (the handler raised, the
-client left) was not: its sequence goes back to what is stored. Another step of the sequence that runs at that moment
-works on a state that is no more, so it ends with an error as well, and does not count.
+Hence every answer that has left was committed, and a step whose answer was lost is not applied again. A step is applied
+if the handler returned an answer, with any status. A step that ended with an error (the handler raised, the client
+left) is not applied: its sequence is rolled back to the stored state. Other steps of the sequence that run at that
+moment use a state that was rolled back, so they end with an error too and are not applied.
 
-A streamed answer is committed with its last part: until then nothing has happened. If another step of the same sequence
-is answered meanwhile, that commits what the stream has done so far, and the stream counts as applied; should it break
-off after that, then whoever sends it again gets the parts that there were, with the header ``ts_stream_interrupted``.
+A streamed answer is committed with its last part; before that, the step has no stored effect. If another step of the
+same sequence ends while the stream runs, the commit of that step includes the changes that the stream has made so far,
+and the stream counts as applied. If the stream breaks off after such a commit, a repeated request gets the parts that
+were stored, with the header ``ts_stream_interrupted``.
 
-What a step is told is true. Where a commit fails, the store is asked what has become of it. Where the server does not
-know whether a worker that it lost has applied a step, it sends the step again only to ask (`History`): taking the
-sequence's lease for that also makes sure that the lost worker cannot apply it later. Where nobody can say, the step is
-told so: ``outcome_unknown``.
+The client never gets a guess. If a commit fails, the worker asks the store whether it was written. If the server does
+not know whether a lost worker has applied a step, it sends the step again with `History`'s ``only ask``: taking the
+sequence's lease for that query also prevents the lost worker from applying the step later. If the outcome remains
+unknown, the step is answered with ``outcome_unknown``.
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ class Steps:
     """The steps of one worker's sequences.
 
     Args:
-        context: The model's context, which knows the cache and the names of the headers.
-        cache: Where the handler keeps the states.
-        store: What is beneath it; None: nothing.
-        settings: What the store was told.
-        restart_expired: Whether a step of a sequence that is over begins a new one instead of being refused.
-        max_answer: The largest body in bytes that is kept of a streamed answer.
+        context: The model's context, with the names of the sequence headers.
+        cache: The handler's states in memory.
+        store: Stores the states durably; None keeps them in memory only.
+        settings: The settings of the store.
+        restart_expired: Whether a step of a sequence that has expired begins a new one instead of being refused.
+        max_answer: The limit in bytes beyond which the body of a streamed answer is not kept.
     """
 
     def __init__(
@@ -90,10 +91,10 @@ class Steps:
         self._restart_expired = restart_expired
         self._max_answer = max_answer
         self._holdings = None if store is None else Holdings(cache, store, settings, self._end_live)
-        self._live: dict[str, Step] = {}  # by job id: begun and not answered to the end
-        self._live_of: dict[str, list[Step]] = {}  # the same by sequence
-        self._void: list[ResultRow] = []  # what steps are to be told that had to end
-        self._ended: set[str] = set()  # sequences that are over as soon as nothing of them runs
+        self._live: dict[str, Step] = {}  # by job id: the steps that have begun and lack their last answer
+        self._live_of: dict[str, list[Step]] = {}  # the same steps by sequence id
+        self._void: list[ResultRow] = []  # unsent error answers of steps whose sequence was rolled back
+        self._ended: set[str] = set()  # sequences that end as soon as none of their steps runs
         cache.run(self._live_of)
 
     # Before the handler
@@ -101,12 +102,12 @@ class Steps:
     def begin(
         self, rows: list[Row], wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES
     ) -> tuple[list[Row], list[ResultRow]]:
-        """Return the rows that are to run, and the answers to the others.
+        """Return the rows to run, and the answers to the other rows.
 
         Args:
-            rows: Requests.
-            wire_rows: As they and perhaps others came.
-            histories: What was before with some of them, by job id; see `ts.protocol.messages.History`.
+            rows: The decoded requests.
+            wire_rows: The wire rows of these requests, perhaps among others.
+            histories: By job id, earlier deliveries of some requests; see `ts.protocol.messages.History`.
         """
         steps, running = [], []
         for row in rows:
@@ -125,7 +126,7 @@ class Steps:
                 answers.append(answer)
         if self._holdings is not None:
             self._holdings.give_back_closed(step.sequence_id for step in steps)
-        if self._void:  # a start marker ends what ran before it
+        if self._void:  # a start marker ends the steps of its sequence that run, also those of this batch
             running = [row for row in running if not row.done]
         return running, self._with_void(answers)
 
@@ -145,18 +146,18 @@ class Steps:
         )
 
     def _lost(self, steps: list[Step]) -> dict[str, Refusal]:
-        """Which sequences are refused where nothing is stored: their states are gone."""
+        """Return the refusals of sequences whose states were dropped from memory, for a model without a store."""
         text = "The state of sequence {!r} had to make room for others. Please start a new sequence."
         ids = [step.sequence_id for step in steps]
         return {each: (LOST, text.format(each)) for each in ids if self._cache.has_lost(each)}
 
     def _admit(self, step: Step, refusals: Mapping[str, Refusal], wire_rows: Sequence[InferRow]) -> ResultRow | None:
-        """Let a step run, or return its answer."""
+        """Register a step as running and return None, or return the answer to a step that is not to run."""
         sequence_id, job_id = step.sequence_id, step.row.job_id
         if refusals:
             refused = refusals.get(sequence_id)
             if refused is not None and not (step.starts and refused[0] is LOST):
-                # Who sends a step again must not be told that it was not applied only because it is not now.
+                # The refusal says that the step was not applied, but an earlier delivery may have been: look it up.
                 if self._store is not None and step.history.was_sent:
                     return look_up(self._store, step)
                 return error_answer(job_id, *refused[0], refused[1])
@@ -177,23 +178,24 @@ class Steps:
     def _answer_at_once(
         self, holdings: Holdings, store: Store, step: Step, wire_rows: Sequence[InferRow]
     ) -> ResultRow | None:
-        """Return the answer to a step that is not to run; see to it that any other begins with the right state."""
+        """Return the answer to a step that is not to run; otherwise prepare its sequence's state and return None."""
         sequence_id, request_id, job_id = step.sequence_id, step.request_id, step.row.job_id
         lease = holdings.leases[sequence_id]
         if any(other.request_id == request_id for other in self._live_of.get(sequence_id, ())):
             return error_answer(job_id, *RUNNING, f"Request {request_id!r} is still running. Try again later.")
-        if step.starts or lease.closed or lease.awaits_first:  # it may be the first
+        if step.starts or lease.closed or lease.awaits_first:  # the step may be the first of an incarnation
             step.digest = next(digest_of(wire_row[3]) for wire_row in wire_rows if wire_row[0] == job_id)
         try:
             is_same = partial(first_had_body, store, lease, step.digest)
             if is_repeated(step, lease, restart_expired=self._restart_expired, has_same_body=is_same):
                 return answer_again(store, step, lease)
         except StoreError as error:
-            logger.error("It cannot be told whether a step was applied: %s", error)
+            logger.error("The sequence store cannot tell whether a step was applied: %s", error)
             return unknown(step)
         if step.history.only_ask:
             if sequence_id not in self._live_of:
-                holdings.let_go(sequence_id)  # whatever the server thinks of this step, it has ended nothing
+                # The step was not applied, so it has not ended the sequence, even if the server assumes that it has.
+                holdings.let_go(sequence_id)
             return error_answer(job_id, 500, step.history.only_ask, NOT_APPLIED)
         if lease.closed not in {"", ENDED} and not (step.starts or self._restart_expired):
             text = f"Sequence {sequence_id!r} has expired. Please start a new sequence."
@@ -214,7 +216,10 @@ class Steps:
     # After the handler
 
     def settle(self, answers: list[ResultRow]) -> list[ResultRow]:
-        """Commit what the steps have done that these answers end; return the answers that may leave."""
+        """Commit the steps that these answers complete; return the answers to send.
+
+        A step that cannot be committed gets an error in place of its answer.
+        """
         live = self._live
         answered: dict[str, list[Step]] = {}
         failed: list[Step] = []
@@ -241,7 +246,7 @@ class Steps:
         return self._with_void(answers)
 
     def _leave(self, step: Step) -> None:
-        """A step has been answered to its end."""
+        """Remove a step that has its last answer from the running steps."""
         del self._live[step.row.job_id]
         of_its_sequence = self._live_of[step.sequence_id]
         if len(of_its_sequence) == 1:
@@ -283,12 +288,12 @@ class Steps:
         commits: list[Commit],
         error: StoreError,
     ) -> None:
-        """A commit has failed, but may have been written: tell each step what has become of it."""
+        """Answer each step of a commit that has failed but may still have been written."""
         settled: list[bool | None] = [None] * len(commits)
         try:
             settled = store.settle(commits)
         except StoreError as doubt:
-            logger.error("It cannot be told whether steps were committed: %s", doubt)
+            logger.error("The sequence store cannot tell whether steps were committed: %s", doubt)
         for commit, was_written in zip(commits, settled, strict=True):
             sequence_id = commit.lease.sequence_id
             if was_written is None:
@@ -302,7 +307,15 @@ class Steps:
     def _taken_over(
         self, store: Store, answers: list[ResultRow], steps: list[Step], lease: Lease, *, certainly: bool
     ) -> None:
-        """Another has taken a sequence over: what was not written before that does not count."""
+        """Answer the steps of a sequence whose lease another holder has taken before they were written.
+
+        Args:
+            store: The store.
+            answers: The answers that are about to leave; those of ``steps`` are replaced.
+            steps: The steps that ended.
+            lease: The lost lease of their sequence.
+            certainly: Whether this commit was certainly not written.
+        """
         text = f"Sequence {lease.sequence_id!r} was taken over by another server: the step does not count."
         for step in steps:
             otherwise = error_answer(step.row.job_id, *MOVED, text) if certainly else None
@@ -320,7 +333,7 @@ class Steps:
             if step.ends:
                 self._ended.add(sequence_id)
             kept.append((step.place(lease), step.request_id, step.encoded()))
-        if sequence_id in self._live_of:  # what others of the sequence have done so far is in its state as well
+        if sequence_id in self._live_of:  # the state includes the changes of the sequence's steps that still run
             others = self._live_of[sequence_id]
             kept += [(step.place(lease), step.request_id, step.encoded(interrupted=True)) for step in others]
         elif sequence_id in self._ended:
@@ -328,24 +341,24 @@ class Steps:
         return Commit(lease, encoded, "", kept)
 
     def _refuse(self, answers: list[ResultRow], steps: Iterable[Step], status: int, cause: str, message: str) -> None:
-        """Answer steps with an error after all; their sequence goes back to what is stored."""
+        """Replace the answers to steps by an error; roll their sequence back to the stored state."""
         for step in steps:
             answers[step.index] = error_answer(step.row.job_id, status, cause, message)
             self._let_go(step.sequence_id)
 
     def _go_back(self, holdings: Holdings, sequence_id: str) -> None:
-        """A step has failed: forget what it did to the state; but what another one has ended is over all the same."""
+        """Roll back the sequence of a failed step; a sequence that another step has ended still ends."""
         if sequence_id in self._ended:
             holdings.has_ended(sequence_id)
         self._let_go(sequence_id)
 
     def _let_go(self, sequence_id: str) -> None:
-        """Have nothing of a sequence in memory: its next step reads what is stored, and those that run have to end."""
+        """Drop a sequence from memory and end its running steps; the sequence's next step reads the stored state."""
         if self._holdings is not None:
             self._holdings.let_go(sequence_id)
 
     def _end_live(self, sequence_id: str) -> None:
-        """The steps of a sequence that run have worked on a state that is no more."""
+        """End the running steps of a sequence with an error, because they use a state that was rolled back."""
         for step in self._live_of.pop(sequence_id, ()):
             del self._live[step.row.job_id]
             if not step.row.done:
@@ -360,15 +373,15 @@ class Steps:
             self._void = []
         return answers
 
-    # In between
+    # Between two batches
 
     def rest(self) -> None:
-        """The answers have left: make room in memory, and now and then in the store."""
+        """Do the deferred work after answers have left: evict states from memory, and sometimes sweep the store."""
         if self._holdings is not None:
             self._holdings.rest(self._live_of)
 
     def end(self, ended: Iterable[EndedSequence]) -> None:
-        """The scheduler has closed sequences."""
+        """Drop sequences that the server's scheduler has closed."""
         if self._holdings is None:
             for sequence_id, _, _ in ended:
                 self._end_live(sequence_id)
@@ -378,16 +391,16 @@ class Steps:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to `tell` the store, now that there is nothing else to do."""
+        """Whether the store has to be told of sequences that left this worker, see `tell`."""
         return self._holdings is not None and self._holdings.departures_wait
 
     def tell(self) -> None:
-        """Tell the store which sequences others may have now."""
+        """Tell the store which sequences have ended, and which other workers may take over."""
         if self._holdings is not None:
             self._holdings.tell_departures()
 
     def close(self) -> None:
-        """Let other workers and servers go on at once with what this one had."""
+        """Release the leases, so that other workers and servers can continue the sequences immediately."""
         if self._holdings is not None:
             self._holdings.close()
 
