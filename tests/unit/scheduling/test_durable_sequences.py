@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.scheduling.play import Play, sequences
 
-from torchserve_py.scheduling.effects import Cause
+from torchserve_py.scheduling.effects import Cause, EndReason, EndSequence
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scheduler import MOST_SENDS, SETTLE_LIMIT
 
@@ -143,6 +143,14 @@ def test_what_has_expired_here_may_have_been_begun_anew_elsewhere():
     assert play.at(2.0).tick() == ["w1 end s: idle"]
     assert play.submit("b", "s") == ["w1 <- b"]
     assert play.job("b").active_since == 2.0
+
+
+def test_a_sequence_has_expired_when_it_was_due_however_late_that_is_noticed():
+    play = Play(durable(max_idle=2.0))
+    play.submit("a", "s")
+    play.at(1.0).answer("a")
+    (end,) = play.scheduler.tick(7.0)
+    assert end == EndSequence("w1", "s", EndReason.idle, 3.0)
 
 
 def test_a_job_whose_answer_has_begun_is_not_sent_again():
