@@ -210,6 +210,16 @@ def test_an_mlserver_model_has_the_name_and_version_of_its_settings(home, capsys
     ]
 
 
+def test_an_mlserver_model_needs_the_package(home, capsys, monkeypatch):
+    monkeypatch.setattr(model_check, "_is_installed", lambda module: module != "mlserver")
+    add_mlserver_model(home / "store" / "mnist_folder")
+    code, sections = run(home, capsys, "", "--models", "mnist_folder")
+    assert code == 1
+    assert "problem: mlserver models need the package mlserver: pip install 'torchserve-py[mlserver]'" in " ".join(
+        sections["Models"]
+    )
+
+
 def test_the_settings_in_an_archive_count_as_well(home, capsys):
     add_mlserver_model(home / "svm")
     with zipfile.ZipFile(home / "store" / "svm.mar", "w") as archive:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchserve_py.archive.checksum import split_checksum
-from torchserve_py.archive.contract import TORCHSERVE
+from torchserve_py.archive.contract import MLSERVER, TORCHSERVE, TRUSS
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.fetch import file_name
 from torchserve_py.archive.handler_name import BUILT_IN_HANDLERS
@@ -32,6 +32,8 @@ from torchserve_py.settings import Settings
 from torchserve_py.workers.devices import Devices, visible_devices
 from torchserve_py.workers.process import worker_package_root
 
+#: What the workers of the other contracts import; the extra of the contract's name brings it.
+_CONTRACT_MODULES = {MLSERVER: ("mlserver",), TRUSS: ("starlette", "fastapi", "pydantic")}
 #: What a built-in handler needs apart from PyTorch, and the extra of this package that installs it.
 _IMAGE_HANDLERS = ("image_classifier", "image_segmenter", "object_detector", "densenet_handler")
 _SHOWN_REQUIREMENTS = 5
@@ -116,6 +118,8 @@ class _Check:
             self._out.facts.append(workers if self._at_startup else "valid configuration")
             if files.contract == TORCHSERVE:
                 self._check_handler(plan.handler, names, has_requirements=plan.requirements_file is not None)
+            else:
+                self._check_contract_packages(files.contract, plan)
             self._check_requirements(plan)
 
     def _check_files(self, files: ModelFiles, names: frozenset[str]) -> bool:
@@ -174,6 +178,14 @@ class _Check:
             missing = ["vllm"]  # which brings the PyTorch that it was built for
         if missing:
             self._out.problems.append(f"the handler {handler} needs more packages: pip install {' '.join(missing)}")
+
+    def _check_contract_packages(self, contract: str, plan: Plan) -> None:
+        missing = [module for module in _CONTRACT_MODULES[contract] if not _is_installed(module)]
+        is_brought = self._settings.install_py_dep_per_model and (plan.requirements_file or plan.requirements)
+        if missing and not is_brought:
+            self._out.problems.append(
+                f"{contract} models need the package {missing[0]}: pip install 'torchserve-py[{contract}]'"
+            )
 
     def _check_requirements(self, plan: Plan) -> None:
         listed = [plan.requirements_file] if plan.requirements_file else []
