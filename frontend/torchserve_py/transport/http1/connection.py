@@ -51,6 +51,7 @@ class Connection(asyncio.Protocol):
         self.is_secure = False
         #: Whether the connection answers no further request.
         self.is_closing = False
+        self.turns = server.turns
         self._server = server
         self._limits = server.limits
         self._transport: asyncio.Transport | None = None
@@ -107,9 +108,10 @@ class Connection(asyncio.Protocol):
         self.reader.left()
         if self._upgraded is not None:
             self._upgraded.connection_lost()
-        current = self._current
-        if current is not None and current.on_lost is not None:
-            current.on_lost()
+        current, self._current = self._current, None
+        for request in (current, self._incoming):
+            if request is not None:
+                request.lose()
 
     def pause_writing(self) -> None:
         """Note that the client reads more slowly than the server writes."""
@@ -315,7 +317,7 @@ class Connection(asyncio.Protocol):
     def _schedule(self) -> None:
         """Continue in a later turn of the event loop, so that other connections get their turns in between."""
         self.is_scheduled = True
-        self._server.turns.put_off(self._go_on)
+        self.turns.put_off(self._go_on)
 
     def _go_on(self) -> None:
         self.is_scheduled = False
@@ -360,8 +362,7 @@ class Connection(asyncio.Protocol):
         self._timer.stop()
         held, self._held = bytes(self._held), bytearray()
         self.set_reading(True)
-        if held:
-            receiver.data_received(held)
+        receiver.data_received(held)
 
     def go_away(self) -> None:
         """Close the connection as soon as the request that is being answered is finished."""

@@ -43,7 +43,10 @@ _ONLY_ONCE: Final = frozenset(
 #: Digits of a Content-Length; without a limit it could have thousands of leading zeros.
 _MAX_DIGITS: Final = 20
 _TLS_HANDSHAKE: Final = 0x16
-_ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://")
+#: With a host, and without a user (RFC 9110, 4.2.1 and 4.2.4).
+_ABSOLUTE: Final = re.compile(
+    rb"[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9.~%!$&'()*+,;=_-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?#]|$)"
+)
 
 
 class Headers(Mapping[str, str]):

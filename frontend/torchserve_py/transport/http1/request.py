@@ -20,8 +20,6 @@ Buffer = bytes | bytearray | memoryview
 
 #: Bytes of a body that are read before the application asks for the body.
 UNASKED_BODY: Final = 64 * 1024
-#: Smaller pieces of a body are joined on arrival; otherwise chunks of two bytes would take twenty times their size.
-_SMALL_PIECE: Final = 1024
 #: Above this size a body is handed to the transport as it is; below, one joined write is cheaper.
 _JOIN_LIMIT: Final = 16384
 
@@ -57,7 +55,9 @@ class Request:
         self._connection = connection
         self._length = head.length
         self._awaits_continue = head.expects_continue
-        self._pieces: list[bytes | bytearray] = []
+        #: What has arrived of the body: a piece, or pieces put together at once, as chunks of two bytes in a list would
+        #: take twenty times their size.
+        self._body: bytes | bytearray = b""
         self._size = 0
         self._is_complete = False
         self._body_error: BodyError | None = None
@@ -268,21 +268,25 @@ class Request:
         self._size += len(data)
         if self._limit is not None and self._size > self._limit:
             self._body_error = BodyTooLarge(self._limit)
-        pieces = self._pieces
         if self._body_error is not None or self.is_answered:
-            pieces.clear()
-        elif not pieces or len(data) >= _SMALL_PIECE:
-            pieces.append(data)
-        elif isinstance(pieces[-1], bytearray):
-            pieces[-1] += data
+            self._body = b""
+        elif isinstance(self._body, bytearray):
+            self._body += data
         else:
-            pieces.append(bytearray(data))
+            self._body = bytearray(self._body + data) if self._body else data
         return self._limit is not None or self.is_answered or self._size <= UNASKED_BODY
 
     def complete_body(self) -> None:
         """Note that the whole body has arrived."""
         self._is_complete = True
         self._awaits_continue = False
+
+    def lose(self) -> None:
+        """Note that the client has disconnected, and drop the body: the request may live on for long."""
+        self._body, self._then = b"", None
+        on_lost, self.on_lost = self.on_lost, None
+        if on_lost is not None:
+            on_lost()
 
     def fail_body(self, error: BodyError) -> None:
         """Note why the rest of the body cannot be read."""
@@ -311,5 +315,5 @@ class Request:
         if self._body_error is not None:
             then(self._body_error)
             return
-        pieces, self._pieces = self._pieces, []
-        then(bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces))
+        body, self._body = bytes(self._body), b""
+        then(body)

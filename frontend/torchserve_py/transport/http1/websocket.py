@@ -22,8 +22,13 @@ from torchserve_py.transport.http1.request import Request
 _protocol_logger: Final = logging.getLogger(f"{__name__}.protocol")
 _protocol_logger.setLevel(logging.WARNING)  # at lower levels the library logs every connection
 
-#: Messages that may wait to be received; at this number, reading from the client pauses.
+#: Messages that may wait to be received; at this number, or at the size that one may have, reading from the client
+#: pauses.
 _MAX_WAITING: Final = 16
+#: How much is parsed at once, and for how long in one turn of the event loop (seconds), one slice at least: a read may
+#: hold 40,000 frames, or a thousand times its size in compressed messages.
+_SLICE: Final = 4 * 1024
+_TURN: Final = 0.001
 _SWITCHING_PROTOCOLS: Final = 101
 
 
@@ -60,7 +65,12 @@ class WebSocket:
             extensions=[ServerPerMessageDeflateFactory()], max_size=max_message_size, logger=_protocol_logger
         )
         self._connection: Connection | None = None
+        self._max_size = max_message_size
+        #: Received bytes that wait until there is room for messages, or for the event loop's next turn.
+        self._unparsed = bytearray()
+        self._is_scheduled = False
         self._waiting: deque[Message] = deque()
+        self._waiting_size = 0
         self._waiter: asyncio.Future[None] | None = None
         self._lost = asyncio.Event()
         self._opcode: Opcode | None = None
@@ -89,16 +99,18 @@ class WebSocket:
         self._protocol.send_response(response)
         head = b"".join(self._protocol.data_to_send())
         self._connection = self._request.upgrade(head, self)
+        self._go_on()
 
     async def receive(self) -> Message:
         """Return the next message; after the last one, each call returns a `Kind.close`."""
         while not self._waiting:
-            if self._lost.is_set():
+            if self._lost.is_set() and not self._unparsed:
                 return Message(Kind.close, code=CloseCode.ABNORMAL_CLOSURE)
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         message = self._waiting.popleft()
-        self._set_pace()
+        self._waiting_size -= len(message.data)
+        self._go_on_later()
         return message
 
     async def send(self, data: bytes, *, is_text: bool) -> None:
@@ -147,21 +159,59 @@ class WebSocket:
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of the client."""
+        self._unparsed += data
+        if not self._is_scheduled:
+            self._go_on()
+
+    def connection_lost(self) -> None:
+        """Note that the client has disconnected."""
+        self._lost.set()
+        self._go_on_later()
+        self._wake()
+
+    def writable_again(self) -> None:
+        """Note that the client has read most of the output."""
+        if not self._is_scheduled:
+            self._go_on()
+
+    def _go_on_later(self) -> None:
+        if not self._unparsed:
+            self._set_pace()
+        elif self._connection is not None and not self._is_scheduled:
+            self._is_scheduled = True
+            self._connection.turns.put_off(self._go_on)
+
+    def _go_on(self) -> None:
+        """Parse what has arrived, for at most ``_TURN``, as long as there is room for messages."""
+        self._is_scheduled = False
+        if self._connection is None:
+            return
+        self._flush()
+        end_of_turn = self._connection.loop.time() + _TURN
+        while self._unparsed and self._has_room:
+            piece = bytes(self._unparsed[:_SLICE])
+            del self._unparsed[:_SLICE]
+            self._parse(piece)
+            if self._connection.loop.time() > end_of_turn:
+                break
+        if self._unparsed and self._has_room:
+            self._go_on_later()
+        if self._lost.is_set() and not self._unparsed:
+            self._wake()  # no further message comes
+        self._set_pace()
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether more may be parsed: the receiver keeps up, and the client reads what it is sent (pongs, for example)."""
+        may_wait = len(self._waiting) < _MAX_WAITING and self._waiting_size < self._max_size
+        return may_wait and (self._lost.is_set() or not self._request.is_reader_slow)
+
+    def _parse(self, data: bytes) -> None:
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():
             if isinstance(event, Frame):
                 self._take(event)
         self._flush()
-        self._set_pace()
-
-    def connection_lost(self) -> None:
-        """Note that the client has disconnected."""
-        self._lost.set()
-        self._wake()
-
-    def writable_again(self) -> None:
-        """Note that the client has read most of the output."""
-        self._set_pace()
 
     def _take(self, frame: Frame) -> None:
         if frame.opcode is Opcode.CLOSE:
@@ -190,6 +240,7 @@ class WebSocket:
 
     def _tell(self, message: Message) -> None:
         self._waiting.append(message)
+        self._waiting_size += len(message.data)
         self._wake()
 
     def _wake(self) -> None:
@@ -207,9 +258,9 @@ class WebSocket:
                 connection.write((data,))
 
     def _set_pace(self) -> None:
-        """Read from the client, unless many messages wait to be received or the client reads slowly (pongs, say)."""
+        """Read from the client unless it is to wait."""
         if self._connection is not None:
-            self._connection.set_reading(len(self._waiting) < _MAX_WAITING and not self._request.is_reader_slow)
+            self._connection.set_reading(self._has_room and not self._unparsed)
 
 
 def _head_of(request: Request) -> bytes:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 
 import pytest
 from tests.unit.transport.http1.engine import Talk, request
+from websockets.extensions.permessage_deflate import PerMessageDeflate
 from websockets.frames import CloseCode, Frame, Opcode
 
+from torchserve_py.transport.http1 import websocket
 from torchserve_py.transport.http1.websocket import Kind, Message, WebSocket
 
 HANDSHAKE = request(
@@ -25,10 +28,11 @@ def frame(opcode: Opcode, data: bytes = b"", *, fin: bool = True, mask: bool = T
     return Frame(opcode, data, fin).serialize(mask=mask)
 
 
-async def opened(behind: bytes = b"", max_size: int = 1000) -> tuple[Talk, WebSocket]:
+async def opened(behind: bytes = b"", max_size: int = 1000, extensions: str = "") -> tuple[Talk, WebSocket]:
     """A connection with an accepted WebSocket; nothing of it has been looked at."""
     talk = Talk()
-    await talk.send(HANDSHAKE + behind)
+    handshake = HANDSHAKE[:-2] + f"Sec-WebSocket-Extensions: {extensions}\r\n\r\n".encode() if extensions else HANDSHAKE
+    await talk.send(handshake + behind)
     socket = WebSocket(talk.application.requests[0], max_size)
     assert socket.is_possible
     socket.accept((("x-more", "1"),))
@@ -125,6 +129,52 @@ async def test_a_client_waits_while_nobody_receives() -> None:
     for _ in range(20):
         await socket.receive()
     assert talk.transport.reading
+
+
+async def test_what_breaks_the_protocol_right_behind_the_handshake_closes_the_socket() -> None:
+    talk, socket = await opened(frame(Opcode.TEXT, b"unmasked", mask=False))
+    assert int.from_bytes(talk.transport.written[2:4], "big") == CloseCode.PROTOCOL_ERROR
+    assert talk.transport.closed
+    assert not socket.is_open
+
+
+async def test_one_turn_parses_a_few_of_the_frames_that_have_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "_TURN", 0.0)
+    talk, socket = await opened(max_size=20_000)
+    frames = frame(Opcode.BINARY, b"", fin=False) + frame(Opcode.CONT, b"x", fin=False) * 10_000
+    talk.connection.data_received(frames + frame(Opcode.CONT) + frame(Opcode.PING))
+    assert not talk.transport.reading
+    assert await socket.receive() == Message(Kind.binary, b"x" * 10_000)
+    while not talk.transport.reading:
+        await asyncio.sleep(0)
+    assert talk.transport.written == frame(Opcode.PONG, mask=False)
+
+
+async def test_compressed_messages_wait_unread_in_their_small_form() -> None:
+    """What 40 kB on the wire hold is 80 MB; of that there is room for one message, as large as one may be."""
+    size = 1_000_000
+    compression = PerMessageDeflate(True, True, 15, 15)
+    message = Frame(Opcode.BINARY, bytes(size)).serialize(mask=True, extensions=[compression])
+    talk, socket = await opened(max_size=size, extensions="permessage-deflate")
+    tracemalloc.start()
+    try:
+        talk.connection.data_received(message * 80)
+        assert tracemalloc.get_traced_memory()[0] < 10 * size
+    finally:
+        tracemalloc.stop()
+    for _ in range(80):
+        assert await socket.receive() == Message(Kind.binary, bytes(size))
+
+
+async def test_messages_that_arrived_before_the_client_left_are_received() -> None:
+    talk, socket = await opened()
+    talk.connection.data_received(frame(Opcode.TEXT, b"x") * 5000)
+    talk.connection.pause_writing()
+    talk.connection.data_received(frame(Opcode.PING) * 5000)
+    talk.connection.connection_lost(None)
+    for _ in range(5000):
+        assert await socket.receive() == Message(Kind.text, b"x")
+    assert await socket.receive() == Message(Kind.close, code=1006)
 
 
 async def test_a_client_that_reads_no_pongs_is_not_read_from() -> None:
