@@ -42,6 +42,7 @@ OPEN = headers(1, CHECK)
 FLOODS = {
     "pings": frame(frames.PING, 0, 0, b"12345678") * COUNT,
     "settings": frames.settings({}) * COUNT,
+    "thousands of settings in each frame": frame(frames.SETTINGS, 0, 0, b"\0\4\0\0\xff\xff" * 2700) * (COUNT // 2700),
     "window updates of the connection": frames.window_update(0, 1) * COUNT,
     "window updates of a stream": OPEN + frames.window_update(1, 1) * COUNT,
     "window updates of a closed stream": CALL + frames.window_update(1, 1) * COUNT,

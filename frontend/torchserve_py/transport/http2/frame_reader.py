@@ -109,7 +109,7 @@ class FrameReader:
         if self._block is not None and kind != frames.CONTINUATION:
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "headers that are not continued")
         if kind not in _OF_CALLS or (not payload and kind != frames.DATA):
-            self._patience.spend()
+            self._patience.spend(max(1, len(payload) // frames.SETTING_SIZE) if kind == frames.SETTINGS else 1)
         handler = self._handlers.get(kind)
         if handler is not None:  # others are ignored, as RFC 9113 (5.5) wants it
             handler(flags, stream_id, payload)

@@ -43,6 +43,7 @@ MAX_HEADER_LIST_SIZE: Final = 6
 
 _HEADER: Final = struct.Struct(">HBBBI")
 _SETTING: Final = struct.Struct(">HI")
+SETTING_SIZE: Final = _SETTING.size
 NUMBER: Final = struct.Struct(">I")
 
 
