@@ -202,7 +202,7 @@ class WebSocket:
 
     @property
     def _has_room(self) -> bool:
-        """Whether more may be parsed: the receiver keeps up, and the client reads what it is sent (pongs, for example)."""
+        """Whether more may be parsed: the receiver keeps up, and the client reads what it is sent, pongs included."""
         may_wait = len(self._waiting) < _MAX_WAITING and self._waiting_size < self._max_size
         return may_wait and (self._lost.is_set() or not self._request.is_reader_slow)
 
