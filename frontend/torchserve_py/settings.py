@@ -18,7 +18,8 @@ from torchserve_py import value_kinds
 from torchserve_py.flags import JVM_FLAGS, Flags, parse_flags
 from torchserve_py.log_config import is_log4j
 from torchserve_py.properties import PropertiesError, Property, read_properties, split_glued
-from torchserve_py.settings_table import INTERNAL_KEYS, JVM_KEYS, SOURCES, Settings, Source, env_of
+from torchserve_py.setting_source import Source, env_of
+from torchserve_py.settings_table import INTERNAL_KEYS, JVM_KEYS, SOURCES, Settings
 from torchserve_py.snapshot_file import newest_snapshot
 
 __all__ = ["DEFAULT_ORIGIN", "Effective", "Resolution", "Settings", "SettingsError", "default_of", "load", "resolve"]

@@ -4,61 +4,23 @@
 `torchserve_py.settings` fills it; nothing else reads files or the environment for configuration.
 """
 
-# ruff: noqa: RUF009  (`_setting` is a dataclass field with its source attached, evaluated once as a field should be)
+# ruff: noqa: RUF009  (`setting` is a dataclass field with its source attached, evaluated once as a field should be)
 from __future__ import annotations
 
 import re
 import tempfile
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
 
 from torchserve_py import value_kinds as kinds
 from torchserve_py.addresses import Address
 from torchserve_py.archive.model_spec import ModelSpec
 from torchserve_py.archive.networks import Network
+from torchserve_py.setting_source import Source, from_source, setting
 from torchserve_py.snapshot_file import Snapshot
-from torchserve_py.value_kinds import Kind, ModelsMap
+from torchserve_py.value_kinds import ModelsMap
 
-T = TypeVar("T")
-
-_BY_RULE = "TS_<KEY>"
 _LOCAL_FILES = "file://.*"  # TorchServe's default allows every URL
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where the value of a setting may come from, and how it is read.
-
-    Attributes:
-        kind: How its text is read.
-        meaning: One sentence for people.
-        env: The environment variable that overrides it, or None.
-        env_always: Whether that variable counts without ``enable_envvars_config=true``.
-        in_file: Whether it is a key of config.properties.
-        flag: The command line flag that sets it, or None.
-        secret: Whether its value must never be shown.
-        default_text: The default in words, where the value itself does not say it.
-    """
-
-    kind: Kind[Any]
-    meaning: str
-    env: str | None
-    env_always: bool = False
-    in_file: bool = True
-    flag: str | None = None
-    secret: bool = False
-    default_text: str | None = None
-
-
-def _from(kind: Kind[Any], meaning: str, env: str | None = _BY_RULE, **more: Any) -> dict[str, Source]:
-    return {"source": Source(kind, meaning, env, **more)}
-
-
-def _setting(kind: Kind[T], default: T, meaning: str, *, env: str | None = _BY_RULE, **more: Any) -> T:
-    metadata = _from(kind, meaning, env, **more)
-    value: T = field(default=default, metadata=metadata, repr=not metadata["source"].secret)
-    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,50 +28,50 @@ class Settings:
     """The effective configuration of one server. Paths are absolute when it comes from `torchserve_py.settings`."""
 
     # Listeners
-    inference_address: Address = _setting(
+    inference_address: Address = setting(
         kinds.address(http_port=80, https_port=443),
         Address("http", "127.0.0.1", 8080),
         "where the inference API listens",
     )
-    management_address: Address = _setting(
+    management_address: Address = setting(
         kinds.address(http_port=8081, https_port=8444),
         Address("http", "127.0.0.1", 8081),
         "where the management API listens; the same as `inference_address` makes one listener serve both",
     )
-    metrics_address: Address = _setting(
+    metrics_address: Address = setting(
         kinds.address(http_port=8082, https_port=8445),
         Address("http", "127.0.0.1", 8082),
         "where `/metrics` listens",
     )
-    enable_metrics_api: bool = _setting(kinds.boolean, True, "whether the metrics listener is started")
-    grpc_inference_address: str = _setting(kinds.text, "127.0.0.1", "host that the gRPC inference API binds to")
-    grpc_management_address: str = _setting(kinds.text, "127.0.0.1", "host that the gRPC management API binds to")
-    grpc_inference_port: int = _setting(kinds.integer(0, 65535), 7070, "port of the gRPC inference API")
-    grpc_management_port: int = _setting(kinds.integer(0, 65535), 7071, "port of the gRPC management API")
-    grpc_stream_envelope: str = _setting(
+    enable_metrics_api: bool = setting(kinds.boolean, True, "whether the metrics listener is started")
+    grpc_inference_address: str = setting(kinds.text, "127.0.0.1", "host that the gRPC inference API binds to")
+    grpc_management_address: str = setting(kinds.text, "127.0.0.1", "host that the gRPC management API binds to")
+    grpc_inference_port: int = setting(kinds.integer(0, 65535), 7070, "port of the gRPC inference API")
+    grpc_management_port: int = setting(kinds.integer(0, 65535), 7071, "port of the gRPC management API")
+    grpc_stream_envelope: str = setting(
         kinds.choice("auto", "triton", "mlserver"),
         "auto",
         "whose messages `ModelStreamInfer` answers with; `auto`: its first request tells",
     )
-    grpc_inference_max_connection_age_ms: int | None = _setting(
+    grpc_inference_max_connection_age_ms: int | None = setting(
         kinds.integer(1),
         None,
         "milliseconds after which a gRPC inference connection is closed",
         default_text="unlimited",
     )
-    grpc_management_max_connection_age_ms: int | None = _setting(
+    grpc_management_max_connection_age_ms: int | None = setting(
         kinds.integer(1),
         None,
         "milliseconds after which a gRPC management connection is closed",
         default_text="unlimited",
     )
-    grpc_inference_max_connection_age_grace_ms: int | None = _setting(
+    grpc_inference_max_connection_age_grace_ms: int | None = setting(
         kinds.integer(0),
         None,
         "milliseconds that running calls have after the maximum age of an inference connection",
         default_text="unlimited",
     )
-    grpc_management_max_connection_age_grace_ms: int | None = _setting(
+    grpc_management_max_connection_age_grace_ms: int | None = setting(
         kinds.integer(0),
         None,
         "milliseconds that running calls have after the maximum age of a management connection",
@@ -118,63 +80,63 @@ class Settings:
 
     # Models
     model_store: Path = field(
-        metadata=_from(
+        metadata=from_source(
             kinds.existing_directory,
             "directory of the model archives",
             flag="--model-store",
             default_text="none, mandatory",
         )
     )
-    workflow_store: Path | None = _setting(
+    workflow_store: Path | None = setting(
         kinds.path,
         None,
         "directory of the workflow archives; where it does not exist, no workflow can be registered",
         flag="--workflow-store",
         default_text="the model store",
     )
-    load_models: tuple[ModelSpec, ...] = _setting(
+    load_models: tuple[ModelSpec, ...] = setting(
         kinds.model_list, (), "models to load at start-up; `all` loads the whole model store", flag="--models"
     )
     models: ModelsMap = field(
         default_factory=dict,
-        metadata=_from(kinds.models_map, "settings per model and version, as JSON", env=None),
+        metadata=from_source(kinds.models_map, "settings per model and version, as JSON", env=None),
     )
-    model_snapshot: Snapshot | None = _setting(
+    model_snapshot: Snapshot | None = setting(
         kinds.snapshot,
         None,
         "models to serve instead of `load_models`; the server writes it into its snapshots",
         env=None,
         default_text="none",
     )
-    snapshots_kept: int = _setting(
+    snapshots_kept: int = setting(
         kinds.integer(1), 10, "how many snapshots are kept; each new one replaces the oldest beyond that"
     )
-    enable_model_api: bool = _setting(
+    enable_model_api: bool = setting(
         kinds.boolean,
         False,
         "whether models can be registered and unregistered over the APIs",
         flag="--enable-model-api",
     )
-    allowed_urls: tuple[re.Pattern[str], ...] = _setting(
+    allowed_urls: tuple[re.Pattern[str], ...] = setting(
         kinds.regexes,
         (re.compile(_LOCAL_FILES, re.IGNORECASE),),
         "regular expressions, one of which the whole URL of an archive must match; case does not count",
     )
-    allowed_url_networks: tuple[Network, ...] = _setting(
+    allowed_url_networks: tuple[Network, ...] = setting(
         kinds.networks,
         (),
         "networks beyond the public internet that archives may be downloaded from",
     )
-    use_env_allowed_urls: bool = _setting(
+    use_env_allowed_urls: bool = setting(
         kinds.boolean, False, "whether `TS_ALLOWED_URLS` overrides `allowed_urls`", env=None
     )
-    install_py_dep_per_model: bool = _setting(
+    install_py_dep_per_model: bool = setting(
         kinds.boolean, False, "whether the requirements file of each model is installed with pip"
     )
-    default_service_handler: str | None = _setting(
+    default_service_handler: str | None = setting(
         kinds.text, None, "handler of an archive that names none", default_text="none"
     )
-    service_envelope: str | None = _setting(
+    service_envelope: str | None = setting(
         kinds.text,
         None,
         "request envelope of all models; replaces the one that an archive names",
@@ -182,124 +144,124 @@ class Settings:
     )
 
     # Workers
-    default_workers_per_model: int = _setting(
+    default_workers_per_model: int = setting(
         kinds.integer(0),
         0,
         "workers of a model loaded at start-up; 0 means one per GPU, or one per CPU where there is no GPU",
     )
-    number_of_gpu: int | None = _setting(kinds.integer(0), None, "upper bound on the GPUs used", default_text="all")
-    default_startup_timeout: int = _setting(kinds.integer(1), 120, "seconds that a model may take to load")
-    default_response_timeout: int = _setting(kinds.integer(1), 120, "seconds that an inference may take")
-    unregister_model_timeout: int = _setting(
+    number_of_gpu: int | None = setting(kinds.integer(0), None, "upper bound on the GPUs used", default_text="all")
+    default_startup_timeout: int = setting(kinds.integer(1), 120, "seconds that a model may take to load")
+    default_response_timeout: int = setting(kinds.integer(1), 120, "seconds that an inference may take")
+    unregister_model_timeout: int = setting(
         kinds.integer(1),
         120,
         "seconds that stopping a worker may take, and that accepted requests have when the repository unloads their"
         " model",
     )
-    worker_heartbeat_timeout: int = _setting(
+    worker_heartbeat_timeout: int = setting(
         kinds.integer(1), 30, "seconds without a sign of life after which a loaded worker is killed and replaced"
     )
-    worker_user: str | None = _setting(
+    worker_user: str | None = setting(
         kinds.text,
         None,
         "user that workers run as; the server must then be started by root",
         default_text="the server's own",
     )
-    worker_memory_limit: int | None = _setting(
+    worker_memory_limit: int | None = setting(
         kinds.integer(64),
         None,
         "megabytes that each process of a worker may allocate (Linux); beyond them its allocations fail",
         default_text="unlimited",
     )
-    blacklist_env_vars: re.Pattern[str] | None = _setting(
+    blacklist_env_vars: re.Pattern[str] | None = setting(
         kinds.regex,
         None,
         "regular expression; environment variables whose whole name matches are hidden from workers",
         default_text="none",
     )
-    initial_worker_port: int = _setting(
+    initial_worker_port: int = setting(
         kinds.integer(0), 9000, "first worker id; every new worker takes the next one, none is used twice"
     )
-    initial_distribution_port: int = _setting(
+    initial_distribution_port: int = setting(
         kinds.integer(0),
         29500,
         "first id of workers that torchrun starts; the next is higher by the number of its processes",
     )
-    decode_input_request: bool = _setting(kinds.boolean, True, "whether workers decode JSON and text for the handler")
-    limit_max_image_pixels: bool = _setting(
+    decode_input_request: bool = setting(kinds.boolean, True, "whether workers decode JSON and text for the handler")
+    limit_max_image_pixels: bool = setting(
         kinds.boolean, True, "whether vision handlers keep Pillow's limit on the size of an image"
     )
-    ipex_enable: bool = _setting(kinds.boolean, False, "whether BaseHandler uses the Intel extension for PyTorch")
-    ipex_gpu_enable: bool = _setting(kinds.boolean, False, "whether it uses that extension on Intel GPUs")
-    cpu_launcher_enable: bool = _setting(
+    ipex_enable: bool = setting(kinds.boolean, False, "whether BaseHandler uses the Intel extension for PyTorch")
+    ipex_gpu_enable: bool = setting(kinds.boolean, False, "whether it uses that extension on Intel GPUs")
+    cpu_launcher_enable: bool = setting(
         kinds.boolean, False, "whether workers are started through `torch.backends.xeon.run_cpu`"
     )
-    cpu_launcher_args: str | None = _setting(
+    cpu_launcher_args: str | None = setting(
         kinds.text, None, "further arguments of that launcher, separated by spaces", default_text="none"
     )
-    debug: bool = _setting(
+    debug: bool = setting(
         kinds.boolean,
         False,
         "one worker per model, no time limits, and no worker is started: the log says how to start one by hand",
     )
 
     # Requests
-    job_queue_size: int = _setting(kinds.integer(1), 100, "requests that may wait for one model version")
-    max_request_size: int = _setting(kinds.integer(1), 6553500, "bytes that a request body may have")
-    max_response_size: int = _setting(kinds.integer(1), 6553500, "bytes that a worker's response may have")
-    max_connections: int = _setting(
+    job_queue_size: int = setting(kinds.integer(1), 100, "requests that may wait for one model version")
+    max_request_size: int = setting(kinds.integer(1), 6553500, "bytes that a request body may have")
+    max_response_size: int = setting(kinds.integer(1), 6553500, "bytes that a worker's response may have")
+    max_connections: int = setting(
         kinds.integer(1),
         32768,
         "connections that one listener holds at once; all listeners share three quarters of the file descriptors",
     )
-    max_connections_per_client: int | None = _setting(
+    max_connections_per_client: int | None = setting(
         kinds.integer(1),
         None,
         "how many of them may come from one IP address; set it only where clients come without a proxy before them",
         default_text="unlimited",
     )
-    grpc_max_message_length: int | None = _setting(
+    grpc_max_message_length: int | None = setting(
         kinds.integer(1),
         None,
         "bytes that a gRPC message with tensors may have",
         default_text="`max_request_size` if set, else unlimited",
     )
-    grpc_max_concurrent_streams: int = _setting(
+    grpc_max_concurrent_streams: int = setting(
         kinds.integer(1), 1000, "calls that one gRPC connection may have open at once; further ones wait at the client"
     )
-    request_head_timeout: float = _setting(
+    request_head_timeout: float = setting(
         kinds.positive_number, 60.0, "seconds that the head of an HTTP request may take from its first byte on"
     )
-    stream_buffer_size: int = _setting(
+    stream_buffer_size: int = setting(
         kinds.integer(1), 1048576, "bytes that the server holds for one slow reader of a streamed response"
     )
-    drain_timeout: int = _setting(
+    drain_timeout: int = setting(
         kinds.integer(0), 10, "seconds that accepted requests and open sequences have to finish when the server stops"
     )
-    ts_header_key_sequence_id: str = _setting(
+    ts_header_key_sequence_id: str = setting(
         kinds.text,
         "ts_request_sequence_id",
         "name of the header that carries the id of a sequence",
         env="TS_HEADER_KEY_SEQUENCE_ID",
     )
-    ts_header_key_sequence_start: str = _setting(
+    ts_header_key_sequence_start: str = setting(
         kinds.text,
         "ts_request_sequence_start",
         "name of the header that starts a sequence",
         env="TS_HEADER_KEY_SEQUENCE_START",
     )
-    ts_header_key_sequence_end: str = _setting(
+    ts_header_key_sequence_end: str = setting(
         kinds.text,
         "ts_request_sequence_end",
         "name of the header that ends a sequence",
         env="TS_HEADER_KEY_SEQUENCE_END",
     )
-    response_compression_min_size: int = _setting(
+    response_compression_min_size: int = setting(
         kinds.integer(0),
         1024,
         "bytes from which on an Open Inference response is compressed for a client that accepts gzip or deflate",
     )
-    ts_open_inference_protocol: bool = _setting(
+    ts_open_inference_protocol: bool = setting(
         kinds.boolean,
         False,
         "whether `GET /v2` answers as TorchServe does; in the environment the value `oip` means yes, any other no",
@@ -308,79 +270,77 @@ class Settings:
     )
 
     # Access
-    disable_token_authorization: bool = _setting(
+    disable_token_authorization: bool = setting(
         kinds.boolean, False, "whether requests need no token", flag="--disable-token-auth"
     )
-    token_expiration_min: float = _setting(
+    token_expiration_min: float = setting(
         kinds.positive_number, 60.0, "minutes that a token is valid", env="TS_TOKEN_EXPIRATION_TIME_MIN"
     )
-    cors_allowed_origin: str | None = _setting(
+    cors_allowed_origin: str | None = setting(
         kinds.text, None, "value of the header access-control-allow-origin", default_text="none"
     )
-    cors_allowed_methods: str | None = _setting(
+    cors_allowed_methods: str | None = setting(
         kinds.text, None, "value of the header access-control-allow-methods", default_text="none"
     )
-    cors_allowed_headers: str | None = _setting(
+    cors_allowed_headers: str | None = setting(
         kinds.text, None, "value of the header access-control-allow-headers", default_text="none"
     )
-    keystore: Path | None = _setting(
-        kinds.path, None, "key store with the TLS key and certificate", default_text="none"
-    )
-    keystore_pass: str = _setting(kinds.any_text, "changeit", "password of the key store", secret=True)
-    keystore_type: str = _setting(kinds.text, "PKCS12", "format of the key store")
-    private_key_file: Path | None = _setting(kinds.path, None, "private key for TLS, PEM", default_text="none")
-    certificate_file: Path | None = _setting(kinds.path, None, "certificate chain for TLS, PEM", default_text="none")
-    enable_grpc_ssl: bool = _setting(kinds.boolean, False, "whether gRPC uses TLS")
+    keystore: Path | None = setting(kinds.path, None, "key store with the TLS key and certificate", default_text="none")
+    keystore_pass: str = setting(kinds.any_text, "changeit", "password of the key store", secret=True)
+    keystore_type: str = setting(kinds.text, "PKCS12", "format of the key store")
+    private_key_file: Path | None = setting(kinds.path, None, "private key for TLS, PEM", default_text="none")
+    certificate_file: Path | None = setting(kinds.path, None, "certificate chain for TLS, PEM", default_text="none")
+    enable_grpc_ssl: bool = setting(kinds.boolean, False, "whether gRPC uses TLS")
 
     # Metrics and logs
-    metrics_mode: str = _setting(
+    metrics_mode: str = setting(
         kinds.choice("log", "prometheus", "legacy"),
         "log",
         "where metrics go besides `/metrics`: `log` and `legacy` write and print metric logs, `prometheus` does not",
     )
-    metrics_config: Path | None = _setting(
+    metrics_config: Path | None = setting(
         kinds.metrics_config, None, "YAML file that lists the metrics there are", default_text="built in"
     )
-    model_metrics_auto_detect: bool = _setting(
+    model_metrics_auto_detect: bool = setting(
         kinds.boolean, False, "whether handlers may add metrics that this file does not list; without a file they may"
     )
-    disable_system_metrics: bool = _setting(kinds.boolean, False, "whether metrics of the host are left out")
-    system_metrics_cmd: str | None = _setting(
+    disable_system_metrics: bool = setting(kinds.boolean, False, "whether metrics of the host are left out")
+    system_metrics_cmd: str | None = setting(
         kinds.command,
         None,
         "Python script and arguments that print metrics of the host",
         env=None,
         default_text="built in",
     )
-    metric_time_interval: int = _setting(
+    metric_time_interval: int = setting(
         kinds.integer(1), 60, "seconds from one collection of host metrics to the next", env=None
     )
-    access_log: bool = _setting(kinds.boolean, True, "whether each request is logged")
-    traces: str | None = _setting(
+    access_log: bool = setting(kinds.boolean, True, "whether each request is logged")
+    traces: str | None = setting(
         kinds.text,
         None,
         "where OpenTelemetry traces go: `otlp`, or a file with a span in JSON per line",
         default_text="none",
     )
-    log_format: str = _setting(
+    log_format: str = setting(
         kinds.choice("text", "json"),
         "text",
         "how the log files and standard output are written: TorchServe's lines, or a JSON object for each",
     )
-    enable_envvars_config: bool = _setting(
+    enable_envvars_config: bool = setting(
         kinds.boolean, False, "whether `TS_...` environment variables override this file", env=None
     )
 
     # No keys of config.properties
-    log_location: Path = _setting(
+    log_location: Path = setting(
         kinds.path, Path("logs"), "directory of the logs", env="LOG_LOCATION", env_always=True, in_file=False
     )
-    metrics_location: Path = _setting(
+    metrics_location: Path = setting(
         kinds.path, Path("logs"), "directory of the metric logs", env="METRICS_LOCATION", env_always=True, in_file=False
     )
     temp_dir: Path = field(
         default_factory=lambda: Path(tempfile.gettempdir()),
-        metadata=_from(
+        metadata=from_source(
             kinds.existing_directory,
             "root of the directories that archives are unpacked to and worker sockets lie in",
             env="TEMP",
@@ -389,7 +349,7 @@ class Settings:
             default_text="the system's temporary directory",
         ),
     )
-    log_config: Path | None = _setting(
+    log_config: Path | None = setting(
         kinds.log_config,
         None,
         "configuration of Python's logging, JSON or YAML, in place of the built-in one",
@@ -398,7 +358,7 @@ class Settings:
         flag="--log-config",
         default_text="built in",
     )
-    no_config_snapshots: bool = _setting(
+    no_config_snapshots: bool = setting(
         kinds.boolean,
         False,
         "whether no snapshot of the configuration is read or written",
@@ -406,11 +366,6 @@ class Settings:
         in_file=False,
         flag="--no-config-snapshots",
     )
-
-
-def env_of(name: str, source: Source) -> str | None:
-    """Return the environment variable that overrides the setting ``name``, or None."""
-    return f"TS_{name.upper()}" if source.env == _BY_RULE else source.env
 
 
 #: Every setting by name, in the order of the documentation.

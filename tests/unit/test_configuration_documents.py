@@ -9,8 +9,9 @@ import pytest
 from torchserve_py.config_report import show
 from torchserve_py.flags import parse_flags
 from torchserve_py.properties import parse_properties
+from torchserve_py.setting_source import env_of
 from torchserve_py.settings import Settings, resolve
-from torchserve_py.settings_table import INTERNAL_KEYS, JVM_KEYS, SOURCES, env_of
+from torchserve_py.settings_table import INTERNAL_KEYS, JVM_KEYS, SOURCES
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "configuration.md").read_text()

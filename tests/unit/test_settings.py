@@ -9,8 +9,9 @@ from torchserve_py.addresses import Address
 from torchserve_py.archive.model_spec import ModelSpec
 from torchserve_py.config_report import report
 from torchserve_py.flags import parse_flags
+from torchserve_py.setting_source import env_of
 from torchserve_py.settings import Settings, SettingsError, load, resolve
-from torchserve_py.settings_table import JVM_KEYS, SOURCES, env_of
+from torchserve_py.settings_table import JVM_KEYS, SOURCES
 
 
 @pytest.fixture
