@@ -27,6 +27,7 @@ from torchserve_py.api.management_calls import ManagementCalls
 from torchserve_py.api.metrics import MetricsDoor
 from torchserve_py.api.open_inference.door import OpenInferenceDoor
 from torchserve_py.api.open_inference.repository import Repository
+from torchserve_py.api.openai import OpenAIDoor
 from torchserve_py.api.responses import JSON_TYPE, Responses, allows_other_origins, to_json
 from torchserve_py.api.routing import Router, Routes
 from torchserve_py.api.surfaces import InferenceSurfaces
@@ -258,6 +259,7 @@ def _routes(
     inference = InferenceDoor(settings, registry, responses)
     inference_routes = [
         open_inference.own_routes,
+        OpenAIDoor(settings, registry, responses, truss).routes,
         truss.routes,
         health.routes,
         V1ModelsDoor(registry, responses).routes,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from torchserve_py.api.errors import method_not_allowed
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import Route, Routes
 from torchserve_py.transport.http1.request import Request
@@ -25,11 +24,9 @@ class MetricsDoor:
     @property
     def routes(self) -> Routes:
         """First path segment to route."""
-        return {"metrics": Route(self.show, token=None)}
+        return {"metrics": Route(self.show, token=None, methods=("GET", "HEAD"))}
 
     def show(self, request: Request, path: tuple[str, ...]) -> Sent:
         """``/metrics[?name[]=X…]``: all series, or those with one of the names. Further path segments are ignored."""
-        if request.method not in ("GET", "HEAD"):
-            raise method_not_allowed("GET, HEAD")
         names = {value for name, value in request.query if name == "name[]"}
         return self._responses.send(request, 200, self._metrics.expose(names or None), (_TEXT_FORMAT,))

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from torchserve_py.api.answering import Reply
-from torchserve_py.api.errors import DoorError, not_found
+from torchserve_py.api.errors import DoorError, method_not_allowed, not_found
 from torchserve_py.api.pipeline import Dialect
 from torchserve_py.api.requests import split_path
 from torchserve_py.api.responses import Responses, Sent
@@ -47,12 +47,14 @@ class Route(NamedTuple):
         claims: Whether a path is meant, for first segments that two doors of a shared listener use
             (``/models/m/invoke`` is inference, ``/models/m`` management); None claims all.
         dialect: How the client is told what the handler raises.
+        methods: The methods that the handler takes; none where it sees to that itself.
     """
 
     handler: Handler
     token: TokenType | None
     claims: Callable[[Path], bool] | None = None
     dialect: Dialect = TORCHSERVE_DIALECT
+    methods: tuple[str, ...] = ()
 
 
 #: First path segment to route.
@@ -108,10 +110,15 @@ class Router:
         return self._responses.send_answer(request, speaks.failure(speaks.refusal(error)))
 
     def _ask(self, request: Request, path: Path, routes: Iterator[Route]) -> Reply:
+        refusal = not_found()
+        dialect: Dialect = TORCHSERVE_DIALECT
         for route in routes:
             try:
                 if self._tokens is not None and route.token is not None:
                     self._tokens.check(route.token, request.headers.get("Authorization"))
+                if route.methods and request.method not in route.methods:
+                    refusal, dialect = method_not_allowed(", ".join(route.methods)), route.dialect
+                    continue
                 reply = route.handler(request, path)
             except Exception as error:
                 return self.fail(request, error, route.dialect)
@@ -119,7 +126,7 @@ class Router:
                 return self._wait(reply, request, path, route, routes)
             if reply is not None:
                 return reply
-        raise not_found()
+        return self.fail(request, refusal, dialect)
 
     async def _wait(
         self,

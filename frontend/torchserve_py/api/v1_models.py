@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from torchserve_py.api.errors import method_not_allowed
 from torchserve_py.api.open_inference.descriptions import model_ready
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import ROOT, Path, Route, Routes
@@ -46,7 +45,7 @@ class V1ModelsDoor:
         """First path segment to route."""
         return {
             ROOT: Route(self.alive, token=None, claims=lambda path: not path),
-            "v1": Route(self.models, TokenType.inference, claims=_is_of_models),
+            "v1": Route(self.models, TokenType.inference, claims=_is_of_models, methods=_READING),
         }
 
     def alive(self, request: Request, path: Path) -> Sent | None:
@@ -59,11 +58,8 @@ class V1ModelsDoor:
         """``GET /v1/models`` and ``GET /v1/models/{model}``.
 
         Raises:
-            DoorError: It is another method.
             ModelNotFound: No such model.
         """
-        if request.method not in _READING:
-            raise method_not_allowed("GET")
         if len(path) == 2:
             names = [name for name, _ in self._registry.models()]
             listed = {"object": "list", "data": [self._described(name) for name in names], "models": names}

@@ -22,7 +22,8 @@ class Contract:
     call of its own, many at once. ``steps``: requests join and leave between the steps of a loop (continuous batching).
     ``sequences``: state is kept between requests, which run in order, one at a time. ``stores``: that state can be
     stored beneath the code. ``processes``: a worker may be several processes that compute together. ``declares``:
-    `model-config.yaml` may declare its inputs and outputs. ``own_keys``: further keys of that file that its code reads.
+    `model-config.yaml` may declare its inputs and outputs. ``openai``: it may declare that the code answers OpenAI's
+    requests, whose path it is told. ``own_keys``: further keys of that file that its code reads.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Contract:
     stores: bool
     processes: bool
     declares: bool
+    openai: bool
     own_keys: frozenset[str]
 
 
@@ -46,6 +48,7 @@ CONTRACTS: Final[Mapping[str, Contract]] = {
             stores=True,
             processes=True,
             declares=True,
+            openai=True,
             own_keys=frozenset({"pt2", "handler", "dali", "deepspeed", "pippy", "micro_batching"}),
         ),
         Contract(
@@ -56,6 +59,7 @@ CONTRACTS: Final[Mapping[str, Contract]] = {
             stores=False,
             processes=False,
             declares=False,
+            openai=False,
             own_keys=frozenset({"truss"}),
         ),
         Contract(
@@ -66,6 +70,7 @@ CONTRACTS: Final[Mapping[str, Contract]] = {
             stores=False,
             processes=False,
             declares=False,
+            openai=False,
             own_keys=frozenset(),
         ),
     )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 #: Keys that the code of one contract reads; the server never does.
 CODE_KEYS: Final = frozenset(name for each in CONTRACTS.values() for name in each.own_keys)
 _PARALLEL: Final = "the code of the model runs in one process; parallelType: custom gives it several GPUs"
+_OPENAI: Final = "a Truss answers OpenAI's paths by methods of their names, and other code not at all"
 _DECLARED_BY_CODE: Final = "the model's own files and code declare its inputs and outputs"
 
 
@@ -49,6 +50,8 @@ def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[st
         for name, value in (("inputs", config.inputs), ("outputs", config.outputs), ("decoupled", config.decoupled)):
             if value:
                 yield name, "set", _DECLARED_BY_CODE
+    if config.openai and not contract.openai:
+        yield "openai", "true", _OPENAI
     cache = {"handler"} if config.cache is not None else set()  # said above
     for name in sorted(CODE_KEYS - contract.own_keys - cache):
         if name in config.raw:

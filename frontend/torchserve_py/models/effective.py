@@ -101,6 +101,8 @@ class EffectiveConfig:
     torchrun: TorchrunConfig | None
     use_venv: bool
     runtime: str
+    openai: bool = False
+    """Whether its handler answers OpenAI's requests."""
 
     @property
     def ranks(self) -> int:
@@ -181,6 +183,7 @@ def resolve(
         async_communication=asynchronous,
         concurrency_target=yaml.concurrency_target or MAX_ASYNC_JOBS,
         use_venv=bool(yaml.use_venv),
+        openai=bool(yaml.openai),
         runtime=_runtime(overrides, json, manifest_runtime),
         **_sequences(yaml),
         **_places(

@@ -217,4 +217,10 @@ class ModelConfigFile(Schema):
         "tells those clients that a request may have several responses, or none: the handler streams",
         default="`false`",
     )
+    openai: Flag = key(
+        "openai",
+        "whether the model is served under [OpenAI's paths](rest-api.md#openais-paths), too: its handler gets the path "
+        "as `url_path` and answers as OpenAI does",
+        default="`false`",
+    )
     handler: Handler = Field(default=HandlerKeys(), description="keys of the handler's own, and `cache`")

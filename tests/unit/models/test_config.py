@@ -36,6 +36,7 @@ inputs: [{name: image, datatype: FP32, shape: [-1, 3]}]
 outputs:
   - {name: label, datatype: BYTES, shape: []}
 decoupled: false
+openai: true
 concurrencyTarget: 50
 useVenv: true
 handler:
@@ -65,6 +66,7 @@ parallelType: tp
 torchrun: {nproc-per-node: 2}
 inputs: [{name: image, datatype: FP32, shape: [-1, 3]}]
 decoupled: true
+openai: true
 micro_batching: {micro_batch_size: 2}
 handler:
   cache: {store: file, path: /var/lib/sequences.db}
@@ -80,7 +82,14 @@ def test_what_a_contract_cannot_do_is_refused_all_at_once(tmp_path: Path, contra
     told = [problem for problem in refused.value.problems if f"the model's contract is {contract}: " in problem]
     keys = [
         *("batchSize is 4", "continuousBatching is true", "sequenceBatching is true", "handler.cache is set"),
-        *("parallelType is tp", "torchrun is set", "inputs is set", "decoupled is set", "micro_batching is set"),
+        *(
+            "parallelType is tp",
+            "torchrun is set",
+            "inputs is set",
+            "decoupled is set",
+            "openai is true",
+            "micro_batching is set",
+        ),
     ]
     assert [problem.split(" but ")[0] for problem in told] == keys
 
@@ -151,6 +160,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         inputs=({"name": "image", "datatype": "FP32", "shape": [-1, 3]},),
         outputs=({"name": "label", "datatype": "BYTES", "shape": []},),
         decoupled=False,
+        openai=True,
         raw=yaml.safe_load(COMPLETE),
         warnings=("concurrencyTarget has no effect because asyncCommunication is not true",),
     )

@@ -66,16 +66,18 @@ class TrussDoor:
             routes["metrics"] = Route(self.metrics, token=None, claims=lambda path: len(path) == 1)
         return routes
 
-    def serve(self, request: Request, path: Path) -> Reply | None:
-        """A path of `targets`."""
+    def serve(self, request: Request, path: Path, body: bytes | None = None) -> Reply | None:
+        """A path of `targets`; with ``body`` if it has been read."""
         target = target_of(path)
         assert target is not None
         model = self._find(request, target)
         if model is not None:
-            return self._answer(request, model, target)
+            return self._answer(request, model, target, body)
         if self._is_named_in_body(target):
             self._check_token(request)
-            return self._after_body(lambda body: self._serve_named(request, target, body))
+            if body is not None:
+                return self._serve_named(request, target, body)
+            return self._after_body(lambda read: self._serve_named(request, target, read))
         return self._refuse_unknown(request, target)
 
     def _serve_named(self, request: Request, target: Target, body: bytes) -> Reply:
