@@ -1,4 +1,4 @@
-"""From a registration to a model: obtain its files, settle its configuration, wire its dispatcher and its workers."""
+"""Builds a model from a registration: obtains its files, settles its configuration, wires dispatcher and workers."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from ts.protocol.messages import Load
 
 logger = logging.getLogger(__name__)
 
-#: Warnings of one registration that are logged; a file may hold thousands of keys that nobody knows.
+#: Most warnings logged for one registration; a configuration file may hold thousands of unknown keys.
 _MAX_WARNINGS = 20
-#: From launch to connection: importing the worker itself, not the model's libraries (seconds).
+#: Time limit from the launch of a worker to its connection: for importing the worker, not the model (seconds).
 _CONNECT_LIMIT = 120.0
-#: From the stop message to the exit of a worker that has nothing left to do (seconds).
+#: Time limit from the stop message to the exit of an idle worker (seconds).
 _STOP_LIMIT = 10.0
 
 
 class Assembly:
-    """Knows the server's settings, sockets, devices and metrics, and wires models to them."""
+    """Wires models to the server's settings, sockets, devices and metrics."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Assembly:
         self._traces = None
         self._tracing = None
         if settings.traces is not None:
-            from torchserve_py.tracing import Tracing, destination_of  # OpenTelemetry is heavy
+            from torchserve_py.tracing import Tracing, destination_of  # here: OpenTelemetry is slow to import
 
             self._traces = destination_of(settings.traces)
             self._tracing = Tracing(self._traces)
@@ -83,7 +83,7 @@ class Assembly:
         self._hidden_variables = frozenset(name for name in os.environ if hidden and hidden.fullmatch(name))
 
     async def prepare(self, request: RegisterRequest, *, at_startup: bool) -> Plan:
-        """Obtain the model's files, settle its configuration and install its dependencies; may take long.
+        """Obtain the model's files, settle its configuration and install its dependencies; this may take long.
 
         Raises:
             ArchiveError: The archive could not be fetched or read.
@@ -104,7 +104,7 @@ class Assembly:
                 reuse=at_startup,
                 cancellation=cancellation,
             )
-            try:  # here, because a file of a megabyte takes a second
+            try:  # in this thread, because reading a file of a megabyte takes a second
                 return files, configuration_of(files)
             except BaseException:
                 files.remove(downloaded=True)
@@ -126,7 +126,7 @@ class Assembly:
             await asyncio.to_thread(self._confinement.share, files.unpacked_dir, files.dependencies_dir)
             await asyncio.to_thread(make_folder, plan.config.cache, settings.log_location, self._confinement)
         except BaseException:
-            await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))  # they may be many
+            await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))  # the files may be many
             raise
         return replace(plan, files=files)
 
@@ -159,7 +159,7 @@ class Assembly:
             limits = replace(limits, connect=NO_LIMIT, load=NO_LIMIT, response=NO_LIMIT, heartbeat=NO_LIMIT)
 
         def new_place(place: Place) -> Callable[[], Worker]:
-            device = plan.devices.next()  # for good: the worker that replaces a dead one gets its device
+            device = plan.devices.next()  # belongs to the place: a worker that replaces a dead one gets the same device
             label = f"W-{place.worker_id}-{plan.name}_{plan.version}"
             launch, load = self._launch(plan, device, place), self._load_message(plan, device, place)
             return lambda: Worker(place.worker_id, label, launch, load, limits, self._listener, dispatcher)
@@ -271,7 +271,7 @@ def _tell_of_requirements(name: str, configured: Configured, settings: Settings)
 
 
 def _plain(value: Any) -> Any:
-    """Return a mapping as the dictionaries that the wire knows."""
+    """Return a mapping as plain dictionaries, which msgpack can encode."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return value

@@ -1,4 +1,4 @@
-"""What cannot be meant together in `handler: cache:` of `model-config.yaml`."""
+"""Checks that the settings in `handler: cache:` of `model-config.yaml` fit together."""
 
 import re
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ from urllib.parse import urlsplit
 from torchserve_py.schemas.cache import CacheConfig
 
 _PLACE = "handler.cache."
-#: Which keys a store has beside those that all have, and which of them it needs.
+#: The keys of each store beyond the common ones; and the keys that a store requires.
 _OWN_KEYS = {"memory": (), "file": ("path", "fsync"), "redis": ("url", "replicas")}
 _NEEDED = {"redis": ("url", "where Redis is, for example redis://localhost:6379/0")}
 _DURABLE_KEYS = ("lease",)
 
 
 def _store_problems(cache: CacheConfig) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The keys and the text of each setting that its store has no use for, or lacks."""
+    """Yield the keys and the message for each setting that the store does not use, or that it lacks."""
     allowed = {"store", "capacity", *_OWN_KEYS[cache.store], *(_DURABLE_KEYS if cache.durable else ())}
     for key in CacheConfig.key_names():
         if key not in allowed and key in cache.model_fields_set:
@@ -29,7 +29,7 @@ def _store_problems(cache: CacheConfig) -> Iterator[tuple[tuple[str, ...], str]]
 
 
 def _url_problem(url: str) -> str:
-    """What is wrong with the URL of a Redis database, told without the password that may be in it."""
+    """Return the problem of the URL of a Redis database, without the password that the URL may contain."""
     shown = repr(re.sub(r"^(\w*:?//)?.*@", r"\1…@", url))
     try:
         parts = urlsplit(url)
@@ -49,7 +49,7 @@ def _url_problem(url: str) -> str:
 def cache_contradictions(
     cache: CacheConfig | None, *, stateful: bool, parallel: bool
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The keys and the text of each setting that cannot be meant together with a durable cache."""
+    """Yield the keys and the message for each setting that contradicts a durable cache."""
     if cache is None:
         return
     yield from _store_problems(cache)
@@ -58,7 +58,7 @@ def cache_contradictions(
     if not stateful:
         yield (
             ("handler.cache.store", "sequenceBatching"),
-            f"handler.cache.store is {cache.store} but sequenceBatching is not true; there are no sequences then",
+            f"handler.cache.store is {cache.store} but sequenceBatching is not true; without it there are no sequences",
         )
     if parallel:
         yield (

@@ -1,4 +1,4 @@
-"""What a worker is told about the states of its sequences."""
+"""The message that configures how a worker keeps the states of its sequences."""
 
 from pathlib import Path
 
@@ -7,14 +7,14 @@ from ts.protocol.messages import Cache
 from ts.protocol.server_identity import server_identity
 
 MOST_KEPT_ANSWERS = 64
-"""Of so many steps of a sequence the answers are kept at most, so that each can be sent again."""
+"""The most steps of a sequence whose answers are kept, so that they can be sent again."""
 
 
 def cache_message(config: EffectiveConfig, default_file: Path) -> Cache | None:
-    """How the states of a model's sequences are kept; None of a stateless model.
+    """Return how the states of a model's sequences are kept; None for a stateless model.
 
-    A path that is not absolute counts from the directory that the server runs in; the file store of a model that names
-    none is `default_file`. Answers are kept of as many steps as a client can have sent without having had an answer.
+    A relative path starts at the server's working directory; `default_file` is the file store of a model that names no
+    file. Answers are kept for as many steps as a client can send before it gets an answer.
     """
     if not config.stateful:
         return None

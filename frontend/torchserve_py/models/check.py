@@ -1,7 +1,7 @@
-"""Whether a model would be served as it is; for `--check-config`.
+"""Checks whether a model could be served as it is; for `--check-config`.
 
-This is a registration without its effects: the same code reads the model's files and decides, but nothing is unpacked,
-installed or started.
+The check is a registration without side effects: the same code reads the model's files and decides, but nothing is
+unpacked, installed or started.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _VLLM_HANDLER = "vllm_handler"
 
 @dataclass(slots=True)
 class ModelCheck:
-    """What was found: `facts` in short, `notes` are worth knowing, with `problems` the model would not be served."""
+    """The result of a check: `facts` summarize the model, `notes` give hints, `problems` prevent serving it."""
 
     label: str
     facts: list[str] = field(default_factory=list)
@@ -51,7 +51,7 @@ class ModelCheck:
 
 
 def check_models(settings: Settings) -> Iterator[ModelCheck]:
-    """Check the start-up models, and then whatever else the model store holds."""
+    """Check the start-up models, and then all other models in the model store."""
     devices = Devices(visible_devices(list_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"), settings.number_of_gpu))
     wanted = startup_models(settings)
     for model in wanted:
@@ -84,7 +84,7 @@ class _Check:
         return self._out
 
     def _path(self) -> Path | None:
-        """Where the model is now; None where it has yet to be downloaded."""
+        """Return the model's location; None if the model must be downloaded first."""
         url, store = self._request.url, self._settings.model_store
         if not is_url(url):
             return locate(url, store)
@@ -123,7 +123,7 @@ class _Check:
             self._check_requirements(plan)
 
     def _check_files(self, files: ModelFiles, names: frozenset[str]) -> bool:
-        """Tell of files that are missing; return whether the configuration is there, if there is to be one."""
+        """Report missing files; return whether the configuration file, if the manifest names one, is there."""
         manifest = files.manifest
         for key, file in (
             ("serializedFile", manifest.serialized_file),
@@ -136,7 +136,7 @@ class _Check:
         return manifest.config_file is None or manifest.config_file in names
 
     def _plan(self, files: ModelFiles) -> Plan | None:
-        """What a registration would decide, None where it would fail."""
+        """Return the plan that a registration would make; None if it would fail."""
         try:
             configured = configuration_of(files)
             self._out.notes += configured.config.warnings
@@ -175,7 +175,7 @@ class _Check:
         if handler in _IMAGE_HANDLERS and not _is_installed("PIL"):
             missing.append("torchserve-py[vision]")
         if handler == _VLLM_HANDLER and not _is_installed("vllm"):
-            missing = ["vllm"]  # which brings the PyTorch that it was built for
+            missing = ["vllm"]  # vllm installs the PyTorch version that it was built for
         if missing:
             self._out.problems.append(f"the handler {handler} needs more packages: pip install {' '.join(missing)}")
 
@@ -203,7 +203,7 @@ class _Check:
 
 
 def _deviations(yaml: ModelConfig, config: EffectiveConfig, settings: Settings) -> Iterator[str]:
-    """Where this server does something else with this model than TorchServe does."""
+    """Yield the differences between how this server and TorchServe serve this model."""
     for key, value, default in (
         ("responseTimeout", yaml.response_timeout, settings.default_response_timeout),
         ("startupTimeout", yaml.startup_timeout, settings.default_startup_timeout),

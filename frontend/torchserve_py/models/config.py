@@ -1,9 +1,9 @@
-"""`model-config.yaml`: what a model's author says about how the model is to be run.
+"""`model-config.yaml`: the model author's configuration of how the model is run.
 
-The handler reads the same file, so keys that the server does not know are left to it. The keys that the server does
-know (TorchServe's, and `onExpiredSequence`) are strict: a wrong type, a value out of range or two settings that
-contradict each other are refused with all problems named at once, instead of being ignored until the first request
-fails. `docs/model-config.md` describes every key.
+The handler reads the same file, so keys that the server does not know are left to the handler. The keys that the server
+knows (TorchServe's, and `onExpiredSequence`) are checked strictly: a wrong type, a value out of range or two settings
+that contradict each other are refused with all problems named at once, instead of being ignored until the first
+request fails. `docs/model-config.md` describes every key.
 """
 
 import itertools
@@ -27,7 +27,7 @@ _MAX_PROBLEMS = 20
 class InvalidModelConfig(ValueError):
     """The file cannot be used.
 
-    `problems` has one line for each thing to correct, of more than `_MAX_PROBLEMS` the first; `str()` has them all.
+    `problems` has one line per problem, the first `_MAX_PROBLEMS` of them; `str()` joins these lines.
     """
 
     def __init__(self, source: str, problems: Iterable[str]) -> None:
@@ -44,8 +44,8 @@ class ModelConfig(ModelConfigFile):
 
     Attributes:
         source: The file's name.
-        raw: The whole file, as the handler sees it in `context.model_yaml_config`.
-        warnings: What is allowed but probably not meant, one line each.
+        raw: The whole file, as the handler gets it in `context.model_yaml_config`.
+        warnings: Settings that are allowed but probably unintended, one line each.
     """
 
     source: str = "model-config.yaml"
@@ -54,7 +54,7 @@ class ModelConfig(ModelConfigFile):
 
     @property
     def cache(self) -> CacheConfig | None:
-        """What `handler: cache:` says, if it says anything."""
+        """The settings of `handler: cache:`, or None."""
         return self.handler.cache
 
     def completed(self, warnings: Iterable[str], **values: Any) -> Self:
@@ -72,9 +72,10 @@ _SEQUENCE_KEYS = (
 
 
 def read_model_config(path: Path, contract: str = TORCHSERVE) -> ModelConfig:
-    """Reads and checks the config at `path` of a model of that contract.
+    """Read, check and return the configuration file at `path` of a model with that contract.
 
-    Raises InvalidModelConfig (also for a file that cannot be read).
+    Raises:
+        InvalidModelConfig: The file cannot be read or has problems; all of them are named.
     """
     try:
         mapping = read_yaml_mapping(path)
@@ -88,9 +89,10 @@ def read_model_config(path: Path, contract: str = TORCHSERVE) -> ModelConfig:
 def parse_model_config(
     mapping: YamlMapping, source: str = "model-config.yaml", contract: str = TORCHSERVE
 ) -> ModelConfig:
-    """Checks a mapping that was read from `source` for a model of that contract.
+    """Check a mapping that was read from `source` for a model with that contract, and return it as a configuration.
 
-    Raises InvalidModelConfig with every problem found.
+    Raises:
+        InvalidModelConfig: The mapping has problems; all of them are named.
     """
     values, refused = read(ModelConfigFile, mapping.values, lines=mapping.lines)
     warnings = [*_misspelt(mapping.values), *_unknown_torchrun(mapping.values.get("torchrun"))]
@@ -110,7 +112,7 @@ _Contradiction: TypeAlias = tuple[tuple[str, ...], str]
 
 
 def _contradictions(config: ModelConfig, contract: Contract) -> Iterator[_Contradiction]:
-    """The keys and the text of each pair of settings that cannot both be meant, and of each that is out of place."""
+    """Yield the keys and the message for settings that contradict each other or that do not fit the contract."""
     yield from contract_contradictions(config, contract)
     yield from _worker_contradictions(config)
     yield from _parallel_contradictions(config)
@@ -162,7 +164,7 @@ def _parallel_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
 
 
 def _step_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
-    """Processes that compute together need the same requests at the same steps, which only whole batches give them."""
+    """Yield the settings that break parallel processes: they need identical steps, which only whole batches provide."""
     together = config.parallel_type in {"tp", "pptp"}
     asked_for = f"parallelType is {config.parallel_type}"
     if config.parallel_type == "custom" and config.torchrun:
@@ -201,7 +203,7 @@ def _batching_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
 
 
 def _without_effect(config: ModelConfig, contract: Contract) -> Iterator[str]:
-    """Settings that are allowed together although one of them then does nothing."""
+    """Yield a warning for each allowed combination of settings in which one has no effect."""
     if not config.sequence_batching:
         unused = [name for name in _SEQUENCE_KEYS if config.raw.get(name)]
         if unused:
@@ -223,11 +225,11 @@ def _without_effect(config: ModelConfig, contract: Contract) -> Iterator[str]:
 
 
 def _misspelt(values: Mapping[Any, Any]) -> Iterator[str]:
-    """A warning for each unknown key that reads like a known one."""
+    """Yield a warning for each unknown key that resembles a known one."""
     known = {_plain(key): key for key in ModelConfigFile.key_names()}
     unknown = [name for name in values if isinstance(name, str) and name not in {*known.values(), *CODE_KEYS}]
     if unknown:
-        from difflib import get_close_matches  # 5 ms that a right file need not pay
+        from difflib import get_close_matches  # imported only on need: it takes 5 ms
 
         for name in unknown:
             for match in get_close_matches(_plain(name), known, n=1, cutoff=0.8):
@@ -235,7 +237,7 @@ def _misspelt(values: Mapping[Any, Any]) -> Iterator[str]:
 
 
 def _unknown_torchrun(options: object) -> Iterator[str]:
-    """Only the server reads the torchrun map, so every unknown key in it is worth a word."""
+    """Yield a warning for each unknown key in the torchrun map; only the server reads this map."""
     known = TorchrunConfig.key_names()
     for option in options if isinstance(options, Mapping) else ():
         if option not in known:

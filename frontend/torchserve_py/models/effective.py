@@ -1,8 +1,8 @@
-"""What a model version is run with, once every place that may say something has been asked.
+"""The effective configuration of a model version, resolved from all places that may configure it.
 
-For each setting the first of these that says something wins: the registration call, `model-config.yaml`, the `models`
-JSON of config.properties, the server's default. (In TorchServe a YAML file hides the other places for the timeouts,
-even where it does not mention them, and for the number of workers; its documentation says otherwise.)
+Each setting comes from the first place that gives it: the registration call, `model-config.yaml`, the `models` JSON of
+config.properties, the server's default. (In TorchServe a YAML file hides the other places for the timeouts, even those
+that it does not contain, and for the number of workers; its documentation says otherwise.)
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ DEFAULT_MAX_BATCH_DELAY_MS = 100
 DEFAULT_MAX_RETRY_TIMEOUT = 300
 DEFAULT_RUNTIME = "python"
 MAX_ASYNC_JOBS = 1024
-"""Requests that one asynchronous worker is given at once; TorchServe knows no bound, and no queue before the worker."""
+"""Default of concurrent requests per asynchronous worker; TorchServe has neither such a bound nor a queue before it."""
 MAX_WORKERS = 1000
-"""Of one model version. Each is a process, and a number with a zero too many must not stop the machine."""
+"""Most workers of one model version. Each is a process: a mistyped number must not exhaust the machine."""
 RUNTIMES = ("python", "python3")
 """Interpreters that run a worker: the server's own, or `python3` from PATH. The C++ backend `LSP` is not run."""
 
@@ -48,7 +48,7 @@ class Defaults(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What the host has for workers: GPUs that may be used, and processors."""
+    """The host's resources for workers: GPUs that the server may use, and processors."""
 
     gpus: int
     cpus: int
@@ -56,8 +56,10 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationOverrides:
-    """What a registration call or a snapshot says. None = not given. `max_batch_delay` is milliseconds, timeouts are
-    seconds; without `max_workers` there are as many workers as `initial_workers` says."""
+    """The settings of a registration call or a snapshot; None = not given.
+
+    `max_batch_delay` is in milliseconds, timeouts are in seconds; `max_workers` defaults to `initial_workers`.
+    """
 
     batch_size: int | None = None
     max_batch_delay: int | None = None
@@ -70,7 +72,7 @@ class RegistrationOverrides:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectiveConfig:
-    """What one model version runs with. Times are milliseconds (`_ms`) or seconds; 0 means none where it can."""
+    """The settings of one model version. Times are in milliseconds (`_ms`) or seconds; 0 = none, where allowed."""
 
     batch_size: int
     max_batch_delay_ms: int
@@ -84,9 +86,9 @@ class EffectiveConfig:
     use_job_ticket: bool
     continuous: bool
     async_communication: bool
-    """Whether requests are calls of their own: for a handler that is a coroutine, and with the other contracts."""
+    """Whether each request is a separate call: for a handler that is a coroutine, and with the other contracts."""
     concurrency_target: int
-    """Requests that one worker is given at once, if they are calls of their own."""
+    """Most concurrent requests of one worker, if each request is a separate call."""
     stateful: bool
     sequence_max_idle_ms: int
     sequence_timeout_ms: int
@@ -111,7 +113,7 @@ class EffectiveConfig:
         return 0 if alone else self.parallel_level
 
     def policy(self) -> Policy:
-        """The same, as far as the scheduler is concerned."""
+        """Return the settings that the scheduler needs."""
         sequences = None
         if self.stateful:
             sequences = SequencePolicy(
@@ -144,13 +146,25 @@ def resolve(
     manifest_runtime: str | None = None,
     contract: str = TORCHSERVE,
 ) -> EffectiveConfig:
-    """Settles every setting of one model version.
+    """Return the effective configuration of one model version.
 
-    models_json is the entry of this name and version in the `models` JSON ({} if there is none); of its integers those
-    that are not positive count as not given, as in TorchServe. at_startup: the server loads the model itself, so that
-    it gets workers even if nobody says how many.
+    Args:
+        overrides: The settings of the registration call or snapshot.
+        yaml: The model's configuration file.
+        models_json: The entry of this name and version in the `models` JSON ({} if there is none). Integers below 1
+            in it count as not given, as in TorchServe.
+        settings: The server's defaults.
+        model_name: The name of the model, for error messages.
+        hardware: The host's resources.
+        at_startup: Whether the server loads the model when it starts; then it gets workers even if no place gives
+            their number.
+        manifest_runtime: The `runtime` of the model's manifest.
+        contract: The contract of the model's code.
 
-    Raises BadParameter (overrides), InvalidModelConfig (yaml on this hardware, models_json), NotEnoughDevices.
+    Raises:
+        BadParameter: An override is invalid.
+        InvalidModelConfig: `yaml` is invalid on this hardware, or `models_json` is invalid.
+        NotEnoughDevices: One worker needs more devices than there are.
     """
     _check_overrides(overrides)
     json = _read_models_json(models_json)
@@ -213,7 +227,7 @@ def _sequences(yaml: ModelConfig) -> dict[str, Any]:
 
 
 def check_worker_count(count: int) -> None:
-    """Let a number of workers pass that a machine may start: each is a process, and all of them are started at once.
+    """Check the number of workers of one model version; each is a process, and all are started at once.
 
     Raises:
         BadParameter: It is larger than `MAX_WORKERS`.
@@ -223,7 +237,7 @@ def check_worker_count(count: int) -> None:
 
 
 def _places(workers: tuple[int, int], yaml: ModelConfig, hardware: Hardware, model_name: str) -> dict[str, Any]:
-    """The devices, and the number of workers that they have room for."""
+    """Return the devices, and the number of workers that fits on them."""
     device_type = "gpu" if hardware.gpus and yaml.device_type != "cpu" else "cpu"
     device_ids = yaml.device_ids if device_type == "gpu" else None
     missing = [number for number in device_ids or () if number >= hardware.gpus]
@@ -263,7 +277,7 @@ def _check_overrides(overrides: RegistrationOverrides) -> None:
 
 
 def _read_models_json(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the entry that count."""
+    """Return the values of the entry that are in effect."""
     values: dict[str, Any] = {}
     problems = []
     for name in ("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout"):
@@ -283,7 +297,7 @@ def _read_models_json(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parallel_level(yaml: ModelConfig) -> int:
-    """GPUs (or, on a host without any, processes) of one worker; 0 = the worker is one process on at most one GPU."""
+    """Return the GPUs (without GPUs: processes) per worker; 0 = the worker is one process on at most one GPU."""
     if not yaml.parallel_type:
         return 0
     return yaml.parallel_level or (yaml.torchrun.nproc_per_node if yaml.torchrun else None) or 0
@@ -298,8 +312,10 @@ def _workers(
     *,
     at_startup: bool,
 ) -> tuple[int, int]:
-    """The least and the most workers. A place that gives only the least means that many; one that gives only the most
-    bounds what the next place says."""
+    """Return the minimum and the maximum of workers.
+
+    A place that gives only the minimum sets both; one that gives only the maximum limits the next place's numbers.
+    """
     if overrides.initial_workers is not None:
         return overrides.initial_workers, max(overrides.initial_workers, overrides.max_workers or 0)
     bound = MAX_INT

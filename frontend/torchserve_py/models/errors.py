@@ -1,14 +1,14 @@
-"""What can go wrong with a model that somebody names or registers. `str()` is the message that TorchServe clients know.
+"""Errors of operations on models. `str()` is the message that TorchServe's clients know.
 
-The doors give each class its status and `type`; nothing here knows of HTTP. What can go wrong with an archive is in
-`torchserve_py.archive.errors` and passes through the registry as it is.
+The doors map each class to a status and a `type`; this module does not depend on HTTP. Errors of archives are in
+`torchserve_py.archive.errors`; the registry passes them on unchanged.
 """
 
 _NOT_GIVEN = "(none was given)"
 
 
 class ModelError(Exception):
-    """Any of these."""
+    """Base class of the errors in this module."""
 
 
 class ModelNotFound(ModelError):
@@ -29,7 +29,7 @@ class ModelVersionNotFound(ModelError):
 
 
 class DefaultVersionNotFound(ModelVersionNotFound):
-    """A version that is not registered was to become the default; TorchServe words this one differently."""
+    """A call names an unregistered version as the default; TorchServe has a message of its own for this error."""
 
     def __init__(self, name: str, version: str) -> None:
         super().__init__(name, version)
@@ -37,15 +37,15 @@ class DefaultVersionNotFound(ModelVersionNotFound):
 
 
 class InvalidModel(ModelError):
-    """What was fetched is not a model that can be served; the message says why."""
+    """The files are not a model that can be served; the message says why."""
 
 
 class DependencyError(ModelError):
-    """The packages that a model asks for could not be installed."""
+    """The packages that a model requires could not be installed."""
 
 
 class ShuttingDown(ModelError):
-    """A registration came, or was not done yet, when the server began to shut down."""
+    """The server is shutting down, so the registration is refused or given up."""
 
     def __init__(self) -> None:
         super().__init__("The server is shutting down and accepts no new work.")
@@ -59,7 +59,7 @@ class VersionConflict(ModelError):
 
 
 class DefaultVersionInUse(ModelError):
-    """The default version cannot go while the model has others."""
+    """The default version cannot be removed while the model has other versions."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"Cannot remove default version for model {name}")
@@ -75,8 +75,8 @@ class UnregisterTimeout(ModelError):
 class WorkersFailed(ModelError):
     """The workers that a synchronous call asked for did not start.
 
-    `status` is what the caller is told: 507 if the model did not fit into memory, else 500. `version` is the one that
-    the call named, if it named one.
+    `status` is the status of the answer: 507 if the model did not fit into memory, otherwise 500. `version` is the
+    version that the call named, or None.
     """
 
     def __init__(self, name: str, version: str | None, status: int = 500) -> None:
@@ -85,7 +85,7 @@ class WorkersFailed(ModelError):
 
 
 class NotEnoughDevices(ModelError):
-    """One worker of the model is to be spread over more GPUs than the server may use."""
+    """One worker of the model needs more GPUs than the server may use."""
 
     def __init__(self, name: str, parallel_level: int) -> None:
         super().__init__(f"No enough gpu devices for model:{name} parallelLevel:{parallel_level}")

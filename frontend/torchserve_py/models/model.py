@@ -1,4 +1,4 @@
-"""One version of a model, being served: its files, its configuration, its jobs and its workers."""
+"""One registered model version: its files, its configuration, its jobs and its workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torchserve_py.workers.pool import WorkerPool
 if TYPE_CHECKING:
     from torchserve_py.tracing import Tracing
 
-#: Bytes; a longer one would keep the event loop busy.
+#: Largest description by a handler (bytes); decoding a longer one would block the event loop.
 _MAX_DESCRIPTION = 256 * 1024
 _DESCRIBE_HEADERS = (("describe", "True"),)
 _NO_GPU_USAGE = "failed to obtained gpu usage"  # TorchServe's words
@@ -45,7 +45,7 @@ class WorkerInfo:
 
 @dataclass
 class Usage:
-    """What workers and GPUs used when the system metrics were collected last; one for all models of a server."""
+    """Memory and GPU usage at the latest collection of the system metrics; all models of a server share it."""
 
     worker_memory: Mapping[int, int] = field(default_factory=dict)  # resident bytes by process id
     gpus: Mapping[int, str] = field(default_factory=dict)  # TorchServe's text by nvidia-smi's number
@@ -54,7 +54,7 @@ class Usage:
 class Model:
     """A registered model version.
 
-    Doors submit requests here; `ModelRegistry` starts and ends it.
+    Doors submit requests to it; `ModelRegistry` starts and ends it.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Model:
         self.is_stateful = config.stateful
         self._expires_in = config.client_timeout_ms / 1000 or None
         self._usage = usage
-        #: What traces its jobs, if anything does.
+        #: Traces the jobs of the model; None if tracing is off.
         self.tracing: Tracing | None = None
 
     def submit(self, request: InferenceRequest) -> Parts:
@@ -106,21 +106,21 @@ class Model:
 
     @property
     def metrics(self) -> ModelMetrics:
-        """What is measured of it."""
+        """The metrics of the model."""
         return self.dispatcher.metrics
 
     def knows_sequence(self, sequence_id: str) -> bool:
-        """Whether the sequence is open, or remembered as one whose state is gone (its next request hears that)."""
+        """Return whether the sequence is open, or remembered as lost (its next request gets that as its answer)."""
         return self.dispatcher.knows_sequence(sequence_id)
 
     @property
     def contract(self) -> str:
-        """How its code is called: ``torchserve``, ``truss`` or ``mlserver``."""
+        """The contract of the model's code: ``torchserve``, ``truss`` or ``mlserver``."""
         return self.files.contract
 
     @property
     def declared(self) -> Mapping[str, Any]:
-        """What the model tells about itself, see `ts.protocol.messages.Loaded`; empty while no worker is ready."""
+        """What the model declares, see `ts.protocol.messages.Loaded`; empty while no worker is ready."""
         ready = (supervisor.worker for supervisor in reversed(self.pool.supervisors) if supervisor.ready)
         return next((worker.declares for worker in ready if worker is not None), {})
 
@@ -130,7 +130,11 @@ class Model:
         return self.pool.ready_count > 0
 
     async def check_health(self, limit: float) -> bool:
-        """Ask the model, in every worker, whether it is healthy; False while it has no worker, or ``limit`` passes."""
+        """Ask the model in every worker whether it is healthy.
+
+        Returns:
+            Whether all say so within ``limit`` seconds; False if the model has no worker.
+        """
         workers = [supervisor.worker for supervisor in self.pool.supervisors if supervisor.ready]
         if self.contract == TORCHSERVE:
             return bool(workers)
@@ -138,9 +142,9 @@ class Model:
         return bool(answers) and all(answers)
 
     async def expose_metrics(self, limit: float) -> str | None:
-        """What the model's code counts itself, in Prometheus' text format; None if a worker does not say in time.
+        """Return the metrics of the model's own code in Prometheus' text format; None if a worker exceeds ``limit``.
 
-        Where there may be several workers, each series tells by a label which it is from.
+        If the model may have several workers, each series has a label that names its worker.
         """
         workers = [each.worker for each in self.pool.supervisors if each.ready and each.worker is not None]
         texts = await asyncio.gather(*(worker.expose_metrics(limit) for worker in workers))
@@ -148,15 +152,15 @@ class Model:
         for worker, text in zip(workers, texts, strict=True):
             if text is not None:
                 told[worker.id] = text.decode()
-            elif worker.ready:  # else it has gone meanwhile
+            elif worker.ready:  # otherwise the worker has ended meanwhile
                 return None
         return merged(told) if self.max_workers > 1 else "".join(told.values())
 
     async def describe_custom(self) -> Any:
-        """Ask the handler to describe the model; return what it answers, decoded from JSON.
+        """Ask the handler to describe the model, and return its answer decoded from JSON.
 
-        Models of other contracts have no handler: what they declare is what there is. An answer that is no JSON, or
-        has more than `_MAX_DESCRIPTION` bytes, is an empty description.
+        Models of other contracts have no handler; they are described by their declarations. The description is empty
+        if the answer is not JSON or has more than `_MAX_DESCRIPTION` bytes.
 
         Raises:
             NoDescribeWorker: No worker answered.
@@ -182,17 +186,17 @@ class Model:
 
     @property
     def min_workers(self) -> int:
-        """How many workers it is meant to have at least."""
+        """The configured minimum of workers."""
         return self.pool.min_workers
 
     @property
     def max_workers(self) -> int:
-        """How many workers it is meant to have at most."""
+        """The configured maximum of workers."""
         return self.pool.max_workers
 
     @property
     def workers(self) -> Sequence[WorkerInfo]:
-        """Its workers, oldest first."""
+        """The workers, oldest first."""
         return [
             WorkerInfo(
                 id=supervisor.id,
@@ -211,29 +215,31 @@ class Model:
 
     @property
     def queue_remaining(self) -> int:
-        """How many more jobs its queue takes."""
+        """The free room of the queue, in jobs."""
         return self.dispatcher.remaining_capacity
 
     @property
     def queue_pending(self) -> int:
-        """How many jobs wait."""
+        """The number of waiting jobs."""
         return self.dispatcher.queued
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has its minimum of workers."""
+        """Whether at least the minimum of workers is ready."""
         return self.pool.ready_count >= self.pool.min_workers
 
     async def finish(self, limit: float) -> None:
-        """Refuse what is new, and wait for what was accepted, at most ``limit`` seconds; open sequences are not waited
-        for, since nobody can go on with them."""
+        """Refuse new jobs, and wait at most ``limit`` seconds for accepted jobs to finish.
+
+        Open sequences are not waited for, since they get no further requests.
+        """
         await self.dispatcher.finish(Cause.unregistered, limit)
 
     async def end(self, cause: Cause, limit: float) -> bool:
         """Answer every job with ``cause``, end every sequence, and stop the workers within ``limit`` seconds.
 
         Returns:
-            Whether the workers are gone; only one that SIGKILL does not end is not.
+            Whether all workers are gone; False if one survives even SIGKILL.
         """
         await self.dispatcher.close(cause)
         return not await self.pool.stop(limit)

@@ -1,4 +1,4 @@
-"""What a model and its versions may be called: names stand in URLs, file names, log lines and metrics."""
+"""Valid names of models and versions: names appear in URLs, file names, log lines and metrics."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Final
 
 from torchserve_py.models.errors import InvalidModel
 
-#: Bytes of a name or a version in UTF-8: a file name, which holds one of them and more, may have 255.
+#: Bytes of a name or a version in UTF-8: file names, which may have 255 bytes, contain a name and more.
 MAX_BYTES: Final = 200
-#: What is no model's in the paths of the Open Inference Protocol.
+#: Reserved in the paths of the Open Inference Protocol.
 _STATISTICS: Final = "stats"
 _SHOWN: Final = 60
 
 
 def check_names(name: str, version: str) -> None:
-    """Let a name and a version pass that can be told apart wherever they stand.
+    """Check that a name and a version are unambiguous in URLs, file names, log lines and metrics.
 
     Raises:
-        InvalidModel: One of them cannot; the message says why.
+        InvalidModel: One of them is not; the message says why.
     """
     for what, text in (("name", name), ("version", version)):
         if not text.isprintable():

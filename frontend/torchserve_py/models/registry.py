@@ -1,4 +1,4 @@
-"""Which models are served, under which names and versions: the one interface that the doors use."""
+"""The registry of models: it registers, scales and removes model versions, and is the only interface to the doors."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: How long workers may take to finish what they are at when the server stops after its drain (seconds).
+#: Time limit for workers to finish their current work when the server stops after its drain (seconds).
 _CLOSE_LIMIT = 5.0
 
 
 class ModelRegistry(ServedModels):
-    """All registered models, and how they come and go."""
+    """All registered models, and the operations that change them."""
 
     def __init__(
         self,
@@ -59,26 +59,26 @@ class ModelRegistry(ServedModels):
         self._settings = settings
         self._metrics = metrics
         self._changes: set[asyncio.Task[Any]] = set()
-        #: Models that are not served yet, while their workers start, or not any more, while they finish what they have.
+        #: Models whose workers are starting, before they are served; and removed models that finish accepted jobs.
         self._unserved: set[Model] = set()
         self._preparations: set[asyncio.Task[Plan]] = set()
         self._closing = False
-        #: Called after each change of what is served, and of how many workers serve it.
+        #: Called after each change of the served models, and of their numbers of workers.
         self.on_change: Callable[[], None] = lambda: None
-        #: What describe shows of workers and GPUs; who collects the system metrics keeps it fresh.
+        #: The usage of workers and GPUs that describe calls show; the server updates it with the system metrics.
         self.usage = Usage()
         self._assembly = Assembly(settings, listener, metrics, self.usage, confinement)
 
     # Changing.
 
     async def load_startup_models(self) -> None:
-        """Register what the settings name; a model that cannot be is logged, and the others are served."""
+        """Register the models that the settings name; a model that cannot be registered is logged and skipped."""
         wanted = startup_models(self._settings)
         plans: list[asyncio.Task[Plan | None]] = []
         try:
             async with asyncio.TaskGroup() as group:
                 plans += [group.create_task(self._prepare_at_startup(each)) for each in wanted]
-                for each in wanted:  # in this order: of two equal ones the first is served
+                for each in wanted:  # in this order: of two with the same name and version the first is served
                     plan = await plans[0]
                     del plans[0]
                     self._add_at_startup(each, plan)
@@ -86,9 +86,9 @@ class ModelRegistry(ServedModels):
             _discard(plans)
 
     def saved_models(self) -> list[SavedModel]:
-        """What is served, as a snapshot has it; a location is what the model was registered with.
+        """Return the served models for a snapshot; a location is the URL that the model was registered with.
 
-        Nodes of workflows are left out, as in TorchServe: without their workflow nobody would use them.
+        Nodes of workflows are left out, as in TorchServe: they are of no use without their workflow.
         """
         return [saved_model(model, self._names[model.name]) for model in self._all() if not model.in_workflow]
 
@@ -114,7 +114,7 @@ class ModelRegistry(ServedModels):
         try:
             await asyncio.shield(self._start(scaling))
         except WorkerFailed as failure:
-            if model in self._all():  # somebody may have unregistered it meanwhile
+            if model in self._all():  # another call may have unregistered it meanwhile
                 await self._remove(model)
             raise WorkersFailed(model.name, model.version, failure.status) from failure
         self.on_change()
@@ -123,12 +123,12 @@ class ModelRegistry(ServedModels):
     async def load(self, request: RegisterRequest, *, is_default: bool, is_chosen: bool = False) -> Model:
         """Serve a model with at least one worker, and return it once all of its workers are ready.
 
-        Where its name and version are served already, the old one goes on until then, and finishes what it has.
+        A model that is already served under this name and version goes on until then, and finishes its accepted jobs.
 
         Args:
             request: What to serve.
-            is_default: Whether it is the default version of its name.
-            is_chosen: Whether somebody has said that it is to be that.
+            is_default: Whether it becomes the default version of its name.
+            is_chosen: Whether an operator has chosen the default version explicitly.
 
         Raises:
             ArchiveError: The archive could not be fetched or read.
@@ -181,7 +181,7 @@ class ModelRegistry(ServedModels):
         self.on_change()
 
     async def unregister(self, name: str, version: str | None = None) -> None:
-        """Stop serving a version of a model (the default one when None) and remove its files; its jobs are answered.
+        """Stop serving a version of a model (the default one when None), answer its jobs and remove its files.
 
         Raises:
             ModelNotFound: No such name.
@@ -198,8 +198,7 @@ class ModelRegistry(ServedModels):
     async def unload(self, name: str, version: str | None = None) -> None:
         """Stop serving a version of a model (all of them when None), and remove its files.
 
-        It is gone at once for all that comes. What was accepted is finished first, in ``unregister_model_timeout``
-        seconds at most.
+        New requests no longer find it at once. Accepted jobs may finish within ``unregister_model_timeout`` seconds.
 
         Raises:
             ModelNotFound: No such name.
@@ -212,16 +211,16 @@ class ModelRegistry(ServedModels):
             raise UnregisterTimeout(name)
 
     async def drain(self, limit: float) -> bool:
-        """Let every model finish what it has, at most ``limit`` seconds; return whether nothing is left.
+        """Let every model finish its accepted jobs within ``limit`` seconds; return whether all have finished.
 
-        Nothing is registered any more.
+        From now on registrations are refused.
         """
         self._closing = True
         models = (*self._all(), *self._unserved)
         return all(await asyncio.gather(*(model.dispatcher.drain(limit) for model in models)))
 
     async def close(self) -> None:
-        """End every model; what still runs, and what comes, is told that the server is shutting down."""
+        """End every model; open jobs and later calls fail with the cause that the server is shutting down."""
         self._closing = True
         for preparation in self._preparations:
             preparation.cancel()
@@ -229,15 +228,15 @@ class ModelRegistry(ServedModels):
             await asyncio.wait(self._preparations, timeout=_CLOSE_LIMIT)
         models = self._all()
         await asyncio.gather(*(model.end(Cause.draining, _CLOSE_LIMIT) for model in (*models, *self._unserved)))
-        if self._changes:  # they end with the workers that they wait for
+        if self._changes:  # the changes end when the workers that they wait for have ended
             await asyncio.wait(self._changes, timeout=_CLOSE_LIMIT)
         for model in models:
             model.files.remove()
 
-    # How.
+    # Implementation.
 
     async def _prepare(self, request: RegisterRequest, *, at_startup: bool) -> Plan:
-        """Prepare a registration, unless the server closes meanwhile."""
+        """Prepare a registration; fail if the server closes meanwhile."""
         self._check_open()
         preparation = asyncio.create_task(self._assembly.prepare(request, at_startup=at_startup))
         self._preparations.add(preparation)
@@ -279,7 +278,7 @@ class ModelRegistry(ServedModels):
             raise
 
     async def _take_over(self, model: Model, *, is_default: bool, is_chosen: bool) -> None:
-        """Start the workers of a model that is not served yet, and serve it in place of what has its version."""
+        """Start the workers of a model that is not served yet; then serve it in place of the one with its version."""
         limit = self._settings.unregister_model_timeout
         self._unserved.add(model)
         try:
@@ -303,9 +302,14 @@ class ModelRegistry(ServedModels):
             await asyncio.to_thread(old.files.remove)
 
     def _remove(self, model: Model, *, finishes_in: float = 0.0) -> Awaitable[bool]:
-        """Take a model out of service for good, at once, so that nobody else does; tell whether its workers are gone.
+        """Take a model out of service at once, so that no other call removes it too; end it in the background.
 
-        ``finishes_in`` are the seconds that what was accepted has to be answered.
+        Args:
+            model: The model.
+            finishes_in: Seconds within which accepted jobs may finish.
+
+        Returns:
+            An awaitable: whether the model's workers are gone.
         """
         versions = self._names[model.name]
         if len(versions.models) == 1:
@@ -319,7 +323,7 @@ class ModelRegistry(ServedModels):
         if finishes_in:
             await self._finish(model, finishes_in)
         gone = await model.end(Cause.unregistered, self._settings.unregister_model_timeout)
-        await asyncio.to_thread(model.files.remove, downloaded=True)  # they may be many and large
+        await asyncio.to_thread(model.files.remove, downloaded=True)  # in a thread: the files may be many and large
         again = self._names.get(model.name)
         if again is None or model.version not in again.models:
             self._metrics.forget(model.name, model.version)
@@ -327,7 +331,7 @@ class ModelRegistry(ServedModels):
         return gone
 
     async def _finish(self, model: Model, limit: float) -> None:
-        """Let a model that is not served any more answer what it has accepted, unless the server ends meanwhile."""
+        """Let a model that is no longer served answer its accepted jobs, unless the server ends meanwhile."""
         self._unserved.add(model)
         try:
             await model.finish(limit)
@@ -358,7 +362,7 @@ class ModelRegistry(ServedModels):
         self._start(_unattended(model.pool.scale(model.config.min_workers, model.config.max_workers)))
 
     def _start(self, change: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin a change of workers; it goes on to its end, whether somebody waits for it or not."""
+        """Start a change of workers as a task; it runs to its end even if its caller is cancelled."""
         task = asyncio.create_task(change)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
@@ -366,14 +370,14 @@ class ModelRegistry(ServedModels):
 
 
 def _discard(preparations: Sequence[asyncio.Task[Plan | None]]) -> None:
-    """Remove the files of what was prepared in vain; downloads stay for the next start."""
+    """Remove the files of prepared models that are not registered; downloads stay for the next start."""
     for preparation in preparations:
         if not preparation.cancelled() and not preparation.exception() and (plan := preparation.result()) is not None:
             plan.files.remove()
 
 
 async def _unattended(scaling: Coroutine[Any, Any, None]) -> None:
-    """Nobody waits for it: what a worker failed of stands in the log already, unless it was to go anyway."""
+    """Await a scaling without a caller and drop its failure: the log already has why a worker failed."""
     with contextlib.suppress(WorkerFailed):
         await scaling
 

@@ -1,4 +1,4 @@
-"""What registering and scaling come to."""
+"""The results of registering and scaling a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RegisterResult:
-    """What a registration came to."""
+    """The result of a registration."""
 
     model_name: str
     model_version: str
@@ -18,7 +18,7 @@ class RegisterResult:
 
 @dataclass(frozen=True)
 class ScaleResult:
-    """What scaling came to."""
+    """The result of scaling."""
 
     pending: bool
     workers: int

@@ -1,4 +1,4 @@
-"""A model as it is written down, so that it can be registered again as it was."""
+"""The saved form of a model, from which it can be registered again unchanged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torchserve_py.snapshot_file import SavedModel
 
 
 def saved_model(model: Model, versions: Versions) -> SavedModel:
-    """What a snapshot has of a model, one of these versions; its location is what it was registered with."""
+    """Return the snapshot entry of a model, which is one of `versions`; its location is the URL of its registration."""
     config = model.config
     is_default = model is versions.default
     return SavedModel(

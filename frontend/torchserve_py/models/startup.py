@@ -13,9 +13,9 @@ from torchserve_py.snapshot_file import SavedModel
 
 @dataclass(frozen=True)
 class StartupModel:
-    """One of them; `spec` is how it would stand in a list of models.
+    """A model that is registered at the start; `spec` is its entry in a list of models.
 
-    `default`: it serves requests without version. `chosen`: somebody has said so.
+    `default`: it serves requests without version. `chosen`: an operator has chosen the default explicitly.
     """
 
     spec: ModelSpec
@@ -25,7 +25,7 @@ class StartupModel:
 
 
 def startup_models(settings: Settings) -> list[StartupModel]:
-    """The models in the order in which they are registered."""
+    """Return the models in the order in which they are registered."""
     return list(_of_snapshot_or_list(settings))
 
 
@@ -39,7 +39,7 @@ def _of_snapshot_or_list(settings: Settings) -> Iterator[StartupModel]:
 
 
 def restored(saved: SavedModel) -> StartupModel:
-    """A model as it was served, to be registered again."""
+    """Return the start-up model that restores a saved model."""
     request = RegisterRequest(
         url=saved.location,
         model_name=saved.name,

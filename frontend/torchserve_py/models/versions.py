@@ -1,7 +1,7 @@
-"""The versions of one model name, and which of them answers requests that name none.
+"""The versions of one model name, and the choice of the version that answers requests without a version.
 
-TorchServe's paths have a default version: the first one, until somebody chooses another. In the Open Inference Protocol
-it is the highest; unless somebody has chosen, which counts for all.
+In TorchServe's API that is the default version: the first one, until an operator chooses another. In the Open Inference
+Protocol it is the highest version, unless an operator has chosen the default; the choice holds for all APIs.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _MAX_DIGITS: Final = 18
 
 
 class Versions:
-    """At least one.
+    """The versions of one model name, at least one.
 
     Attributes:
-        models: By version, in the order of registration.
+        models: The models by version, in the order of registration.
         default: TorchServe's default version.
-        is_chosen: Whether somebody has said that it is to be that one.
+        is_chosen: Whether an operator has chosen the default version explicitly.
     """
 
     def __init__(self, first: Model) -> None:
@@ -29,22 +29,22 @@ class Versions:
         self.is_chosen = False
 
     def choose(self, model: Model) -> None:
-        """Somebody says which is the default."""
+        """Make ``model`` the default version, as chosen by an operator."""
         self.default = model
         self.is_chosen = True
 
     def remove(self, model: Model) -> None:
-        """One of several is not served any more."""
+        """Remove one of several versions."""
         del self.models[model.version]
         if self.default is model:
             self.default = next(iter(self.models.values()))
             self.is_chosen = False
 
     def latest(self) -> Model:
-        """The default where it was chosen, else the highest version of those with a worker, or of all if none has one.
+        """Return the default version if it was chosen; otherwise the highest loaded version, or the highest of all.
 
-        Whole numbers are compared as such, also where points separate them; as soon as there is any other version all
-        are compared as text.
+        Versions of integers separated by points are compared as numbers; if any version has another form, all are
+        compared as text.
         """
         if self.is_chosen or len(self.models) == 1:
             return self.default
@@ -56,7 +56,7 @@ class Versions:
 
 
 def _numbers(version: str) -> tuple[int, ...] | None:
-    """``1.10`` as (1, 10); None if it is something else."""
+    """Return ``1.10`` as (1, 10); None for a version of another form."""
     parts = version.split(".")
     if all(part.isascii() and part.isdecimal() and len(part) <= _MAX_DIGITS for part in parts):
         return tuple(int(part) for part in parts)
