@@ -10,6 +10,9 @@ from torchserve_py.archive.errors import UnsafeArchive
 from torchserve_py.archive.limits import Meter
 
 _CHUNK_BYTES = 1 << 20
+#: Parts and characters that a path may have. Models need no more, and the calls that make and remove folders recurse.
+_MAX_PARTS = 100
+_MAX_PATH = 1000
 _SUSPECT = re.compile(r"^[A-Za-z]:|[\\\x00-\x1f\x7f]")  # a drive letter, backslashes, control characters
 
 
@@ -50,8 +53,14 @@ class Target:
             raise UnsafeArchive(self._url, f"{name!r} is both a file and a folder") from error
 
     def _parts(self, name: str) -> tuple[str, ...]:
-        """The parts of the path below the folder. Raises UnsafeArchive where the name may lead out of it."""
+        """The parts of the path below the folder. Raises UnsafeArchive where it may lead out or is too long."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or _SUSPECT.search(name):
             raise UnsafeArchive(self._url, f"the path {name!r} may lead out of the model's folder")
+        if len(name) > _MAX_PATH or len(path.parts) > _MAX_PARTS:
+            raise UnsafeArchive(
+                self._url,
+                f"the path {name[:100]!r}... has {len(name)} characters and {len(path.parts)} parts; it may have"
+                f" {_MAX_PATH} and {_MAX_PARTS}",
+            )
         return path.parts

@@ -129,6 +129,13 @@ def test_a_path_that_may_leave_the_folder_is_refused(write: Write, name: str, tm
     assert_refused(archive, temp_dir, UnsafeArchive, "may lead out of the model's folder")
 
 
+@both
+@pytest.mark.parametrize("name", ["a/" * 101 + "x", "a/" * 1500 + "x", "a" * 1001, "a/" * 101], ids=len)
+def test_a_path_that_is_too_long_or_deep_is_refused(write: Write, name: str, tmp_path: Path, temp_dir: Path) -> None:
+    archive = write(tmp_path / "m", [("good.py", b"pass"), (name, b"")])
+    assert_refused(archive, temp_dir, UnsafeArchive, "characters and")
+
+
 @pytest.mark.parametrize("name", ["/evil", "//evil", "/top/evil", "../top/evil"])
 def test_an_absolute_or_parent_path_is_refused_before_its_first_component_is_dropped(
     name: str, tmp_path: Path, temp_dir: Path
