@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchserve_py.api.access_log import log_answer
-from torchserve_py.api.pipeline import Dialect, Exchange
+from torchserve_py.api.pipeline import HttpDialect, HttpExchange
 from torchserve_py.api.requests import body_refusal
 from torchserve_py.api.responses import Sent
 from torchserve_py.scheduling.effects import Cause
@@ -38,11 +38,11 @@ class AfterBody(NamedTuple):
 
     limit: int
     then: Callable[[bytes], Reply]
-    dialect: Dialect | None = None
+    dialect: HttpDialect | None = None
 
 
 #: An answer that was sent, a job, a body to wait for, or a coroutine that gives another reply and takes a task.
-Reply = Sent | Exchange | AfterBody | Coroutine[Any, Any, Any]
+Reply = Sent | HttpExchange | AfterBody | Coroutine[Any, Any, Any]
 
 
 class Answering:
@@ -54,7 +54,7 @@ class Answering:
         self._request = request
         self._router = router
         self._is_logged = is_logged
-        self._dialect: Dialect | None = None
+        self._dialect: HttpDialect | None = None
         self._parts: Parts | None = None
         self._task: asyncio.Task[None] | None = None
         request.on_lost = self._lost
@@ -72,7 +72,7 @@ class Answering:
             self._request.when_read(reply.limit, lambda body: self._go_on(reply, body))
         elif isinstance(reply, Sent):
             self._finish(reply)
-        elif isinstance(reply, Exchange):
+        elif isinstance(reply, HttpExchange):
             self._parts = reply.parts
             reply.parts.tell_first(lambda outcome: self._tell(reply, outcome))
         else:
@@ -86,7 +86,7 @@ class Answering:
         except Exception as error:
             self._fail(error)
 
-    def _tell(self, exchange: Exchange, outcome: Part | Cause) -> None:
+    def _tell(self, exchange: HttpExchange, outcome: Part | Cause) -> None:
         """Write the answer. This is called amid the dispatcher's work: no error may leave it."""
         try:
             told = exchange.tell(outcome)

@@ -12,7 +12,7 @@ from torchserve_py.api import priorities
 from torchserve_py.api.answering import AfterBody, Reply
 from torchserve_py.api.errors import bad_request, check_method, not_found
 from torchserve_py.api.openapi_documents import predict_document
-from torchserve_py.api.pipeline import Exchange
+from torchserve_py.api.pipeline import HttpExchange
 from torchserve_py.api.responses import Responses
 from torchserve_py.api.routing import Path, Route, Routes
 from torchserve_py.api.sequences import SequenceHeaders
@@ -89,7 +89,7 @@ class InferenceDoor:
             return self._responses.send_json(request, 200, predict_document(name))
         head = self._head(request, model)
 
-        def predict(body: bytes) -> Exchange:
+        def predict(body: bytes) -> HttpExchange:
             return self._predict(request, model, version, head, server_headers, body, parameters)
 
         return AfterBody(self._max_body, predict) if body is None else predict(body)
@@ -103,7 +103,7 @@ class InferenceDoor:
         server_headers: Pairs,
         body: bytes,
         parameters: Pairs = (),
-    ) -> Exchange:
+    ) -> HttpExchange:
         """Make a job of a request."""
         sequence, content_type, priority = head
         row: Any = body
@@ -121,7 +121,7 @@ class InferenceDoor:
             by_default=version is None,
             priority=priority,
         )
-        return Exchange(self._responses, self._dialect, request, model, asked, version)
+        return HttpExchange(self._responses, self._dialect, request, model, asked, version)
 
     def _head(self, request: Request, model: Model) -> _Head:
         """The sequence, the content type and the priority that the headers name.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from torchserve_py.api import priorities
 from torchserve_py.api.answering import AfterBody, Reply
 from torchserve_py.api.errors import DoorError, Failure
-from torchserve_py.api.pipeline import Answer, Dialect, Exchange
+from torchserve_py.api.pipeline import Answer, HttpDialect, HttpExchange
 from torchserve_py.api.responses import JSON_TYPE, RETRY_AFTER_SECONDS, Responses
 from torchserve_py.api.routing import Path, Route, Routes
 from torchserve_py.api.token_authorization import TokenType
@@ -36,10 +36,10 @@ _PATHS: Final = frozenset((("v1", "chat", "completions"), ("v1", "completions"),
 _EVENTS_TYPE: Final = ("content-type", "text/event-stream; charset=utf-8")
 
 
-class OpenAIDialect(Dialect):
+class OpenAIDialect(HttpDialect):
     """Errors are ``{"error": {…}}``; within a stream, an event of that shape, which OpenAI's clients raise."""
 
-    def failure(self, failure: Failure, exchange: Exchange | None = None) -> Answer:
+    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
         """The answer that tells of a failure."""
         headers = [JSON_TYPE]
         if failure.cause:
@@ -50,7 +50,7 @@ class OpenAIDialect(Dialect):
             headers.append(("Allow", failure.allow))
         return Answer(failure.status, _error(failure), headers)
 
-    def opening(self, exchange: Exchange, first: Part) -> Answer:
+    def opening(self, exchange: HttpExchange, first: Part) -> Answer:
         """The head of a stream, of events unless the handler says otherwise."""
         headers = first.headers
         if not any(name.lower() == "content-type" for name, _ in headers):
@@ -108,7 +108,7 @@ class OpenAIDoor:
         content_type = request.headers.get("Content-Type")
         priority = priorities.of_request(request)
         asked = InferenceRequest(request.raw_headers + headers, body, content_type, by_default=True, priority=priority)
-        return Exchange(self._responses, DIALECT, request, model, asked)
+        return HttpExchange(self._responses, DIALECT, request, model, asked)
 
     def _models(self) -> dict[str, Model]:
         return {name: model for name, model in self._registry.models() if model.config.openai}

@@ -41,24 +41,28 @@ class Answer(NamedTuple):
 
 
 class Dialect(Protocol):
-    """How one API speaks.
+    """How one API speaks, as far as it is the same for HTTP and gRPC."""
+
+    def ended(self, exchange: Exchange, cause: Cause) -> Failure:
+        """What a client is told about a job that ended without (the rest of) an answer."""
+        return failure_of_job(cause, exchange.model.name, exchange.version, exchange.parts.job.sequence_id)
+
+
+class HttpDialect(Dialect, Protocol):
+    """How one API speaks over HTTP.
 
     Unless a class says otherwise, the handler's answer goes out as it came, each part of a stream is a chunk, and a
     stream whose job fails breaks off: HTTP has no way to say "an error" once a response has begun.
     """
 
-    def failure(self, failure: Failure, exchange: Exchange | None = None) -> Answer:
+    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
         """The answer that tells of a failure; without ``exchange``, of a request that became no job."""
 
     def refusal(self, error: Exception) -> Failure:
         """What a client is told about an exception that kept a request from becoming a job."""
         return failure_of(error)
 
-    def ended(self, exchange: Exchange, cause: Cause) -> Failure:
-        """What a client is told about a job that ended without (the rest of) an answer."""
-        return failure_of_job(cause, exchange.model.name, exchange.version, exchange.parts.job.sequence_id)
-
-    def answer(self, exchange: Exchange, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
+    def answer(self, exchange: HttpExchange, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
         """The whole answer that begins with ``part``. Where that takes time, a coroutine.
 
         Raises:
@@ -66,11 +70,11 @@ class Dialect(Protocol):
         """
         return Answer(part.status, part.body, part.headers, part.reason)
 
-    def stream(self, exchange: Exchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
+    def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
         """Send a stream that begins with ``first``, or None where the answer is a whole one."""
         return exchange.stream(first) if first.more else None
 
-    def opening(self, exchange: Exchange, first: Part) -> Answer:
+    def opening(self, exchange: HttpExchange, first: Part) -> Answer:
         """The head of a stream."""
         return Answer(first.status, b"", first.headers, first.reason)
 
@@ -84,39 +88,80 @@ class Dialect(Protocol):
 
 
 class Exchange:
-    """A request that has become a job, and what is made of the job's outcome.
-
-    Whoever drives it calls `tell` with the first part, or with the cause why there is none, and runs the coroutine that
-    may come back.
+    """A request that has become a job.
 
     Attributes:
         dialect: How the client is answered.
-        request: What is answered.
         model: The model.
         asked: What the model was asked.
         version: The model's version as the client named it, if it did.
         parts: The job's.
     """
 
-    __slots__ = ("_responses", "asked", "dialect", "model", "parts", "request", "version")
+    __slots__ = ("asked", "dialect", "model", "parts", "version")
+
+    dialect: Dialect
+
+    def __init__(self, dialect: Dialect, model: Model, asked: InferenceRequest, version: str | None = None) -> None:
+        """Submit ``asked`` to ``model``."""
+        self.dialect = dialect
+        self.model = model
+        self.asked = asked
+        self.version = version
+        self.parts = model.submit(asked)
+
+    async def next(self) -> Part:
+        """Wait for the next part.
+
+        Raises:
+            DoorError: There is none.
+        """
+        try:
+            return self.usable(await self.parts.next())
+        except JobFailed as failed:
+            raise DoorError(self.dialect.ended(self, failed.cause)) from None
+
+    def usable(self, outcome: Part | Cause) -> Part:
+        """Return a part that is no failure.
+
+        Raises:
+            DoorError: It is one.
+        """
+        if not isinstance(outcome, Part):
+            raise DoorError(self.dialect.ended(self, outcome))
+        if outcome.error is not None:
+            raise DoorError(handler_failure(outcome.status, outcome.error))
+        return outcome
+
+    def cancel(self) -> None:
+        """Give up: the client is gone, or wants no more. Does nothing to a job that has ended."""
+        self.parts.cancel()
+
+
+class HttpExchange(Exchange):
+    """An exchange with an HTTP client, and what is made of the job's outcome.
+
+    Whoever drives it calls `tell` with the first part, or with the cause why there is none, and runs the coroutine that
+    may come back.
+    """
+
+    __slots__ = ("_responses", "request")
+
+    dialect: HttpDialect
 
     def __init__(
         self,
         responses: Responses,
-        dialect: Dialect,
+        dialect: HttpDialect,
         request: Request,
         model: Model,
         asked: InferenceRequest,
         version: str | None = None,
     ) -> None:
-        """Submit ``asked`` to ``model``."""
+        """Submit ``asked``, which is in ``request``, to ``model``."""
+        super().__init__(dialect, model, asked, version)
         self._responses = responses
-        self.dialect = dialect
         self.request = request
-        self.model = model
-        self.asked = asked
-        self.version = version
-        self.parts = model.submit(asked)
         request.log_fields = ids_of(self.parts)
 
     def tell(self, outcome: Part | Cause) -> Sent | Coroutine[Any, Any, Sent]:
@@ -126,7 +171,7 @@ class Exchange:
             The answer, if one write is all of it; else what writes it.
         """
         try:
-            part = self._usable(outcome)
+            part = self.usable(outcome)
             stream = self.dialect.stream(self, part)
             if stream is not None:
                 return stream
@@ -134,17 +179,6 @@ class Exchange:
             return self._send(answer) if isinstance(answer, Answer) else self._wait(answer)
         except DoorError as error:
             return self._fail(error.failure)
-
-    async def next(self) -> Part:
-        """Wait for the next part.
-
-        Raises:
-            DoorError: There is none.
-        """
-        try:
-            return self._usable(await self.parts.next())
-        except JobFailed as failed:
-            raise DoorError(self.dialect.ended(self, failed.cause)) from None
 
     async def stream(self, first: Part) -> Sent:
         """Send ``first`` and every part that follows it.
@@ -164,7 +198,7 @@ class Exchange:
                 await self._send_parts(first)
             return sent
         finally:
-            self.parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
+            self.cancel()
 
     async def _send_parts(self, first: Part) -> None:
         request, parts, frame = self.request, self.parts, self.dialect.frame
@@ -204,19 +238,7 @@ class Exchange:
         except DoorError as error:
             return self._fail(error.failure)
         finally:
-            self.parts.cancel()
-
-    def _usable(self, outcome: Part | Cause) -> Part:
-        """A part that is no failure.
-
-        Raises:
-            DoorError: It is one.
-        """
-        if not isinstance(outcome, Part):
-            raise DoorError(self.dialect.ended(self, outcome))
-        if outcome.error is not None:
-            raise DoorError(handler_failure(outcome.status, outcome.error))
-        return outcome
+            self.cancel()
 
     def _send(self, answer: Answer) -> Sent:
         return self._responses.send_answer(self.request, answer, self.parts.job.id)

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from torchserve_py.api.answering import Reply
 from torchserve_py.api.errors import DoorError, method_not_allowed, not_found
-from torchserve_py.api.pipeline import Dialect
+from torchserve_py.api.pipeline import HttpDialect
 from torchserve_py.api.requests import split_path
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.token_authorization import TokenAuthorization, TokenType
@@ -53,7 +53,7 @@ class Route(NamedTuple):
     handler: Handler
     token: TokenType | None
     claims: Callable[[Path], bool] | None = None
-    dialect: Dialect = TORCHSERVE_DIALECT
+    dialect: HttpDialect = TORCHSERVE_DIALECT
     methods: tuple[str, ...] = ()
 
 
@@ -102,7 +102,7 @@ class Router:
             return self._responses.send(request, 200, b"")
         return self._ask(request, path, chain(routes, self._unknown))
 
-    def fail(self, request: Request, error: Exception, dialect: Dialect | None = None) -> Sent:
+    def fail(self, request: Request, error: Exception, dialect: HttpDialect | None = None) -> Sent:
         """Answer a request with what its door has raised, in TorchServe's dialect unless another is given."""
         if not isinstance(error, (DoorError, ArchiveError, ModelError, WorkflowError)):
             logger.error("%s %s failed.", request.method, ascii(request.target), exc_info=error)
@@ -111,7 +111,7 @@ class Router:
 
     def _ask(self, request: Request, path: Path, routes: Iterator[Route]) -> Reply:
         refusal = not_found()
-        dialect: Dialect = TORCHSERVE_DIALECT
+        dialect: HttpDialect = TORCHSERVE_DIALECT
         for route in routes:
             try:
                 if self._tokens is not None and route.token is not None:

@@ -93,7 +93,7 @@ class Dispatcher:
                 request.more_input,
             ),
         )
-        if sequence is not None:
+        if sequence is not None and self._end_header is not None:  # else the model keeps no sequences
             job.sequence_id, job.starts_sequence, job.ends_sequence = sequence.id, sequence.starts, sequence.ends
         parts = self._parts[job_id] = Parts(job, self, by_default=request.by_default)
         parts.span = span

@@ -32,7 +32,7 @@ class InferenceRequest(NamedTuple):
         content_type: The media type of a raw body.
         protocol: The protocol that the body is in and the response is to be in, one of those that
             `ts.protocol.messages` names; None for TorchServe's own forms.
-        sequence: The sequence, if the model is stateful.
+        sequence: The sequence that it belongs to, if it names one; a model that keeps none takes no notice.
         by_default: Whether the client named no version; the request is counted under TorchServe's ``default`` then.
         priority: Of the requests that wait, those with 1 go first, then those with 2 and so on, and those with 0 last.
         expires_in: How many seconds the request may wait for a worker, if its client has said so; the model's own limit

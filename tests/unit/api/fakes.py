@@ -178,7 +178,7 @@ class FakeModel:
 
     def submit(self, request: InferenceRequest) -> Parts:
         assert not request.unbatched
-        sequence = request.sequence
+        sequence = request.sequence if self.is_stateful else None
         sequence_id = None if sequence is None else sequence.id
         parts = Parts(Job(f"job-{len(self.calls)}", sequence_id=sequence_id), self)
         if request.more_input:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.api import priorities
-from torchserve_py.api.errors import DoorError, bad_request, failure_of, failure_of_job, handler_failure
+from torchserve_py.api.errors import bad_request, failure_of
 from torchserve_py.api.grpc.calls import Behaviour, Context
 from torchserve_py.api.grpc.protos import inference_pb2 as messages
 from torchserve_py.api.grpc.refusals import Refusal, refuse_prediction
 from torchserve_py.api.grpc.writer import Writer
+from torchserve_py.api.pipeline import Dialect, Exchange
 from torchserve_py.api.sequences import SequenceHeaders, is_marked
 from torchserve_py.workers.inference_request import InferenceRequest, SequenceRequest
-from torchserve_py.workers.parts import JobFailed, Part, Parts
 from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 from ts.protocol.messages import REQUEST_ID
 
@@ -46,50 +46,18 @@ def read_request(body: bytes) -> messages.PredictionsRequest:
     return messages.PredictionsRequest.FromString(body)
 
 
-class Submitted(NamedTuple):
-    """A request that has become a job. ``version`` is None where the request named none."""
+class GrpcDialect(Dialect):
+    """TorchServe's gRPC API."""
 
-    parts: Parts
-    name: str
-    version: str | None
-    sequence: SequenceRequest | None
-
-    async def next(self) -> Part:
-        """Wait for the next part.
-
-        Raises:
-            DoorError: The job failed.
-        """
-        try:
-            part = await self.parts.next()
-        except JobFailed as failed:
-            raise self._failed(failed) from None
-        if part.error is not None:
-            raise DoorError(handler_failure(part.status, part.error))
-        return part
-
-    async def rest(self) -> bytes:
-        """Wait for the parts that are left, and join them.
-
-        Raises:
-            DoorError: The job failed.
-        """
-        bodies = []
-        more = True
-        while more:
-            part = await self.next()
-            more = part.more
-            bodies.append(part.body)
-        return b"".join(bodies)
-
-    def response(self, body: bytes) -> messages.PredictionResponse:
+    def message(self, exchange: Exchange, body: bytes) -> messages.PredictionResponse:
         """The message for a part."""
-        if self.sequence is None:
+        sequence = exchange.asked.sequence
+        if sequence is None:
             return messages.PredictionResponse(prediction=body)
-        return messages.PredictionResponse(prediction=body, sequence_id=self.sequence.id)
+        return messages.PredictionResponse(prediction=body, sequence_id=sequence.id)
 
-    def _failed(self, failed: JobFailed) -> DoorError:
-        return DoorError(failure_of_job(failed.cause, self.name, self.version, self.parts.job.sequence_id))
+
+DIALECT: Final = GrpcDialect()
 
 
 class Submission:
@@ -140,8 +108,8 @@ class Submission:
         value = _text(request.input.get(self._start_key))
         return value is not None and is_marked(self._start_key, value)
 
-    def submit(self, model: Model, request: messages.PredictionsRequest, sequence: SequenceRequest | None) -> Submitted:
-        """Make a job of a request; a refusal by the scheduler is raised by the first `Submitted.next`.
+    def submit(self, model: Model, request: messages.PredictionsRequest, sequence: SequenceRequest | None) -> Exchange:
+        """Make a job of a request; a refusal by the scheduler is raised by the first `Exchange.next`.
 
         An entry of ``input`` with the name of the header for the priority means what that means.
 
@@ -152,16 +120,9 @@ class Submission:
         row = [(name, "", value) for name, value in request.input.items()]
         urgency = _text(request.input.get(priorities.HEADER))
         priority = 0 if urgency is None else priorities.of_text(urgency, "Input")
-        parts = model.submit(
-            InferenceRequest(
-                () if sequence is None else sequence.headers,
-                row,
-                sequence=sequence if model.is_stateful else None,
-                by_default=version is None,
-                priority=priority,
-            )
-        )
-        return Submitted(parts, request.model_name, version, sequence)
+        headers = () if sequence is None else sequence.headers
+        asked = InferenceRequest(headers, row, sequence=sequence, by_default=version is None, priority=priority)
+        return Exchange(DIALECT, model, asked, version)
 
     def writer(self, context: Context) -> Writer:
         """What writes the messages of a call."""
@@ -196,13 +157,16 @@ class InferenceService:
             ModelNotFound: No such model.
             ModelVersionNotFound: No such version of it.
         """
-        submitted = self._submit(request)
+        exchange = self._submit(request)
         try:
-            part = await submitted.next()
-            body = part.body if not part.more else part.body + await submitted.rest()
-            return submitted.response(body)
+            part = await exchange.next()
+            bodies = [part.body]
+            while part.more:
+                part = await exchange.next()
+                bodies.append(part.body)
+            return DIALECT.message(exchange, bodies[0] if len(bodies) == 1 else b"".join(bodies))
         finally:
-            submitted.parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
+            exchange.cancel()
 
     async def stream_predictions(self, request: messages.PredictionsRequest, context: Context) -> None:
         """One message in, one out for each part of the response.
@@ -213,19 +177,19 @@ class InferenceService:
             ModelVersionNotFound: No such version of it.
             ReaderStalledError: The client has stopped reading.
         """
-        submitted = self._submit(request)
+        exchange = self._submit(request)
         writer = self._submission.writer(context)
         try:
             more = True
             while more:
-                part = await submitted.next()
+                part = await exchange.next()
                 more = part.more
-                await writer.write(submitted.response(part.body))
+                await writer.write(DIALECT.message(exchange, part.body))
         finally:
             writer.close()
-            submitted.parts.cancel()
+            exchange.cancel()
 
-    def _submit(self, request: messages.PredictionsRequest) -> Submitted:
+    def _submit(self, request: messages.PredictionsRequest) -> Exchange:
         submission = self._submission
         model = submission.model(request)
         sequence = submission.sequence(request) if model.is_stateful or request.sequence_id else None

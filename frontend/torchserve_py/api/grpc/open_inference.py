@@ -18,8 +18,8 @@ from torchserve_py.api.grpc.protos import open_inference_pb2 as messages
 from torchserve_py.api.open_inference import descriptions, statistics
 
 if TYPE_CHECKING:
-    from torchserve_py.api.grpc.inference import Submitted
     from torchserve_py.api.open_inference.repository import Repository
+    from torchserve_py.api.pipeline import Exchange
     from torchserve_py.models.registry import ModelRegistry
     from torchserve_py.settings import Settings
     from torchserve_py.workers.parts import Part
@@ -153,31 +153,31 @@ class OpenInferenceService:
         """
         request = read_request(body)
         jobs = self._jobs
-        submitted = jobs.submit(jobs.model(request), request, context.invocation_metadata() or ())
+        exchange = jobs.submit(jobs.model(request), request, context.invocation_metadata() or ())
         try:
-            part = await submitted.next()
+            part = await exchange.next()
             if part.more or not part.body:
-                part = await _only_response(submitted, part)
+                part = await _only_response(exchange, part)
             if part.headers:
                 context.set_trailing_metadata(metadata_of(part.headers))
             return part.body
         finally:
-            submitted.parts.cancel()  # does nothing to a job that has ended; the client of any other is gone
+            exchange.cancel()
 
 
-async def _only_response(submitted: Submitted, part: Part) -> Part:
+async def _only_response(exchange: Exchange, part: Part) -> Part:
     """The one response of a model that may give several."""
     found = [part] if part.body else []
     headers = part.headers
     while part.more:
-        part = await submitted.next()
+        part = await exchange.next()
         headers = part.headers or headers
         if part.body:
             found.append(part)
         if len(found) > 1:
-            raise not_one_response(submitted.name, "several")
+            raise not_one_response(exchange.model.name, "several")
     if not found:
-        raise not_one_response(submitted.name, "no")
+        raise not_one_response(exchange.model.name, "no")
     return found[0]._replace(headers=headers)
 
 

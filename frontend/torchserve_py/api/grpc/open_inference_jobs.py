@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.api.errors import DoorError, Failure
 from torchserve_py.api.grpc.calls import Context
-from torchserve_py.api.grpc.inference import Submitted
 from torchserve_py.api.grpc.open_inference_messages import OpenRequest, values_of
 from torchserve_py.api.grpc.writer import Writer
 from torchserve_py.api.open_inference.answers import refuse_if_failing
+from torchserve_py.api.pipeline import Dialect, Exchange
 from torchserve_py.api.sequence_parameters import ID, sequence_of
 from torchserve_py.api.sequences import SequenceHeaders
 from torchserve_py.workers.inference_request import InferenceRequest, SequenceRequest
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from torchserve_py.settings import Settings
 
 _NUMBERS: Final = 2**64
+
+
+class _GrpcDialect(Dialect):
+    """The Open Inference Protocol over gRPC: messages are the worker's."""
+
+
+_DIALECT: Final = _GrpcDialect()
 
 
 class OpenInferenceJobs:
@@ -40,8 +47,8 @@ class OpenInferenceJobs:
         """
         return self._registry.get_latest(request.head.model_name, request.version)
 
-    def submit(self, model: Model, request: OpenRequest, metadata: Any, *, more_input: bool = False) -> Submitted:
-        """Make a job of a request; a refusal by the scheduler is raised by the first `Submitted.next`.
+    def submit(self, model: Model, request: OpenRequest, metadata: Any, *, more_input: bool = False) -> Exchange:
+        """Make a job of a request; a refusal by the scheduler is raised by the first `Exchange.next`.
 
         Args:
             model: What it is for.
@@ -56,19 +63,17 @@ class OpenInferenceJobs:
         refuse_if_failing(model)
         version = request.version
         sequence = self._sequence(model, request, metadata) if model.is_stateful else None
-        parts = model.submit(
-            InferenceRequest(
-                metadata if sequence is None else (*metadata, *sequence.headers),
-                request.body,
-                protocol=OPEN_INFERENCE_GRPC,
-                sequence=sequence,
-                by_default=version is None,
-                priority=request.priority,
-                expires_in=request.expires_in,
-                more_input=more_input,
-            )
+        asked = InferenceRequest(
+            metadata if sequence is None else (*metadata, *sequence.headers),
+            request.body,
+            protocol=OPEN_INFERENCE_GRPC,
+            sequence=sequence,
+            by_default=version is None,
+            priority=request.priority,
+            expires_in=request.expires_in,
+            more_input=more_input,
         )
-        return Submitted(parts, request.head.model_name, version, sequence)
+        return Exchange(_DIALECT, model, asked, version)
 
     def _sequence(self, model: Model, request: OpenRequest, metadata: Any) -> SequenceRequest:
         """Which sequence a request belongs to: its parameters say so, or else TorchServe's headers in the metadata."""

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.api.errors import DoorError
-from torchserve_py.api.grpc.inference import Submitted
 from torchserve_py.api.grpc.lanes import MAX_REQUESTS, Lane
 from torchserve_py.api.grpc.open_inference_messages import OpenRequest, read_request, value_of
+from torchserve_py.api.pipeline import Exchange
 from torchserve_py.api.sequence_parameters import ID
 from torchserve_py.models.errors import ModelError
 
@@ -160,36 +160,34 @@ class RequestPipe:
             lane.last = self._start(lane.waiting.popleft(), None if lane.interleaves else lane.last)
 
     def _start(self, pending: _Pending, previous: asyncio.Task[None] | None = None) -> asyncio.Task[None]:
-        submitted = None
+        exchange = None
         if pending.error is None and pending.model is not None and pending.request is not None:
             try:
-                submitted = self._jobs.submit(pending.model, pending.request, self._metadata)
-                self._running.add(submitted.parts)
+                exchange = self._jobs.submit(pending.model, pending.request, self._metadata)
+                self._running.add(exchange.parts)
             except REFUSALS as error:
                 pending.error = error
-        return self._tasks.create_task(self._answer(pending, submitted, previous))
+        return self._tasks.create_task(self._answer(pending, exchange, previous))
 
-    async def _answer(
-        self, pending: _Pending, submitted: Submitted | None, previous: asyncio.Task[None] | None
-    ) -> None:
+    async def _answer(self, pending: _Pending, exchange: Exchange | None, previous: asyncio.Task[None] | None) -> None:
         """Send the response of one request, after that of the ``previous`` one of its sequence."""
         if previous is not None:
             await asyncio.wait((previous,))
-        if submitted is None:
+        if exchange is None:
             self._begun(pending)
         else:
             try:
-                await self._relay(pending, submitted)
+                await self._relay(pending, exchange)
             except REFUSALS as error:
                 pending.error = error
-            self._running.discard(submitted.parts)
+            self._running.discard(exchange.parts)
         if pending.error is not None:
             await pending.turn()
             await self._refuse(pending.request, pending.error)
         pending.leave_order()
         self._over(pending)
 
-    async def _relay(self, pending: _Pending, submitted: Submitted) -> None:
+    async def _relay(self, pending: _Pending, exchange: Exchange) -> None:
         request, model = pending.request, pending.model
         if request is None or model is None:
             return  # there is no job then
@@ -198,7 +196,7 @@ class RequestPipe:
         holds_back = not request.wants_empty_final
         held: Part | None = None
         try:
-            part = await submitted.next()
+            part = await exchange.next()
         finally:
             self._begun(pending)
         if part.more:
@@ -218,7 +216,7 @@ class RequestPipe:
             if not part.more:
                 return
             try:
-                part = await submitted.next()
+                part = await exchange.next()
             except REFUSALS:
                 if held is not None:
                     await self._send(request, model, held, False)

@@ -31,8 +31,8 @@ from torchserve_py.api.grpc.refusals import refuse_open_inference
 from torchserve_py.api.grpc.two_way import OpenCalls, TwoWayCall
 
 if TYPE_CHECKING:
-    from torchserve_py.api.grpc.inference import Submitted
     from torchserve_py.api.grpc.open_inference_jobs import OpenInferenceJobs
+    from torchserve_py.api.pipeline import Exchange
     from torchserve_py.models.model import Model
     from torchserve_py.workers.parts import Part
 
@@ -96,7 +96,7 @@ class _InferStream(TwoWayCall):
         self._enveloped = False
         self._headers: list[list[str]] = []
         self._pipe = RequestPipe(jobs, self._metadata, max_bytes, self._tasks, self._send, self._refuse)
-        self._job: Submitted | None = None
+        self._job: Exchange | None = None
 
     async def run(self) -> None:
         """As any; then the headers that the model has set become metadata."""
@@ -154,7 +154,7 @@ class _InferStream(TwoWayCall):
                 raise
         await parts.send_input(b"", more=False)
 
-    async def _relay(self, job: Submitted) -> None:
+    async def _relay(self, job: Exchange) -> None:
         more = True
         while more:
             part = await job.next()

@@ -15,11 +15,12 @@ from grpc.aio import EOF
 
 from torchserve_py.api.errors import DoorError, bad_request, failure_of
 from torchserve_py.api.grpc.calls import Behaviour, Context
-from torchserve_py.api.grpc.inference import Submission, Submitted
+from torchserve_py.api.grpc.inference import DIALECT, Submission
 from torchserve_py.api.grpc.lanes import MAX_LARGEST_REQUESTS, MAX_REQUESTS, Lane
 from torchserve_py.api.grpc.protos import inference_pb2 as messages
 from torchserve_py.api.grpc.refusals import refuse_prediction
 from torchserve_py.api.grpc.two_way import OpenCalls, TwoWayCall
+from torchserve_py.api.pipeline import Exchange
 from torchserve_py.models.errors import ModelError
 from torchserve_py.workers.parts import Part, Parts
 
@@ -107,7 +108,7 @@ class _SequenceStream(TwoWayCall):
         while lane.waiting and lane.takes_more:
             request = lane.waiting.popleft()
             lane.unanswered += 1
-            answer: Submitted | Exception
+            answer: Exchange | Exception
             try:
                 answer = self._submit(request)
             except (DoorError, ModelError) as error:
@@ -117,7 +118,7 @@ class _SequenceStream(TwoWayCall):
             previous = None if lane.interleaves else lane.last
             lane.last = self._tasks.create_task(self._answer(lane, request, answer, previous))
 
-    def _submit(self, request: messages.PredictionsRequest) -> Submitted:
+    def _submit(self, request: messages.PredictionsRequest) -> Exchange:
         submission = self._submission
         model = submission.model(request)
         if not request.sequence_id and not submission.starts(request):
@@ -128,7 +129,7 @@ class _SequenceStream(TwoWayCall):
         self,
         lane: _Lane,
         request: messages.PredictionsRequest,
-        answer: Submitted | Exception,
+        answer: Exchange | Exception,
         previous: asyncio.Task[None] | None,
     ) -> None:
         """Send the response of one request, after that of the ``previous`` one."""
@@ -142,23 +143,24 @@ class _SequenceStream(TwoWayCall):
             self._jobs.discard(answer.parts)
         self._over(lane, request)
 
-    async def _relay(self, lane: _Lane, submitted: Submitted) -> None:
+    async def _relay(self, lane: _Lane, exchange: Exchange) -> None:
         begun = False
         more = True
         while more:
             part: Part | None = None
             try:
-                part = await submitted.next()
+                part = await exchange.next()
             except DoorError as error:
                 failed = error
             if not begun:
                 begun = True
                 self._begun(lane)
             if part is None:
-                sequence_id = "" if submitted.sequence is None else submitted.sequence.id
+                sequence = exchange.asked.sequence
+                sequence_id = "" if sequence is None else sequence.id
                 return await self._write_failure(sequence_id, failed)
             more = part.more
-            await self._write(submitted.response(part.body))
+            await self._write(DIALECT.message(exchange, part.body))
         return None
 
     def _begun(self, lane: _Lane) -> None:

@@ -16,7 +16,7 @@ from torchserve_py.api.errors import bad_request
 from torchserve_py.api.open_inference.answers import Answers
 from torchserve_py.api.open_inference.declared_routes import DeclaredRoute, read_routes, segments_of
 from torchserve_py.api.open_inference.dialect import CUSTOM_DIALECT
-from torchserve_py.api.pipeline import Exchange
+from torchserve_py.api.pipeline import HttpExchange
 from torchserve_py.api.request_line import request_line
 from torchserve_py.api.responses import Responses
 from torchserve_py.archive.contract import MLSERVER
@@ -127,7 +127,7 @@ class CustomRoutes:
         if endpoint is None:
             return self._answers.method_not_allowed(request, route.allowed)
 
-        def submit(body: bytes) -> Exchange:
+        def submit(body: bytes) -> HttpExchange:
             asked = InferenceRequest(
                 request.raw_headers + request_line(request, endpoint),
                 body,
@@ -137,7 +137,7 @@ class CustomRoutes:
                 priority=priorities.of_request(request),
                 unbatched=route.model.is_stateful,
             )
-            return Exchange(self._responses, CUSTOM_DIALECT, request, route.model, asked)
+            return HttpExchange(self._responses, CUSTOM_DIALECT, request, route.model, asked)
 
         return AfterBody(self._max_body, submit, CUSTOM_DIALECT)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torchserve_py.api.errors import DoorError, Failure, failure_of
 from torchserve_py.api.open_inference.answers import error_body
 from torchserve_py.api.open_inference.compression import compressed_for, encoding_for
-from torchserve_py.api.pipeline import Answer, Dialect, Exchange
+from torchserve_py.api.pipeline import Answer, Exchange, HttpDialect, HttpExchange
 from torchserve_py.api.responses import JSON_TYPE, RETRY_AFTER_SECONDS
 from torchserve_py.models.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.scheduling.effects import Cause
@@ -33,10 +33,10 @@ _EVENTS_TYPE: Final = ("content-type", "text/event-stream; charset=utf-8")
 _BODY_HEADERS: Final = frozenset(("content-type", "content-length", "content-encoding"))
 
 
-class CustomDialect(Dialect):
+class CustomDialect(HttpDialect):
     """A route of the model's own: errors are the protocol's, answers and streams are what the model makes of them."""
 
-    def failure(self, failure: Failure, exchange: Exchange | None = None) -> Answer:
+    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
         """The answer that tells of a failure."""
         headers = [JSON_TYPE]
         if failure.cause:
@@ -93,17 +93,17 @@ class WholeDialect(CustomDialect):
         failure = super().ended(exchange, cause)
         return failure._replace(status=429) if self._is_text and cause in _OVERLOADED else failure
 
-    def stream(self, exchange: Exchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
+    def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
         """Send nothing: the endpoint has no streams."""
         return None
 
-    def answer(self, exchange: Exchange, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
+    def answer(self, exchange: HttpExchange, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
         """The one response."""
         if part.more or not part.body or encoding_for(exchange.request, part.body, self._compress_from) is not None:
             return self._only(exchange, part)
         return Answer(part.status, part.body, part.headers, part.reason)
 
-    async def _only(self, exchange: Exchange, part: Part) -> Answer:
+    async def _only(self, exchange: HttpExchange, part: Part) -> Answer:
         """The one response of a model that may give several, compressed if the client wants that.
 
         Raises:
@@ -122,7 +122,7 @@ class WholeDialect(CustomDialect):
         body, added = await compressed_for(exchange.request, body, self._compress_from)
         return Answer(status, body, (*headers, *added), reason)
 
-    def _not_one(self, exchange: Exchange, count: str) -> DoorError:
+    def _not_one(self, exchange: HttpExchange, count: str) -> DoorError:
         message = f"Model {exchange.model.name} has {count} to this request, and {self._endpoint} has one."
         return DoorError(Failure(501, "NotImplementedException", f"{message} Use {self._endpoint}_stream."))
 
@@ -130,11 +130,11 @@ class WholeDialect(CustomDialect):
 class EventsDialect(WholeDialect):
     """An endpoint that answers with events, of which a part without a body is none."""
 
-    def stream(self, exchange: Exchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
+    def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
         """Send a stream, be it of one event."""
         return exchange.stream(first)
 
-    def opening(self, exchange: Exchange, first: Part) -> Answer:
+    def opening(self, exchange: HttpExchange, first: Part) -> Answer:
         """The head of the stream."""
         kept = ((name, value) for name, value in first.headers if name.lower() not in _BODY_HEADERS)
         return Answer(200, b"", (_EVENTS_TYPE, *kept))

@@ -14,7 +14,7 @@ from torchserve_py.api.errors import DoorError, bad_request
 from torchserve_py.api.open_inference.answers import refuse_if_failing
 from torchserve_py.api.open_inference.compression import decompressed
 from torchserve_py.api.open_inference.dialect import EventsDialect, WholeDialect
-from torchserve_py.api.pipeline import Exchange
+from torchserve_py.api.pipeline import HttpExchange
 from torchserve_py.api.responses import Responses
 from torchserve_py.api.sequence_parameters import ID, sequence_of
 from torchserve_py.api.sequences import SequenceHeaders
@@ -82,15 +82,15 @@ class OpenInferenceCalls:
         refuse_if_failing(model)
         encoding = request.headers.get("Content-Encoding")
 
-        def submit(body: bytes) -> Exchange:
+        def submit(body: bytes) -> HttpExchange:
             return self._submit(request, model, version, endpoint, body)
 
-        async def submit_compressed(body: bytes) -> Exchange:
+        async def submit_compressed(body: bytes) -> HttpExchange:
             return submit(await decompressed(body, encoding or "", self._max_body))
 
         return AfterBody(self._max_body, submit if encoding is None else submit_compressed, self._dialects[endpoint])
 
-    def _submit(self, request: Request, model: Model, version: str | None, endpoint: str, body: bytes) -> Exchange:
+    def _submit(self, request: Request, model: Model, version: str | None, endpoint: str, body: bytes) -> HttpExchange:
         headers: tuple[Any, ...] = request.raw_headers + _TOLD[endpoint]
         expires_in, priority = _urgency(body, request.headers.get(_LENGTH_HEADER))
         priority = priority or priorities.of_request(request)
@@ -106,7 +106,7 @@ class OpenInferenceCalls:
             priority=priority,
             expires_in=expires_in,
         )
-        return Exchange(self._responses, self._dialects[endpoint], request, model, asked, version)
+        return HttpExchange(self._responses, self._dialects[endpoint], request, model, asked, version)
 
     def _sequence(self, request: Request, model: Model, body: bytes) -> SequenceRequest:
         """Which sequence a request belongs to: its parameters say so, or else TorchServe's headers."""

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from torchserve_py.api.errors import HANDLER_ERROR, Failure
-from torchserve_py.api.pipeline import Answer, Dialect, Exchange
+from torchserve_py.api.pipeline import Answer, Exchange, HttpDialect, HttpExchange
 from torchserve_py.api.responses import JSON_TYPE, RETRY_AFTER_SECONDS
 from torchserve_py.scheduling.effects import Cause
 from ts.protocol.messages import CAUSE_HEADER
@@ -31,10 +31,10 @@ class ErrorCode(StrEnum):
     client = "700"
 
 
-class TrussDialect(Dialect):
+class TrussDialect(HttpDialect):
     """What Truss's own server says."""
 
-    def failure(self, failure: Failure, exchange: Exchange | None = None) -> Answer:
+    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
         """The answer that tells of a failure."""
         headers = []
         if failure.cause and failure.cause != HANDLER_ERROR:

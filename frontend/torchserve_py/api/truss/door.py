@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from torchserve_py.api import priorities
 from torchserve_py.api.answering import AfterBody, Reply
-from torchserve_py.api.pipeline import Dialect, Exchange
+from torchserve_py.api.pipeline import HttpDialect, HttpExchange
 from torchserve_py.api.request_line import request_line
 from torchserve_py.api.responses import Responses, Sent
 from torchserve_py.api.routing import ROOT, Path, Route, Routes
@@ -195,8 +195,8 @@ class TrussDoor:
         return self._after_body(run) if body is None else run(body)
 
     def _run(
-        self, request: Request, model: Model, endpoint: Endpoint, body: bytes, dialect: Dialect = TRUSS_DIALECT
-    ) -> Exchange:
+        self, request: Request, model: Model, endpoint: Endpoint, body: bytes, dialect: HttpDialect = TRUSS_DIALECT
+    ) -> HttpExchange:
         """Run a request on a model; its line goes to the worker in pseudo headers.
 
         Raises:
@@ -212,7 +212,7 @@ class TrussDoor:
             priority=priorities.of_request(request),
             more_input=is_socket,
         )
-        return Exchange(self._responses, dialect, request, model, asked)
+        return HttpExchange(self._responses, dialect, request, model, asked)
 
     def _called(self, model: Model) -> str:
         """The name for a model that the request does not name."""

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from torchserve_py.api.pipeline import Exchange
+from torchserve_py.api.pipeline import HttpExchange
 from torchserve_py.api.responses import Sent
 from torchserve_py.api.truss.answers import MODEL_FAILED
 from torchserve_py.api.truss.dialect import TrussDialect
@@ -48,13 +48,13 @@ class WebSocketDialect(TrussDialect):
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
 
-    def stream(self, exchange: Exchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
+    def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
         """Serve the socket, if that is what the model wants."""
         if first.status == _SWITCHING_PROTOCOLS and first.more:
             return self._serve(exchange, first)
         return super().stream(exchange, first)
 
-    async def _serve(self, exchange: Exchange, first: Part) -> Sent:
+    async def _serve(self, exchange: HttpExchange, first: Part) -> Sent:
         try:
             self._socket.accept(first.headers)
             await _Session(self._socket, exchange.parts, exchange.model).run()
