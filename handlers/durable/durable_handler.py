@@ -1,8 +1,8 @@
 """A running total per sequence that survives: workers that are killed, restarts of the server, machines that fail.
 
 A request carries a whole number; the response is the total of its sequence so far. ``0`` ends the sequence. The totals
-are in a `SequenceCache`; ``handler: cache:`` in model-config.yaml says what is beneath it. There is nothing else to do:
-what the handler has put into the cache is stored before its responses leave, and a request sent twice counts once.
+are in a `SequenceCache`; ``handler: cache:`` in model-config.yaml selects its store. The handler does nothing else for
+durability: the server stores the cache's states before the responses leave, and a request sent twice counts once.
 """
 
 from __future__ import annotations

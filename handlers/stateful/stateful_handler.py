@@ -27,12 +27,12 @@ class StatefulHandler:
     """Adds each number to the total of the sequence that it came with."""
 
     def initialize(self, context: Context) -> None:
-        """Make room for as many sequences as the model's configuration allows on one worker."""
+        """Allocate room for as many sequences as the model's configuration allows on one worker."""
         config = context.model_yaml_config
         self.continuous = bool(config.get("continuousBatching", False))
         batch_rows = int(config.get("maxWorkers", 1)) * int(config.get("batchSize", 1))
         capacity = max(int(config.get("maxNumSequence", 1)), batch_rows)
-        #: sequence id -> total. Bounded for servers that do not call on_sequence_end: there the oldest make room.
+        #: sequence id -> total. Bounded for servers without on_sequence_end: the least recently used are evicted.
         self.totals: LRU[str, int] = LRU(capacity)
         #: request id -> (sequence id, total when the stream began, further responses given), of the rows that stream
         self.streams: dict[str, tuple[str, int, int]] = {}
@@ -54,7 +54,7 @@ class StatefulHandler:
         return results
 
     def on_sequence_end(self, sequence_id: str, reason: str) -> None:
-        """Forget a sequence that is over, whatever the reason. Called by torchserve-py; TorchServe has no such call."""
+        """Forget a sequence that has ended, for any reason. torchserve-py calls this; TorchServe has no such hook."""
         self.totals.pop(sequence_id, None)
         self._stop_streams(sequence_id)
 

@@ -1,8 +1,8 @@
-"""What can go wrong between a wire row and its answer."""
+"""The exceptions with which a runtime ends a row, a batch or the loading of a model."""
 
 from __future__ import annotations
 
-#: The most characters of an error's text that are worth telling.
+#: The limit in characters of an error text that is sent to the frontend.
 _MAX_TEXT = 64 * 1024
 
 
@@ -21,9 +21,9 @@ class Failure(Exception):
 
 
 class HandlerFailed(Failure):
-    """The handler raised what was not meant for the client, or returned what it must not.
+    """The handler raised an exception that is not meant for the client, or returned an invalid result.
 
-    TorchServe answers 503; protocols that know better do not.
+    TorchServe answers 503; other protocols answer 500.
     """
 
     def __init__(self, message: str) -> None:
@@ -31,17 +31,17 @@ class HandlerFailed(Failure):
 
 
 def wire_text(text: str) -> str:
-    """Return ``text`` as it can be told over the socket: of bounded length, and without what UTF-8 cannot carry."""
+    """Return ``text`` in a form that the socket can carry: of limited length, and without lone surrogates."""
     return text[:_MAX_TEXT].encode("utf-8", "replace").decode()
 
 
 class LoadError(Exception):
-    """The model could not be loaded, for a reason that its author has to mend."""
+    """The model could not be loaded, for a reason that its author has to fix."""
 
 
 class JobsCancelled(Exception):
-    """Nobody waits for any row of the running batch any longer.
+    """All rows of the running batch have ended, because their clients left or their requests failed.
 
-    Raised out of `ts.handler_utils.utils.send_intermediate_predict_response`, so that a handler which streams stops
-    working for clients that left. A handler may catch it to clean up; there is nobody to answer.
+    `ts.handler_utils.utils.send_intermediate_predict_response` raises it, so that a streaming handler stops working. A
+    handler may catch it to clean up; further results are discarded.
     """

@@ -1,4 +1,4 @@
-"""What asynchronous jobs answer, on its way to the frontend."""
+"""Collects the answers of asynchronous jobs and sends them to the frontend in few frames."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def _no_metrics() -> Sequence[list[Any]]:
 
 
 class Outbox:
-    """Sends what jobs answer in one turn of the event loop together: one frame costs both ends less than many.
+    """Sends all result rows of one turn of the event loop together: one frame costs both ends less than many.
 
     Args:
-        connection: Where it goes.
+        connection: Sends the frames.
         max_size: The largest body in bytes that a row may have.
-        take_metrics: Returns what the model has reported since it was last asked.
+        take_metrics: Returns the metrics that the model has reported since the last call.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Outbox:
         self._seconds = 0.0
 
     def put(self, row: ResultRow, seconds: float) -> None:
-        """Send a row at the end of this turn; ``seconds`` is the time that its job has taken, if it is the last."""
+        """Queue a row, to be sent at the end of this turn; ``seconds`` is the duration of the job, for its last row."""
         size = len(row[5])
         if self._size + size > self.max_size:
             self.flush()  # the frontend refuses frames that are much larger than the largest row
@@ -49,7 +49,7 @@ class Outbox:
         self._seconds = max(self._seconds, seconds)
 
     def flush(self) -> None:
-        """Send what there is now."""
+        """Send the queued rows now."""
         if self._rows:
             rows, seconds = self._rows, self._seconds
             self._rows, self._size, self._seconds = [], 0, 0.0

@@ -114,7 +114,7 @@ class Holdings:
         return None
 
     def begun(self, sequence_id: str) -> None:
-        """Record that a step of the sequence begins, so the sequence has never been idle for too long."""
+        """Record that the sequence continues at this worker, so it counts as never having been idle for too long."""
         self._active_since[sequence_id] = -math.inf
 
     def let_go(self, sequence_id: str) -> None:
@@ -136,7 +136,7 @@ class Holdings:
         return time.monotonic() + self._settings.lifetime
 
     def give_back_closed(self, sequence_ids: Iterable[str]) -> None:
-        """What is over and was not begun anew is nobody's, before anybody is told that it is over."""
+        """Release those of the sequences that have ended and were not begun anew, before their steps are answered."""
         closed = [each for each in sequence_ids if each in self.leases and self.leases[each].closed]
         for sequence_id in set(closed):
             self._departures.released([self.leases[sequence_id]], self._idle_at())

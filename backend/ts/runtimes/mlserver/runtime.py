@@ -1,7 +1,7 @@
 """Runs the jobs of an MLServer model: ``predict`` for one response, ``predict_stream`` for a stream of them.
 
-A row says in the pseudo header ``:endpoint`` that its client wants a stream. Then every response is one part, and a
-last row without a body says that the model has ended the stream.
+The pseudo header ``:endpoint`` of a row states whether its client wants a stream. In a stream every response is one
+part, and a last row without a body ends the stream.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ts.runtimes.responses import error_row
 logger = logging.getLogger(__name__)
 
 _ENDPOINT: Final = ":endpoint"
-#: What TorchServe's forms call a body.
+#: The parameter names that TorchServe's request forms use for a body.
 _BODY_NAMES: Final = (None, "body", "data")
 _STREAMS: Final = frozenset(("infer_stream", "generate_stream"))
 
@@ -46,11 +46,11 @@ class MLServerRuntime(AsyncRuntime):
 
     Args:
         model: The loaded model.
-        declares: What is told about it.
-        connection: Where the answers go.
-        cloud_events: Makes the headers that requests and responses get.
-        custom_routes: Its own REST paths, if it has any.
-        cache: Keeps responses that are not streams, if they are to be kept.
+        declares: The model's declarations, see `ts.protocol.messages.Loaded`.
+        connection: Sends the answers.
+        cloud_events: Creates the CloudEvents headers of requests and responses.
+        custom_routes: The model's own REST paths, if it has any.
+        cache: Caches responses that are not streams; None disables caching.
         max_response_size: The largest body in bytes that one part of a response may have.
     """
 
@@ -81,7 +81,7 @@ class MLServerRuntime(AsyncRuntime):
 
     @property
     def declares(self) -> Mapping[str, Any]:
-        """What the loaded model tells about itself."""
+        """The declarations of the loaded model."""
         return self._declares
 
     def run_job(self, wire_row: InferRow) -> Coroutine[Any, Any, None]:
@@ -120,22 +120,22 @@ class MLServerRuntime(AsyncRuntime):
                 self._inputs.pop(job_id, None)
 
     def cancel_job(self, job_id: str, task: asyncio.Task[None]) -> None:
-        """Cancel the task of a job; it may not have run yet, and then never will."""
+        """Cancel the task of a job; a task that has not begun will never run, so drop the job's inputs here."""
         self._inputs.pop(job_id, None)
         task.cancel()
 
     def take_input(self, job_id: str, body: bytes, *, more: bool) -> None:
-        """Take a further input of a stream; what comes after the model has ended it is dropped."""
+        """Accept a further input of a stream; an input that arrives after the model ended the stream is dropped."""
         inputs = self._inputs.get(job_id)
         if inputs is not None:
             inputs.put(body, more=more)
 
     async def is_healthy(self) -> bool:
-        """Whether the model is ready."""
+        """Return whether the model is ready."""
         return bool(self._model.ready)
 
     async def close(self) -> None:
-        """Send what is left and let the model unload itself."""
+        """Send the remaining answers and call the model's ``unload``."""
         self._outbox.flush()
         with model_context(self._model.settings):
             try:

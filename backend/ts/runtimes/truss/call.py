@@ -1,7 +1,7 @@
-"""The way of one request through a model: decode, preprocess, a slot, predict, postprocess, encode.
+"""Runs one request through a Truss model: decode, preprocess, acquire a slot, predict, postprocess, encode.
 
-A client that leaves is noticed before each step, while the call waits for a slot, and within streams. The slot is held
-from the moment predict begins to the moment its result, or the last chunk of its stream, is there.
+The call checks for a client that left before each step, while it waits for a slot, and within streams. It holds the
+slot from the start of predict until predict has returned its result or the last chunk of its stream.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SPAN_NAMES: Final = {"preprocess": "call-pre", "postprocess": "call-post"}
 
 
 class ClientLeft(Exception):
-    """Nobody waits for the answer any longer."""
+    """The client has left, so the call needs no answer."""
 
 
 class Call:
@@ -50,9 +50,9 @@ class Call:
     Args:
         model: The model.
         row: The request.
-        client: Who waits for the answer.
-        form: How the request is read and answered.
-        outbox: What sends the answer.
+        client: The client that waits for the answer.
+        form: Decodes the request and encodes the answer.
+        outbox: Sends the answer.
     """
 
     def __init__(self, model: ServedModel, row: InferRow, client: Client, form: Form, outbox: Outbox) -> None:
@@ -65,7 +65,7 @@ class Call:
         self._request: ModelRequest | None = None
 
     async def run(self, name: str) -> None:
-        """Run the endpoint ``name`` and answer; errors are answers too."""
+        """Run the endpoint ``name`` and answer the request, with an error if the call fails."""
         try:
             with self._trace.span(f"{name}-endpoint"):
                 await self._run(name)
@@ -97,7 +97,7 @@ class Call:
             return self._form.decode(endpoint.input_type)
 
     async def _run_main(self, endpoint: Endpoint, inputs: Any, slots: Slots | None, threads: Threads) -> None:
-        """Run predict or an alias method, in a slot if there are any, and what comes after it."""
+        """Run predict or an alias method, in a slot if their number is limited; then postprocess, and answer."""
         main = endpoint.main
         work = self._work(main, inputs) if main.is_function else None
         if slots is not None and not await slots.acquire(self._client, work):
@@ -116,7 +116,7 @@ class Call:
                 return
             elif isinstance(result, Response):
                 if not isinstance(result, StreamingResponse):
-                    slot.release()  # its body is there, or is no work of the model
+                    slot.release()  # the body is complete, or the model's code need not produce it
                 await self._pass_on(result, slot)
                 return
         finally:
@@ -143,13 +143,13 @@ class Call:
         """Call one method of the model.
 
         Raises:
-            Problem: It failed.
-            ClientLeft: It was cancelled because its client left.
+            Problem: The method failed.
+            ClientLeft: The method was cancelled because its client left.
         """
         return await self._traced(method, self._call(method, self._arguments(method, inputs), threads))
 
     async def _traced(self, method: Method, step: Coroutine[Any, Any, Any]) -> Any:
-        """Wait for a step, in a span of its own; raises as `_step` does."""
+        """Await a step in a trace span of its own; raise the same exceptions as `_step`."""
         with self._trace.span(_SPAN_NAMES.get(method.name) or f"call-{method.name}", method.name):
             try:
                 return await step
@@ -166,7 +166,7 @@ class Call:
         return await self._waited_for(result) if method.is_coroutine else result
 
     def _work(self, method: Method, inputs: Any) -> SlotWork:
-        """Return the call of a plain function, for a thread that looks for its client first."""
+        """Return the call of a plain function as work for a thread, which checks first whether the client left."""
         arguments = self._arguments(method, inputs)
 
         def call() -> Any:
@@ -176,7 +176,7 @@ class Call:
         return SlotWork(call, _goes_on)
 
     async def _run_work(self, work: SlotWork, slots: Slots | None, threads: Threads) -> Any:
-        """Wait for the call of a plain function; begin it, unless the thread that had the slot before has."""
+        """Await the call of a plain function; start it unless the thread that held the slot before has started it."""
         if slots is None:
             threads.start(work)
         elif not work.begun:
@@ -200,7 +200,7 @@ class Call:
         return self._request
 
     async def _waited_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine of the model; if its owner chose so, it is cancelled when the client leaves."""
+        """Await a coroutine of the model; with ``cancel_on_disconnect``, cancel it when the client leaves."""
         if not self._model.options.cancel_on_disconnect:
             return await coroutine
         task = asyncio.current_task()
@@ -228,10 +228,10 @@ class Call:
             raise ClientLeft
 
     def _problem_of(self, error: BaseException) -> Problem:
-        """Log what came out of the model's code and return what the client is told of it.
+        """Log an exception from the model's code and return the problem with which to answer the client.
 
         Raises:
-            BaseException: It is no error of the model's: this process is to end.
+            BaseException: ``error`` itself, if it is the cancellation of this task or GeneratorExit.
         """
         if isinstance(error, Problem):
             return error
@@ -271,7 +271,7 @@ class Call:
                 self._reply.end(200, headers)
         except GapTooLong:
             logger.error("The stream is cut: the model has yielded nothing for %g s (streaming_read_timeout)", gap)
-            self._reply.part(200, headers, b"")  # the head has been promised for this moment at the latest
+            self._reply.part(200, headers, b"")  # the head must be sent by this moment at the latest
             self._reply.cut("The model has yielded nothing for too long.")
         except BaseException as error:
             self._stream_failed(self._problem_of(error))
@@ -281,7 +281,7 @@ class Call:
             raise ClientLeft
 
     def _may_ask(self, endpoint: Endpoint) -> bool:
-        """Whether the model has the request, and its owner leaves it to the model to look after the client."""
+        """Return whether the model itself may check for its client: it has the request, and no option cancels it."""
         return endpoint.takes_request and not self._model.options.cancel_on_disconnect
 
     def _stream_failed(self, problem: Problem) -> None:
@@ -321,7 +321,7 @@ class Call:
 
 
 def _goes_on(result: Any) -> bool:
-    """Tell whether what a function has returned is still to be run. Called in its thread: nothing of the model's is."""
+    """Return whether a function's result has yet to run. This is called in the function's thread: run no model code."""
     return issubclass(type(result), GeneratorType | AsyncGeneratorType | CoroutineType | StreamingResponse)
 
 
@@ -333,7 +333,7 @@ def _refuse_before_postprocess(result: Any) -> None:
 
 
 def _can_be_told(error: HTTPException) -> bool:
-    """Tell whether an error has a status and a detail that a response can have."""
+    """Return whether a response can carry the error's status and detail."""
     try:
         to_json(error.detail)
     except (TypeError, ValueError, RecursionError):

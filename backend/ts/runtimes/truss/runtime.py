@@ -1,4 +1,4 @@
-"""What the worker's event loop drives: jobs become calls or WebSocket sessions, departures are told at once."""
+"""The runtime of Truss models: runs each job as a call or a WebSocket session, and passes on that a client left."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from ts.runtimes.truss.websocket import Inputs, Session
 
 logger = logging.getLogger(__name__)
 
-#: The pseudo endpoint by which a client asks for the code to be taken anew.
+#: The pseudo endpoint with which a client requests that the worker reloads the model's code.
 HOT_RELOAD = "hot_reload"
-#: How long to wait for the model's metrics (seconds): longer than anybody who asks for them does.
+#: The time limit for collecting the model's metrics (seconds): longer than any requester waits for them.
 _COLLECTING_LIMIT = 30.0
 
 
@@ -41,8 +41,8 @@ class TrussRuntime(AsyncRuntime):
     Args:
         model: The model.
         config: Its configuration.
-        load: What the worker was told to load.
-        connection: Where the answers go.
+        load: The load message.
+        connection: Sends the answers.
     """
 
     def __init__(self, model: ServedModel, config: TrussConfig, load: Load, connection: Connection) -> None:
@@ -57,7 +57,7 @@ class TrussRuntime(AsyncRuntime):
 
     @property
     def declares(self) -> Mapping[str, Any]:
-        """What the doors are told of the model."""
+        """The description of the model for the frontend."""
         description = self._model.description
         predict = description.endpoints.get(PREDICT)
         transport = self._config.values["runtime"]["transport"]
@@ -72,10 +72,10 @@ class TrussRuntime(AsyncRuntime):
         }
 
     async def run_job(self, wire_row: InferRow) -> None:
-        """Run one call or session and answer it."""
+        """Run one call or WebSocket session and answer it."""
         job_id = wire_row[0]
         client = self._clients[job_id] = Client()
-        if job_id in self._connection.cancelled:  # it left before the job began
+        if job_id in self._connection.cancelled:  # the client left before the job began
             client.leave()
         enter_request(wire_row)
         try:
@@ -87,7 +87,7 @@ class TrussRuntime(AsyncRuntime):
             else:
                 await self._call(wire_row, client, endpoint or PREDICT)
         finally:
-            client.leave()  # whoever still looks after the client sees that the call is over
+            client.leave()  # model code that still watches the client learns that the call is over
             del self._clients[job_id]
             self._inputs.pop(job_id, None)
 
@@ -123,20 +123,23 @@ class TrussRuntime(AsyncRuntime):
         return Reply(self._outbox, row[0], TrussForm(row).problem_row)
 
     def cancel_job(self, job_id: str, task: asyncio.Task[None]) -> None:
-        """Tell whoever looks after the client that it has left; the job ends in its own way."""
+        """Mark the client as gone, which notifies all watchers of the client; the job ends itself."""
         client = self._clients.get(job_id)
         if client is not None:
             client.leave()
 
     def take_input(self, job_id: str, body: bytes, *, more: bool) -> None:
-        """Take a frame of a WebSocket session."""
+        """Pass a frame from the client to its WebSocket session."""
         self._inputs_of(job_id).put(body, more=more)
 
     def _inputs_of(self, job_id: str) -> Inputs:
         return self._inputs.setdefault(job_id, Inputs())
 
     async def is_healthy(self) -> bool:
-        """Ask the model, in a thread of its own if its method is a plain function; ``None`` is no objection."""
+        """Return the result of the model's ``is_healthy``, where ``None`` means healthy.
+
+        A plain function runs in a separate thread.
+        """
         method = self._model.description.is_healthy
         if method is None:
             return True
@@ -156,10 +159,10 @@ class TrussRuntime(AsyncRuntime):
         return False
 
     async def expose_metrics(self) -> bytes:
-        """Collect them in a thread: collectors are the model's code. Whoever asks meanwhile gets the same.
+        """Collect the metrics in a thread, because collectors are the model's code; concurrent requests share a run.
 
         Raises:
-            TimeoutError: They do not come to an end.
+            TimeoutError: The collectors did not finish within the time limit.
             Exception: A collector has failed.
         """
         if self._collecting is None or self._collecting.done():
@@ -168,5 +171,5 @@ class TrussRuntime(AsyncRuntime):
             return await asyncio.shield(self._collecting)
 
     async def close(self) -> None:
-        """Every job is answered, and the process ends."""
+        """Close the model; every job is answered."""
         self._model.close()

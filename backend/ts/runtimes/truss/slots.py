@@ -1,8 +1,9 @@
-"""The slots that predict is limited by: so many run at once, the others wait in the order in which they came.
+"""The slots that limit how many predict calls run at once; further calls wait in first-in, first-out order.
 
-A slot that is given back goes to whoever waits longest, without ever being free in between; so nobody overtakes.
-Between two calls of plain functions it does not even leave its thread: the thread that has ended one begins the next,
-and the event loop, which may be busy, is told afterwards: what predict runs on is not idle while anybody waits for it.
+A released slot passes directly to the call that has waited longest, without becoming free in between, so no call
+overtakes another. Between two calls of plain functions the slot stays in its thread: the thread that has finished one
+call begins the next, and notifies the event loop, which may be busy, afterwards. Hence the device is never idle while a
+call waits for a slot.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ class SlotWork(Work[Any]):
     """A plain function that needs a slot.
 
     Args:
-        function: What is called.
-        keeps_slot: Tells by what the function has returned whether its slot is needed for longer.
+        function: The function.
+        keeps_slot: Returns, from the function's result, whether the call still needs its slot.
 
     Attributes:
-        begun: Whether a thread has begun it when it got its slot.
-        slot_is_gone: Whether the thread has begun other work in that slot since it has ended.
+        begun: Whether a thread has begun the function in its slot.
+        slot_is_gone: Whether the thread, after the function had returned, passed the slot to other work.
     """
 
     def __init__(self, function: Callable[[], Any], keeps_slot: Callable[[Any], bool]) -> None:
@@ -37,7 +38,7 @@ class SlotWork(Work[Any]):
 
     @property
     def needs_slot(self) -> bool:
-        """Whether it needs its slot although it has ended."""
+        """Whether the call still needs its slot after the function has returned."""
         return self._error is None and self._keeps_slot(self._value)
 
 
@@ -45,10 +46,10 @@ class Slots:
     """Slots of one event loop.
 
     Args:
-        count: How many there are, at least 1.
+        count: The number of slots, at least 1.
 
     Attributes:
-        free: How many nobody holds; 0 while anybody waits.
+        free: The number of free slots; 0 while a call waits.
     """
 
     def __init__(self, count: int) -> None:
@@ -58,18 +59,18 @@ class Slots:
 
     @property
     def waiting(self) -> int:
-        """How many wait for one."""
+        """The number of calls that wait for a slot."""
         return len(self._waiting)
 
     async def acquire(self, client: Client, work: SlotWork | None = None) -> bool:
         """Wait for a slot, until the client leaves.
 
         Args:
-            client: Who the slot is for.
-            work: What is to run in it, if that is a plain function: it may have begun when this returns.
+            client: The client of the call.
+            work: The work for the slot, if the call is a plain function; it may have begun when this returns.
 
         Returns:
-            Whether a slot is held now and must be released; False if the client left first.
+            True if the call holds a slot, which it must release; False if the client left first.
         """
         if client.left:
             return False
@@ -93,7 +94,7 @@ class Slots:
         threads.start(work, lambda: self._run_in_turn(work))
 
     def release(self) -> None:
-        """Give a slot back; from the event loop."""
+        """Release a slot; call this from the event loop only."""
         with self._lock:
             while self._waiting:
                 turn, _ = self._waiting.popitem(last=False)
@@ -104,7 +105,7 @@ class Slots:
             self.free += 1
 
     def _run_in_turn(self, first: SlotWork) -> None:
-        """Run work in one slot, in a thread, until there is no more for it; the last keeps the slot."""
+        """Run work after work in one slot, in a thread, until no further work waits; the last one keeps the slot."""
         work: SlotWork | None = first
         while work is not None:
             work.run()
@@ -117,7 +118,7 @@ class Slots:
             work = turn.work
 
     def _next_work(self) -> _Turn | None:
-        """Give a slot to whoever waits longest, if that is for work; from a thread."""
+        """Pass the slot to the call that has waited longest, if it is a plain function; called from a thread."""
         with self._lock:
             turn = next(iter(self._waiting), None)
             if turn is None or turn.work is None:
@@ -134,7 +135,7 @@ class Slots:
         turn.come()
 
     async def _withdraw(self, turn: _Turn) -> None:
-        """Have whoever waited neither wait nor hold a slot any longer."""
+        """Remove a cancelled call from the queue, or release the slot that it got at the same time."""
         with self._lock:
             self._waiting.pop(turn, None)
         if not turn.has_slot:
@@ -147,11 +148,11 @@ class Slots:
 
 
 class Slot:
-    """One slot that is held; it can be released in several places and is given back once.
+    """One held slot; `release` may be called several times and takes effect once.
 
     Args:
-        slots: Where it is from; None stands for a slot where there is no limit.
-        work: What runs in it first, if that is a plain function.
+        slots: The slots to which it belongs; None if their number is unlimited.
+        work: The work in the slot, if the call is a plain function.
     """
 
     __slots__ = ("_slots", "_work")
@@ -161,7 +162,7 @@ class Slot:
         self._work = work
 
     def release(self) -> None:
-        """Give it back, unless that was done."""
+        """Release the slot, unless it was released or passed on."""
         if self._slots is not None:
             if self._work is None or not self._work.slot_is_gone:
                 self._slots.release()
@@ -179,6 +180,6 @@ class _Turn:
         self.came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def come(self) -> None:
-        """Tell whoever waits that it is over, with a slot or without; from the event loop."""
+        """End the waiting of the call, with or without a slot; call this from the event loop only."""
         if not self.came.done():
             self.came.set_result(None)
