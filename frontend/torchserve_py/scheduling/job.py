@@ -11,7 +11,6 @@ A CANCELLED job has its outcome, but its worker has not let go of it yet.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from torchserve_py.scheduling.transitions import Transitions
 
@@ -67,12 +66,11 @@ JOB_TRANSITIONS = Transitions[JobState, JobEvent](
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request. The job's owner sets the first group of fields, the scheduler keeps the second.
+    """One request. The job's owner sets the first group of fields, the scheduler keeps the second. Owners may add more.
 
     unbatched     a describe: it travels in a batch of one and belongs to no sequence
     priority      jobs of priority 1 go first, then those of 2 and so on; those of 0 go last
     expires_at    when the client stops waiting (monotonic seconds): a job that was not sent by then is never sent
-    payload       the scheduler never looks at it
     worker_id     the worker that the job was sent to last; empty before that
     sends         how often the job was sent
     opens         whether the job is the first of its sequence for its worker
@@ -88,7 +86,6 @@ class Job:
     unbatched: bool = False
     priority: int = 0
     expires_at: float | None = None
-    payload: Any = None
 
     state: JobState = field(default=NEW, init=False)
     worker_id: str = field(default="", init=False)

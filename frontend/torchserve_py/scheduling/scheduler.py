@@ -5,10 +5,9 @@ here. It is a product of two choices: where the next jobs come from (`Fifo`, `Se
 (`WhenIdle`, `WhileBelow`). An event does what was due before it, then its own work, then sends what may be sent.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torchserve_py.scheduling.admission import Admission, WhenIdle, WhileBelow
 from torchserve_py.scheduling.effects import Cancel, Cause, Effects, EndReason, Finish, Released, Send
 from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import (
@@ -28,7 +27,7 @@ from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.sequence import Sequence
 from torchserve_py.scheduling.sequences import Sequences
 from torchserve_py.scheduling.shared_state import SharedState
-from torchserve_py.scheduling.source import Source
+from torchserve_py.scheduling.source import Source, compose
 
 MOST_SENDS = 3
 """How often a job is sent to be run: to so many workers that die."""
@@ -53,7 +52,7 @@ class Scheduler:
         self._closed: Cause | None = None
         self._durable = policy.sequences is not None and policy.sequences.durable
         self._unbatched = Fifo(self._shared, policy.queue_size)
-        self._source, self._admission = _compose(policy, self._shared)
+        self._source, self._admission = compose(policy, self._shared)
         self._sequences = self._source if isinstance(self._source, Sequences) else None
 
     # Jobs
@@ -100,17 +99,22 @@ class Scheduler:
         if self._durable and job_id in self._shared.jobs:
             self._shared.jobs[job_id].ends_sequence = False
 
-    def cancel(self, job_id: str, now: float) -> Effects:
-        """Nobody waits for the job any more. In flight, it keeps its place until its worker's last part."""
+    def cancel(self, job_id: str, now: float, cause: Cause | None = Cause.cancelled) -> Effects:
+        """End the job for `cause`; None if its owner has given it its outcome, and its worker may still send parts.
+
+        A job in flight keeps its place until its worker's last part. Cancelling it again changes nothing.
+        """
         self._catch_up(now)
         job = self._shared.jobs.get(job_id)
         if job is None or job.state is CANCELLED:
             pass
         elif job.state is WAITING:
-            self._withdraw(job, Cause.cancelled, now)
+            self._withdraw(job, cause or Cause.cancelled, now)
         else:
             job.state = JOB_TRANSITIONS[job.state, CANCEL]
-            self._shared.effects += (Finish(job, Cause.cancelled), Cancel(job.worker_id, (job_id,)))
+            if cause is not None:
+                self._shared.effects.append(Finish(job, cause))
+            self._shared.effects.append(Cancel(job.worker_id, (job_id,)))
         return self._conclude(now)
 
     # Time
@@ -205,6 +209,15 @@ class Scheduler:
         return self._conclude(now)
 
     # What can be read
+
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        """Every job that was accepted and is not over, by id: always the same mapping, which changes."""
+        return self._shared.jobs
+
+    def jobs_of(self, worker_id: str) -> Mapping[str, Job]:
+        """The jobs that a worker has in flight, cancelled ones included: a mapping that changes."""
+        return self._worker(worker_id).in_flight
 
     @property
     def queued(self) -> int:
@@ -385,16 +398,3 @@ class Scheduler:
 
     def _continues_sequence(self, job: Job) -> bool:
         return self._sequences is not None and not job.unbatched and job.sequence_id in self._sequences.open
-
-
-def _compose(policy: Policy, shared: SharedState) -> tuple[Source, Admission]:
-    """Source x admission. A job ticket is for one job, so it makes batches of one."""
-    size = policy.batch_size
-    if policy.sequences is not None:
-        if policy.continuous:
-            return Sequences(shared, policy.sequences, size, 0.0, joins=True), WhileBelow(2 * size)
-        return Sequences(shared, policy.sequences, size, policy.max_batch_delay, joins=False), WhenIdle(size)
-    if policy.continuous:
-        return Fifo(shared, policy.queue_size, tickets=policy.job_ticket), WhileBelow(size)
-    size = 1 if policy.job_ticket else size
-    return Fifo(shared, policy.queue_size, policy.max_batch_delay, tickets=policy.job_ticket), WhenIdle(size)

@@ -2,9 +2,14 @@
 
 from typing import Protocol
 
+from torchserve_py.scheduling.admission import Admission, WhenIdle, WhileBelow
 from torchserve_py.scheduling.effects import Cause, EndReason
+from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.lane import WorkerLoad
+from torchserve_py.scheduling.policy import Policy
+from torchserve_py.scheduling.sequences import Sequences
+from torchserve_py.scheduling.shared_state import SharedState
 
 
 class Source(Protocol):
@@ -25,3 +30,16 @@ class Source(Protocol):
     @property
     def remaining_capacity(self) -> int:
         """How much more is accepted at present: jobs of a stateless model, sequences of a stateful one."""
+
+
+def compose(policy: Policy, shared: SharedState) -> tuple[Source, Admission]:
+    """Return what a policy asks for. A job ticket is for one job, so it makes batches of one."""
+    size = policy.batch_size
+    if policy.sequences is not None:
+        if policy.continuous:
+            return Sequences(shared, policy.sequences, size, 0.0, joins=True), WhileBelow(2 * size)
+        return Sequences(shared, policy.sequences, size, policy.max_batch_delay, joins=False), WhenIdle(size)
+    if policy.continuous:
+        return Fifo(shared, policy.queue_size, tickets=policy.job_ticket), WhileBelow(size)
+    size = 1 if policy.job_ticket else size
+    return Fifo(shared, policy.queue_size, policy.max_batch_delay, tickets=policy.job_ticket), WhenIdle(size)

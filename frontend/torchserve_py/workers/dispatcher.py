@@ -1,39 +1,42 @@
 """The asyncio shell around one scheduler: it performs the scheduler's effects and tells it what happened.
 
-Nothing is decided here. Doors submit jobs and read their `Parts`; workers deliver results; the scheduler says who gets
-what when; one timer wakes it at its next deadline.
+Nothing is decided here. Doors submit requests and read their `Parts`; workers deliver results; the scheduler says which
+worker gets which jobs at what time; one timer wakes it at its next deadline. A job in flight is known in one place, the
+scheduler's table of `InferenceJob`, and ends in one place, `Dispatcher._end`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
 
 from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.scheduling.effects import Cancel, Cause, Effect, EndReason, EndSequence, Finish, Send
 from torchserve_py.scheduling.job import STREAMING, Job
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scheduler import Scheduler
-from torchserve_py.workers import refused_steps, sending
 from torchserve_py.workers.alarm import Alarm
+from torchserve_py.workers.inference_job import InferenceJob, Span, new_job_id
 from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workers.inputs import Input, Inputs
-from torchserve_py.workers.job_ids import JobIds
-from torchserve_py.workers.parts import Part, Parts, Span
+from torchserve_py.workers.parts import Part, Parts
+from torchserve_py.workers.refused_steps import REFUSALS, cause_of
 from torchserve_py.workers.running_time import RunningTime
 from torchserve_py.workers.worker import Worker
 from ts.protocol.messages import SEQUENCE_ID_SEPARATOR
 
 logger = logging.getLogger(__name__)
 
-_new_job_id = JobIds().new
 #: A reader this many times behind its buffer limit is given up when others need the worker that serves it.
 _GIVE_UP_FACTOR = 8
 #: How many sequences without a job end in one turn of the event loop.
 _ENDED_AT_ONCE = 500
+#: What encoding a batch raises: text that is no Unicode, a value that msgpack does not know, a frame over 4 GiB.
+_UNSENDABLE: Final = (ValueError, TypeError, OverflowError, struct.error)
 
 
 class Dispatcher:
@@ -56,7 +59,8 @@ class Dispatcher:
         self._durable = policy.sequences is not None and policy.sequences.durable
         self._stream_buffer_size = stream_buffer_size
         self._record_model_metrics = record_model_metrics
-        self._parts: dict[str, Parts] = {}
+        #: Every job in flight by id. The scheduler keeps the table, and only `submit` adds to it.
+        self._jobs = cast(Mapping[str, InferenceJob], self._scheduler.jobs)
         self._workers: dict[str, Worker] = {}
         self._released: dict[str, asyncio.Future[None]] = {}
         self._idle: asyncio.Future[None] | None = None
@@ -77,26 +81,18 @@ class Dispatcher:
             span: What traces the job.
         """
         now = self._now()
-        job_id = _new_job_id()
-        sequence = request.sequence
-        job = Job(
-            job_id,
+        job = InferenceJob(
+            new_job_id(),
             unbatched=request.unbatched,
             priority=request.priority,
             expires_at=None if expires_in is None else now + expires_in,
-            payload=(
-                job_id,
-                request.headers,
-                request.content_type,
-                request.body,
-                request.protocol,
-                request.more_input,
-            ),
+            request=request,
+            span=span,
         )
+        sequence = request.sequence
         if sequence is not None and self._end_header is not None:  # else the model keeps no sequences
             job.sequence_id, job.starts_sequence, job.ends_sequence = sequence.id, sequence.starts, sequence.ends
-        parts = self._parts[job_id] = Parts(job, self, by_default=request.by_default)
-        parts.span = span
+        parts = job.parts = Parts(job, self)
         if request.more_input:
             parts.inputs = Inputs(lambda given: self._pass_on(job, given))
         self._metrics.observe_submission(by_default=request.by_default)
@@ -124,74 +120,89 @@ class Dispatcher:
 
     # What workers tell.
 
+    def jobs_of(self, worker: Worker) -> Mapping[str, InferenceJob]:
+        """Return the jobs that the worker has, by id; none before it is up, and once it is lost or released."""
+        if self._workers.get(worker.id) is not worker:
+            return {}
+        return cast(Mapping[str, InferenceJob], self._scheduler.jobs_of(worker.id))
+
     def results(self, worker: Worker, results: Sequence[Part], handler_seconds: float) -> None:
-        """Deliver parts of responses to their readers and tell the scheduler, which hears of each in every case.
+        """Deliver parts of responses to their readers, and tell the scheduler of each in every case.
 
         Raises:
             ValueError: A part is of a job that ``worker`` does not have, and so not from a worker in its right mind.
         """
-        now = self._now()
+        now, heard_at = self._now(), time.monotonic()
         if handler_seconds:
-            self._metrics.observe_handler(handler_seconds, time.monotonic() - worker.sent_at, results)
+            self._metrics.observe_handler(handler_seconds, heard_at - worker.sent_at, results)
+        jobs = self.jobs_of(worker)
         arrived: list[tuple[str, bool]] = []
         try:
             for part in results:
-                self._result(worker, part, arrived, now)
+                job = jobs.get(part.job_id)
+                if job is not None:
+                    if job.heard_at is not None:
+                        job.heard_at = heard_at
+                    self._result(job, worker, part, arrived, now)
+                elif part.job_id in self._jobs:
+                    raise ValueError(f"a result of job {part.job_id}, which it does not have")
         finally:
             self._perform(self._scheduler.parts(arrived, now), now)
 
-    def _result(self, worker: Worker, part: Part, arrived: list[tuple[str, bool]], now: float) -> None:
+    def _result(
+        self, job: InferenceJob, worker: Worker, part: Part, arrived: list[tuple[str, bool]], now: float
+    ) -> None:
         """Deliver one part. What the scheduler is to hear of it joins ``arrived`` before anything can fail."""
-        job_id, more = part.job_id, part.more
-        parts = self._parts.get(job_id)
-        if job_id not in worker.in_flight:
-            if parts is None:
-                return  # the job is over
-            raise ValueError(f"a result of job {job_id}, which it does not have")
-        if not more:
-            worker.in_flight.remove(job_id)
-        if not (more and parts is not None and parts.job.state is STREAMING):  # then one more is no news to it
-            arrived.append((job_id, more))
+        more = part.more
+        if not (more and job.state is STREAMING):  # then one more is no news to it
+            arrived.append((job.id, more))
         if part.error is not None:
-            self._scheduler.failed(job_id)
+            self._scheduler.failed(job.id)
+        refusal = None
         if self._end_header is not None and part.headers:
-            if part.error is not None and parts is not None and self._refuse_step(parts, part, now):
-                self._drop_rest(part, now)
-                return
-            if part.error is None or not self._durable:
-                self._end_sequences(parts, part, now)
+            refusal = cause_of(part, durable=self._durable)
+            if refusal is None and (part.error is None or not self._durable):
+                self._end_sequences(job, part, now)
+        parts = job.parts
         if parts is None:
-            return
+            return  # the job has its outcome; its worker is dropping it
         if part.error is not None:
-            self._forget(parts, now, failed=True)
-            parts.deliver(part._replace(more=False))
-            self._drop_rest(part, now)
+            self._end(job, part._replace(more=False) if refusal is None else refusal, now)
+            reason = REFUSALS.get(refusal)
+            if reason is not None and job.sequence_id is not None:
+                self._perform(self._scheduler.end_sequence(job.sequence_id, reason, now), now)
+            if more:  # the part was malformed: nobody waits for those that follow
+                self._perform(self._scheduler.cancel(job.id, now, None), now)
         elif not more:
-            self._forget(parts, now, failed=False)
-            parts.deliver(part)
+            self._end(job, part, now)
         else:
             parts.deliver(part)
             if parts.buffered_bytes > self._stream_buffer_size:
-                self._slow_reader(parts, worker, now)
+                self._slow_reader(job, parts, worker)
 
-    def _drop_rest(self, error: Part, now: float) -> None:
-        """Have the worker drop a job that has failed: parts that follow a malformed one are waited for by nobody."""
-        if error.more:
-            self._perform(self._scheduler.cancel(error.job_id, now), now)
+    def _end_sequences(self, job: InferenceJob, part: Part, now: float) -> None:
+        """Obey the response header with which a handler ends sequences; a stored one ends only with what counts."""
+        ended = [value for name, value in part.headers if name.lower() == self._end_header]
+        for sequence_id in (each.strip() for value in ended for each in value.split(SEQUENCE_ID_SEPARATOR)):
+            if part.more and self._durable and job.parts is not None and job.sequence_id == sequence_id:
+                job.ends_sequence = True  # once its last part has come
+            else:
+                self._perform(self._scheduler.end_sequence(sequence_id, EndReason.ended, now), now)
+
+    def taken(self, worker: Worker, job_id: str, count: int) -> None:
+        """Note that the model has taken further inputs of a job."""
+        job = self.jobs_of(worker).get(job_id)
+        if job is not None and job.parts is not None and job.parts.inputs is not None:
+            job.parts.inputs.taken(count)
 
     def model_metrics(self, entries: list[list[Any]]) -> None:
         """Pass on what a handler measured."""
         self._record_model_metrics(entries)
 
-    def jobs_overdue(self, job_ids: Sequence[str]) -> None:
-        """End jobs of which nothing was heard for too long; the worker that has them is told to drop them."""
+    def cancel(self, job: Job, cause: Cause) -> None:
+        """End a job for this cause and have its worker drop it; does nothing when the job has its outcome already."""
         now = self._now()
-        for job_id in job_ids:
-            parts = self._parts.get(job_id)
-            if parts is not None:
-                parts.fail(Cause.response_timeout)
-                self._forget(parts, now, failed=True)
-                self._perform(self._scheduler.cancel(job_id, now), now)
+        self._perform(self._scheduler.cancel(job.id, now, cause), now)
 
     def take_out(self, worker: Worker) -> None:
         """Give no more work to a worker that will be replaced."""
@@ -225,7 +236,7 @@ class Dispatcher:
         """Give no more work to ``worker`` and wait until it has none left, at most ``limit`` seconds."""
         if self._workers.get(worker.id) is not worker:
             return
-        released = self._released[worker.id] = asyncio.get_running_loop().create_future()
+        released = self._released.setdefault(worker.id, asyncio.get_running_loop().create_future())
         now = self._now()
         self._perform(self._scheduler.retire(worker.id, now), now)
         await asyncio.wait([released], timeout=limit)
@@ -272,7 +283,7 @@ class Dispatcher:
             if isinstance(effect, Send):
                 self._send(effect, now)
             elif isinstance(effect, Finish):
-                self._finish(effect, now)
+                self._end(cast(InferenceJob, effect.job), effect.cause, now)
             elif isinstance(effect, Cancel):
                 self._workers[effect.worker_id].cancel(effect.job_ids)
             elif isinstance(effect, EndSequence):
@@ -284,38 +295,68 @@ class Dispatcher:
             self._idle.set_result(None)
 
     def _send(self, effect: Send, now: float) -> None:
-        self._metrics.batch_size.observe(len(effect.jobs))
-        for job in effect.jobs:
-            self._metrics.observe_queue(now - job.submitted_at, by_default=self._parts[job.id].by_default)
-        worker = self._workers[effect.worker_id]
-        refused = sending.send(worker, effect.jobs, time.monotonic(), self._moment_of)
-        if refused:  # not at once: the scheduler's effects are still being performed
-            asyncio.get_running_loop().call_soon(self.results, worker, refused, 0.0)
-        for job in effect.jobs:
-            inputs = self._parts[job.id].inputs
-            if inputs is not None:
-                for given in inputs.take_held():
+        worker, jobs = self._workers[effect.worker_id], cast(Sequence[InferenceJob], effect.jobs)
+        self._metrics.batch_size.observe(len(jobs))
+        for job in jobs:
+            self._metrics.observe_queue(now - job.submitted_at, by_default=job.request.by_default)
+        try:
+            worker.send(jobs, time.monotonic(), self._moment_of)
+        except _UNSENDABLE:
+            self._send_singly(worker, jobs)
+        for job in jobs:
+            if job.parts is not None and job.parts.inputs is not None:
+                for given in job.parts.inputs.take_held():
                     worker.send_input(job.id, given)
 
-    def _pass_on(self, job: Job, given: Input) -> bool:
+    def _send_singly(self, worker: Worker, jobs: Sequence[InferenceJob]) -> None:
+        """Send a batch of which something cannot be encoded; that is answered as if by the worker."""
+        refused = []
+        for job in jobs:
+            try:
+                worker.send([job], time.monotonic(), self._moment_of)
+            except _UNSENDABLE as error:
+                about = {"request_id": job.id, "sequence_id": job.sequence_id}
+                text = "Request %s cannot be passed on to worker %s: %s"
+                logger.warning(text, job.id, worker.id, error, extra=about)
+                refused.append(Part(job.id, False, 400, "", [], b"", f"The request cannot be passed on: {error}"))
+        # Not at once: the scheduler's effects are still being performed.
+        asyncio.get_running_loop().call_soon(self.results, worker, refused, 0.0)
+
+    def _pass_on(self, job: InferenceJob, given: Input) -> bool:
         """Send a further input of a job to its worker, if it has one yet."""
         worker = self._workers.get(job.worker_id)
-        if worker is None or job.id not in worker.in_flight:
+        if worker is None or job.id not in self.jobs_of(worker):
             return False
         worker.send_input(job.id, given)
         return True
 
-    def taken(self, job_id: str, count: int) -> None:
-        """The model has taken further inputs of a job."""
-        parts = self._parts.get(job_id)
-        if parts is not None and parts.inputs is not None:
-            parts.inputs.taken(count)
+    def _end(self, job: InferenceJob, outcome: Part | Cause, now: float) -> None:
+        """End a job: deliver its outcome, and count and trace it. What was delivered before stays readable.
 
-    def _finish(self, effect: Finish, now: float) -> None:
-        parts = self._parts.get(effect.job.id)
-        if parts is not None:
-            parts.fail(effect.cause)
-            self._forget(parts, now, failed=True)
+        The scheduler has said so, or hears of it in the same turn of the event loop.
+
+        Raises:
+            RuntimeError: The job has an outcome already, which is a defect of the caller.
+        """
+        parts, job.parts = job.parts, None
+        if parts is None:
+            raise RuntimeError(f"job {job.id} has an outcome already; this would be another: {outcome!r}")
+        failed = not isinstance(outcome, Part) or outcome.error is not None
+        self._metrics.observe_request(now - job.submitted_at, by_default=job.request.by_default)
+        if failed:
+            self._metrics.outcomes.went_wrong(job.submitted_at, now)
+        else:
+            self._metrics.outcomes.answered(job.submitted_at, job.sent_at, now)
+        if job.span is not None:
+            job.span.ended(job.id, failed=failed)
+        if parts.inputs is not None:
+            parts.inputs.end()
+            job.heard_at = time.monotonic()  # from now on its worker is timed, until it lets go of the job
+        if isinstance(outcome, Part):
+            parts.deliver(outcome)
+        else:
+            parts.fail(outcome)
+        self._resume_worker(job)
 
     def _end_sequence(self, effect: EndSequence, now: float) -> None:
         self._metrics.sequences_closed[effect.reason].inc()
@@ -329,71 +370,31 @@ class Dispatcher:
         if released is not None and not released.done():
             released.set_result(None)
 
-    def _forget(self, parts: Parts, now: float, *, failed: bool) -> None:
-        """Let go of a job that has its outcome (what was delivered stays readable)."""
-        del self._parts[parts.job.id]
-        if parts.inputs is not None:
-            parts.inputs.end()
-        job = parts.job
-        self._metrics.observe_request(now - job.submitted_at, by_default=parts.by_default)
-        if failed:
-            self._metrics.outcomes.went_wrong(job.submitted_at, now)
-        else:
-            self._metrics.outcomes.answered(job.submitted_at, job.sent_at, now)
-        if parts.span is not None:
-            parts.span.ended(job.id, failed=failed)
-        self._let_go(parts)
-
-    def _refuse_step(self, parts: Parts, part: Part, now: float) -> bool:
-        """Fail a step of a sequence that was not applied, if the worker's answer says why."""
-        cause = refused_steps.cause_of(part)
-        if cause is None or (cause is Cause.outcome_unknown and not self._durable):
-            return False
-        parts.fail(cause)
-        self._forget(parts, now, failed=True)
-        reason, sequence_id = refused_steps.ENDS[cause], parts.job.sequence_id
-        if reason is not None and sequence_id is not None:
-            self._perform(self._scheduler.end_sequence(sequence_id, reason, now), now)
-        return True
-
-    def _end_sequences(self, parts: Parts | None, part: Part, now: float) -> None:
-        """Obey the response header with which a handler ends sequences; a stored one ends only with what counts."""
-        ended = [value for name, value in part.headers if name.lower() == self._end_header]
-        for sequence_id in (each.strip() for value in ended for each in value.split(SEQUENCE_ID_SEPARATOR)):
-            if part.more and self._durable and parts is not None and parts.job.sequence_id == sequence_id:
-                parts.job.ends_sequence = True  # once its last part has come
-            else:
-                self._perform(self._scheduler.end_sequence(sequence_id, EndReason.ended, now), now)
-
     # What readers do.
 
     def gave_up(self, parts: Parts) -> None:
         """The reader of a job is gone: nobody waits for the rest."""
-        now = self._now()
-        self._perform(self._scheduler.cancel(parts.job.id, now), now)
-
-    def _slow_reader(self, parts: Parts, worker: Worker, now: float) -> None:
-        """Slow the worker down to the pace of its readers, or give one reader up for the sake of the others."""
-        limit = self._stream_buffer_size
-        others = (self._parts.get(job_id) for job_id in worker.in_flight)
-        if all(other is None or other.buffered_bytes > limit for other in others):
-            worker.pause()
-        elif parts.buffered_bytes > limit * _GIVE_UP_FACTOR:
-            logger.warning("Request %s is given up: its client reads too slowly", parts.job.id)
-            self._perform(self._scheduler.cancel(parts.job.id, now), now)
+        self.cancel(parts.job, Cause.cancelled)
 
     def was_read(self, parts: Parts) -> None:
         """A reader that was behind has taken a part."""
         if parts.buffered_bytes < self._stream_buffer_size:
-            self._let_go(parts)
+            self._resume_worker(parts.job)
 
-    def _let_go(self, parts: Parts) -> None:
-        """A reader does not hold its worker back, or no longer."""
-        worker = self._workers.get(parts.job.worker_id)
-        if worker is not None:
+    def _slow_reader(self, job: InferenceJob, parts: Parts, worker: Worker) -> None:
+        """Slow the worker down to the pace of its readers, or give one reader up for the sake of the others."""
+        limit = self._stream_buffer_size
+        others = (other.parts for other in self.jobs_of(worker).values())
+        if all(other is None or other.buffered_bytes > limit for other in others):
+            worker.pause()
+        elif parts.buffered_bytes > limit * _GIVE_UP_FACTOR:
+            logger.warning("Request %s is given up: its client reads too slowly", job.id)
+            self.cancel(job, Cause.cancelled)
+
+    def _resume_worker(self, job: Job) -> None:
+        """The job's reader does not hold its worker back, or no longer."""
+        if (worker := self._workers.get(job.worker_id)) is not None:
             worker.resume()
-
-    # Time.
 
     def _tick(self) -> None:
         now = self._now()

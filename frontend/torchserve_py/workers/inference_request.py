@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
@@ -41,7 +41,7 @@ class InferenceRequest(NamedTuple):
         more_input: Whether further inputs follow, by `torchserve_py.workers.parts.Parts.send_input`.
     """
 
-    headers: Iterable[tuple[Any, Any]]
+    headers: Sequence[tuple[Any, Any]]
     body: Any
     content_type: str | None = None
     protocol: str | None = None

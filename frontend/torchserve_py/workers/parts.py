@@ -46,13 +46,6 @@ class ReaderEvents(Protocol):
         """The reader is gone, and the job has not ended."""
 
 
-class Span(Protocol):
-    """What traces a job."""
-
-    def ended(self, job_id: str, *, failed: bool) -> None:
-        """The job has its outcome."""
-
-
 class Parts:
     """The response of one job, read by one door.
 
@@ -66,23 +59,17 @@ class Parts:
         "_reader",
         "_tell",
         "_waiter",
-        "by_default",
         "ended",
         "inputs",
         "job",
-        "span",
     )
 
-    def __init__(self, job: Job, reader: ReaderEvents, *, by_default: bool = False) -> None:
+    def __init__(self, job: Job, reader: ReaderEvents) -> None:
         self.job = job
-        #: Whether its client named no version of the model.
-        self.by_default = by_default
         #: Whether the last part, or a failure, has arrived (it may still wait to be read).
         self.ended = False
         #: Where its further inputs go, if the job takes several.
         self.inputs: Inputs | None = None
-        #: What traces it, if anything does.
-        self.span: Span | None = None
         self._reader = reader
         self._buffer: deque[Part] | None = None
         self._buffered_bytes = 0

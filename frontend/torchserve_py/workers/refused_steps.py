@@ -1,4 +1,4 @@
-"""Steps of sequences that a worker did not apply, or may have applied: how its answer says why, and what that means."""
+"""Steps of sequences that a worker did not apply, or may have applied: what its answer says, and what that means."""
 
 from __future__ import annotations
 
@@ -8,21 +8,28 @@ from torchserve_py.scheduling.effects import Cause, EndReason
 from torchserve_py.workers.parts import Part
 from ts.protocol.messages import CAUSE_HEADER
 
-#: Why a step may not have been answered, and why the sequence ends then; None if it goes on.
-ENDS: Final[dict[Cause, EndReason | None]] = {
+#: Why a step may be refused, and why its sequence ends then; None if the sequence goes on.
+REFUSALS: Final[dict[Cause | None, EndReason | None]] = {
     Cause.sequence_lost: EndReason.evicted,
     Cause.sequence_expired: EndReason.idle,
     Cause.sequence_moved: EndReason.suspended,
     Cause.sequence_store: None,
     Cause.request_running: None,
-    # These it is told where it was only asked whether a step was applied, or where that cannot be told.
+    # The answer to the question whether a step was applied, or where nobody can tell.
     Cause.worker_died: None,
     Cause.response_timeout: None,
     Cause.outcome_unknown: None,
 }
 
 
-def cause_of(part: Part) -> Cause | None:
-    """Why the step that is answered by this error was not applied; None if that is not what it says."""
+def cause_of(part: Part, *, durable: bool) -> Cause | None:
+    """Return why a step was not applied, or may not have been, if an answer says so; None if it does not.
+
+    An outcome is unknown only where states of sequences are stored: elsewhere the answer is an error like any other.
+    """
+    if part.error is None:
+        return None
     named = next((value for name, value in part.headers if name == CAUSE_HEADER), "")
-    return Cause(named) if named in ENDS else None
+    if named not in REFUSALS or (named == Cause.outcome_unknown and not durable):
+        return None
+    return Cause(named)

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.scheduling.job import Job
 from torchserve_py.workers.by_hand import HandStarted
 from torchserve_py.workers.connection import Connection
 from torchserve_py.workers.declarations import checked_declarations
+from torchserve_py.workers.inference_job import InferenceJob
 from torchserve_py.workers.inputs import Input
 from torchserve_py.workers.lifecycle import WORKER_TRANSITIONS, WorkerEvent, WorkerState
 from torchserve_py.workers.listener import WorkerListener
@@ -46,7 +46,6 @@ from ts.protocol.messages import (
     STOP,
     TAKEN,
     Hello,
-    History,
     Load,
     encode_infer,
 )
@@ -57,8 +56,6 @@ logger = logging.getLogger(__name__)
 _LINGER = 1.0
 #: How long a process that did not get ready may take to go once it was sent SIGKILL (seconds).
 _KILL_LIMIT = 20.0
-#: Where an `InferRow` tells that further inputs follow.
-MORE_INPUT = 5
 
 
 @dataclass(frozen=True)
@@ -78,14 +75,17 @@ class WorkerOwner(Protocol):
     def results(self, worker: Worker, results: Sequence[Part], handler_seconds: float) -> None:
         """Take parts of responses."""
 
-    def taken(self, job_id: str, count: int) -> None:
+    def taken(self, worker: Worker, job_id: str, count: int) -> None:
         """Note that the model has taken so many further inputs of a job."""
 
     def model_metrics(self, entries: list[list[Any]]) -> None:
         """Take metrics that the handler has emitted."""
 
-    def jobs_overdue(self, job_ids: Sequence[str]) -> None:
-        """End these jobs: the worker has said nothing about them for too long, while it may go on with others."""
+    def jobs_of(self, worker: Worker) -> Mapping[str, InferenceJob]:
+        """Return the jobs that the worker has, by id."""
+
+    def cancel(self, job: InferenceJob, cause: Cause) -> None:
+        """End a job for this cause, and tell its worker to drop it."""
 
     def take_out(self, worker: Worker) -> None:
         """Give the worker no more jobs: it will be replaced."""
@@ -112,7 +112,6 @@ class Worker:
         self.label = label
         self.state = WorkerState.STARTING
         self.started_at = datetime.now(UTC)
-        self.in_flight: set[str] = set()
         #: When the latest batch was sent (monotonic seconds).
         self.sent_at = 0.0
         self.gpu_index = launch.gpu_index
@@ -142,12 +141,17 @@ class Worker:
             response=limits.response,
             heartbeat=limits.heartbeat,
             independent=load["asynchronous"],
-            end_overdue=owner.jobs_overdue,
+            cancel=owner.cancel,
             take_out=lambda: owner.take_out(self),
         )
         self._kill_reason = ""
         self._reaper: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def in_flight(self) -> Mapping[str, InferenceJob]:
+        """The jobs that it has: those that were sent to it and that it has not answered to the end."""
+        return self._owner.jobs_of(self)
 
     @property
     def ready(self) -> bool:
@@ -208,7 +212,7 @@ class Worker:
 
     # Work, called by the dispatcher.
 
-    def send(self, jobs: Sequence[Job], now: float, moment_of: Callable[[float], float]) -> None:
+    def send(self, jobs: Sequence[InferenceJob], now: float, moment_of: Callable[[float], float]) -> None:
         """Send a batch.
 
         Args:
@@ -221,12 +225,12 @@ class Worker:
         """
         histories = {}
         if self._durable:
-            histories = {job.id: _history(job, moment_of) for job in jobs if job.opens or job.sends > 1}
-        buffers = encode_infer([job.payload for job in jobs], histories)
+            histories = {job.id: job.history(moment_of) for job in jobs if job.has_history}
+        buffers = encode_infer([job.row for job in jobs], histories)
         self.sent_at = now
-        # A job that takes several inputs lasts as long as its client likes.
-        self._watchdog.sent([job.id for job in jobs if not job.payload[MORE_INPUT]], now)
-        self.in_flight.update([job.id for job in jobs])
+        for job in jobs:
+            if not job.request.more_input:  # it lasts as long as its client likes
+                job.heard_at = now
         if self._paused:  # what slow readers hold back must not hold back the new jobs
             self.resume()
         self._ranks.send_request(buffers)
@@ -234,7 +238,6 @@ class Worker:
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Tell the worker to drop rows that it has."""
         self._ranks.cancel(encode([CANCEL, list(job_ids)]))
-        self._watchdog.told_to_drop(job_ids, time.monotonic())
 
     def send_input(self, job_id: str, given: Input) -> None:
         """Send a further input of a job that it has."""
@@ -300,11 +303,11 @@ class Worker:
         now = time.monotonic()
         self._watchdog.heard(now)
         if kind == RESULTS and connection is self._jobs:
-            self._results(message[1], message[2], now)
+            self._results(message[1], message[2])
         elif kind == LEAVING:
             self._owner.take_out(self)
         elif kind == TAKEN:
-            self._owner.taken(message[1], message[2])
+            self._owner.taken(self, message[1], message[2])
         elif kind in (HEALTHY, EXPOSED):
             self._questions.answered(message[1], message[2])
         elif kind == DECLARES:
@@ -316,7 +319,7 @@ class Worker:
         else:
             raise ValueError(f"unexpected message {kind!r}")
 
-    def _results(self, rows: list[Any], handler_seconds: float, now: float) -> None:
+    def _results(self, rows: list[Any], handler_seconds: float) -> None:
         """Pass result rows on; those before one that names no job are still delivered.
 
         Raises:
@@ -328,7 +331,6 @@ class Worker:
         try:
             results.extend(map(part_of, rows))
         finally:
-            self._watchdog.results(results, now)
             self._owner.results(self, results, handler_seconds)
 
     def _beat(self, connection: Connection, message: list[Any]) -> None:
@@ -390,7 +392,3 @@ class Worker:
         self.ended.set_result(reason)
         if self._watcher is not None:
             self._watcher.cancel()
-
-
-def _history(job: Job, moment_of: Callable[[float], float]) -> History:
-    return moment_of(job.active_since), job.sends > 1, job.only_ask

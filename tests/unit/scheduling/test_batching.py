@@ -190,7 +190,7 @@ def test_jobs_carry_where_and_when_they_ran():
     from torchserve_py.scheduling.job import Job
 
     play = Play(BATCHES)
-    job = Job("a", payload=object())
+    job = Job("a")
     play.scheduler.submit(job, 2.0)
     play.at(3.5).tick()
     assert (job.worker_id, job.submitted_at, job.sent_at) == ("w1", 2.0, 3.5)

@@ -10,10 +10,11 @@ import pytest
 
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.workers.dispatcher import Dispatcher
+from torchserve_py.workers.inference_job import InferenceJob
 from torchserve_py.workers.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.workers.inputs import Input
 from torchserve_py.workers.parts import JobFailed, Parts
 from torchserve_py.workers.result_rows import part_of
 from torchserve_py.workers.worker import Worker
@@ -24,24 +25,32 @@ STREAM_BUFFER = 100
 class FakeWorker:
     """A worker that answers when a test says so."""
 
-    def __init__(self, worker_id: str) -> None:
+    def __init__(self, worker_id: str, dispatcher: Dispatcher) -> None:
         self.id = worker_id
-        self.in_flight: set[str] = set()
+        self.dispatcher = dispatcher
         self.sent_at = 0.0
         self.loss_cause = Cause.worker_died
         self.batches: list[list[str]] = []
         self.cancelled: list[str] = []
+        self.inputs: list[tuple[str, bool, bytes]] = []
         self.ended: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         self.paused = False
 
-    def send(self, jobs: Sequence[Job], now: float, moment_of: Callable[[float], float]) -> None:
+    @property
+    def in_flight(self) -> set[str]:
+        """The jobs that the worker has, as the dispatcher knows them."""
+        return set(self.dispatcher.jobs_of(cast("Worker", self)))
+
+    def send(self, jobs: Sequence[InferenceJob], now: float, moment_of: Callable[[float], float]) -> None:
         for job in jobs:
-            job.payload[3].encode()
-        self.in_flight.update(job.id for job in jobs)
-        self.batches.append([job.payload[3] for job in jobs])
+            job.request.body.encode()
+        self.batches.append([job.request.body for job in jobs])
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         self.cancelled += job_ids
+
+    def send_input(self, job_id: str, given: Input) -> None:
+        self.inputs.append((job_id, *given))
 
     def end_sequence(self, sequence_id: str, reason: str, moment: float) -> None:
         self.ended.put_nowait((sequence_id, reason))
@@ -71,7 +80,7 @@ class Shell:
         self.workers = [self.add_worker(f"w{number}") for number in range(1, workers + 1)]
 
     def add_worker(self, worker_id: str) -> FakeWorker:
-        worker = FakeWorker(worker_id)
+        worker = FakeWorker(worker_id, self.dispatcher)
         self.dispatcher.worker_up(cast("Worker", worker))
         return worker
 

@@ -204,7 +204,11 @@ async def test_a_job_of_which_nothing_was_heard_is_ended_and_its_mates_go_on() -
     shell = Shell(Policy(batch_size=4, continuous=True))
     (worker,) = shell.workers
     silent, mate = shell.submit("silent"), shell.submit("mate")
-    shell.dispatcher.jobs_overdue([silent.job.id, "answered meanwhile"])
+    answered = shell.submit("answered meanwhile")
+    shell.answer(worker, answered)
+    for parts in (silent, answered):
+        shell.dispatcher.cancel(parts.job, Cause.response_timeout)
+    assert (await answered.next()).body == b"ok"
     assert await cause_of(silent) is Cause.response_timeout
     assert worker.cancelled == [silent.job.id]
     shell.answer(worker, mate)

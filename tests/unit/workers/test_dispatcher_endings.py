@@ -47,6 +47,16 @@ async def test_a_worker_that_dies_while_it_retires_holds_nobody_up() -> None:
     assert await cause_of(parts) is Cause.worker_died
 
 
+async def test_a_worker_can_be_retired_twice() -> None:
+    shell = Shell(stateless())
+    (worker,) = shell.workers
+    parts = shell.submit("1")
+    both = asyncio.gather(shell.retire(worker, 60), shell.retire(worker, 60))
+    await asyncio.sleep(0)
+    shell.answer(worker, parts)
+    await asyncio.wait_for(both, 30)
+
+
 async def test_draining_refuses_what_is_new_and_waits_for_the_rest() -> None:
     shell = Shell(stateful())
     (worker,) = shell.workers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.scheduling.job import Job
+from torchserve_py.workers.inference_job import InferenceJob
+from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workers.lifecycle import WorkerState
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import Launch, WorkerProcess
@@ -46,16 +47,23 @@ class Owner:
 
     def __init__(self) -> None:
         self.bodies: asyncio.Queue[bytes] = asyncio.Queue()
+        self.jobs: dict[str, InferenceJob] = {}
+
+    def jobs_of(self, worker: Worker) -> dict[str, InferenceJob]:
+        return self.jobs
 
     def results(self, worker: Worker, rows: list[list[Any]], handler_seconds: float) -> None:
         for row in rows:
-            worker.in_flight.discard(row[0])
+            del self.jobs[row[0]]
             self.bodies.put_nowait(row[5])
+
+    def taken(self, worker: Worker, job_id: str, count: int) -> None:
+        """Of no interest here."""
 
     def model_metrics(self, entries: list[list[Any]]) -> None:
         """Of no interest here."""
 
-    def jobs_overdue(self, job_ids: Sequence[str]) -> None:
+    def cancel(self, job: InferenceJob, cause: Cause) -> None:
         """Of no interest here."""
 
     def take_out(self, worker: Worker) -> None:
@@ -97,7 +105,7 @@ class Bench:
         return Worker("1", "W-1-m_1.0", launch, load, limits, self.listener, self.owner)
 
     def send(self, worker: Worker, body: bytes) -> None:
-        job = Job("j", payload=("j", (), "text/plain", body, None, False))
+        job = self.owner.jobs["j"] = InferenceJob("j", request=InferenceRequest((), body, "text/plain"))
         worker.send([job], asyncio.get_running_loop().time(), float)
 
 

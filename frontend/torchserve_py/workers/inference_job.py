@@ -1,0 +1,75 @@
+"""The one record of a job in flight: what the scheduler keeps of it, and what the dispatcher and the workers need.
+
+The record is in one table, the scheduler's, from the job's submission until its worker has let go of it. The jobs of a
+worker are those that the scheduler counts as in flight there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from torchserve_py.scheduling.job import Job
+from torchserve_py.workers.inference_request import InferenceRequest
+from torchserve_py.workers.parts import Parts
+from ts.protocol.messages import History, InferRow
+
+#: A random UUID (version 4) without its last 48 bits, which count. An id has to be unique, not secret, and this is many
+#: times cheaper than fresh random bits for each request.
+_ID_PREFIX: Final = str(uuid.uuid4())[:-12]
+_numbers = itertools.count(secrets.randbits(40))
+
+
+def new_job_id() -> str:
+    """Return an id that no other job has had."""
+    return f"{_ID_PREFIX}{next(_numbers):012x}"
+
+
+class Span(Protocol):
+    """What traces a job."""
+
+    def ended(self, job_id: str, *, failed: bool) -> None:
+        """The job has its outcome."""
+
+
+@dataclass(slots=True, eq=False)
+class InferenceJob(Job):
+    """A job with its request, its reader's end and what its worker's watchdog times.
+
+    request   what was submitted
+    span      what traces the job, if anything does
+    parts     what the reader holds; None once the job has its outcome
+    heard_at  when the job was sent or last answered (monotonic seconds); None while it may last as long as its client
+              likes, because it takes several inputs
+    overdue   whether the worker said nothing about the job for too long, and was told to drop it
+    """
+
+    request: InferenceRequest = field(kw_only=True)
+    span: Span | None = None
+
+    parts: Parts | None = field(default=None, init=False, repr=False)
+    heard_at: float | None = field(default=None, init=False)
+    overdue: bool = field(default=False, init=False)
+
+    @property
+    def row(self) -> InferRow:
+        """What the worker is sent."""
+        request = self.request
+        return self.id, request.headers, request.content_type, request.body, request.protocol, request.more_input
+
+    @property
+    def has_history(self) -> bool:
+        """Whether the job is the first of its sequence for its worker, or was sent to another worker before."""
+        return self.opens or self.sends > 1
+
+    def history(self, moment_of: Callable[[float], float]) -> History:
+        """Return what the worker of a stored sequence has to know of the time before.
+
+        Args:
+            moment_of: Makes monotonic seconds of the scheduler's.
+        """
+        return moment_of(self.active_since), self.sends > 1, self.only_ask

@@ -1,0 +1,143 @@
+"""About which jobs a worker has said nothing for too long, and what becomes of them and of the worker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.workers.inference_job import InferenceJob
+from torchserve_py.workers.inference_request import InferenceRequest
+from torchserve_py.workers.ranks import Ranks
+from torchserve_py.workers.watchdog import Watchdog
+
+LIMIT = 10.0
+
+
+class Watch:
+    """A worker that is watched, by a clock that a test sets."""
+
+    def __init__(self, *, independent: bool = True) -> None:
+        self.label = "W-1"
+        self.ended = cast("asyncio.Future[str]", None)
+        self.loss_cause = Cause.worker_died
+        self.in_flight: dict[str, InferenceJob] = {}
+        self.cancelled: list[str] = []
+        self.taken_out = 0
+        self.killed = ""
+        self.watchdog = Watchdog(
+            self,
+            cast("Ranks", None),
+            response=LIMIT,
+            heartbeat=LIMIT,
+            independent=independent,
+            cancel=self.cancel,
+            take_out=self.take_out,
+        )
+
+    def kill(self, reason: str) -> None:
+        self.killed = self.killed or reason
+
+    def cancel(self, job: InferenceJob, cause: Cause) -> None:
+        assert cause is Cause.response_timeout
+        self.cancelled.append(job.id)
+
+    def take_out(self) -> None:
+        self.taken_out += 1
+
+    def sent(self, *job_ids: str, at: float | None) -> None:
+        for job_id in job_ids:
+            job = self.in_flight[job_id] = InferenceJob(job_id, request=InferenceRequest((), b""))
+            job.heard_at = at
+
+    def heard(self, *job_ids: str, at: float) -> None:
+        """A part of each comes."""
+        self.watchdog.heard(at)
+        for job_id in job_ids:
+            self.in_flight[job_id].heard_at = at
+
+    def check(self, now: float) -> tuple[Any, ...]:
+        self.watchdog.check(now)
+        return (self.cancelled, self.taken_out, self.killed)
+
+
+def test_a_silent_job_is_ended_once() -> None:
+    watch = Watch()
+    watch.sent("a", "b", at=0.0)
+    watch.sent("c", at=5.0)
+    assert watch.check(10.0) == ([], 0, "")
+    assert watch.check(10.1) == (["a", "b"], 0, "")
+    assert watch.check(10.2) == (["a", "b"], 0, "")
+    watch.heard("a", "b", at=15.0)
+    assert watch.check(15.1) == (["a", "b", "c"], 0, "")
+
+
+def test_every_part_starts_the_time_anew_and_the_last_ends_it() -> None:
+    watch = Watch()
+    watch.sent("streams", "ends", "silent", at=0.0)
+    watch.heard("streams", "ends", at=8.0)
+    del watch.in_flight["ends"]
+    assert watch.check(12.0) == (["silent"], 0, "")
+    assert watch.check(18.1) == (["silent", "streams"], 0, "")
+
+
+def test_the_time_in_which_nobody_listened_does_not_count() -> None:
+    watch = Watch()
+    watch.sent("a", at=0.0)
+    watch.watchdog.pause()
+    watch.watchdog.resume(100.0)
+    assert watch.check(109.0) == ([], 0, "")
+    assert watch.check(110.1) == (["a"], 0, "")
+
+
+def test_a_worker_that_does_not_drop_a_job_gets_no_more_and_is_killed_once_the_others_are_done() -> None:
+    watch = Watch()
+    watch.sent("stuck", "runs", at=0.0)
+    watch.heard("runs", at=9.0)
+    assert watch.check(11.0) == (["stuck"], 0, "")
+    watch.heard("runs", at=20.0)
+    assert watch.check(21.0) == (["stuck"], 0, "")
+    assert watch.check(21.1) == (["stuck"], 1, "")
+    watch.heard("runs", at=22.0)
+    assert watch.check(23.0) == (["stuck"], 1, "")
+    del watch.in_flight["runs"]
+    assert watch.check(24.0) == (["stuck"], 1, "it did not drop 1 jobs that were over")
+
+
+def test_a_worker_that_was_taken_out_is_killed_after_a_time_though_its_other_jobs_go_on() -> None:
+    watch = Watch()
+    watch.sent("stuck", "streams", at=0.0)
+    for now in (5.0, 10.5, 16.0, 21.0, 22.0, 30.0):
+        watch.heard("streams", at=now)
+        assert watch.check(now)[2] == ""
+    watch.heard("streams", at=32.0)
+    assert watch.check(32.1) == (["stuck"], 1, "it did not drop 1 jobs that were over")
+
+
+def test_a_job_may_last_as_long_as_its_client_likes() -> None:
+    for independent in (True, False):
+        watch = Watch(independent=independent)
+        watch.sent("lasts", at=None)
+        assert watch.check(1000.0) == ([], 0, "")
+        watch.in_flight["lasts"].heard_at = 1000.0  # its client is gone
+        watch.check(1010.1)
+        assert bool(watch.cancelled) is independent
+        assert bool(watch.killed) is not independent
+
+
+def test_a_worker_that_says_nothing_about_its_batch_is_killed() -> None:
+    watch = Watch(independent=False)
+    watch.watchdog.heard(0.0)
+    watch.sent("a", "b", at=100.0)
+    assert watch.check(110.0) == ([], 0, "")
+    watch.heard("a", at=105.0)
+    assert watch.check(115.0) == ([], 0, "")
+    assert watch.check(115.1) == ([], 0, "it gave no response for 10 s")
+    assert watch.loss_cause is Cause.response_timeout
+
+
+def test_jobs_that_join_do_not_hide_that_a_worker_is_silent() -> None:
+    watch = Watch(independent=False)
+    watch.sent("a", at=0.0)
+    watch.sent("joins", at=9.0)
+    assert watch.check(10.1)[2] == "it gave no response for 10 s"
