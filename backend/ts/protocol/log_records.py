@@ -1,9 +1,9 @@
-"""What a worker logs, as records that say which requests they are about, for a server whose own logs are JSON.
+"""Log records of a worker that carry the ids of the requests they concern, for a server whose own logs are JSON.
 
 With ``TS_LOG_FORMAT=json`` in the environment each record is one line: `MARK`, then a JSON object with ``level``,
 ``message``, ``exception`` (a traceback), and ``request_id`` and ``sequence_id``. A record that a handler logs while it
-runs a batch of several rows is about all of them, as far as anybody knows: it has ``request_ids`` and ``sequence_ids``.
-What is printed stays as it is.
+runs a batch of several rows cannot be attributed to one of them: it has ``request_ids`` and ``sequence_ids``. Printed
+lines stay unchanged.
 """
 
 from __future__ import annotations

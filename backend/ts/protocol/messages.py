@@ -61,31 +61,32 @@ CUSTOM: Final = "custom"  # the same, for a route that the model itself has decl
 #: With ``more input`` the body is the job's first input, and `INPUT` messages bring the others.
 InferRow = tuple[str, Sequence[tuple[Any, Any]], str | None, Any, str | None, bool]
 
-#: ``(active since, was sent, only ask)``: what was before with a row of a sequence whose state is stored, by job id;
-#: told of a row that is the first of its sequence for this worker, or was sent to another worker before.
-#: ``active since`` is the moment (monotonic seconds, which the processes of a machine share) since when the server
-#: knows that the sequence was not idle for too long. With ``only ask``, the cause why the job ends, the row must not
-#: run: its answer is what it was answered with if it was applied, and an error with that cause if it was not.
+#: ``(active since, was sent, only ask)``: the history of a row (a step of a sequence whose state is stored), by job id.
+#: The server sends it if the row is the first of its sequence for this worker, or was sent to another worker before.
+#: ``active since`` is the moment (monotonic seconds, which the processes of a machine share) since which the server
+#: knows that the sequence was not idle for too long. ``was sent`` tells whether the server has sent the row before.
+#: ``only ask`` is empty, or the reason why the job ends: then the row must not run, but is a query whether it was
+#: applied. The answer is the kept answer if it was, and an error with that reason if it was not.
 History = tuple[float, bool, str]
 Histories = Mapping[str, History]
 NO_HISTORIES: Final[Histories] = MappingProxyType({})
 
-#: ``(sequence id, reason, moment)``: the scheduler has closed a sequence; if it has expired, at that moment (monotonic
-#: seconds).
+#: ``(sequence id, reason, moment)``: the scheduler has closed a sequence; the moment (monotonic seconds) counts only if
+#: the sequence has expired.
 EndedSequence = tuple[str, str, float]
 EXPIRED_REASONS: Final = frozenset({"idle", "timeout"})
 
-#: ``(job id, more, status, reason, headers, body, error)``. ``error`` is None or a message; then ``status`` is what the
-#: client is told and the body is empty.
+#: ``(job id, more, status, reason, headers, body, error)``. ``more`` tells whether further rows of the job follow.
+#: ``error`` is None or the message of a failure; with a message, ``status`` is the failure's and the body is empty.
 ResultRow = tuple[str, bool, int, str, Sequence[Sequence[str]], Buffer, str | None]
 
-#: The header with which a client names a request of a sequence, so that it may send it again.
+#: The header with which a client identifies a request of a sequence, so that the client may repeat the request.
 REQUEST_ID: Final = "ts_request_id"
 
-#: What is between the ids in the response header with which a handler ends sequences; no id may hold it.
+#: The separator of the ids in the response header with which a handler ends sequences; no id may contain it.
 SEQUENCE_ID_SEPARATOR: Final = ";"
 
-#: The header of an error that says why it happened; of a step of a sequence, why it was not applied.
+#: The header of an error response with the cause; for a step of a sequence, why the step was not applied.
 CAUSE_HEADER: Final = "ts-error-cause"
 
 #: The status of a row whose client left.

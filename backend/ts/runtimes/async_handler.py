@@ -1,8 +1,8 @@
-"""How an asynchronous TorchServe handler is run (``asyncCommunication: true``): ``async def handle(data, context)``.
+"""The runtime of asynchronous TorchServe handlers (``asyncCommunication: true``): ``async def handle(data, context)``.
 
-Every request is a call of its own, with one row, as soon as it arrives and however many run already. So a handler can
-feed an engine that batches for itself, as those for vLLM do. Each call gets a context of its own: what the handler hung
-on the context while loading is there, the parts that belong to requests are the call's.
+Every request becomes a separate call with one row, as soon as it arrives and regardless of how many calls run already.
+So a handler can feed an engine that batches by itself, as the vLLM handlers do. Each call gets a copy of the context,
+with the attributes that the handler set while loading, and with request attributes of its own.
 
 A call whose client leaves is cancelled: the handler sees `asyncio.CancelledError` where it awaits.
 """
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def load(load: Load, connection: Connection, runner: asyncio.Runner) -> AsyncHandler:
-    """Load a model with an asynchronous handler; its initialization may await things in the loop that serves it."""
+    """Load a model with an asynchronous handler, whose ``initialize`` may be a coroutine of the loop that serves it."""
     return AsyncHandler(
         load_service(load, wait_for=runner.get_loop().run_until_complete),
         connection,
@@ -79,7 +79,7 @@ class Call(Batch):
     def __init__(self, service: Service, row: Row, connection: Connection, max_response_size: int) -> None:
         own = copy.copy(service)
         own.context = copy.copy(service.context)
-        # The metrics are shared, and what is reported by any call leaves with the next answer; the request is not.
+        # Calls share the collected metrics, which leave with the next answer of any call; the request ids are per call.
         own.context.metrics = copy.copy(service.context.metrics)
         own.context.stopping_criteria = None
         super().__init__(own, [row], connection, max_response_size)
@@ -109,7 +109,7 @@ class Call(Batch):
 
 
 def _leave_it_to_the_loop() -> Any:
-    """Take in nothing while a handler sends a part: the event loop reads as soon as the handler awaits something."""
+    """Read no messages while a handler sends a part: the event loop reads as soon as the handler awaits."""
 
 
 def _is_cancelled() -> bool:

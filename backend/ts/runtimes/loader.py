@@ -1,7 +1,7 @@
-"""Finds a handler's code and makes a `Service` of it.
+"""Imports a TorchServe handler, initializes it and returns it as a `Service`.
 
-A handler is named as in TorchServe: ``file.py``, ``module``, ``module:function``, with or without a folder in front, or
-the name of a built-in handler.
+Handlers are named as in TorchServe: ``file.py``, ``module`` or ``module:function``, each with or without a folder in
+front, or the name of a built-in handler.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
     """Import and initialize the model that ``load`` describes.
 
     Args:
-        load: What to load.
-        wait_for: Runs a coroutine to its end, if the handler is an asynchronous one.
+        load: The load message.
+        wait_for: Runs a coroutine to its end; required for an asynchronous handler, None for a synchronous one.
 
     Raises:
-        LoadError: There is no such handler, or it is not shaped like one.
-        Exception: Whatever the handler's own code raises.
+        LoadError: There is no such handler, or it lacks the methods of a handler.
+        Exception: The handler's own code raised it.
     """
     module, function_name = _import_handler(load["handler"], load["model_dir"])
     entry_point, initialize, instance = _entry_point(module, function_name)
@@ -104,8 +104,8 @@ def _import_handler(handler: str, model_dir: str) -> tuple[ModuleType, str]:
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        # Only if the handler itself is absent may the name mean a built-in one; what the handler imports in vain is
-        # the handler's error.
+        # The name means a built-in handler only if the handler's own module is absent; if an import inside the
+        # handler's module fails, that is the handler's error.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         module = _import_built_in(name, handler, model_dir)
@@ -113,7 +113,7 @@ def _import_handler(handler: str, model_dir: str) -> tuple[ModuleType, str]:
 
 
 def _refuse_taken_name(name: str, folders: list[str]) -> None:
-    """Python would take a module of that name that it has imported already for the handler."""
+    """Raise LoadError if Python has already imported another module under the name of the handler's file."""
     taken = getattr(sys.modules.get(name), "__file__", None)
     for folder in folders:
         path = os.path.join(folder, f"{name}.py")  # noqa: PTH118
@@ -136,7 +136,7 @@ def _import_built_in(name: str, handler: str, model_dir: str) -> ModuleType:
 
 
 def _entry_point(module: ModuleType, function_name: str) -> tuple[EntryPoint, Callable[[Context], Any], Any]:
-    """Return what is called for a batch, what is called once to load, and what may have hooks (None if nothing)."""
+    """Return the function for batches, the function that initializes the model, and the object with hooks, or None."""
     function: EntryPoint | None = getattr(module, function_name, None)
     if function is not None:
         return function, lambda context: function(None, context), None

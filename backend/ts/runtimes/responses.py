@@ -1,4 +1,4 @@
-"""From what a handler returns to wire rows: the body by the element's type, the head from the row's processor."""
+"""Encodes the results of a TorchServe handler as response bodies, and errors as result rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def encode_body(value: Any) -> Buffer:
     try:
         if isinstance(value, str):
             return value.encode()
-        # A value can only be a tensor if the handler has imported torch; this process must not do it for nothing.
+        # A value can be a tensor only if the handler has imported torch; importing it here would be a waste.
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
             file = io.BytesIO()
@@ -40,7 +40,7 @@ def encode_body(value: Any) -> Buffer:
         return _json(value).encode()
     except MemoryError:
         raise
-    # The value is the handler's: what turns it into text or bytes may be too, and fail in any way.
+    # The value's conversion to text or bytes may be the handler's own code, which may raise anything.
     except Exception as error:
         logger.warning("Unable to serialize model output.", exc_info=True)
         raise HandlerFailed("Unsupported model output data type.") from error
@@ -67,7 +67,7 @@ def _json(value: Any) -> str:
 
 
 def error_status(code: Any) -> int:
-    """Return the HTTP status for the error code that a handler chose; 413 is told as 507, as TorchServe does."""
+    """Return the HTTP status for a handler's error code; 413 becomes 507, as in TorchServe."""
     if code == 413:
         return 507
     if not isinstance(code, int) or not 200 <= code <= 599:

@@ -1,8 +1,8 @@
-"""From a wire row to what a handler gets for it: a dict of decoded values, and the request's headers.
+"""Decodes a wire row for a TorchServe handler: a dict of decoded values, and the request's headers.
 
-TorchServe's rules: an ordinary body becomes the one key ``body``; a form has one key per field. A value of type
-``application/json`` is decoded to what it says, ``text/…`` to ``str``, anything else is a ``bytearray``; what cannot be
-decoded is passed on as it came.
+TorchServe's rules: an ordinary body is the value of the single key ``body``; a form has one key per field. A value of
+type ``application/json`` is parsed, ``text/…`` becomes ``str``, any other type a ``bytearray``. A value that cannot be
+decoded becomes a ``bytearray``, too.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Row:
         job_id: The request's id.
         data: The row's values by name, as the handler gets them.
         processor: The request's headers and the head of its response.
-        streaming: A part was sent, and with it the head of the response.
-        told: The headers that the response had when its latest part was sent.
-        done: The last answer was given.
-        encode: Turns a result into the body of the answer, given the row, the result and whether others follow; None
-            for TorchServe's own way.
+        streaming: Whether a part was sent, and with it the head of the response.
+        told: The headers of the response when its latest part was sent.
+        done: Whether the row has its last answer.
+        encode: Returns the body of the answer, given the row, the result and whether further parts follow; None for
+            TorchServe's own encoding.
     """
 
     __slots__ = ("data", "done", "encode", "job_id", "processor", "streaming", "told")
@@ -55,7 +55,7 @@ class Row:
 
 
 class RowReader:
-    """Builds the handler's side of wire rows.
+    """Decodes wire rows for the handler.
 
     Args:
         decode: Whether JSON and text are decoded (``decode_input_request``).
@@ -89,7 +89,7 @@ class RowReader:
 
 @functools.lru_cache(maxsize=256)
 def _body_type(content_type: str | bytes | None) -> tuple[Decoder | None, tuple[tuple[str, str]]]:
-    """Return how a body of that type is decoded (None: it is a form) and its pseudo header."""
+    """Return the decoder of a body of that type (None for a form), and the pseudo header of the body."""
     media_type = _media_type(content_type)
     decoder = None if media_type.lower() in _FORM_TYPES else _decoder(media_type)
     return decoder, (("body", media_type),)
@@ -103,7 +103,7 @@ def _media_type(content_type: str | bytes | None) -> str:
 
 
 def _parameters(name: str | bytes | None, content_type: str | bytes | None, value: str | bytes) -> Sequence[Parameter]:
-    """Return what one item of a list on the wire stands for: a parameter, or (nameless) all those of a raw body."""
+    """Return the parameters in one item of a body that is a list: the named one, or (nameless) those of a raw body."""
     raw = value if isinstance(value, bytes) else value.encode()
     if name is None:
         decoder, ((key, media_type),) = _body_type(content_type)

@@ -1,4 +1,4 @@
-"""Complete responses: status, headers and body, as a Truss gives them; and errors in Truss's form."""
+"""Complete responses of a Truss (status, headers and body), and errors in Truss's format."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ts.runtimes.truss.json_payload import to_json
 
 Headers = Sequence[tuple[str, str]]
 
-#: Who is to blame, told in a header of every error: the server, the model, the client.
+#: The origin of an error, which a header of every error response states: the server, the model, the client.
 SERVER_ERROR: Final = "500"
 MODEL_ERROR: Final = "600"
 CLIENT_ERROR: Final = "700"
 
-#: What a client is told of an exception in the model; the details are in the log.
+#: The error message for clients if the model raises an exception; the log has the details.
 MODEL_FAILED: Final = "Internal Server Error (in model/chainlet)."
 
 JSON_HEADERS: Final[Headers] = (("content-type", "application/json"),)
@@ -35,12 +35,12 @@ class Answer(NamedTuple):
 
 
 class Problem(Exception):
-    """A call is answered with an error.
+    """An error with which to answer a call.
 
     Args:
         status: The HTTP status.
-        code: Who is to blame.
-        error: What the client is told: a text, or what an ``HTTPException`` has as its detail.
+        code: The origin of the error: `SERVER_ERROR`, `MODEL_ERROR` or `CLIENT_ERROR`.
+        error: The message for the client: a text, or the detail of an ``HTTPException``.
         headers: Further headers of the response.
     """
 
@@ -52,10 +52,10 @@ class Problem(Exception):
         self.headers = headers or {}
 
     def answer(self) -> Answer:
-        """Return the response in Truss's form.
+        """Return the response in Truss's format.
 
         Raises:
-            TypeError: The detail of an ``HTTPException`` is nothing that JSON knows.
+            TypeError: The detail of an ``HTTPException`` cannot be encoded as JSON.
         """
         further = [(name.lower(), value) for name, value in self.headers.items()]
         headers = (*JSON_HEADERS, *error_headers(self.code), *further)
@@ -68,5 +68,5 @@ class Problem(Exception):
 
 
 def error_headers(code: str) -> Headers:
-    """Return the headers that tell of an error."""
+    """Return the headers that mark a response as an error."""
     return (_SOURCE, ("x-baseten-error-code", code))

@@ -1,4 +1,4 @@
-"""The client of one call: whether it has left, and who is to know at once when it does."""
+"""The client of one call: records whether the client has left, and calls registered callbacks when it leaves."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 
 
 class Client:
-    """Whoever waits for the answer of one call.
+    """The client that waits for the answer of one call.
 
-    `leave` is called by the event loop; everything else from any thread.
+    Only the event loop calls `leave`; any thread may call the other methods.
 
     Attributes:
-        left: Whether nobody waits for the answer any longer.
-        was_asked_for: Whether the model has looked for it, and so reacts in its own way when it leaves.
+        left: Whether the client has left, or the call is over.
+        was_asked_for: Whether the model's code has checked for the client, and so handles its departure itself.
     """
 
     __slots__ = ("_callbacks", "left", "was_asked_for")
@@ -25,7 +25,7 @@ class Client:
         self._callbacks: dict[object, Callable[[], None]] = {}
 
     def leave(self) -> None:
-        """Tell everybody that it has left; once."""
+        """Record that the client has left and call the callbacks; further calls do nothing."""
         if not self.left:
             self.left = True
             for tell in tuple(self._callbacks.values()):
@@ -33,9 +33,9 @@ class Client:
 
     @contextlib.contextmanager
     def telling(self, tell: Callable[[], None]) -> Iterator[None]:
-        """Call ``tell`` if it leaves inside the ``with`` block; at once if it has left already."""
+        """Call ``tell`` when the client leaves inside the ``with`` block; immediately if it has left before."""
         key = object()
-        # In this order no departure is missed, and one that comes between the two is told twice: nobody minds.
+        # Registering before checking misses no departure; one between the two steps calls ``tell`` twice, harmlessly.
         self._callbacks[key] = tell
         try:
             if self.left:
@@ -46,7 +46,7 @@ class Client:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[threading.Event]:
-        """Give the model an event that is set when the client leaves; for code in threads."""
+        """Yield an event, for model code in threads, that is set when the client leaves."""
         self.was_asked_for = True
         event = threading.Event()
         with self.telling(event.set):

@@ -1,7 +1,7 @@
-"""A model as its methods describe it: which endpoints it has, and what each runs.
+"""Derives the endpoints of a Truss model, and the methods that each endpoint runs, from the model's methods.
 
-Checks the rules between methods: what would throw away another method's result, or can never be called, is refused when
-the model is loaded, with the method's name and the right form.
+Checks the rules between methods when the model is loaded: a method that would discard another method's result, or that
+can never be called, is refused with a message that names the method and the right form.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ WEBSOCKET: Final = "websocket"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What one kind of call runs.
+    """The methods that one kind of call runs.
 
     Attributes:
-        main: The method that the endpoint is named after.
-        preprocess: What runs before it, and
-        postprocess: what runs after it; only predict has them.
-        input_type: What the inputs are parsed to; None leaves them as they were decoded.
+        main: The method after which the endpoint is named.
+        preprocess: The method that runs before ``main``; only predict has one.
+        postprocess: The method that runs after ``main``; only predict has one.
+        input_type: The type to which the inputs are parsed; None leaves them as decoded.
     """
 
     main: Method

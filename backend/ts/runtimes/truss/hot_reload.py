@@ -38,23 +38,23 @@ class HotReload:
         self._config = config
 
     def reload(self) -> tuple[Answer, Description | None]:
-        """Take the files as they are now; return what the client is told, and the new description if it worked."""
+        """Reload the code from its files; return the answer for the client, and the new description or None."""
         class_before, modules_before = type(self._model), self._forget_modules()
         try:
             class_name = self._config.values["model_class_name"]
             self._model.__class__ = import_class(self._model_dir, self._config.class_file, class_name)
             description = describe(self._model)
         except (Exception, SystemExit) as error:
-            logger.exception("The model cannot be reloaded; it goes on with the code that it has")
+            logger.exception("The model cannot be reloaded; it keeps its present code")
             self._model.__class__ = class_before
             self._forget_modules()
             sys.modules.update(modules_before)
             return Answer(422, JSON_HEADERS, to_json({"error": f"{type(error).__name__}: {error}"})), None
-        logger.info("The model goes on with the code that its files have now.")
+        logger.info("The model was reloaded from its files.")
         return Answer(200, JSON_HEADERS, to_json({"msg": "Hot reload complete"})), description
 
     def _forget_modules(self) -> dict[str, ModuleType]:
-        """Have the Truss's modules be imported from their files again, and return those that there are."""
+        """Remove the Truss's modules from ``sys.modules``, so that they are imported again; return them by name."""
         importlib.invalidate_caches()
         forgotten = {name: module for name, module in sys.modules.items() if self._is_own(module)}
         for name, module in forgotten.items():

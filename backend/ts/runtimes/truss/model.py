@@ -1,4 +1,4 @@
-"""A model that is being served, and what its calls share: slots, threads, limits."""
+"""A loaded Truss model and the resources that its calls share: slots, threads, limits."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from ts.runtimes.truss.slots import Slots
 from ts.runtimes.truss.threads import MOST_THREADS, Threads
 from ts.runtimes.truss.tracing import Tracing
 
-#: A health check that does not come back is not to hold up the next.
+#: More than one, so that a health check that hangs does not block the next.
 _PROBES_AT_ONCE: Final = 4
 
 
 class ServedModel:
-    """A loaded model; to be made once, in the worker.
+    """A loaded model; a worker creates one.
 
     Args:
-        name: What it is served as.
-        description: Its methods.
-        class_file: The file that its class is in.
-        config: Its configuration.
-        options: What its owner chose beyond Truss.
+        name: The name under which the model is served.
+        description: The model's endpoints and other methods.
+        class_file: The file with the model class.
+        config: The Truss's configuration.
+        options: The owner's choices beyond Truss.
         max_response_size: The largest body in bytes that one part of an answer may have.
-        tracing: What traces its requests, if anything does.
-        hot_reload: What takes its code anew, if its owner allows that.
+        tracing: Traces the requests; None disables tracing.
+        hot_reload: Reloads the model's code; None if the owner does not allow it.
 
     Attributes:
-        slots: What predict is limited by.
-        alias_slots: What the alias methods are limited by, if they are.
-        predict_threads: Where a predict that is a plain function runs.
-        threads: Where all other plain functions of calls run.
-        probe_threads: Where its health check runs.
-        metrics_thread: Where its metrics are collected.
+        slots: Limits how many calls of predict run at once.
+        alias_slots: Limits how many alias methods run at once; None for no limit.
+        predict_threads: Run a predict that is a plain function.
+        threads: Run all other plain functions of calls.
+        probe_threads: Run the health check.
+        metrics_thread: Collects the metrics.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Responses that a model makes itself (Starlette's, FastAPI's and their kind), passed on with status, headers and body.
+"""Sends Starlette (and FastAPI) responses that a model creates itself, with their status, headers and body.
 
-Such a response is an ASGI application: it is run here, and what it says is sent on. One whose client leaves is
-cancelled, and the iterator that it streams is closed.
+Such a response is an ASGI application: this module runs it and forwards its messages. When the client leaves, the
+response is cancelled and its body's iterator is closed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ts.runtimes.truss.request import ModelRequest, disconnected
 from ts.runtimes.truss.slots import Slot
 from ts.runtimes.truss.threads import MOST_THREADS
 
-#: Headers of the message's framing, which is the server's.
+#: Headers of the message's framing, which the server sets itself.
 _FRAMING = frozenset((b"content-length", b"transfer-encoding", b"connection"))
 _REDIRECTION = 300
 
 
 async def pass_on(response: Response, request: ModelRequest, client: Client, reply: Reply, slot: Slot) -> None:
-    """Send a response; ``slot`` is given back when its body has ended, or its client has left.
+    """Send a response; release ``slot`` when the body has ended or the client has left.
 
     Raises:
-        Exception: Whatever its body raises.
+        Exception: The response's body raised it.
     """
     answer = _PassedOn(client, reply, slot)
-    # Starlette reads plain iterators in threads of anyio, of which there are 40 unless somebody says otherwise.
+    # Starlette reads plain iterators in anyio's threads, whose default limit is 40.
     anyio.to_thread.current_default_thread_limiter().total_tokens = MOST_THREADS
     limit = asyncio.timeout(None)
 
@@ -46,14 +46,14 @@ async def pass_on(response: Response, request: ModelRequest, client: Client, rep
                 await response(request.scope, answer.receive, answer.send)
     except TimeoutError:
         if not limit.expired():
-            raise  # it is the model's own
+            raise  # the model's own code raised this error
     finally:
         await _close_body(response)
         slot.release()
 
 
 async def _close_body(response: Response) -> None:
-    """Have the iterator of a streamed body clean up now, not when its memory is reclaimed."""
+    """Close the iterator of a streamed body now, instead of leaving that to the garbage collector."""
     if isinstance(response, StreamingResponse):
         close: Any = getattr(response.body_iterator, "aclose", None)
         if close is not None:

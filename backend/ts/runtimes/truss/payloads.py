@@ -1,7 +1,7 @@
-"""From a request's body to the inputs of a model, and from its result to the body of the answer.
+"""Decodes the body of a request to a Truss model's inputs, and encodes the model's result as the body of the answer.
 
-A request whose content type is ``application/octet-stream`` is in the binary form, every other in JSON; the answer is
-in the form of the request.
+A request with the content type ``application/octet-stream`` is in the binary form (msgpack), every other one in JSON.
+The answer has the form of the request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BINARY_TYPE: Final = "application/octet-stream"
 
 @functools.lru_cache(maxsize=256)
 def is_binary(content_type: str | bytes | None) -> bool:
-    """Tell whether a request with that content type is in the binary form."""
+    """Return whether a request with that content type is in the binary form."""
     if not content_type:
         return False
     text = content_type.decode("latin-1") if isinstance(content_type, bytes) else content_type
@@ -38,10 +38,10 @@ def is_binary(content_type: str | bytes | None) -> bool:
 
 
 def decode(body: bytes, input_type: type[BaseModel] | None, *, binary: bool) -> Any:
-    """Return the inputs that a body says, parsed to ``input_type`` if there is one.
+    """Return the inputs in a body, parsed to ``input_type`` if there is one.
 
     Raises:
-        Problem: The client sent something else.
+        Problem: The body cannot be decoded, or does not match ``input_type``.
     """
     try:
         inputs = from_msgpack(body) if binary else from_json(body)
@@ -53,10 +53,10 @@ def decode(body: bytes, input_type: type[BaseModel] | None, *, binary: bool) -> 
 
 
 def validate(inputs: Any, input_type: type[BaseModel]) -> BaseModel:
-    """Return decoded inputs as what the model's annotation says.
+    """Return decoded inputs as an instance of the type in the model's annotation.
 
     Raises:
-        Problem: They are something else.
+        Problem: The inputs do not match the type.
     """
     try:
         return input_type.model_validate(inputs)
@@ -68,7 +68,7 @@ def encode(result: Any, *, binary: bool) -> Answer:
     """Return the answer for a model's result.
 
     Raises:
-        Problem: It cannot be said in that form; the log says what is wrong.
+        Problem: The form cannot represent the result; the log gives the reason.
     """
     try:
         if binary:

@@ -1,4 +1,4 @@
-"""The answer of one job on its way to the frontend: one row, or parts and a last row."""
+"""Sends the answer of one job to the frontend: a single row, or several parts and a last row."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ts.runtimes.outbox import Outbox
 from ts.runtimes.responses import error_row
 from ts.runtimes.truss.answers import SERVER_ERROR, Answer, Headers, Problem
 
-#: Makes the row of a job that failed before anything was sent.
+#: Creates the row of a job that failed before its first row was sent.
 ProblemRow = Callable[[str, Problem], ResultRow]
 
 _NO_HEADERS: Final[Headers] = ()
 
 
 class Reply:
-    """What is sent for one job.
+    """The answer of one job.
 
     Args:
-        outbox: What sends it.
+        outbox: Sends the rows.
         job_id: The job.
-        problem_row: How an error is told in the protocol of the job.
+        problem_row: Creates the row of an error in the protocol of the job.
 
     Attributes:
         begun: Whether the head of the response was sent.
@@ -42,7 +42,7 @@ class Reply:
         self.done = False
 
     def whole(self, answer: Answer) -> None:
-        """Send a response that is complete."""
+        """Send a complete response; one that exceeds the limit is replaced by an error."""
         size = len(answer.body)
         if size > self._outbox.max_size:
             self.problem(Problem(500, SERVER_ERROR, self._too_large(size)))
@@ -50,10 +50,10 @@ class Reply:
         self._send((self._job_id, False, answer.status, "", answer.headers, answer.body, None))
 
     def part(self, status: int, headers: Headers, body: Buffer) -> None:
-        """Send a part; status and headers count for the first. An empty one further on says nothing.
+        """Send a part of the response; the first part uses ``status`` and ``headers``, later empty parts are ignored.
 
         Raises:
-            Problem: It is larger than a row may be.
+            Problem: The body is larger than a row may be.
         """
         if self.begun and not len(body):
             return
@@ -63,22 +63,22 @@ class Reply:
         self.begun = True
 
     def end(self, status: int, headers: Headers) -> None:
-        """End the parts well; status and headers count if there were none."""
+        """End the response successfully; ``status`` and ``headers`` are used only if no part was sent."""
         self._send((self._job_id, False, status, "", _NO_HEADERS if self.begun else headers, b"", None))
 
     def problem(self, problem: Problem) -> None:
-        """Send an error: as the whole response, or in place of the rest of one that has begun."""
+        """Send an error: as the whole response, or by cutting a response that has begun."""
         if self.begun:
             self.cut(str(problem.error))
         else:
             self._send(self._problem_row(self._job_id, problem))
 
     def cut(self, message: str) -> None:
-        """End a response that has begun in a way that its client notices."""
+        """Break off a response that has begun, so that its client notices the error."""
         self._send(error_row(self._job_id, 500, message))
 
     def client_left(self) -> None:
-        """End a job that nobody waits for."""
+        """End a job whose client has left."""
         self._send(error_row(self._job_id, STATUS_CANCELLED, "cancelled"))
 
     def _send(self, row: ResultRow) -> None:

@@ -1,4 +1,4 @@
-"""What a method of a model class takes and what kind of function it is, told by its signature.
+"""Determines from a method's signature which arguments the method takes and what kind of function it is.
 
 The rules are Truss's: a method takes nothing, its inputs, the request, or its inputs and then the request; a parameter
 is the request if it is annotated with `starlette.requests.Request` (which ``fastapi.Request`` is too). Annotations that
@@ -22,11 +22,11 @@ _EMPTY: Final = inspect.Parameter.empty
 
 
 class ModelDefinitionError(TypeError):
-    """A method of the model class has not the shape that it must have."""
+    """A method of the model class breaks a rule for its arguments or its kind."""
 
 
 class Arguments(enum.Enum):
-    """What a method is called with."""
+    """The arguments that a method takes."""
 
     NONE = enum.auto()
     INPUTS = enum.auto()
@@ -39,15 +39,15 @@ class Method:
     """A method of the model.
 
     Attributes:
-        name: What it is called.
-        function: What to call; bound.
-        arguments: What it is called with.
-        is_function: It is a plain function, which may block and so is called in a thread; of the others (coroutines,
-            generators) the call itself is done at once.
-        is_coroutine: It is an ``async def`` that does not yield.
-        is_generator: It is a function that yields, asynchronous or not.
+        name: The method's name.
+        function: The bound method.
+        arguments: The arguments that it takes.
+        is_function: Whether it is a plain function, which may block and so is called in a thread. A call of the others
+            (coroutine functions, generator functions) returns immediately.
+        is_coroutine: Whether it is an ``async def`` that does not yield.
+        is_generator: Whether it is a function that yields, asynchronous or not.
         input_annotation: The annotation of its first parameter, resolved; `inspect.Parameter.empty` if there is none.
-        return_annotation: The same of what it returns.
+        return_annotation: The annotation of its result, resolved in the same way.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""Generators of a model as streams of chunks: pulled one by one, each as soon as the one before it was sent.
+"""Pulls chunks from a model's generators one by one, each as soon as the previous one was sent.
 
-Nothing is buffered here: a frontend whose client reads slowly buffers up to its limit and then slows the worker down.
+This module buffers nothing: the frontend buffers up to its limit for a slow client, and then slows the worker down.
 A generator that takes too long for a chunk, or whose client has left, is closed.
 """
 
@@ -17,19 +17,19 @@ from ts.runtimes.truss.threads import Threads, Work
 
 logger = logging.getLogger(__name__)
 
-#: What `Chunks.next` returns when there are no more.
+#: The value that `Chunks.next` returns after the last chunk.
 END: Final = object()
 
-#: How long a generator that was given the request may go on when its client has left (seconds), because it may be about
-#: to ask; and how long if it did ask, because then it ends in its own way.
+#: How long (seconds) a generator that has the request may continue after its client has left, because its code may be
+#: about to check for the client; and how long if the code has checked before, because it then ends by itself.
 _PATIENCE: Final = 1.0
 _PATIENCE_WITH_POLLING: Final = 10.0
-#: How long the cleaning up of an asynchronous generator may take (seconds).
+#: The time limit for closing an asynchronous generator (seconds).
 _CLOSING_LIMIT: Final = 30.0
 
 
 class GapTooLong(Exception):
-    """The model took longer for a chunk than it may."""
+    """The model exceeded the time limit for the next chunk."""
 
 
 class Chunks(Protocol):
@@ -67,21 +67,21 @@ class ThreadChunks:
         self._running: Work[Any] | None = None
 
     async def next(self) -> Any:
-        """Return the next chunk, `END` behind the last. If this is cancelled, the thread goes on."""
+        """Return the next chunk, `END` behind the last. Cancelling this coroutine does not stop the thread."""
         self._running = Work(next, self._generator, END)
         self._threads.start(self._running)
         await self._running.ended()
         return self._running.outcome()
 
     async def close(self) -> None:
-        """Have the generator clean up once its thread has come back, unless it has ended."""
+        """Close the generator, after its running step has ended, unless the generator has ended."""
         if self._running is not None:
-            await self._running.ended()  # what it raised is the model's last word to a client that has left
+            await self._running.ended()  # drop an exception of this step: the client that it concerns has left
         await self._threads.run(self._generator.close)
 
 
 def is_stream(value: Any) -> bool:
-    """Tell whether what a method returned is a stream."""
+    """Return whether the result of a method is a stream."""
     return isinstance(value, AsyncGeneratorType | GeneratorType)
 
 
@@ -93,18 +93,18 @@ def chunks_of(generator: Any, threads: Threads) -> Chunks:
 async def pull(
     chunks: Chunks, take: Callable[[Any], None], client: Client, *, gap: float | None, may_ask: bool
 ) -> None:
-    """Give each chunk to ``take`` until there are no more, or until the client leaves.
+    """Pass each chunk to ``take`` until the stream ends or the client leaves.
 
     Args:
-        chunks: Where they come from; they are to be closed afterwards, however this ends.
-        take: Called at once for each chunk.
-        client: Who they are for.
-        gap: The longest time in seconds that the model may take for a chunk; None for any.
-        may_ask: Whether the model may ask whether the client has left, and is to be given time for it.
+        chunks: The stream; the caller must close it afterwards, also after an exception.
+        take: Called immediately with each chunk.
+        client: The client that receives the chunks.
+        gap: The time limit in seconds for each chunk; None for no limit.
+        may_ask: Whether the model's code may check for its client and so gets time to end by itself.
 
     Raises:
-        GapTooLong: It took longer.
-        BaseException: Whatever the model raises.
+        GapTooLong: The model exceeded ``gap``.
+        BaseException: The model raised it.
     """
     loop = asyncio.get_running_loop()
     limit = asyncio.timeout(gap)
@@ -121,16 +121,16 @@ async def pull(
                         take(chunk)
                         if gap is not None:
                             limit.reschedule(loop.time() + gap)
-                    await asyncio.sleep(0)  # a generator that never waits must not hold up the others
+                    await asyncio.sleep(0)  # a generator that never waits must not block other jobs
     except TimeoutError:
         if not limit.expired():
-            raise  # it is the model's own
+            raise  # the model's own code raised this error
         if not client.left:
             raise GapTooLong from None
 
 
 async def close(chunks: Chunks) -> None:
-    """Close a generator; what it raises then is logged."""
+    """Close a generator; log an exception that it raises."""
     try:
         await chunks.close()
     except Exception:

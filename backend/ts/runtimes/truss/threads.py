@@ -1,7 +1,7 @@
-"""The threads that a model's plain functions run in, so that they may block.
+"""The threads in which a model's plain functions run, so that these may block.
 
-``predict`` has as many threads as it has slots, everything else (preprocess, postprocess, aliases) as many as there can
-be requests: nothing waits for a thread that another kind of step has taken. Threads are started when they are needed.
+``predict`` has as many threads as slots; the other steps (preprocess, postprocess, aliases) have as many threads as
+there can be requests. So no step waits for a thread that another kind of step has taken. Threads start on demand.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 
 class Work(Generic[T]):
-    """One call of a plain function that may block, with the context variables of whoever makes this.
+    """One call of a plain function that may block, with a copy of the context variables of this object's creator.
 
-    A thread runs it and then has the event loop told; in between, nobody but the thread knows what came of it.
+    A thread runs the call and then notifies the event loop; until then only that thread knows the outcome.
     """
 
     def __init__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> None:
@@ -36,7 +36,7 @@ class Work(Generic[T]):
         self._waiting: asyncio.Future[None] | None = None
 
     def run(self) -> None:
-        """Call the function, in a thread; whatever it raises is its outcome."""
+        """Call the function, in a thread; an exception becomes the outcome."""
         try:
             self._value = self._call()
             self._error = None
@@ -44,12 +44,12 @@ class Work(Generic[T]):
             self._error = error
 
     def tell(self, *others: Callable[[], None]) -> None:
-        """Have the event loop take the outcome and then call ``others``; from any thread."""
+        """Let the event loop publish the outcome and then call ``others``; any thread may call this."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: this process ends
             self._loop.call_soon_threadsafe(self._end, others)
 
     def run_and_tell(self) -> None:
-        """Call the function, in a thread, and have the event loop take the outcome."""
+        """Call the function, in a thread, and let the event loop publish the outcome."""
         self.run()
         self.tell()
 

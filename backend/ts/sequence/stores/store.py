@@ -1,16 +1,16 @@
-"""What a store of sequences does, and the rule that keeps two servers from running one sequence.
+"""The interface of a store of sequences, and the rule that keeps two servers from running the same sequence.
 
-A store holds, for each sequence of a model version, its state and the answers to its last steps. Who runs a sequence
-has a **lease** on it: the name of its server, the time until which the lease holds, and a **token** that is new with
-every lease. Only the holder of the latest token may write (*fencing*): a worker that was believed dead and wakes up, or
-a server whose lease another one has taken over, is refused, whatever it still thinks it has.
+A store holds, for each sequence of a model version, its state and the answers to its last steps. A worker that runs a
+sequence has a **lease** on it: the name of its server, the time until which the lease is valid, and a **token** that is
+new with every lease. Only the holder of the latest token may write (*fencing*). So the store refuses writes of a worker
+that was believed dead and wakes up, and of a server whose lease another server has taken over.
 
-A lease is given if nobody holds one; if the holder is this same server, whose scheduler has one worker run a sequence,
-so that the worker which had it before is gone; if its time is over; or if the holder's process is known to have ended.
-A sequence that has ended or expired has no holder.
+A store grants a lease if the sequence has no holder; if the holder is the same server (its scheduler runs a sequence on
+one worker at a time, so the earlier worker is gone); if the holder's lease has run out; or if the holder's process is
+known to have ended. A sequence that has ended or expired has no holder.
 
-An id is used again: each beginning anew of its sequence is an **incarnation** with a number of its own, and answers are
-kept for one incarnation. What an earlier one was answered is not found any more.
+Sequence ids can be reused: each new beginning of a sequence is an **incarnation** with a number of its own. A store
+finds the answers of the latest incarnation only.
 
 **Idle time** is what the holder knows: its scheduler ends a sequence that had nothing queued and nothing in flight for
 too long. The moment at which the sequence is idle for too long is stored for those who continue it after the holder has
@@ -48,12 +48,12 @@ JUST_NOW: Final[Mapping[str, float]] = MappingProxyType({})
 
 
 class StoreError(Exception):
-    """The store cannot do what was asked. The message says why, for whoever runs the server."""
+    """The store cannot do the operation. The message gives the operator of the server the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """What every store is told.
+    """The settings of every kind of store.
 
     model      name and version, whose sequences these are
     owner      the server's identity, see `ts.protocol.server_identity`
