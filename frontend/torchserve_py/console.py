@@ -1,6 +1,6 @@
-"""Batches of lines on standard output. It may be a pipe that nobody reads: then lines are dropped, and nothing waits.
+"""Writes batches of lines to standard output, and drops lines instead of blocking if it is a pipe without a reader.
 
-Were the pipe full, the next message of the server itself would block the server.
+If the pipe filled up, the next message of the server itself would block the server.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BatchConsole(QuietErrors):
         self._is_stalled = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write all lines, or drop those that nobody reads."""
+        """Write all lines; drop those that the pipe's reader does not take in time."""
         try:
             text = self.format(record) + "\n"
             if self._file is None:

@@ -1,4 +1,4 @@
-"""How many file descriptors the server may have: a connection each, and some for every worker."""
+"""The limit of file descriptors: each connection needs one, and each worker some."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import resource
 
 logger = logging.getLogger(__name__)
 
-#: Above this a limit serves nobody, and what walks over all descriptors there may be takes long.
+#: A higher limit has no use, and slows down code that loops over all possible descriptors.
 _ENOUGH = 1 << 20
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit, which many systems leave at 1024, to the hard one; return what holds now."""
+    """Raise the soft limit, which many systems leave at 1024, to the hard one; return the limit now in effect."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -1,8 +1,8 @@
-"""Logs with a line for every request: noted where it happens, made text and written together by a thread of their own.
+"""Logs with a line for every request: entries are collected in the event loop; one thread formats and writes them.
 
-A request must not pay for its line. `LineLog.note` only keeps what the line needs; `LineLog.flush` hands what was kept
-to the thread as one record, whose message is a `Batch`. The formatters of `torchserve_py.logs` write a line for each of
-its entries. A logger that does not take batches, as one of an operator's own configuration, gets a record for each.
+A request must not pay for its line. `LineLog.note` only stores an entry; `LineLog.flush` hands all stored entries to
+the thread as one record, whose message is a `Batch`. The formatters of `torchserve_py.logs` write a line for each
+entry. A logger that does not take batches, as one of an operator's own configuration, gets one record per entry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FLUSH_INTERVAL: Final = 1.0
-"""Seconds after which somebody should flush the logs again."""
+"""Seconds between two flushes of the logs, which the server does."""
 
 #: Names of the loggers all of whose handlers can write batches.
 TAKES_BATCHES: Final[set[str]] = set()
@@ -115,13 +115,13 @@ class LineLog(Generic[T]):
         self._waiting: list[tuple[float, T]] = []
 
     def note(self, entry: T) -> None:
-        """Something has happened, now, that a line tells of."""
+        """Store an entry with the current time."""
         self._waiting.append((time.time(), entry))
         if len(self._waiting) >= _MOST_WAITING:
             self.flush()
 
     def flush(self) -> None:
-        """Hand over what waits."""
+        """Hand the stored entries to the thread."""
         if not self._waiting:
             return
         batch = Batch(self._waiting, self._text_of, self._more_of)

@@ -1,4 +1,4 @@
-"""What `nvidia-smi` tells: which GPUs there are, and how busy each is. A host without it has no GPUs.
+"""Reads the GPUs and their usage from `nvidia-smi`. A host without this tool counts as one without GPUs.
 
 The server asks the tool instead of torch or NVML: importing torch would cost the frontend 200 MB, and the tool comes
 with every driver.

@@ -1,4 +1,4 @@
-"""The pid file: which process is the server, told apart from a stranger that got its number later."""
+"""The pid file: it names the server's process, and detects when another process has reused the process id."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOCK_LIMIT = 10.0
 
 
 def default_path() -> Path:
-    """Return where TorchServe keeps it: one server per temporary directory of the system."""
+    """Return the path that TorchServe uses: one server per temporary directory of the system."""
     return Path(tempfile.gettempdir()) / _NAME
 
 
@@ -33,16 +33,16 @@ class PidFile:
         self._module = module
 
     def server(self) -> psutil.Process | None:
-        """Return the running server, or None when there is no file or its process is something else or gone."""
+        """Return the running server; None if there is no file, or its process has ended or is not the server."""
         process = self._process()
         return process if process is not None and self._is_server(process) else None
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep every other command away from the file meanwhile.
+        """Lock the file against other commands.
 
         Raises:
-            OSError: The lock, a file beside it, cannot be made, or somebody else holds it for too long.
+            OSError: The lock, a file beside it, cannot be made, or another process holds it for too long.
         """
         path = self.path.with_name(f"{self.path.name}.lock")
         deadline = time.monotonic() + _LOCK_LIMIT
@@ -53,7 +53,7 @@ class PidFile:
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)  # before the lock is gone, or it would be the next one's
+            path.unlink(missing_ok=True)  # before releasing the lock; afterwards the file may be another command's lock
             os.close(descriptor)
 
     def remove_orphan(self) -> bool:
@@ -89,7 +89,7 @@ class PidFile:
         """Delete the file if it still names ``pid``: another server may have taken it over.
 
         Raises:
-            OSError: It cannot be deleted, or its lock not be had.
+            OSError: The file cannot be deleted or locked.
         """
         if self._read() != pid:
             return
@@ -126,7 +126,7 @@ class PidFile:
 
 
 def _lock(path: Path) -> int | None:
-    """Return the descriptor of ``path``, made and locked; None when somebody else has it or has just removed it."""
+    """Create and lock ``path``, and return its descriptor; None if another process holds or has just removed it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What the two archivers have in common: how they tell what came of it."""
+"""The common part of the two archivers' commands: they report success or failure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchserve_py.archive.errors import PackError
 
 
 def run(pack: Callable[[], Path], what: str) -> int:
-    """Pack an archive of ``what`` and print where it is; the exit status: 0, or 1 after printing what was wrong."""
+    """Pack an archive of ``what`` and print its path; return the exit status: 0, or 1 after printing the error."""
     logging.basicConfig(format="%(levelname)s - %(message)s")
     try:
         archive = pack()

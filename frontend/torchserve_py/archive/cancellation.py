@@ -1,4 +1,4 @@
-"""Ending blocking work from another thread: the work looks, between two pieces, whether it is still wanted."""
+"""Cancels blocking work from another thread: the work checks between its steps whether it was cancelled."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import threading
 
 
 class Cancelled(Exception):
-    """The work was given up; nothing of it is left behind."""
+    """The work was cancelled, and has removed its files."""
 
 
 class Cancellation:
-    """One piece of work that somebody else may give up."""
+    """One piece of work that another thread may cancel."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
 
     def cancel(self) -> None:
-        """Give the work up. It ends at its next `check`."""
+        """Cancel the work; it ends at its next `check`."""
         self._event.set()
 
     def check(self) -> None:
-        """Raise Cancelled if the work was given up."""
+        """Raise Cancelled if the work was cancelled."""
         if self._event.is_set():
             raise Cancelled

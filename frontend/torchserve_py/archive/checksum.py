@@ -9,7 +9,7 @@ import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Those that nobody can forge; the names and lengths are those of pip.
+#: Hash algorithms without known collisions, with the lengths of their digests; the names are pip's.
 _DIGITS = {"sha256": 64, "sha384": 96, "sha512": 128}
 _FRAGMENT = re.compile(r"([A-Za-z0-9_\-]+)=(.*)", re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a model at rest, each error with TorchServe's status, type and exact message.
+"""Errors of archives and model folders, each with TorchServe's status, type and exact message.
 
 `str(error)` is TorchServe's message, followed by the detail where there is more to say than TorchServe said.
 """

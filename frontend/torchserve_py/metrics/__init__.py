@@ -1,1 +1,1 @@
-"""What is counted and how it is exposed."""
+"""The server's metrics, and how they are exposed."""

@@ -1,8 +1,8 @@
-"""Metrics that handlers make up: `context.metrics.add_counter(...)` in a worker becomes a series here.
+"""Custom metrics of handlers: `context.metrics.add_counter(...)` in a worker becomes a series here.
 
-A handler is free to send anything, so its series are bounded, its names are made to fit the format, and a name that the
-server uses itself is not given away. What is refused is logged once per model and metric. Where the operator's file
-declares a metric, the file says what type and unit it has and what its dimensions are called.
+A handler may send anything, so the number of its series is limited, its names are made valid for the format, and names
+of the server's own metrics are refused. A refusal is logged once per model and metric. If the operator's file declares
+a metric, the file determines its type, its unit and the names of its dimensions.
 """
 
 import logging

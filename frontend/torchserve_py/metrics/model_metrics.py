@@ -1,4 +1,4 @@
-"""What is measured of one model version. `docs/metrics.md` lists every series."""
+"""The metrics of one model version. `docs/metrics.md` lists every series."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar

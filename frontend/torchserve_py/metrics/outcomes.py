@@ -1,4 +1,4 @@
-"""How the jobs of a model version ended, and what they took: what the metrics at `/metrics` do not tell apart.
+"""Outcomes and durations of a model version's jobs, in more detail than the metrics at `/metrics` have.
 
 Plain numbers, added to on the hot path: one event loop is their only writer.
 """

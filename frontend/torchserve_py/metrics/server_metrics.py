@@ -1,4 +1,4 @@
-"""Everything that this server measures, in one place: made once, handed to whoever counts, shown at `/metrics`."""
+"""All metrics of one server: made once, passed to the code that counts, and shown at `/metrics`."""
 
 import logging
 import socket

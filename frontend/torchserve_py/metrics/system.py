@@ -1,4 +1,4 @@
-"""How the machine is doing: processors, memory, disk, GPUs, and the memory of each worker."""
+"""Metrics of the host: processors, memory, disk, GPUs, and the memory of each worker."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

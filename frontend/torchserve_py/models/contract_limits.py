@@ -1,7 +1,7 @@
-"""What `model-config.yaml` asks of a model's code that a contract has no means for.
+"""Refuses settings of `model-config.yaml` that the contract of the model's code does not support.
 
-Such a key would otherwise be taken and do nothing, or do half: sequences whose state nobody keeps, a batch that nobody
-puts together. `torchserve_py.archive.contract.Contract` says what each contract can do.
+Without this check such a setting would have no effect, or half of one: sequences without stored state, or batches that
+are never formed. `torchserve_py.archive.contract.Contract` says what each contract supports.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torchserve_py.archive.contract import CONTRACTS, Contract
 if TYPE_CHECKING:
     from torchserve_py.models.config import ModelConfig
 
-#: Keys that the code of one contract reads; the server never does.
+#: Keys that only the code of a contract reads, never the server.
 CODE_KEYS: Final = frozenset(name for each in CONTRACTS.values() for name in each.own_keys)
 _PARALLEL: Final = "the code of the model runs in one process; parallelType: custom gives it several GPUs"
 _OPENAI: Final = "a Truss answers OpenAI's paths by methods of their names, and other code not at all"
@@ -22,13 +22,13 @@ _DECLARED_BY_CODE: Final = "the model's own files and code declare its inputs an
 
 
 def contract_contradictions(config: ModelConfig, contract: Contract) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The key and the text of each setting that the contract has no means for."""
+    """Yield the key and the message for each setting that the contract does not support."""
     for name, value, why in _asked_in_vain(config, contract):
         yield (name,), f"{name} is {value} but the model's contract is {contract.name}: {why}; leave {name} out"
 
 
 def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[str, object, str]]:
-    """Each key that is set, with its value, and why it cannot have its effect."""
+    """Yield each unsupported key that is set, with its value and the reason."""
     if not contract.batches:
         one = "each request is a call of its own"
         if (config.batch_size or 1) > 1:

@@ -1,7 +1,7 @@
-"""Blocking work in a thread that nobody has to wait for.
+"""Runs blocking work in a daemon thread, which does not delay the end of the process.
 
-`asyncio.to_thread` keeps the process alive until its work is done, and a download may take hours: a server that is told
-to stop meanwhile would not.
+`asyncio.to_thread` keeps the process alive until its work is done; a download may take hours, and the server would not
+stop before its end.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from torchserve_py.archive.cancellation import Cancellation
 
 T = TypeVar("T")
 
-#: How long work that was given up may take to clean up after itself before it is left to itself (seconds).
+#: Time limit for cancelled work to clean up; after it the work is abandoned (seconds).
 _CLEAN_UP_LIMIT = 2.0
 
 
 async def run_in_daemon_thread(work: Callable[[Cancellation], T], discard: Callable[[T], None]) -> T:
     """Run ``work`` in a thread of its own and return its result.
 
-    When the caller is cancelled the work is told so. A result that comes all the same is given to ``discard``.
+    When the caller is cancelled, the work's `Cancellation` is cancelled; a result that the work still returns goes to
+    ``discard``.
     """
     loop = asyncio.get_running_loop()
     outcome = loop.create_future()
     cancellation = Cancellation()
 
     def tell(result: T | None, error: BaseException | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the event loop is closed, and with it the caller has ended
             loop.call_soon_threadsafe(_settle, outcome, result, error)
 
     def run() -> None:

@@ -38,16 +38,16 @@ _PIP = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check")
 
 
 class _CommandFailed(Exception):
-    """A command ended with an error; `str()` is what it said last."""
+    """A command ended with an error; `str()` is the end of its output."""
 
 
 def venv_python(folder: Path) -> Path:
-    """The interpreter of the virtual environment in the folder of a model's dependencies."""
+    """Return the interpreter of the virtual environment in the folder of a model's dependencies."""
     return folder / "venv" / "bin" / "python"
 
 
 def packages_dir(folder: Path) -> Path:
-    """Where the packages are in the folder of the dependencies of a model without a virtual environment."""
+    """Return the directory of the packages in the dependencies folder of a model without a virtual environment."""
     return folder / "packages"
 
 
@@ -72,7 +72,7 @@ async def install_dependencies(
         listed: Further requirements, each as a line of such a file.
 
     Raises:
-        DependencyError: That failed; then nothing is left behind. The log has all that pip printed.
+        DependencyError: The preparation failed; its files are removed. The log has all output of pip.
     """
     if not requirements:
         file, listed = None, ()
@@ -132,7 +132,7 @@ async def _install(
 
 
 async def _run(command: list[str], directory: Path, model_name: str) -> None:
-    """Run a command, log what it prints, and end it with all that it started when it takes too long or is given up."""
+    """Run a command and log its output; on a time-out or a cancellation kill it with all processes it started."""
     logger.info("%s: %s", model_name, " ".join(command))
     environment = {name: value for name, value in os.environ.items() if name not in ("PIP_TARGET", "PIP_USER")}
     process = await asyncio.create_subprocess_exec(
@@ -155,7 +155,7 @@ async def _run(command: list[str], directory: Path, model_name: str) -> None:
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(TimeoutError):  # what hangs inside the kernel survives even that
+            with contextlib.suppress(TimeoutError):  # a process that hangs in the kernel survives even SIGKILL
                 await asyncio.wait_for(process.wait(), _KILL_LIMIT)
     if code != 0:
         raise _CommandFailed(_what_was_wrong(last) or f"it ended with code {code}")

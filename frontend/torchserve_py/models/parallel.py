@@ -1,4 +1,4 @@
-"""How the processes of a parallel worker are started, from what the model's configuration says of torchrun."""
+"""The torchrun options of a parallel worker, from the model's configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOG_FOLDER = "torchelastic_ts"  # TorchServe's name
 
 
 def torchrun_of(config: EffectiveConfig, job_id: str, log_location: Path) -> Torchrun:
-    """How torchrun starts one worker; ``job_id`` is that of no other worker on this machine."""
+    """Return how torchrun starts one worker; ``job_id`` must be unique on this machine."""
     options = config.torchrun or TorchrunConfig()
     chosen = {"rdzv_backend": options.rdzv_backend, "rdzv_endpoint": options.rdzv_endpoint}
     return Torchrun(
@@ -25,6 +25,6 @@ def torchrun_of(config: EffectiveConfig, job_id: str, log_location: Path) -> Tor
 
 
 def torchrun_environment(config: EffectiveConfig) -> dict[str, str]:
-    """Variables of the processes that torchrun starts, and its own."""
+    """Return environment variables for torchrun and for the processes that it starts."""
     options = config.torchrun or TorchrunConfig()
     return {"LOGLEVEL": "INFO", "OMP_NUM_THREADS": str(options.omp_num_threads or 1)}

@@ -1,6 +1,6 @@
-"""What is to be served and how, decided from a registration, the model's files and the settings; nothing runs yet.
+"""The plan of a model version, made from a registration, the model's files and the settings; it starts nothing.
 
-Registering a model and `--check-config` decide here, so that the one does what the other says.
+Registering a model and `--check-config` share this code, so that the check predicts what a registration does.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RegisterRequest:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be served and how, all decided; nothing runs yet."""
+    """All decisions about how a model version is served; nothing of it runs yet."""
 
     name: str
     version: str
@@ -74,13 +74,13 @@ def _settle(
     at_startup: bool,
     contract: str,
 ) -> tuple[EffectiveConfig, ModelDevices]:
-    """Settle what a model version is run with, and on which devices.
+    """Return the effective configuration of a model version, and its devices.
 
     Raises:
         BadParameter: The registration call asks for something impossible.
-        InvalidModelConfig: The model's configuration does, on this hardware.
+        InvalidModelConfig: The model's configuration asks for something impossible on this hardware.
         NotEnoughDevices: One worker needs more devices than there are.
-        UnsuitableDevices: The devices are not as the model asks for them.
+        UnsuitableDevices: The devices do not meet the model's requirements.
     """
     config = resolve(
         RegistrationOverrides(
@@ -113,14 +113,14 @@ def plan_of(
     *,
     at_startup: bool,
 ) -> Plan:
-    """Decide what is to be served and how.
+    """Return the plan of a model version.
 
     Args:
         request: The registration.
         files: The model's files.
-        configured: What they say, as `contracts.configuration_of` reads it.
-        settings: Of the server.
-        devices: Of this host.
+        configured: The configuration in these files, as read by `contracts.configuration_of`.
+        settings: The server's settings.
+        devices: The host's devices.
         at_startup: Whether the server loads the model when it starts.
 
     Raises:

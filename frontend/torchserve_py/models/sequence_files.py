@@ -1,4 +1,4 @@
-"""Where the file store keeps the sequences of a model that names no file: the server's state folder.
+"""The default files of the file store of sequences, in the server's state folder.
 
 It is `sequences` in the folder of the logs, beside the snapshots, which have to outlive a restart as well. Each version
 of a model has a file of its own, so that a new version never reads states that another one has written.

@@ -1,4 +1,4 @@
-"""What is served: names, versions, and whether all is well. `registry` changes it."""
+"""The served models: look-up by name and version, and the health of all. Only `registry` changes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ServedModels:
 
     def __init__(self) -> None:
         self._names: dict[str, Versions] = {}
-        #: The start-up models that could not be registered and have not been since.
+        #: The start-up models whose registration failed, and that have not been registered since.
         self.not_loaded: list[ModelSpec] = []
 
     # Looking up.

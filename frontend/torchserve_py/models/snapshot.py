@@ -40,7 +40,7 @@ Occasion: TypeAlias = Literal["startup", "snapshot", "shutdown"]
 
 
 class Registry(Protocol):
-    """Who knows what is served; `ModelRegistry` does."""
+    """The source of the served models; `ModelRegistry` is one."""
 
     @property
     def not_loaded(self) -> Sequence[ModelSpec]: ...
@@ -64,13 +64,13 @@ class SnapshotWriter:
         self._following: asyncio.Task[None] | None = None
 
     async def started(self) -> None:
-        """Write the snapshot of a server that has started, and begin to heed changes."""
+        """Write the snapshot of a server that has started, and write one after each change from now on."""
         if self._enabled:
             await self._write("startup")
             self._started = True
 
     def changed(self) -> None:
-        """Have a snapshot written soon: the models are not what they were."""
+        """Schedule a snapshot, because the models have changed."""
         if not self._started:
             return
         self._changed = True
@@ -78,7 +78,7 @@ class SnapshotWriter:
             self._following = asyncio.create_task(self._follow())
 
     async def stopping(self) -> None:
-        """Write the last snapshot, of a server that did start; changes do not count any more."""
+        """Write the last snapshot if the server had started; ignore later changes."""
         if not self._started:
             return
         self._started = False
@@ -124,7 +124,7 @@ class SnapshotWriter:
 
 
 def _restorable(url: str, model_store: Path) -> str:
-    """Where a later server finds what was registered as `url`: in the model store, or a folder by its absolute path."""
+    """Return the location from which a later server can load `url`: in the model store, or a folder's absolute path."""
     if is_url(url):
         return file_name(split_checksum(url)[0])
     try:
@@ -144,7 +144,7 @@ def _entries(settings: Settings, snapshot: Snapshot) -> Iterator[tuple[str, str]
 
 
 def _text(value: Any) -> str:
-    """A value as it stands in config.properties, exactly."""
+    """Return a value exactly as config.properties writes it."""
     if isinstance(value, tuple) and not isinstance(value, ModelSpec):
         return ",".join(map(_text, value))
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Which models the model store holds, by the names under which they would be registered."""
+"""Lists the models in the model store by the names under which they would be registered."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torchserve_py.models.contracts import configuration_of
 from torchserve_py.models.errors import ModelError
 
 _ALL: Final = ModelSpec(None, "all")
-#: An archive of this kind must be read from its beginning to its end to be looked into.
+#: An archive of this kind must be read completely to list its files.
 _COMPRESSED: Final = ".tar.gz"
 
-#: What tells that an archive, or what lies at the top of a folder, has changed: names, times and sizes.
+#: Names, times and sizes of an archive or of a folder's top level; a difference means that the model has changed.
 _Stamp = tuple[tuple[str, int, int], ...]
 
 
 class StoredModels:
-    """Looks into the model store; what has not changed since is not read again.
+    """Lists the models in the model store; unchanged models are not read again.
 
     Args:
         store: The model store.
@@ -35,14 +35,14 @@ class StoredModels:
         self._names: dict[Path, tuple[_Stamp, str]] = {}
 
     def by_name(self, served: Collection[str]) -> dict[str, list[str]]:
-        """The locations of the models that are not served, by name. Blocks.
+        """Return the locations of the models that are not served, by name. Blocks.
 
         Args:
-            served: What the models that are served were registered with.
+            served: The locations that the served models were registered with.
         """
         try:
             specs = expand_model_specs([_ALL], self._store)
-        except OSError:  # it is gone, or not for us
+        except OSError:  # the store was removed, or is not readable
             return {}
         taken = {self._place(url) for url in served}
         found: dict[str, list[str]] = {}
@@ -59,7 +59,7 @@ class StoredModels:
         return found
 
     def _place(self, url: str) -> Path:
-        """Where a model is that was registered so; a download is in the model store."""
+        """Return the path of a model that was registered with ``url``; a download is in the model store."""
         try:
             location = file_name(split_checksum(url)[0]) if is_url(url) else url
         except ValueError:
@@ -68,13 +68,13 @@ class StoredModels:
 
 
 def _name_of(path: Path, location: str) -> str:
-    """The name under which a model would be registered; that of its file, where that cannot be told."""
+    """Return the name under which a model would be registered; if it cannot be read, the name of its file."""
     if not location.endswith(_COMPRESSED):
         try:
             with outline(path, url=location) as files:
                 return configuration_of(files).name or files.name
         except (ArchiveError, ModelError, OSError):
-            pass  # whoever loads it is told why
+            pass  # a call that loads the model gets the error
     return fallback_name(location.removesuffix(_COMPRESSED))
 
 

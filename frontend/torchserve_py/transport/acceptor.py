@@ -15,11 +15,11 @@ from torchserve_py.transport.admission import Admission, Place
 
 logger = logging.getLogger(__name__)
 
-#: What a connection is spoken to with; it gives the place back when the connection has ended.
+#: Makes the protocol of a connection; the protocol gives the place back when the connection has ended.
 Factory = Callable[[Place], BaseProtocol]
 
 _HANDSHAKE_SECONDS: Final = 30.0
-#: How long accepting rests when the process has no file descriptor left for another connection.
+#: How long accepting pauses when the process has run out of file descriptors (seconds).
 _REST_SECONDS: Final = 0.5
 _ACCEPT_AT_ONCE: Final = 64
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -34,9 +34,9 @@ class Acceptor:
         listening: A socket that listens.
         admission: How many connections there may be.
         make: Makes the protocol of a connection.
-        refuse: What a client is told that is one too many; without TLS, as nobody hears it before the handshake.
-        context: For TLS; None for none.
-        plain: Makes the protocol of a connection to a listener with TLS that speaks none.
+        refuse: Makes the answer to a client beyond the limit; unused with TLS, since no handshake has taken place.
+        context: The TLS context; None for a listener without TLS.
+        plain: Makes the protocol of a connection without TLS to a listener with TLS.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Acceptor:
         try:
             if self._refuse is not None and self._context is None:
                 connection.send(self._refuse(reason))
-        except OSError as error:  # it has left already
+        except OSError as error:  # the client has disconnected already
             logger.debug("A refused client left: %s", error)
         connection.close()
 
@@ -129,7 +129,7 @@ class Acceptor:
                     ssl_handshake_timeout=_HANDSHAKE_SECONDS,
                 )
             connected = True
-        except OSError as error:  # also a time-out and what TLS finds wrong: it is the client's doing
+        except OSError as error:  # includes time-outs and TLS errors, which the client causes
             logger.debug("A connection did not come about: %s", error)
         finally:
             if not connected:
@@ -141,7 +141,7 @@ async def listening_sockets(host: str, port: int, backlog: int) -> list[socket.s
     """Listen at every address that a host name has; with port 0 at one free port.
 
     Raises:
-        OSError: One of them cannot be listened at; then none is.
+        OSError: One of the addresses cannot be bound; then no socket stays open.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

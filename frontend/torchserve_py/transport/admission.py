@@ -1,6 +1,6 @@
-"""How many connections there may be: one budget for the process, counted when a connection is accepted.
+"""Limits the number of connections: one budget for the process, counted when a connection is accepted.
 
-File descriptors are what runs out. The budget is shared by all listeners; a part of it is reserved for those that
+The scarce resource is file descriptors. All listeners share the budget; a part of it is reserved for the listeners that
 operators need when the others are full (management, metrics).
 """
 
@@ -23,24 +23,24 @@ class ConnectionBudget:
     """How many connections all listeners together may hold.
 
     Args:
-        total: All of them.
+        total: The most connections at once.
     """
 
     def __init__(self, total: int) -> None:
         self.total = total
-        #: How many of them listeners for everybody may have.
+        #: The most connections of the listeners without access to the reserve.
         self.shared = total - total // _RESERVE
         self.taken = 0
 
     @classmethod
     def of_process(cls) -> ConnectionBudget:
-        """The budget that the limit of file descriptors leaves; workers' sockets, files and logs need the rest."""
+        """Return the budget for this process's limit of file descriptors; workers, files and logs need the rest."""
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return cls(_MOST if descriptors == resource.RLIM_INFINITY else int(descriptors * _SHARE_OF_DESCRIPTORS))
 
 
 class Place:
-    """The place of one connection; whoever has it gives it back once, when the connection has ended."""
+    """The place of one connection; its holder calls `leave` once, when the connection has ended."""
 
     __slots__ = ("_admission", "_client")
 
@@ -82,7 +82,7 @@ class Admission:
             peer: The client, as `socket.socket.getpeername` returns it.
 
         Returns:
-            Its place; or, for one too many, which is not counted, what its client is told.
+            The connection's place; or, if it exceeds a limit and is not counted, the message for its client.
         """
         client = client_of(peer)
         if self._open >= self._total:
@@ -108,7 +108,7 @@ class Admission:
 
 
 def client_of(peer: object) -> Client | None:
-    """What the connections of one client have in common; None for a client on this machine's Unix socket."""
+    """Return the key that all connections of one client share; None for a client on a Unix socket."""
     if not isinstance(peer, tuple):
         return None
     host = str(peer[0])

@@ -1,4 +1,4 @@
-"""What can go wrong with a workflow, each error with TorchServe's status, type and message.
+"""Errors of workflows, each with TorchServe's status, type and message.
 
 `str(error)` is TorchServe's message, followed by `: detail` where there is more to say than TorchServe said.
 """

@@ -1,8 +1,8 @@
-"""How large a message may be, and how much a server holds of what its clients have sent.
+"""Limits the size of a message, and the bytes of all requests that a server holds.
 
-A limit for one message bounds little: a connection may have a thousand calls, each with a message. So whatever calls
-hold of their clients' bytes (heads, messages that are not complete, messages that wait or are being served, what they
-are decompressed to) is counted in one budget of the server, and what exceeds it is refused.
+A limit per message is not enough: a connection may have a thousand calls, each with a message. So all bytes that calls
+hold for their clients (heads, incomplete messages, messages that wait or are being served, decompressed messages) count
+towards one budget of the server; messages beyond it are refused.
 """
 
 from __future__ import annotations

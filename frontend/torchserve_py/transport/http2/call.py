@@ -28,7 +28,7 @@ from torchserve_py.transport.http2.unread import Unread
 
 logger = logging.getLogger(__name__)
 
-#: How many bytes of one stream a client may send before some of them were read.
+#: Bytes that a client may send on one stream before the handler has read some of them.
 STREAM_WINDOW: Final = 1 << 20
 
 
@@ -41,36 +41,36 @@ class Carrier(Protocol):
 
     @property
     def unread(self) -> Unread:
-        """What the client has not fetched."""
+        """The count of bytes that the client has not read."""
 
     def ready(self, call: Call) -> None:
-        """There is something to send."""
+        """Note that the call has something to send."""
 
     def flush(self) -> None:
         """Send what can be sent now."""
 
     def give_window(self, stream_id: int, size: int) -> None:
-        """Let the client send so many bytes more."""
+        """Let the client send ``size`` more bytes."""
 
     def task_started(self) -> None:
-        """A handler runs."""
+        """Note that a handler has started."""
 
     def task_ended(self) -> None:
-        """A handler runs no more."""
+        """Note that a handler has ended."""
 
 
 class Call(Context):
     """A call, from its headers to its trailers.
 
     Args:
-        carrier: Its connection.
-        stream_id: Its stream.
+        carrier: The connection of the call.
+        stream_id: The stream of the call.
         head: The headers.
-        method: What serves it.
-        shared: What all calls of the server share.
+        method: The method that serves the call.
+        shared: Limits and state that all calls of the server share.
 
     Raises:
-        BadMessage: The server holds too much already.
+        BadMessage: The server already holds as many bytes of requests as it may.
     """
 
     def __init__(self, carrier: Carrier, stream_id: int, head: RequestHead, method: Method, shared: Shared) -> None:
@@ -102,13 +102,13 @@ class Call(Context):
         if self._handler.request_streaming:
             self._start()
 
-    # What the connection tells.
+    # Called by the connection.
 
     def take_data(self, data: bytes) -> None:
-        """Some of the client's bytes.
+        """Take some of the client's bytes.
 
         Raises:
-            StreamFailed: They are more than the client has announced.
+            StreamFailed: The client has sent more bytes than it announced.
         """
         self._received += len(data)
         announced = self._head.content_length
@@ -126,10 +126,10 @@ class Call(Context):
         self._give_window()
 
     def end_input(self) -> None:
-        """The client has sent everything.
+        """Note that the client has sent everything.
 
         Raises:
-            StreamFailed: It is less than the client has announced.
+            StreamFailed: The client has sent fewer bytes than it announced.
         """
         self.input_has_ended = True
         if self._head.content_length not in (None, self._received):
@@ -146,7 +146,7 @@ class Call(Context):
             self._start()
 
     def finished(self) -> None:
-        """The answer has left to its end."""
+        """Note that the whole answer has been sent."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -163,14 +163,14 @@ class Call(Context):
         return Progress(awaits, self._received, messages, stream.pending, stream.sent)
 
     def abandon(self) -> None:
-        """The client is gone, or wants no answer."""
+        """End the call: the client has disconnected or cancelled."""
         self._over = True
         self._release()
         self.stream.discard()
         self._stop()
 
     def _release(self) -> None:
-        """Hold nothing of the client's any more, unless the handler still works with it."""
+        """Release the client's bytes, except those that the handler still uses."""
         if self._task is None:
             self._messages.clear()
             self._reader.release()
@@ -228,7 +228,7 @@ class Call(Context):
             self._carrier.ready(self)
 
     def _fail(self, code: StatusCode, details: str) -> None:
-        """End the call now, whatever its handler does."""
+        """End the call now, without waiting for its handler."""
         if self._over:
             return
         self.stream.discard()
@@ -261,7 +261,7 @@ class Call(Context):
     # Messages.
 
     async def _taken(self) -> Any:
-        """The message that has waited longest, as the handler gets it."""
+        """Return the message that has waited longest, decoded for the handler."""
         message = self._messages.popleft()
         self._taken_size = len(message)
         deserialize = self._handler.request_deserializer
@@ -305,7 +305,7 @@ class Call(Context):
             await self.stream.drained()
 
     async def read(self) -> Any:
-        """The client's next message; EOF after the last."""
+        """Return the client's next message; EOF after the last."""
         if self._taken_size:
             self._reader.release(self._taken_size)
             self._taken_size = 0

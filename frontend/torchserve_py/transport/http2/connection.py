@@ -33,7 +33,7 @@ from torchserve_py.transport.http2.unread import Unread
 
 logger = logging.getLogger(__name__)
 
-#: How many bytes of all streams together a client may send before they were looked at.
+#: Bytes that a client may send on all streams together before the server has processed them.
 _WINDOW: Final = 8 << 20
 #: How long a client may take to say that it speaks HTTP/2 (seconds).
 _GREETING_LIMIT: Final = 20.0
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
             self.data_received(b"")
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Nobody is there any more."""
+        """Drop everything: the client has disconnected."""
         self._transport = None
         for timer in (self._greeting, self._farewell, self._stalls):
             if timer is not None:
@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol):
     # What the server tells.
 
     def finish(self) -> None:
-        """Take no more calls than those under way, and close when they have ended."""
+        """Refuse new calls, and close when the running ones have ended."""
         if self._refuses or self._farewell is not None:
             return
         if self._reader.is_greeted:
@@ -184,7 +184,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _give_up(self) -> None:
-        """The client leaves more unread than any other, and that is too much."""
+        """End the connection: its client leaves more bytes unread than any other, and the total is over the limit."""
         logger.warning("The gRPC connection of %s ends: it leaves %d bytes unread.", self.peer, self.unread.held)
         self._drop_all()
         self.abort()
@@ -222,7 +222,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def _answered(self, call: Call) -> None:
-        """The answer of a call has left to its end."""
+        """Note that the whole answer of a call has been sent."""
         stream_id = call.stream.id
         if self._calls.pop(stream_id, None) is not None:
             if call.input_has_ended:
@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
         call.finished()
 
     def _fail(self, error: ConnectionFailed) -> None:
-        """The client has broken the rules: say so and hang up."""
+        """End the connection with a GOAWAY that names the client's violation of the protocol."""
         logger.debug("The gRPC connection of %s ends: %s: %s", self.peer, error.code.name, error)
         if self._transport is not None:
             goaway = frames.goaway(self._last_id, error.code, str(error))
@@ -244,7 +244,7 @@ class Connection(asyncio.Protocol):
     # Frames.
 
     def _within_stream(self, handler: FrameHandler) -> FrameHandler:
-        """What breaks the rules in one stream ends that stream."""
+        """Return a handler under which a violation within one stream ends only that stream."""
 
         def handle(flags: int, stream_id: int, payload: bytes) -> None:
             try:
@@ -261,7 +261,7 @@ class Connection(asyncio.Protocol):
         self._sender.flush_soon()
 
     def _drop(self, stream_id: int, *, resets: bool) -> None:
-        """The call is over; the client may not know it yet if the server ``resets`` it."""
+        """Forget a call that is over; with ``resets`` the server ends it, and the client may still send frames."""
         call = self._calls.pop(stream_id, None)
         if call is not None:
             self._ended.add(stream_id, call.receive_window if resets and not call.input_has_ended else None)

@@ -1,8 +1,8 @@
-"""Clients that have stopped, or nearly: what waits for nobody but them is given up.
+"""Gives up calls and connections whose clients have stopped sending or reading, or nearly so.
 
-One look per interval for a whole connection, and no timer per call: whatever is found twice as it was has stood still
-for a whole interval, and for less than two. What goes on must do so at a least rate, or a byte now and then would keep
-it for ever.
+Each connection is checked once per interval, without a timer per call: a call without progress between two checks has
+stalled for one to two intervals. Progress must reach a minimum rate; otherwise an occasional byte would keep a call
+open for ever.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-#: At how many bytes per second requests must come and answers must be fetched; that of HTTP bodies.
+#: Bytes per second at which requests must arrive and answers must be read; the same as for HTTP/1.1 bodies.
 _LEAST_RATE: Final = 500.0
 
 
 class Progress(NamedTuple):
-    """How far a call has got.
+    """The progress of a call.
 
     Attributes:
-        awaits: Whether the rest of a message must come from the client before anything happens.
-        received: How many bytes have come.
-        messages: How many messages were complete.
-        pending: How many bytes wait until the client makes room.
-        sent: How many have left.
+        awaits: Whether the call waits for the rest of a message from the client.
+        received: Bytes received so far.
+        messages: Complete messages so far.
+        pending: Bytes that wait for the client's flow-control window.
+        sent: Bytes sent so far.
     """
 
     awaits: bool
@@ -33,7 +33,7 @@ class Progress(NamedTuple):
     sent: int
 
     def stalls(self, now: Progress, least: float) -> bool:
-        """Whether the client has done less than ``least`` bytes since, although it had to."""
+        """Return whether the client has since sent or read fewer than ``least`` bytes that the call waits for."""
         if self.awaits and now.awaits and now.messages == self.messages and now.received - self.received < least:
             return True
         return bool(now.pending and self.pending) and now.sent - self.sent < min(self.pending, least)
@@ -86,7 +86,7 @@ class Stalls:
         self._paused = True
 
     def resume(self) -> None:
-        """It has caught up."""
+        """Note that the client has caught up."""
         self._paused = self._stood = False
 
     def cancel(self) -> None:

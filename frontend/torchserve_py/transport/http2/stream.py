@@ -1,4 +1,4 @@
-"""What leaves on one stream: headers, data as far as flow control lets it, trailers."""
+"""The sending half of one stream: headers, data within the flow-control window, trailers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torchserve_py.transport.http2.frames import (
 )
 from torchserve_py.transport.http2.unread import Unread
 
-#: Whoever writes waits while more than this waits to leave …
+#: A writer pauses while more than this many bytes are unsent …
 _HIGH_WATER: Final = 65_536
-#: … until no more than this is left (bytes).
+#: … until at most this many are left.
 _LOW_WATER: Final = 16_384
 #: How much is joined into one piece before it is written (bytes).
 _JOIN_LIMIT: Final = 65_536
@@ -29,7 +29,7 @@ class Stream:
 
     Args:
         stream_id: Its number.
-        unread: Where is counted what the peer has not fetched.
+        unread: Counts the bytes that the peer has not read.
     """
 
     __slots__ = ("_chunks", "_drained", "_head", "_trailers", "_unread", "credit", "has_ended", "id", "pending", "sent")
@@ -65,7 +65,7 @@ class Stream:
         self._trailers = block
 
     def discard(self) -> None:
-        """Forget the data that has not left."""
+        """Discard the unsent data."""
         self._chunks.clear()
         self._unread.release(self.pending)
         self.pending = 0
@@ -73,7 +73,7 @@ class Stream:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits to leave that nothing should be added."""
+        """Whether so much data is unsent that the writer should wait."""
         return self.pending > _HIGH_WATER
 
     async def drained(self) -> None:
