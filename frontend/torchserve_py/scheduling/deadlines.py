@@ -42,16 +42,16 @@ class Deadlines:
         return self._heap[0][0] if self._heap else None
 
     def start_timer(self, thing: HasDeadline, now: float) -> None:
-        """Have the thing come out of `pop` when it is due; its timer is gone after that."""
+        """Have `pop` return the thing once it is due, unless it has a timer already. Its timer is gone after that."""
         if thing.has_timer or (due := thing.due(now)) is None:
             return
         thing.has_timer = True
         heapq.heappush(self._heap, (due, next(self._order), thing))
         if len(self._heap) > self._cleaning_size:
-            self._drop_what_is_over(now)
+            self._drop_ended(now)
 
     def pop(self, now: float) -> HasDeadline | None:
-        """A thing that is due by now, None if there is no other."""
+        """Return a thing that is due by now, or None."""
         heap = self._heap
         while heap and heap[0][0] <= now:
             thing = heap[0][2]
@@ -65,7 +65,7 @@ class Deadlines:
                 return thing
         return None
 
-    def _drop_what_is_over(self, now: float) -> None:
+    def _drop_ended(self, now: float) -> None:
         kept = []
         for entry in self._heap:
             if entry[2].due(now) is None:

@@ -57,16 +57,16 @@ class Fifo:
         return None
 
     def withdraw(self, job: Job, now: float) -> None:
-        """The job leaves the queue."""
+        """Take a waiting job, which is over, out of the queue."""
         del self.lane.items[job]
         self.lane.ranking.left(self.lane.items)
 
     def worker_up(self, worker_id: str, now: float) -> WorkerLoad:
-        """Every worker takes from the one lane."""
+        """Return a new worker, which takes from the one lane as every other."""
         return WorkerLoad(worker_id, self.lane)
 
     def close(self, reason: EndReason, now: float) -> None:
-        """Nothing waits any more."""
+        """Forget every waiting job."""
         self.lane.items.clear()
         self.lane.ranking.left(self.lane.items)
 

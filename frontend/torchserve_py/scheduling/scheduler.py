@@ -124,14 +124,14 @@ class Scheduler:
         return self._shared.deadlines.next()
 
     def tick(self, now: float) -> Effects:
-        """Time has passed."""
+        """Do what is due by now."""
         self._catch_up(now)
         return self._conclude(now)
 
     # Workers
 
     def worker_up(self, worker_id: str, now: float) -> Effects:
-        """A worker is ready for jobs."""
+        """Send jobs to a worker from now on."""
         self._catch_up(now)
         if worker_id in self._workers:
             raise ValueError(f"worker {worker_id!r} is up already")
@@ -332,7 +332,7 @@ class Scheduler:
         return [Cancel(worker_id, job_ids) for worker_id, job_ids in dropped.items() if job_ids]
 
     def _withdraw(self, job: Job, cause: Cause, now: float) -> None:
-        """A waiting job is over."""
+        """End a waiting job."""
         self._shared.leave(job, cause)
         self._source_of(job).withdraw(job, now)
 

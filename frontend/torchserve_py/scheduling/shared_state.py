@@ -24,14 +24,14 @@ class SharedState:
         self.lanes_to_serve: list[Lane[Any]] = []
 
     def accept(self, job: Job, now: float) -> None:
-        """A job comes in: from here on it leaves once, through `leave`."""
+        """Add a job; it leaves once, through `leave`."""
         job.state = JOB_TRANSITIONS[job.state, ACCEPT]
         self.jobs[job.id] = job
         if job.expires_at is not None:
             self.deadlines.start_timer(job, now)
 
     def leave(self, job: Job, cause: Cause | None) -> None:
-        """The one way out for a job: its worker has answered it (None), or this is the cause why it is over.
+        """Remove a job, the one way out: its worker has answered it (`cause` is None), or it is over for this cause.
 
         A cancelled job that was in flight has had its outcome already and gets no other.
         """

@@ -89,9 +89,10 @@ class Dispatcher:
             request=request,
             span=span,
         )
-        sequence = request.sequence
-        if sequence is not None and self._end_header is not None:  # else the model keeps no sequences
-            job.sequence_id, job.starts_sequence, job.ends_sequence = sequence.id, sequence.starts, sequence.ends
+        if (
+            named := request.sequence
+        ) is not None and self._end_header is not None:  # else the model keeps no sequences
+            job.sequence_id, job.starts_sequence, job.ends_sequence = named.id, named.starts, named.ends
         parts = job.parts = Parts(job, self)
         if request.more_input:
             parts.inputs = Inputs(lambda given: self._pass_on(job, given))
@@ -154,7 +155,7 @@ class Dispatcher:
     ) -> None:
         """Deliver one part. What the scheduler is to hear of it joins ``arrived`` before anything can fail."""
         more = part.more
-        if not (more and job.state is STREAMING):  # then one more is no news to it
+        if not (more and job.state is STREAMING):  # else the scheduler knows that parts come
             arrived.append((job.id, more))
         if part.error is not None:
             self._scheduler.failed(job.id)
