@@ -89,9 +89,8 @@ class Dispatcher:
             request=request,
             span=span,
         )
-        if (
-            named := request.sequence
-        ) is not None and self._end_header is not None:  # else the model keeps no sequences
+        # A model that keeps no sequences has no header that ends them.
+        if (named := request.sequence) is not None and self._end_header is not None:
             job.sequence_id, job.starts_sequence, job.ends_sequence = named.id, named.starts, named.ends
         parts = job.parts = Parts(job, self)
         if request.more_input:
