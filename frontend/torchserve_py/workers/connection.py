@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from torchserve_py.workers.peers import peer_pid
-from ts.protocol.frames import MAX_FRAME, Buffer, FrameBuffer
+from ts.protocol.frames import MAX_FRAME, Buffer, FrameBuffer, FrameError
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +115,10 @@ class Connection(asyncio.BufferedProtocol):
                 if took > _TURN:
                     self._fall_behind(min(took * _REST, _LONGEST_REST) if took > _DEAR else 0.0)
                     return
+        except FrameError as error:
+            self._error = f"sent a malformed message: {error}"
+            logger.error("The connection of %s is closed: it %s", self.peer, self._error)
+            self.close()
         except Exception as error:  # whatever it is, it concerns this peer and nobody else
             self._error = f"sent a malformed message: {error or type(error).__name__}"
             logger.exception("The connection of %s is closed: it %s", self.peer, self._error)

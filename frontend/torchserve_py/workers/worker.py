@@ -277,6 +277,7 @@ class Worker:
         if self.ended.done():
             raise ValueError("the process has ended meanwhile")
         self._ranks.attach(connection, hello)
+        connection.peer = f"worker {self.label}"
         if hello["channel"] == HEARTBEAT_CHANNEL:
             connection.on_message, connection.on_close = self._beat, self._heartbeat_closed
         else:

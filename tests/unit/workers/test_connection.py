@@ -103,6 +103,18 @@ async def test_a_peer_that_sends_no_message_loses_the_connection(ends: tuple[Con
     assert peer.messages.empty()
 
 
+async def test_the_log_names_a_peer_that_sends_no_message_in_one_line(
+    ends: tuple[Connection, Peer], caplog: pytest.LogCaptureFixture
+) -> None:
+    connection, peer = ends
+    connection.peer = "worker W-9000-m_1.0"
+    await peer.send(struct.pack(">I", 3) + b"\xc1\xc1\xc1")
+    await peer.closed.get()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("The connection of worker W-9000-m_1.0 is closed: it sent a malformed")
+    assert record.exc_info is None
+
+
 async def test_the_end_of_a_peer_is_reported_once(ends: tuple[Connection, Peer]) -> None:
     connection, peer = ends
     peer.sock.close()
