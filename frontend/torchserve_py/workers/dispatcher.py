@@ -316,8 +316,7 @@ class Dispatcher:
                 worker.send([job], time.monotonic(), self._moment_of)
             except _UNSENDABLE as error:
                 about = {"request_id": job.id, "sequence_id": job.sequence_id}
-                text = "Request %s cannot be passed on to worker %s: %s"
-                logger.warning(text, job.id, worker.id, error, extra=about)
+                logger.warning("Request %s cannot be passed on: %s", job.id, error, extra=about)
                 refused.append(Part(job.id, False, 400, "", [], b"", f"The request cannot be passed on: {error}"))
         # Not at once: the scheduler's effects are still being performed.
         asyncio.get_running_loop().call_soon(self.results, worker, refused, 0.0)
