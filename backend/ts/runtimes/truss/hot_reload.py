@@ -50,7 +50,7 @@ class HotReload:
             self._forget_modules()
             sys.modules.update(modules_before)
             return Answer(422, JSON_HEADERS, to_json({"error": f"{type(error).__name__}: {error}"})), None
-        logger.info("The model was reloaded from its files.")
+        logger.info("The model's code was reloaded from its files.")
         return Answer(200, JSON_HEADERS, to_json({"msg": "Hot reload complete"})), description
 
     def _forget_modules(self) -> dict[str, ModuleType]:

@@ -1,17 +1,18 @@
 """Sequences in one file: an SQLite database in write-ahead mode, shared by the workers (and servers) of one machine.
 
-What was committed survives the death of any process; with ``fsync`` also that of the machine. SQLite because it comes
-with Python, so that a model's own environment needs nothing installed, and is the best tested of embedded databases.
+Committed data survives the death of any process; with ``fsync`` also a crash of the machine. The store uses SQLite
+because it comes with Python, so that a model's own environment needs no further package, and because it is the best
+tested embedded database.
 
-Answers wait for a commit, so a commit does little: it appends one row, all that the batch has changed, to a
-**journal**, in one statement. What the journal says goes into the tables later, many commits at once, when the answers
-have left. To whoever reads it makes no difference: every transaction but that statement begins with it (`_fold`).
+Answers wait for a commit, so a commit is kept short: one statement appends one row, with all changes of the batch, to a
+**journal**. Later, after the answers have left, many journal rows are applied to the tables at once (`_fold`). Readers
+see no difference: every transaction except that statement begins with `_fold`.
 
-The same statement checks that nobody has taken over a lease. To look at each of them would cost as much as to write, so
-the file counts takeovers, which are rare, and a lease remembers at which count it was found to be the latest. A lease
-that its holder gives back, or takes anew itself, need not be counted: the holder has the old one looked at.
+The same statement checks that no lease was taken over. Checking each lease would cost as much as the write, so the file
+counts takeovers, which are rare, and a lease remembers the count at which it was found valid. A lease that its holder
+releases, or takes again itself, need not be counted: the holder marks the old lease to be checked at each commit.
 
-What only looks something up writes nothing, so that it works on a full disk: it reads the tables and the journal.
+Look-ups write nothing, so that they work on a full disk: they read both the tables and the journal.
 """
 
 from __future__ import annotations
@@ -83,23 +84,23 @@ _UPDATE = (
 _KEEP = "INSERT OR REPLACE INTO answers (key, incarnation, request_id, answer) VALUES (?, ?, ?, ?)"
 _APPEND = "INSERT INTO journal (entry) SELECT ?1 WHERE (SELECT count FROM takeovers) = ?2"
 
-#: The mark of a lease that is looked at with every commit.
+#: The mark of a lease that every commit has to check.
 _LOOKED_AT = -1
-#: Where a row for _UPDATE has the incarnation and the sequence's number.
+#: The indexes of the incarnation and of the sequence's number in a row for _UPDATE.
 _INCARNATION, _NUMBER = 2, 6
-#: After so many commits what they say goes from the journal into the tables.
+#: The number of commits in the journal after which they are applied to the tables.
 _MOST_JOURNALED = 64
-#: Commits of more bytes do not go through the journal: to write them twice would cost more than it spares.
+#: Larger commits (bytes) bypass the journal: writing them twice would cost more than the journal saves.
 _JOURNALED_SIZE = 2**15
 
 
 class FileStore:
-    """Sequences in the file ``path``, which is made if it is not there.
+    """Sequences in the file ``path``, which is created if it does not exist.
 
     Args:
-        settings: Whose sequences, and for whom.
-        path: The file; beside it SQLite keeps two more, ``-wal`` and ``-shm``.
-        fsync: Whether a commit waits until the disk has it.
+        settings: The settings of the store.
+        path: The file; SQLite keeps two more files beside it, ``-wal`` and ``-shm``.
+        fsync: Whether a commit waits until the data is on the disk.
 
     Raises:
         StoreError: The file cannot be used.

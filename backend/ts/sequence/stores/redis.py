@@ -4,14 +4,14 @@ A sequence is one hash, ``ts:{model/version}:id``; the braces keep a model's seq
 expires by itself. When the sequence has been idle for too long, its state is put aside (``ts:{model/version}aside:id``)
 and expires sooner. Each operation is one script over all sequences of a batch: one round trip, and atomic.
 
-Redis survives its own restart only if it is configured to: ``appendonly yes`` keeps what was committed when the process
-dies, with ``appendfsync always`` also when the machine does. It copies to its replicas after it has answered, so that a
-replica which is promoted may lack the latest commits. With ``replicas`` a commit counts once so many have it (``WAIT``,
-sent together with it, since that waits for what was written over the same connection); where they do not have it in
-time, it is written, but may be lost, so that nobody is told that it was.
+Redis keeps data across its own restart only if configured so: with ``appendonly yes`` commits survive the death of the
+process, with ``appendfsync always`` also a crash of the machine. Redis copies data to its replicas after it has
+answered, so a promoted replica may lack the latest commits. With ``replicas``, a commit succeeds once that many
+replicas have it (``WAIT``, sent in the same pipeline, because it covers the writes of its own connection). If the
+replicas do not have the commit in time, it is written but may be lost, so the store does not report success.
 
-When the connection breaks, the operation is tried again for a while: every one may be done twice. Answers are waited
-for, and operations tried again, for no longer than a lease holds.
+If the connection breaks, the store retries the operation for a limited time, so every operation is safe to run twice.
+The time limits for answers and retries together do not exceed the duration of a lease.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class RedisStore:
     """Sequences in the Redis database at ``url``.
 
     Args:
-        settings: Whose sequences, and for whom.
-        url: Where the database is.
-        replicas: How many replicas are to have a commit before it counts.
+        settings: The settings of the store.
+        url: The URL of the database.
+        replicas: The number of replicas that must have a commit before it succeeds.
 
     Raises:
         StoreError: The package ``redis`` is missing, the database cannot be reached, or it does not keep what it has.
@@ -280,7 +280,11 @@ class RedisStore:
         return results[0]
 
     def _call(self, command: Callable[[], Any]) -> Any:
-        """Do it, again and again while the connection is broken or Redis starts."""
+        """Run a command; retry while the connection is broken or Redis is starting.
+
+        Raises:
+            StoreError: Redis did not answer within the time limit, or refused the command.
+        """
         end = time.monotonic() + self._retry_limit
         self._repeated = False
         while True:
@@ -295,7 +299,7 @@ class RedisStore:
                 raise StoreError(f"Redis at {self._name} refuses: {error}") from error
 
     def _info(self) -> dict[str, Any]:
-        """What Redis tells of how it keeps what it is given."""
+        """Return what Redis reports about its memory, persistence and replication."""
         told: dict[str, Any] = {}
         for section in ("memory", "persistence", "replication"):
             with contextlib.suppress(StoreError):  # a managed Redis may not tell

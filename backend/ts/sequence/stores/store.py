@@ -31,19 +31,19 @@ from typing import Final, NamedTuple, Protocol
 
 from ts.protocol.server_identity import is_gone
 
-#: How long (seconds) it is remembered that a sequence is over, so that a step which continues it is refused; and how
-#: long the state of an abandoned one is kept beyond its idle time, in case that its server only sleeps.
+#: How long (seconds) a store remembers that a sequence has ended, so that a step which continues it is refused; and how
+#: long it keeps the state of an abandoned sequence beyond its idle time, in case its server is only suspended.
 REMEMBERED_SECONDS = 3600.0
 #: How long (seconds) the state of a sequence is kept that was let go and has been idle for too long since then: for a
 #: step of it that waits for a worker of another server since before that.
 REVIVABLE_SECONDS = 300.0
 #: The most steps of a sequence whose answers are kept, beside the first.
 MOST_KEPT = 64
-#: Where the answer is kept to the step that has begun the incarnation; those of further steps take turns in the others.
+#: The slot for the answer to the incarnation's first step; the answers to further steps rotate through the other slots.
 FIRST_SLOT = 0
-#: Why a sequence is over, as `Acquired.closed` says it; "" of one that is not.
+#: The values of `Acquired.closed`: why a sequence is over; "" means that it is not.
 ENDED, IDLE = "ended", "idle"
-#: Nothing of any sequence was queued before now; see `Store.acquire`.
+#: No step of any sequence was queued before now; see `Store.acquire`.
 JUST_NOW: Final[Mapping[str, float]] = MappingProxyType({})
 
 
@@ -72,7 +72,7 @@ class StoreSettings:
 class Lease:
     """The right to run a sequence, held by this process.
 
-    key          what the store finds the sequence by
+    key          identifies the sequence within the store
     token        the fencing token
     incarnation  which of the sequences that have had this id
     first_id     the request id of the step that has begun the incarnation; None before there is one
@@ -81,8 +81,8 @@ class Lease:
     closed       why the incarnation is over, "" if it is not
     awaits_first whether the next step is the incarnation's first
     resident     whether the state (or that there is none) is known in memory
-    fresh_until  the moment (monotonic seconds) until which nobody else can have taken the lease over
-    mark         what a store notes about it for itself
+    fresh_until  the moment (monotonic seconds) until which no other holder can have taken the lease over
+    mark         for the store's own use
     """
 
     __slots__ = (
@@ -128,7 +128,7 @@ class Lease:
         self.mark = 0
 
     def begin_anew(self) -> None:
-        """The next step begins the next incarnation; nothing of it is stored before that step is."""
+        """Make the next step begin the next incarnation, which is stored with that step's commit and not before."""
         self.incarnation += 1
         self.first_id = None
         self.steps = 0
@@ -137,7 +137,7 @@ class Lease:
         self.awaits_first = True
 
     def place(self, request_id: str, *, first: bool) -> int:
-        """Return the slot in which the answer to a step is to be kept; ``first``: it has begun the incarnation."""
+        """Record a step as applied and return the slot for its answer; ``first``: the step begins the incarnation."""
         if first:
             self.first_id = request_id
             return FIRST_SLOT
@@ -157,9 +157,10 @@ def slot_of(number: int, kept: int) -> int:
 
 
 class Acquired(NamedTuple):
-    """What came of asking for a sequence: a lease and the stored state, or None because another server runs it.
+    """The result of acquiring a sequence: a lease and the stored state; no lease if another server runs the sequence.
 
-    ``closed`` says that the sequence is over, and why; then there is no state, but answers may still be kept.
+    ``closed`` is not empty if the sequence is over, and gives the reason. Such a sequence has no state, but its answers
+    may still be kept.
     """
 
     lease: Lease | None
@@ -168,10 +169,10 @@ class Acquired(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """What one sequence has become: its state (None: it has none), and the answers to the steps that made it so.
+    """A change of one sequence: its new state (None: it has none), and the answers to the steps that produced it.
 
-    ``answers`` are triples of the slot that the answer is kept in, the step's request id and the answer. With a reason
-    in ``closed`` the sequence is over, and nobody holds it any more.
+    ``answers`` are triples of the answer's slot, the step's request id and the answer. A reason in ``closed`` ends the
+    sequence and releases its lease.
     """
 
     lease: Lease
@@ -184,59 +185,62 @@ class Store(Protocol):
     """Keeps sequences. Every method raises `StoreError`."""
 
     def acquire(self, sequence_ids: Sequence[str], active_since: Mapping[str, float] = JUST_NOW) -> list[Acquired]:
-        """Take the leases of sequences, which begin to exist with that, and read what is stored of them.
+        """Take the leases of sequences, creating those that do not exist, and read their stored states.
 
         Args:
-            sequence_ids: Each once.
-            active_since: By id, since which moment (monotonic seconds) the server knows that the sequence is not idle
-                for too long: what had idle time left then has it still. ``-inf`` where the sequence is open here.
+            sequence_ids: The sequences, each once.
+            active_since: By id, the moment (monotonic seconds) since which the server knows that the sequence is not
+                idle for too long: a sequence whose idle time had not run out at that moment continues. ``-inf`` for a
+                sequence that is open at this worker.
         """
 
     def renew(self, leases: Sequence[Lease]) -> list[bool]:
-        """Prolong leases; False for one that another has taken."""
+        """Prolong leases; return False for each lease that another holder has taken."""
 
     def commit(self, commits: Sequence[Commit]) -> list[bool | None]:
-        """Write all; False for a sequence that another has taken: nothing of it was written.
+        """Write all changes; return for each whether it was written.
 
-        None: another has taken it, but it may have been written before that. After `StoreError` everything may have
-        been written, or be written later on; `settle` tells.
+        False means that another holder has taken the sequence and the change was not written. None means that another
+        holder has taken the sequence, but the change may have been written before. After a `StoreError` any change may
+        have been written, or may still be written later; `settle` finds out.
         """
 
     def settle(self, commits: Sequence[Commit]) -> list[bool | None]:
-        """Whether commits that have failed were written all the same; from now on none of them can be written.
+        """Return whether each of some failed commits was written after all, None if the store cannot tell.
 
-        None: that cannot be told any more. The leases are not to be used again.
+        After this call none of them can be written. The caller must not use their leases again.
         """
 
     def answer(self, lease: Lease, request_id: str) -> bytes | None:
-        """Return the kept answer to a step."""
+        """Return the kept answer to a step of the lease's incarnation, or None."""
 
     def find(self, sequence_id: str, request_id: str, incarnation: int | None = None) -> bytes | None:
-        """Return the kept answer to a step of a sequence that another may hold, if it is of the latest incarnation.
+        """Return the kept answer to a step of a sequence's latest incarnation, or None; another may hold its lease.
 
-        With ``incarnation`` only if that is the latest one.
+        If ``incarnation`` is given, return an answer only if it is the latest one.
         """
 
     def end(self, leases: Sequence[Lease]) -> None:
-        """These sequences have ended: drop their states, and remember that."""
+        """Drop the states of sequences that have ended, and remember that they have."""
 
     def release(self, released: Sequence[tuple[Lease, float]]) -> None:
-        """Let anybody take these sequences over at once.
+        """Release leases, so that every worker can take the sequences over immediately.
 
         Args:
-            released: Leases, and the moments (monotonic seconds), past or to come, at which they are idle for too long.
+            released: Leases, each with the past or future moment (monotonic seconds) at which its sequence has been
+                idle for too long.
         """
 
     def tidy(self) -> None:
-        """The answers have left: do what a commit has put off."""
+        """Do the work that commits have deferred; called after the answers have left."""
 
     def sweep(self) -> None:
-        """Drop the states of abandoned sequences, and what needs to be remembered no longer."""
+        """Drop the states of abandoned sequences, and the records of sequences that ended long ago."""
 
     def close(self) -> None:
-        """Let go of the file or the connection."""
+        """Close the file or the connection."""
 
 
 def may_take(owner: str, until: float, now: float, settings: StoreSettings) -> bool:
-    """Whether a lease that ``owner`` has until then may be taken over."""
+    """Return whether a lease that ``owner`` holds until the time ``until`` may be taken over at the time ``now``."""
     return owner in {"", settings.owner} or until <= now or is_gone(owner)
