@@ -1,7 +1,7 @@
-"""How much an archive may unpack to, counted in the bytes that really come out of it.
+"""Limits how much an archive may unpack to, counted in actually unpacked bytes.
 
-The sizes in an archive's own headers are never trusted. Whoever may register a model may run code on the server anyway;
-the limits keep a broken or careless archive from filling the disk.
+The sizes in an archive's own headers are never trusted. A client that may register a model can run code on the server
+anyway; the limits prevent that a broken or careless archive fills the disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a model that is named by a path is: in the model store, or a folder anywhere."""
+"""Finds a model that a path names: in the model store, or any folder."""
 
 from __future__ import annotations
 

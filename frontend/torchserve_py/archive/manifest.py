@@ -1,4 +1,4 @@
-"""`MAR-INF/MANIFEST.json`: what an archive says about its model.
+"""`MAR-INF/MANIFEST.json`: the description of the model in an archive.
 
 The format is TorchServe's. Unknown keys are kept: a handler sees the whole mapping as `context.manifest`.
 """

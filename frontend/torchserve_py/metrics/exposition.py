@@ -1,7 +1,7 @@
-"""Metrics that several processes tell in Prometheus' text format, as one text.
+"""Joins the metrics of several processes, each in Prometheus' text format, into one text.
 
-Nothing is added up: each series says which process it is from. So one that is started anew, and counts from zero again,
-is to Prometheus what it is, and gauges need no rule.
+Values are not summed: each series has a label that names its process. So Prometheus recognizes the counters of a
+restarted process, which start from zero, and gauges need no rule for joining them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-#: The label that tells processes apart; no other is likely to have that name.
+#: The label that names the process; metrics of models are unlikely to use this name.
 LABEL: Final = "ts_worker"
 
 _COMMENTS: Final = ("# HELP ", "# TYPE ")
@@ -18,7 +18,7 @@ _COMMENTS: Final = ("# HELP ", "# TYPE ")
 def merged(texts: Mapping[str, str]) -> str:
     """Return the metrics of all, by the name of each process, with the label `LABEL` in every series.
 
-    A family that several have stands there once, as the format demands; what the first says of it counts.
+    A family of several processes appears once, as the format requires, with HELP and TYPE of the first process.
     """
     families: dict[str, tuple[dict[str, None], list[str]]] = {}
     for worker, text in texts.items():

@@ -1,6 +1,6 @@
-"""Numbers that the hot path counts in: plain attributes without locks, because one event loop is their only writer.
+"""Counters, gauges and histograms: plain attributes without locks, because one event loop is their only writer.
 
-An instrument knows its value and nothing of names or labels; `families.Family` gives it those when it is read.
+An instrument holds only its value; `families.Family` adds names and labels when the value is read.
 """
 
 import math

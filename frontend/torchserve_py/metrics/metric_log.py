@@ -1,6 +1,6 @@
 """Metrics as lines of log files, for `metrics_mode` `log` and `legacy`; TorchServe's formats (specification 7.5).
 
-What is to be written is only noted when it happens, and becomes text later (`torchserve_py.line_logs`).
+An event only stores an entry; it is formatted and written later (`torchserve_py.line_logs`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The metrics of inference that MLServer has for each model, under its names, for dashboards that are there already.
+"""MLServer's inference metrics of each model, under MLServer's names, for existing dashboards.
 
-They are read from what is counted anyway when somebody asks, and cost nothing before.
+They are computed from other counters when they are scraped, and cost nothing per request.
 """
 
 from __future__ import annotations

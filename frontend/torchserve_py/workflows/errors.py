@@ -11,7 +11,7 @@ from torchserve_py.scheduling.effects import Cause
 
 
 class WorkflowError(Exception):
-    """Any of these. `status` is the HTTP status, `error_type` the `type` of the error body."""
+    """Base class. `status` is the HTTP status, `error_type` the `type` of the error body."""
 
     status: ClassVar[int] = 500
     error_type: ClassVar[str] = "WorkflowException"

@@ -1,4 +1,4 @@
-"""What a handler can ask of its call and set for its end, as far as that needs none of the call's machinery."""
+"""The part of a gRPC handler's context that needs only the head of the call: metadata, status, peer, deadline."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Context(ServicerContext[Any, Any]):
         self._deadline = None if head.timeout is None else time.monotonic() + head.timeout
 
     def invocation_metadata(self) -> Any:
-        """The client's metadata."""
+        """Return the client's metadata."""
         return self._head.metadata
 
     def set_trailing_metadata(self, trailing_metadata: Any) -> None:
-        """Metadata for the end of the call."""
+        """Set the metadata for the end of the call."""
         self._trailing = tuple(trailing_metadata)
 
     def trailing_metadata(self) -> Any:
@@ -44,11 +44,11 @@ class Context(ServicerContext[Any, Any]):
         return self._trailing
 
     def set_code(self, code: StatusCode | int) -> None:
-        """The status that the call shall end with."""
+        """Set the status that the call ends with."""
         self._code = code if isinstance(code, StatusCode) else _NUMBERS[code]
 
     def set_details(self, details: str) -> None:
-        """The description of the status."""
+        """Set the description of the status."""
         self._details = details
 
     def code(self) -> Any:
@@ -60,7 +60,7 @@ class Context(ServicerContext[Any, Any]):
         return self._details
 
     def peer(self) -> str:
-        """The client's address."""
+        """Return the client's address."""
         return self._peer
 
     def peer_identities(self) -> None:
@@ -80,7 +80,7 @@ class Context(ServicerContext[Any, Any]):
         """Responses are never compressed."""
 
     def time_remaining(self) -> Any:
-        """Seconds until the client's deadline; None if it has none."""
+        """Return the seconds until the client's deadline, or None."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:

@@ -1,4 +1,4 @@
-"""From bytes to frames: the client's hello, frames that are complete, and header blocks in one piece."""
+"""Parses bytes into frames: the connection preface, complete frames, and whole header blocks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FrameHandler = Callable[[int, int, bytes], None]
 
 
 class FrameReader:
-    """Cuts what a client sends into frames.
+    """Splits a client's bytes into frames.
 
     Args:
         handlers: What takes frames, by kind; HEADERS come with all their CONTINUATION frames, and without padding.
@@ -59,17 +59,17 @@ class FrameReader:
 
     @property
     def is_midway(self) -> bool:
-        """Whether a frame, or the headers that several frames have, has begun and not ended."""
+        """Whether a frame, or a header block that spans several frames, is incomplete."""
         return bool(self._rest) or self._block is not None
 
     def feed(self, data: bytes) -> bool:
         """Hand over the frames that are complete with ``data``.
 
         Returns:
-            Whether all were; otherwise it is the turn of others before `feed` is called again, with nothing.
+            Whether all were; otherwise call `feed` again, without data, after other connections had their turn.
 
         Raises:
-            ConnectionFailed: They break the rules, or a handler says so.
+            ConnectionFailed: The frames violate the protocol, or a handler raised it.
         """
         if self._rest:
             data = self._rest + data

@@ -8,11 +8,11 @@ from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER_SIZE: Final = 9
-#: Both the size that no peer may refuse to take, and that which none need expect before it has told another.
+#: The frame size that every peer must accept, and the limit until a peer announces a larger one.
 DEFAULT_MAX_FRAME_SIZE: Final = 16_384
 DEFAULT_WINDOW: Final = 65_535
 MAX_WINDOW: Final = 2**31 - 1
-#: What a priority takes (bytes).
+#: Size of a priority (bytes).
 PRIORITY_SIZE: Final = 5
 MAX_STREAM_ID: Final = 2**31 - 1
 
@@ -48,7 +48,7 @@ NUMBER: Final = struct.Struct(">I")
 
 
 class ErrorCode(IntEnum):
-    """Why a stream or a connection ends."""
+    """The reason why a stream or a connection ends."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -63,7 +63,7 @@ class ErrorCode(IntEnum):
 
 
 class ConnectionFailed(Exception):
-    """The peer has broken the rules so that the connection cannot go on."""
+    """The peer has violated the protocol so that the connection must end."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -71,7 +71,7 @@ class ConnectionFailed(Exception):
 
 
 class StreamFailed(Exception):
-    """The peer has broken the rules in one stream."""
+    """The peer has violated the protocol in one stream."""
 
     def __init__(self, stream_id: int, code: ErrorCode) -> None:
         super().__init__(f"stream {stream_id}: {code.name}")
@@ -80,12 +80,12 @@ class StreamFailed(Exception):
 
 
 def header(length: int, kind: int, flags: int, stream_id: int) -> bytes:
-    """The nine bytes before a frame's payload."""
+    """Return the nine bytes before a frame's payload."""
     return _HEADER.pack(length >> 8, length & 0xFF, kind, flags, stream_id)
 
 
 def parse_header(data: bytes, offset: int) -> tuple[int, int, int, int]:
-    """Length, kind, flags and stream of the frame whose header is at ``offset``."""
+    """Return length, kind, flags and stream of the frame whose header is at ``offset``."""
     high, low, kind, flags, stream_id = _HEADER.unpack_from(data, offset)
     return high << 8 | low, kind, flags, stream_id & MAX_STREAM_ID
 
@@ -97,10 +97,10 @@ def settings(values: dict[int, int]) -> bytes:
 
 
 def parse_settings(payload: bytes) -> list[tuple[int, int]]:
-    """Identifiers and values.
+    """Return the identifiers and values of a SETTINGS frame.
 
     Raises:
-        ConnectionFailed: They are not what settings may be.
+        ConnectionFailed: A value is not allowed, or the payload has a wrong size.
     """
     if len(payload) % _SETTING.size:
         raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS with {len(payload)} bytes")
@@ -132,7 +132,7 @@ def window_update(stream_id: int, increment: int) -> bytes:
 
 
 def unpadded(payload: bytes, flags: int) -> bytes:
-    """The payload of DATA or HEADERS without its padding.
+    """Return the payload of DATA or HEADERS without its padding.
 
     Raises:
         ConnectionFailed: There is more padding than payload, or its length is missing.
@@ -147,10 +147,10 @@ def unpadded(payload: bytes, flags: int) -> bytes:
 
 
 def check_size(payload: bytes, size: int, name: str) -> None:
-    """Frames of some kinds have one size.
+    """Check the payload of a frame whose kind has a fixed size.
 
     Raises:
-        ConnectionFailed: This one has another.
+        ConnectionFailed: The payload has another size.
     """
     if len(payload) != size:
         raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"{name} with {len(payload)} bytes")
@@ -172,6 +172,6 @@ def check_priority(flags: int, stream_id: int, payload: bytes) -> None:
 
 
 def depends_on(priority: bytes) -> int:
-    """The stream that a priority names; ``priority`` is at least its first four bytes."""
+    """Return the stream that a priority names; ``priority`` has at least its first four bytes."""
     number: int = NUMBER.unpack_from(priority)[0]
     return number & MAX_STREAM_ID

@@ -1,8 +1,8 @@
-"""What leaves on one connection: frames of the connection's own, and the answers of its calls as windows let them.
+"""The sending half of one connection: its control frames, and the answers of its calls as the windows allow.
 
-What is ready in one turn of the event loop leaves in one write. A call is ready when it has something new to send,
-waits while the window of the connection or the transport's buffer is full, and is parked while its own window is.
-Whatever a peer can do to windows costs it as many frames as it makes the server work (RFC 9113, 6.9).
+Everything that is ready in one turn of the event loop is sent in one write. A call is ready when it has something new
+to send, waits while the window of the connection or the transport's buffer is full, and is parked while its own window
+is full. Changing windows costs a peer frames in proportion to the work that the changes cause (RFC 9113, 6.9).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode, St
 from torchserve_py.transport.http2.patience import Patience
 from torchserve_py.transport.http2.stream import Stream, write
 
-#: How many bytes of answers are handed to the transport at once; it may hold them until the client reads.
+#: Bytes of answers handed to the transport at once; it may hold them until the client reads.
 _WRITE_SIZE: Final = 1 << 20
-#: How many frames a client may leave unread of those that answer its own.
+#: The most unread frames that answer a client's own frames.
 _MAX_UNREAD_FRAMES: Final = 10_000
 #: How many bytes of an answer entitle the client to change a window for free …
 _BYTES_PER_CHANGE: Final = 1024
@@ -43,10 +43,10 @@ class Sender(Generic[C]):
     """The sending half of a connection.
 
     Args:
-        calls: Those that are open, by stream.
+        calls: The open calls, by stream.
         patience: With changes of windows that are worth nothing.
-        ended: Called with a call whose answer has left to its end.
-        flushed: Called when what can leave has left.
+        ended: Called with a call whose whole answer has been sent.
+        flushed: Called when everything that can be sent has been sent.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Sender(Generic[C]):
         ended: Callable[[C], None],
         flushed: Callable[[], None],
     ) -> None:
-        #: Frames that leave next.
+        #: Frames to be sent next.
         self.out: list[bytes] = []
         self.max_frame = frames.DEFAULT_MAX_FRAME_SIZE
         #: Whether the transport takes more.
@@ -84,23 +84,23 @@ class Sender(Generic[C]):
         self._transport = transport
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Stop sending: the connection has ended."""
         self._transport = None
         for each in (self._ready, self._waiting, self._parked, self._parked_heap, self.out):
             each.clear()
 
     def begun(self) -> None:
-        """A call has begun."""
+        """Note that a call has begun."""
         self._allow_changes(_CHANGES_PER_CALL)
 
     def drop(self, call: C) -> None:
-        """The call sends nothing more."""
+        """Forget a call; it sends nothing more."""
         self._ready.pop(call, None)
         self._waiting.pop(call, None)
         self._parked.pop(call.stream.id, None)
 
     def ready(self, call: C) -> None:
-        """The call has something new to send, by the end of this turn of the event loop."""
+        """Send the new data of a call by the end of this turn of the event loop."""
         self._ready[call] = None
         self.flush_soon()
 
@@ -111,11 +111,11 @@ class Sender(Generic[C]):
             self._loop.call_soon(self.flush)
 
     def hold(self) -> None:
-        """Write nothing until `flush` is called, which it will be in this turn of the event loop."""
+        """Write nothing until `flush` is called; the caller does so within this turn of the event loop."""
         self._scheduled = True
 
     def flush(self) -> None:
-        """Write what can leave now."""
+        """Write everything that can be sent now."""
         self._scheduled = False
         transport = self._transport
         if transport is None:
@@ -139,7 +139,7 @@ class Sender(Generic[C]):
         self._flushed()
 
     def _emit(self, call: C, allowance: int) -> int:
-        """Send of a call what may leave, and put it where it belongs then."""
+        """Send as much of a call's answer as allowed; then queue, park or end the call."""
         stream = call.stream
         window = self._initial_window + stream.credit
         used = stream.emit(self.out, min(allowance, window), self.max_frame)
@@ -173,7 +173,7 @@ class Sender(Generic[C]):
             heapq.heapify(self._parked_heap)
 
     def widen(self, increment: int) -> None:
-        """The peer takes so many bytes more of all streams together.
+        """Enlarge the window of the connection by ``increment`` bytes.
 
         Raises:
             ConnectionFailed: The window would be too large, or grows by nothing, or such frames were too many.
@@ -185,7 +185,7 @@ class Sender(Generic[C]):
         self._count_change()
 
     def widen_stream(self, call: C, increment: int) -> None:
-        """The peer takes so many bytes more of a stream.
+        """Enlarge the window of a call's stream by ``increment`` bytes.
 
         Raises:
             StreamFailed: The window would be too large, or grows by nothing.
@@ -203,7 +203,7 @@ class Sender(Generic[C]):
         self._count_change()
 
     def resize(self, size: int) -> None:
-        """The peer takes so many bytes of each stream, before it gives more room; this holds for open streams, too.
+        """Set the initial window of every stream, open ones included, to ``size`` bytes.
 
         Raises:
             ConnectionFailed: The window of a stream would be too large, or such frames were too many.

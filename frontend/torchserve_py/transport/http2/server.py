@@ -32,7 +32,7 @@ _AGE_JITTER: Final = 0.1
 
 
 class Age(NamedTuple):
-    """How old a connection may become, and how long its calls may then go on (seconds; None: for ever)."""
+    """The maximum age of a connection, and how long its calls may then continue (seconds; None: no limit)."""
 
     limit: float | None
     grace: float | None
@@ -46,9 +46,9 @@ class Server:
     """Serves handlers that were written for grpc.aio.
 
     Args:
-        limits: What clients may make it hold.
-        age: Of its connections.
-        admission: How many connections there may be; None for as many as the process may have.
+        limits: Limits of what the server holds for clients.
+        age: The maximum age of connections.
+        admission: Limits the number of connections; None for the limit of the process.
     """
 
     def __init__(self, limits: Limits, age: Age, admission: Admission | None = None) -> None:
@@ -63,22 +63,22 @@ class Server:
         self._all_closed: asyncio.Future[None] | None = None
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, RpcMethodHandler[Any, Any]]) -> None:
-        """Serve the methods of a service, by their names; what generated code calls."""
+        """Serve the methods of a service, by their names; generated code calls this."""
         limit = MessageLimit(self._limits.message_size, "max_request_size sets")
         for name, handler in handlers.items():
             self._methods[f"/{service}/{name}"] = Method(handler, limit)
 
     def limit_messages(self, paths: Iterable[str], size: int, origin: str) -> None:
-        """Let messages of some methods have that many bytes; ``origin`` tells clients what says so."""
+        """Limit messages of some methods to ``size`` bytes; ``origin`` tells clients which setting says so."""
         for path in paths:
             self._methods[path] = self._methods[path]._replace(limit=MessageLimit(size, origin))
 
     def guard(self, path: str, admit: Admit) -> None:
-        """Ask ``admit`` about each call of a method when its head is there."""
+        """Call ``admit`` for each call of a method when its head has arrived."""
         self._methods[path] = self._methods[path]._replace(admit=admit)
 
     def add_generic_rpc_handlers(self, handlers: Iterable[_Service]) -> None:
-        """Nothing: generated code calls `add_registered_method_handlers` as well."""
+        """Do nothing: generated code also calls `add_registered_method_handlers`."""
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
         """Accept connections.
