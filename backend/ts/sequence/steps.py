@@ -216,10 +216,7 @@ class Steps:
     # After the handler
 
     def settle(self, answers: list[ResultRow]) -> list[ResultRow]:
-        """Commit the steps that these answers complete; return the answers to send.
-
-        A step that cannot be committed gets an error in place of its answer.
-        """
+        """Commit the steps that these answers complete; return the answers to send, errors if a commit failed."""
         live = self._live
         answered: dict[str, list[Step]] = {}
         failed: list[Step] = []
@@ -307,15 +304,7 @@ class Steps:
     def _taken_over(
         self, store: Store, answers: list[ResultRow], steps: list[Step], lease: Lease, *, certainly: bool
     ) -> None:
-        """Answer the steps of a sequence whose lease another holder has taken before they were written.
-
-        Args:
-            store: The store.
-            answers: The answers that are about to leave; those of ``steps`` are replaced.
-            steps: The steps that ended.
-            lease: The lost lease of their sequence.
-            certainly: Whether this commit was certainly not written.
-        """
+        """Answer steps whose lease another holder has taken; ``certainly``: their commit was certainly not written."""
         text = f"Sequence {lease.sequence_id!r} was taken over by another server: the step does not count."
         for step in steps:
             otherwise = error_answer(step.row.job_id, *MOVED, text) if certainly else None
