@@ -46,6 +46,10 @@ class Client:
         self._tokens = itertools.count(1)
         self._server = random.randrange(len(sender.servers))
         self._ledger = self._new_ledger()
+        self._ids = "unique"
+        self._count = itertools.count(1)
+        self._patient = True
+        self._answers: list[tuple[Step, list[str]]] = []  # of this incarnation, in their order
 
     def _new_ledger(self) -> Ledger:
         return Ledger(f"{self._name}-{uuid.uuid4().hex[:8]}")
@@ -87,7 +91,7 @@ class Client:
         self._ids = random.choice(["none", "counted", "unique"])
         self._count = itertools.count(1)
         self._patient = random.random() < 0.7
-        self._answers: list[tuple[Step, list[str]]] = []
+        self._answers = []
         if ledger.status is Status.GONE and random.random() < 0.5:
             await self._expect_gone()
         if ledger.status in {Status.ENDED, Status.GONE} and random.random() < 0.5:
@@ -115,8 +119,7 @@ class Client:
             await self._repeat()
 
     def _step(self, *, starts: bool = False, ends: str = "", sleep: float = 0.0, stream: int = 0) -> Step:
-        kind = getattr(self, "_ids", "unique")
-        request_id = {"none": None, "counted": str(next(self._count)), "unique": uuid.uuid4().hex}[kind]
+        request_id = {"none": None, "counted": str(next(self._count)), "unique": uuid.uuid4().hex}[self._ids]
         fail = 0.5 if random.random() < 0.03 else 0.0
         token = f"{self._name}.{next(self._tokens)}"
         return Step(token, request_id, starts=starts, ends=ends, sleep=sleep, fail=fail, stream=stream)
