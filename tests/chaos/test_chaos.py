@@ -6,7 +6,7 @@ import pytest
 from tests.chaos.chaos import CLIENTS, run
 from tests.redis_server import need_redis_server
 
-SECONDS = 20.0
+SECONDS = 16.0
 
 
 @pytest.mark.timeout(240)
