@@ -17,13 +17,14 @@ from ts.protocol.frames import MAX_FRAME, Buffer, FrameBuffer, FrameError
 
 logger = logging.getLogger(__name__)
 
-#: For how long the messages of one connection are handled in one turn of the event loop (seconds), one at least.
+#: For how long the messages of one connection are handled in one turn of the event loop (seconds of the processor, so
+#: that other work of the machine does not count), one at least.
 _TURN = 0.001
 #: A single message may take longer. After one that took longer than this (seconds) the connection rests, for so many
 #: times as long as that took: so a worker never has more than a fifth of the loop with messages that are dear to read.
 _DEAR = 0.02
 _REST = 4
-#: But no longer than this (seconds): a server that was suspended amid a message has not been kept busy by it.
+#: But no longer than this (seconds).
 _LONGEST_REST = 1.0
 
 
@@ -107,11 +108,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle(self) -> None:
         """Handle the messages that are here, for a moment; the rest waits for the next turn."""
-        begun = time.monotonic()
+        begun = time.thread_time()
         try:
             for message in self._frames.messages():
                 self.on_message(self, message)
-                took = time.monotonic() - begun
+                took = time.thread_time() - begun
                 if took > _TURN:
                     self._fall_behind(min(took * _REST, _LONGEST_REST) if took > _DEAR else 0.0)
                     return
