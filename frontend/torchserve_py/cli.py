@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from torchserve_py import end_signals
-from torchserve_py.flags import Flags, parse_flags
 from torchserve_py.pid_file import PidFile, default_path
-from torchserve_py.settings import Resolution, resolve
+from torchserve_py.settings.flags import Flags, parse_flags
+from torchserve_py.settings.resolution import Resolution, resolve
 from torchserve_py.version import __version__
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _tell_of(running: psutil.Process) -> int:
 
 
 def _print_config(resolution: Resolution) -> int:
-    from torchserve_py.config_report import report
+    from torchserve_py.settings.report import report
 
     print("\n".join(report(resolution)))
     return 1 if resolution.errors else 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from torchserve_py.archive.model_spec import is_url
-from torchserve_py.config_report import show
-from torchserve_py.models.check import ModelCheck, check_models
-from torchserve_py.settings import DEFAULT_ORIGIN, Resolution, Settings
-from torchserve_py.settings_table import SOURCES
+from torchserve_py.core.check import ModelCheck, check_models
+from torchserve_py.settings.model_spec import is_url
+from torchserve_py.settings.report import show
+from torchserve_py.settings.resolution import DEFAULT_ORIGIN, Resolution, Settings
+from torchserve_py.settings.table import SOURCES
 from torchserve_py.workers.process import worker_package_root
 
 _MASK = "********"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from torchserve_py.core.contracts.mlserver import ModelSettings, ServerSettings
+from torchserve_py.core.contracts.truss import TrussConfig
 from torchserve_py.metrics.config import MetricsFile
-from torchserve_py.models.contracts.mlserver import ModelSettings, ServerSettings
-from torchserve_py.models.contracts.truss import TrussConfig
-from torchserve_py.schemas.document import json_schema
-from torchserve_py.schemas.model_config import ModelConfigFile
-from torchserve_py.schemas.schema import Schema
+from torchserve_py.settings.schemas.document import json_schema
+from torchserve_py.settings.schemas.model_config import ModelConfigFile
+from torchserve_py.settings.schemas.schema import Schema
 
 #: By the name that the flag takes: the file and its schema.
 SCHEMAS: Final[dict[str, tuple[str, type[Schema]]]] = {

@@ -22,20 +22,21 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from torchserve_py import access_log, end_signals
-from torchserve_py.api.grpc_packages import GrpcPackagesError, check_grpc_packages
+from torchserve_py import end_signals
+from torchserve_py.core.registry import ModelRegistry
+from torchserve_py.core.snapshot import SnapshotWriter
 from torchserve_py.descriptors import raise_descriptor_limit
-from torchserve_py.flags import parse_flags
-from torchserve_py.line_logs import FLUSH_INTERVAL, wait_until_written
-from torchserve_py.log_config import LogConfigError
-from torchserve_py.logs import configure_logging
+from torchserve_py.doors.grpc_packages import GrpcPackagesError, check_grpc_packages
+from torchserve_py.logs import access_log
+from torchserve_py.logs.line_logs import FLUSH_INTERVAL, wait_until_written
+from torchserve_py.logs.setup import configure_logging
 from torchserve_py.metrics.config import MetricsConfigError, MetricsPlan, read_metrics_config
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.metrics.system import SystemMetrics
-from torchserve_py.models.registry import ModelRegistry
-from torchserve_py.models.snapshot import SnapshotWriter
 from torchserve_py.pid_file import PidFile, default_path
-from torchserve_py.settings import Settings, SettingsError, resolve
+from torchserve_py.settings.flags import parse_flags
+from torchserve_py.settings.log_config import LogConfigError
+from torchserve_py.settings.resolution import Settings, SettingsError, resolve
 from torchserve_py.workers.confinement import confinement_of
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import worker_package_root
@@ -43,8 +44,8 @@ from torchserve_py.workflows.registry import WorkflowRegistry
 from ts.no_new_privileges import gain_no_privileges
 
 if TYPE_CHECKING:
-    from torchserve_py.api.grpc.listeners import GrpcDoors
-    from torchserve_py.api.listener import Doors
+    from torchserve_py.doors.grpc.listeners import GrpcDoors
+    from torchserve_py.doors.listener import Doors
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +159,7 @@ def _import_doors() -> tuple[ModuleType, ModuleType]:
         GrpcPackagesError: The installed packages of gRPC are incompatible with each other.
     """
     check_grpc_packages()
-    http, grpc = "torchserve_py.api.listener", "torchserve_py.api.grpc.listeners"
+    http, grpc = "torchserve_py.doors.listener", "torchserve_py.doors.grpc.listeners"
     return importlib.import_module(http), importlib.import_module(grpc)
 
 

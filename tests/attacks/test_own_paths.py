@@ -6,8 +6,8 @@ import asyncio
 import json
 
 import pytest
-from tests.unit.api.conftest import Start, start
-from tests.unit.api.fakes import FakeModel, FakeRegistry
+from tests.unit.doors.conftest import Start, start
+from tests.unit.doors.fakes import FakeModel, FakeRegistry
 
 __all__ = ["start"]
 

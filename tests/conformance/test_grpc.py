@@ -23,8 +23,8 @@ from tests.conformance.grpc_client import Client, target
 from tests.e2e.gate import WAITING, Gate
 from tests.e2e.running_server import DEADLINE, HANDLERS, ROOT, RunningServer, eventually, model_folder
 
-from torchserve_py.api.grpc.protos import inference_pb2_grpc, management_pb2
-from torchserve_py.api.grpc.protos.inference_pb2 import PredictionsRequest
+from torchserve_py.doors.grpc.protos import inference_pb2_grpc, management_pb2
+from torchserve_py.doors.grpc.protos.inference_pb2 import PredictionsRequest
 
 PROTOS = ROOT / "frontend" / "torchserve_py" / "api" / "grpc" / "protos"
 

@@ -16,8 +16,8 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from tests.e2e.running_server import DEADLINE
 
-from torchserve_py.api.grpc.protos import open_inference_pb2 as messages
-from torchserve_py.api.grpc.protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
+from torchserve_py.doors.grpc.protos import open_inference_pb2 as messages
+from torchserve_py.doors.grpc.protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from ts.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
 
 

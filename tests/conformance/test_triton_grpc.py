@@ -15,7 +15,7 @@ from tests.conformance.triton_tensors import X, tensor
 from tests.e2e.running_server import DEADLINE, model_folder
 from tritonclient.utils import InferenceServerException
 
-from torchserve_py.api.grpc.protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
+from torchserve_py.doors.grpc.protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from ts.open_inference.protos.infer_pb2 import ModelInferRequest
 
 

@@ -19,7 +19,7 @@ from tests.e2e.gate import Gate
 from tests.e2e.raw_client import RawClient
 from tests.e2e.running_server import DEADLINE, HANDLERS, RunningServer, eventually
 
-from torchserve_py.api.grpc.protos import open_inference_pb2
+from torchserve_py.doors.grpc.protos import open_inference_pb2
 from ts.open_inference.protos import infer_pb2
 
 SERVICE = "/inference.GRPCInferenceService/"

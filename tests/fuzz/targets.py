@@ -22,20 +22,20 @@ from tests.unit.transport.http1.parsed_twice import parse, parse_alike
 from tests.unit.transport.http2 import conformance as calls
 from tests.unit.transport.http2.in_memory import InMemory
 
-from torchserve_py.api.requests import split_path
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.limits import Limits
 from torchserve_py.archive.manifest import parse as parse_manifest
 from torchserve_py.archive.model_files import open_model
-from torchserve_py.archive.model_spec import parse_model_specs
 from torchserve_py.archive.outline import outline
-from torchserve_py.flags import parse_flags
+from torchserve_py.core.config import InvalidModelConfig, ModelConfig, read_model_config
+from torchserve_py.core.contracts import mlserver, truss
+from torchserve_py.doors.requests import split_path
 from torchserve_py.metrics.config import MetricsConfigError, read_metrics_config
-from torchserve_py.models.config import InvalidModelConfig, ModelConfig, read_model_config
-from torchserve_py.models.contracts import mlserver, truss
-from torchserve_py.properties import PropertiesError, parse_properties
-from torchserve_py.settings import resolve
-from torchserve_py.snapshot_file import parse_snapshot
+from torchserve_py.settings.flags import parse_flags
+from torchserve_py.settings.model_spec import parse_model_specs
+from torchserve_py.settings.properties import PropertiesError, parse_properties
+from torchserve_py.settings.resolution import resolve
+from torchserve_py.settings.snapshot_file import parse_snapshot
 from torchserve_py.transport.http2 import frames as http2
 from torchserve_py.transport.http2.budget import BadMessage, Budget, MessageLimit
 from torchserve_py.transport.http2.frame_reader import FrameReader

@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 from torchserve_py.cli import main
-from torchserve_py.models import check as model_check
+from torchserve_py.core import check as model_check
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import yaml
 
 from torchserve_py.cli import main
 from torchserve_py.config_schemas import SCHEMAS
-from torchserve_py.flags import SCHEMA_NAMES
+from torchserve_py.settings.flags import SCHEMA_NAMES
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.config_report import show
-from torchserve_py.flags import parse_flags
-from torchserve_py.properties import parse_properties
-from torchserve_py.setting_source import env_of
-from torchserve_py.settings import Settings, resolve
-from torchserve_py.settings_table import INTERNAL_KEYS, JVM_KEYS, SOURCES
+from torchserve_py.settings.flags import parse_flags
+from torchserve_py.settings.properties import parse_properties
+from torchserve_py.settings.report import show
+from torchserve_py.settings.resolution import Settings, resolve
+from torchserve_py.settings.source import env_of
+from torchserve_py.settings.table import INTERNAL_KEYS, JVM_KEYS, SOURCES
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "configuration.md").read_text()

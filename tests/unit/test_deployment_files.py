@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from torchserve_py.settings import Settings, load
+from torchserve_py.settings.resolution import Settings, load
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

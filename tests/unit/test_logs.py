@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py import access_log
-from torchserve_py.console import BatchConsole
-from torchserve_py.line_logs import TAKES_BATCHES, Batch, LineLog, wait_until_written
-from torchserve_py.log_config import LogConfigError, apply_log_config, read_log_config
-from torchserve_py.log_handlers import LogFile
-from torchserve_py.logs import LineFormatter, configure_logging
-from torchserve_py.settings import Settings
+from torchserve_py.logs import LineFormatter, access_log
+from torchserve_py.logs.console import BatchConsole
+from torchserve_py.logs.handlers import LogFile
+from torchserve_py.logs.line_logs import TAKES_BATCHES, Batch, LineLog, wait_until_written
+from torchserve_py.logs.setup import configure_logging
+from torchserve_py.settings.log_config import LogConfigError, apply_log_config, read_log_config
+from torchserve_py.settings.table import Settings
 
 LOGGERS = (None, "MODEL_LOG", "ACCESS_LOG", "TS_METRICS", "MODEL_METRICS", "some.module")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "logging.md"
@@ -158,7 +158,7 @@ def test_lines_have_the_time_of_what_they_tell_of(tmp_path: Path, monkeypatch: p
     log: LineLog[str] = LineLog("TS_METRICS", str)
     clock = iter([1717098363.0, 1717098363.5, 1717098364.25])
     with monkeypatch.context() as patched:
-        patched.setattr("torchserve_py.line_logs.time.time", lambda: next(clock))
+        patched.setattr("torchserve_py.logs.line_logs.time.time", lambda: next(clock))
         for text in ("one", "two", "three"):
             log.note(text)
     log.flush()

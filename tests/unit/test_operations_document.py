@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from torchserve_py.api.errors import HANDLER_ERROR, too_many_connections
-from torchserve_py.api.management_calls import ModelApiDisabledError
+from torchserve_py.doors.errors import HANDLER_ERROR, too_many_connections
+from torchserve_py.doors.management_calls import ModelApiDisabledError
 from torchserve_py.scheduling.effects import Cause
 
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from torchserve_py.core.registry import ModelRegistry
 from torchserve_py.metrics.system import SystemMetrics
-from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.server import Server, run
-from torchserve_py.settings import Settings
+from torchserve_py.settings.table import Settings
 
 DEADLINE = 30.0
 

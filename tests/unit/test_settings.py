@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.addresses import Address
-from torchserve_py.archive.model_spec import ModelSpec
-from torchserve_py.config_report import report
-from torchserve_py.flags import parse_flags
-from torchserve_py.setting_source import env_of
-from torchserve_py.settings import Settings, SettingsError, load, resolve
-from torchserve_py.settings_table import JVM_KEYS, SOURCES
+from torchserve_py.settings.addresses import Address
+from torchserve_py.settings.flags import parse_flags
+from torchserve_py.settings.model_spec import ModelSpec
+from torchserve_py.settings.report import report
+from torchserve_py.settings.resolution import Settings, SettingsError, load, resolve
+from torchserve_py.settings.source import env_of
+from torchserve_py.settings.table import JVM_KEYS, SOURCES
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.addresses import Address
-from torchserve_py.archive.model_spec import ModelSpec
-from torchserve_py.flags import parse_flags
-from torchserve_py.settings import Resolution, resolve
+from torchserve_py.settings.addresses import Address
+from torchserve_py.settings.flags import parse_flags
+from torchserve_py.settings.model_spec import ModelSpec
+from torchserve_py.settings.resolution import Resolution, resolve
 
 #: docker/config.properties of TorchServe's images, with the folders of a test.
 IMAGE = """\

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_py.archive.model_spec import ModelSpec
-from torchserve_py.flags import parse_flags
-from torchserve_py.properties import parse_properties
-from torchserve_py.settings import resolve
-from torchserve_py.snapshot_file import SavedModel, Snapshot, newest_snapshot, parse_snapshot, properties_text
+from torchserve_py.settings.flags import parse_flags
+from torchserve_py.settings.model_spec import ModelSpec
+from torchserve_py.settings.properties import parse_properties
+from torchserve_py.settings.resolution import resolve
+from torchserve_py.settings.snapshot_file import SavedModel, Snapshot, newest_snapshot, parse_snapshot, properties_text
 
 # As TorchServe's documentation shows one.
 TORCHSERVE = r"""

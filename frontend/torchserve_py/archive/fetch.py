@@ -30,8 +30,8 @@ from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, Downloa
 from torchserve_py.archive.http_source import CHUNK_BYTES, opened
 from torchserve_py.archive.limits import GIB
 from torchserve_py.archive.locate import check_location
-from torchserve_py.archive.networks import Network
 from torchserve_py.archive.progress import Progress, progress_bar
+from torchserve_py.settings.networks import Network
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from pydantic import Field
 
 from torchserve_py.metrics.catalog import KINDS, MODEL_METRICS, SERVER_METRICS, Declaration
 from torchserve_py.metrics.families import metric_name
-from torchserve_py.schemas.schema import ClosedSchema, read
-from torchserve_py.schemas.values import Expected, Listed, Nested
-from torchserve_py.schemas.yaml_mapping import UnreadableYaml, read_yaml_mapping
+from torchserve_py.settings.schemas.schema import ClosedSchema, read
+from torchserve_py.settings.schemas.values import Expected, Listed, Nested
+from torchserve_py.settings.schemas.yaml_mapping import UnreadableYaml, read_yaml_mapping
 
 _NAME = Expected("a text that is not empty", lambda value: isinstance(value, str) and value.strip() != "")
 _SECTION = Nested(f"a map with {', '.join(KINDS)}")

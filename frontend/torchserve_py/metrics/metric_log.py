@@ -1,6 +1,6 @@
 """Metrics as lines of log files, for `metrics_mode` `log` and `legacy`; TorchServe's formats (specification 7.5).
 
-An event only stores an entry; it is formatted and written later (`torchserve_py.line_logs`).
+An event only stores an entry; it is formatted and written later (`torchserve_py.logs.line_logs`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from torchserve_py.line_logs import LineLog
+from torchserve_py.logs.line_logs import LineLog
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Gauge, Histogram, Instrument
 

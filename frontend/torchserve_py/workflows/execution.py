@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from torchserve_py.bounded_json import UnreadableJson, check_object
-from torchserve_py.models.errors import ModelError
+from torchserve_py.core.errors import ModelError
 from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workers.parts import JobFailed, Parts
 from torchserve_py.workflows.dag import Dag

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torchserve_py.archive.errors import ArchiveError
-from torchserve_py.archive.model_spec import is_url
-from torchserve_py.models.daemon_thread import run_in_daemon_thread
-from torchserve_py.models.errors import (
+from torchserve_py.core.daemon_thread import run_in_daemon_thread
+from torchserve_py.core.errors import (
     InvalidModel,
     ModelError,
     ModelNotFound,
@@ -20,9 +19,10 @@ from torchserve_py.models.errors import (
     ShuttingDown,
     WorkersFailed,
 )
-from torchserve_py.models.plan import RegisterRequest
-from torchserve_py.models.registry import ModelRegistry
-from torchserve_py.settings import Settings
+from torchserve_py.core.plan import RegisterRequest
+from torchserve_py.core.registry import ModelRegistry
+from torchserve_py.settings.model_spec import is_url
+from torchserve_py.settings.table import Settings
 from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workflows.archive import WorkflowFiles, obtain
 from torchserve_py.workflows.errors import DownloadsDisabled, RegistrationFailed, WorkflowConflict, WorkflowNotFound

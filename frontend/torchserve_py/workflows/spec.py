@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from torchserve_py.schemas.schema import ClosedSchema, key, read, shown
-from torchserve_py.schemas.values import MAP, Expected, Integer
-from torchserve_py.schemas.yaml_mapping import UnreadableYaml, read_yaml_mapping
+from torchserve_py.settings.schemas.schema import ClosedSchema, key, read, shown
+from torchserve_py.settings.schemas.values import MAP, Expected, Integer
+from torchserve_py.settings.schemas.yaml_mapping import UnreadableYaml, read_yaml_mapping
 from torchserve_py.workflows.dag import Dag
 from torchserve_py.workflows.errors import InvalidDag, InvalidSpec, InvalidWorkflow
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_py.archive.model_spec import (
+from torchserve_py.settings.model_spec import (
     ModelSpec,
     expand_model_specs,
     fallback_name,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from torchserve_py.models.errors import ModelNotFound
+from torchserve_py.core.errors import ModelNotFound
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
 from torchserve_py.workers.inference_request import InferenceRequest

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.models.errors import ModelNotFound, ShuttingDown
-from torchserve_py.models.plan import RegisterRequest
-from torchserve_py.models.registry import RegisterResult
-from torchserve_py.settings import Settings
+from torchserve_py.core.errors import ModelNotFound, ShuttingDown
+from torchserve_py.core.plan import RegisterRequest
+from torchserve_py.core.registry import RegisterResult
+from torchserve_py.settings.table import Settings
 from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workflows.errors import RegistrationFailed, WorkflowConflict, WorkflowNotFound
 from torchserve_py.workflows.pack import PackOptions, pack

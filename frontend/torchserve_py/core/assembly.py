@@ -1,0 +1,277 @@
+"""Builds a model from a registration: obtains its files, settles its configuration, wires dispatcher and workers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torchserve_py.archive.cancellation import Cancellation
+from torchserve_py.archive.contract import MLSERVER
+from torchserve_py.archive.model_files import ModelFiles
+from torchserve_py.archive.obtain import obtain
+from torchserve_py.core.cache_message import cache_message
+from torchserve_py.core.contracts import Configured, configuration_of
+from torchserve_py.core.daemon_thread import run_in_daemon_thread
+from torchserve_py.core.dependencies import install_dependencies, packages_dir, venv_python
+from torchserve_py.core.effective import EffectiveConfig
+from torchserve_py.core.errors import BadParameter
+from torchserve_py.core.model import Model, Usage
+from torchserve_py.core.parallel import torchrun_environment, torchrun_of
+from torchserve_py.core.plan import Plan, RegisterRequest, plan_of
+from torchserve_py.core.sequence_files import make_folder, sequence_file
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.nvidia_smi import list_gpus
+from torchserve_py.settings.table import Settings
+from torchserve_py.version import __version__
+from torchserve_py.workers.by_hand import NO_LIMIT
+from torchserve_py.workers.confinement import Confinement
+from torchserve_py.workers.devices import Assignment, Devices, visible_devices
+from torchserve_py.workers.dispatcher import Dispatcher
+from torchserve_py.workers.launchers import CpuLauncher
+from torchserve_py.workers.listener import WorkerListener
+from torchserve_py.workers.pool import Place, WorkerPool
+from torchserve_py.workers.process import Launch
+from torchserve_py.workers.processors import available_processors
+from torchserve_py.workers.worker import Worker, WorkerLimits
+from ts.protocol.log_records import FORMAT_VARIABLE
+from ts.protocol.messages import Load
+
+logger = logging.getLogger(__name__)
+
+#: Most warnings logged for one registration; a configuration file may hold thousands of unknown keys.
+_MAX_WARNINGS = 20
+#: Time limit from the launch of a worker to its connection: for importing the worker, not the model (seconds).
+_CONNECT_LIMIT = 120.0
+#: Time limit from the stop message to the exit of an idle worker (seconds).
+_STOP_LIMIT = 10.0
+
+
+class Assembly:
+    """Wires models to the server's settings, sockets, devices and metrics."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        listener: WorkerListener,
+        metrics: ServerMetrics,
+        usage: Usage,
+        confinement: Confinement,
+    ) -> None:
+        self._settings = settings
+        self._confinement = confinement
+        self._traces = None
+        self._tracing = None
+        if settings.traces is not None:
+            from torchserve_py.tracing import Tracing, destination_of  # here: OpenTelemetry is slow to import
+
+            self._traces = destination_of(settings.traces)
+            self._tracing = Tracing(self._traces)
+        self._listener = listener
+        self._metrics = metrics
+        self._usage = usage
+        gpus = list_gpus()
+        visible = visible_devices(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"), settings.number_of_gpu)
+        self._devices = Devices(visible, hide_others=bool(gpus))
+        self._worker_numbers = itertools.count(settings.initial_worker_port)
+        self._next_distribution_number = settings.initial_distribution_port
+        hidden = settings.blacklist_env_vars
+        self._hidden_variables = frozenset(name for name in os.environ if hidden and hidden.fullmatch(name))
+
+    async def prepare(self, request: RegisterRequest, *, at_startup: bool) -> Plan:
+        """Obtain the model's files, settle its configuration and install its dependencies; this may take long.
+
+        Raises:
+            ArchiveError: The archive could not be fetched or read.
+            ModelError: It cannot be served as it is configured.
+        """
+        if request.s3_sse_kms:
+            raise BadParameter("Parameter s3_sse_kms is not supported yet. A presigned URL needs no signature of ours.")
+        settings = self._settings
+
+        def get(cancellation: Cancellation) -> tuple[ModelFiles, Configured]:
+            files = obtain(
+                request.url,
+                model_store=settings.model_store,
+                temp_dir=settings.temp_dir,
+                allowed_urls=settings.allowed_urls,
+                allowed_networks=settings.allowed_url_networks,
+                handler=request.handler,
+                reuse=at_startup,
+                cancellation=cancellation,
+            )
+            try:  # in this thread, because reading a file of a megabyte takes a second
+                return files, configuration_of(files)
+            except BaseException:
+                files.remove(downloaded=True)
+                raise
+
+        files, configured = await run_in_daemon_thread(get, lambda unwanted: unwanted[0].remove(downloaded=True))
+        try:
+            plan = self._plan(request, files, configured, at_startup=at_startup)
+            files = await install_dependencies(
+                files,
+                plan.name,
+                settings.temp_dir,
+                use_venv=plan.config.use_venv,
+                requirements=settings.install_py_dep_per_model,
+                runtime=plan.config.runtime,
+                listed=plan.requirements,
+                file=plan.requirements_file,
+            )
+            await asyncio.to_thread(self._confinement.share, files.unpacked_dir, files.dependencies_dir)
+            await asyncio.to_thread(make_folder, plan.config.cache, settings.log_location, self._confinement)
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))  # the files may be many
+            raise
+        return replace(plan, files=files)
+
+    def _plan(self, request: RegisterRequest, files: ModelFiles, configured: Configured, *, at_startup: bool) -> Plan:
+        for warning in configured.config.warnings[:_MAX_WARNINGS]:
+            logger.warning("%s: %s", request.model_name or configured.name or files.name, warning)
+        plan = plan_of(request, files, configured, self._settings, self._devices, at_startup=at_startup)
+        _tell_of_requirements(plan.name, configured, self._settings)
+        return plan
+
+    def build(self, plan: Plan) -> Model:
+        """Wire the model; its pool has no workers yet."""
+        settings, config = self._settings, plan.config
+        metrics = self._metrics.model(plan.name, plan.version, as_mlserver=plan.files.contract == MLSERVER)
+        dispatcher = Dispatcher(
+            config.policy(),
+            metrics,
+            end_header=settings.ts_header_key_sequence_end,
+            stream_buffer_size=settings.stream_buffer_size,
+            record_model_metrics=lambda entries: self._metrics.record_model_metrics(plan.name, entries),
+        )
+        limits = WorkerLimits(
+            connect=_CONNECT_LIMIT,
+            load=config.startup_timeout,
+            response=config.response_timeout,
+            stop=_STOP_LIMIT,
+            heartbeat=settings.worker_heartbeat_timeout,
+        )
+        if settings.debug:
+            limits = replace(limits, connect=NO_LIMIT, load=NO_LIMIT, response=NO_LIMIT, heartbeat=NO_LIMIT)
+
+        def new_place(place: Place) -> Callable[[], Worker]:
+            device = plan.devices.next()  # belongs to the place: a worker that replaces a dead one gets the same device
+            label = f"W-{place.worker_id}-{plan.name}_{plan.version}"
+            launch, load = self._launch(plan, device, place), self._load_message(plan, device, place)
+            return lambda: Worker(place.worker_id, label, launch, load, limits, self._listener, dispatcher)
+
+        pool = WorkerPool(
+            new_place,
+            lambda: self._new_worker_id(config),
+            dispatcher,
+            metrics,
+            max_retry=config.max_retry_timeout,
+            stop_limit=settings.unregister_model_timeout,
+            renew_to_scale=settings.cpu_launcher_enable,
+        )
+        model = Model(
+            plan.name,
+            plan.version,
+            plan.url,
+            plan.files,
+            plan.handler,
+            config,
+            dispatcher,
+            pool,
+            loaded_at_startup=plan.at_startup,
+            in_workflow=plan.in_workflow,
+            usage=self._usage,
+        )
+        model.tracing = self._tracing
+        return model
+
+    def _new_worker_id(self, config: EffectiveConfig) -> str:
+        if not config.ranks:
+            return str(next(self._worker_numbers))
+        number = self._next_distribution_number
+        self._next_distribution_number += config.ranks
+        return str(number)
+
+    def _launch(self, plan: Plan, device: Assignment, place: Place) -> Launch:
+        settings, config = self._settings, plan.config
+        environment = {
+            **plan.environment,
+            # TorchServe's workers read these names; a handler may as well.
+            "TS_REQUEST_SEQUENCE_ID": settings.ts_header_key_sequence_id,
+            "TS_REQUEST_SEQUENCE_START": settings.ts_header_key_sequence_start,
+            "TS_REQUEST_SEQUENCE_END": settings.ts_header_key_sequence_end,
+            "TS_DECODE_INPUT_REQUEST": str(settings.decode_input_request).lower(),
+            "TS_IPEX_ENABLE": str(settings.ipex_enable).lower(),
+            "TS_IPEX_GPU_ENABLE": str(settings.ipex_gpu_enable).lower(),
+        }
+        if self._traces is not None:
+            environment["TS_TRACES"] = self._traces
+        if settings.log_format == "json":
+            environment[FORMAT_VARIABLE] = "json"
+        environment |= device.environment
+        torchrun = None
+        if config.ranks:
+            torchrun = torchrun_of(config, f"{plan.name}_{place.worker_id}", settings.log_location)
+            environment |= torchrun_environment(config)
+        cpu_launcher = None
+        if settings.cpu_launcher_enable:
+            cpu_launcher = CpuLauncher(tuple((settings.cpu_launcher_args or "").split()), place.index, place.count)
+        installed, use_venv = plan.files.dependencies_dir, config.use_venv
+        return Launch(
+            plan.files.model_dir,
+            config.runtime,
+            environment,
+            self._hidden_variables,
+            device.devices[0].gpu_index if device.devices else None,
+            venv_python=venv_python(installed) if installed and use_venv else None,
+            packages_dir=packages_dir(installed) if installed and not use_venv else None,
+            torchrun=torchrun,
+            cpu_launcher=cpu_launcher,
+            by_hand=settings.debug,
+            confinement=self._confinement,
+        )
+
+    def _load_message(self, plan: Plan, device: Assignment, place: Place) -> Load:
+        settings, config = self._settings, plan.config
+        return Load(
+            contract=plan.files.contract,
+            model_name=plan.name,
+            model_version=plan.version,
+            model_dir=str(plan.files.model_dir),
+            manifest=_plain(plan.files.manifest.raw),
+            handler=plan.handler,
+            gpu_id=device.gpu_id,
+            processors=max(1, available_processors() // place.count),
+            batch_size=config.batch_size,
+            continuous=config.continuous,
+            asynchronous=config.async_communication,
+            sequences=config.stateful,
+            envelope=settings.service_envelope,
+            decode_input_request=settings.decode_input_request,
+            limit_max_image_pixels=settings.limit_max_image_pixels,
+            server_version=__version__,
+            max_response_size=settings.max_response_size,
+            metrics=self._metrics.declared_model_metrics,
+            header_keys=[
+                settings.ts_header_key_sequence_id,
+                settings.ts_header_key_sequence_start,
+                settings.ts_header_key_sequence_end,
+            ],
+            cache=cache_message(config, sequence_file(settings.log_location, plan.name, plan.version)),
+        )
+
+
+def _tell_of_requirements(name: str, configured: Configured, settings: Settings) -> None:
+    if (configured.requirements or configured.requirements_file) and not settings.install_py_dep_per_model:
+        logger.info("%s: its requirements are not installed, because install_py_dep_per_model is not true", name)
+
+
+def _plain(value: Any) -> Any:
+    """Return a mapping as plain dictionaries, which msgpack can encode."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,61 @@
+"""What the contracts other than TorchServe's say in their own files about how a model is to be served.
+
+Each module reads its contract's files in a model's folder: ``configure(model_dir, yaml)`` returns a `Configured`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from torchserve_py.archive.contract import MLSERVER, TRUSS
+from torchserve_py.archive.model_files import ModelFiles
+from torchserve_py.core.config import InvalidModelConfig, ModelConfig, read_model_config
+from torchserve_py.core.errors import InvalidModel
+
+_MODULES: Final = {TRUSS: "torchserve_py.core.contracts.truss", MLSERVER: "torchserve_py.core.contracts.mlserver"}
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """A model's configuration with what its contract's files say; `model-config.yaml` wins where both say something.
+
+    ``name`` and ``version`` are what these files call the model, None where they do not. ``environment`` has variables
+    for its workers. ``requirements`` are lines as pip takes them, beside those in ``requirements_file`` (a path in the
+    folder, None for that of the manifest).
+    """
+
+    config: ModelConfig
+    name: str | None = None
+    version: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    requirements: Sequence[str] = ()
+    requirements_file: str | None = None
+
+
+def configure(contract: str, model_dir: Path, yaml: ModelConfig) -> Configured:
+    """Complete the configuration of the model in a folder by what its contract's own files say.
+
+    Raises:
+        InvalidModelConfig: They cannot be used, or contradict each other.
+    """
+    if contract not in _MODULES:
+        return Configured(yaml)
+    configured: Configured = importlib.import_module(_MODULES[contract]).configure(model_dir, yaml)
+    return configured
+
+
+def configuration_of(files: ModelFiles) -> Configured:
+    """Read all that a model's own files say about how it is to be served; files of a megabyte may take a second.
+
+    Raises:
+        InvalidModel: They cannot be used, or contradict each other.
+    """
+    try:
+        yaml = read_model_config(files.config_file, files.contract) if files.config_file else ModelConfig()
+        return configure(files.contract, files.model_dir, yaml)
+    except InvalidModelConfig as error:
+        raise InvalidModel(str(error)) from error

@@ -1,0 +1,276 @@
+"""What a Truss's `config.yaml` says about how the model is to be served.
+
+The keys that the server or the worker acts on are checked here, all of them at once. Those of Truss's build and of its
+platform are left alone, and so are unknown ones: the model gets the whole file. `docs/truss.md` has them all.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Final
+
+from torchserve_py.archive.contract import TRUSS_CONFIG
+from torchserve_py.core.config import InvalidModelConfig, ModelConfig
+from torchserve_py.core.contracts import Configured
+from torchserve_py.settings.schemas.schema import Schema, read
+from torchserve_py.settings.schemas.values import Expected, Flag, Integer, Nested, Text, Texts, is_number
+from torchserve_py.settings.schemas.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
+from ts.runtimes.truss.class_file import CLASS_ARGUMENTS
+
+_RESERVED_VARIABLES: Final = ("PORT", "HOSTNAME")
+#: Seconds for loading without ``startup_threshold_seconds``: in Truss the platform decides, and weights are large.
+_STARTUP_TIMEOUT: Final = 1800
+#: In seconds. Truss has no limit, and requests that wait for a slot of predict are silent too; this one is its limit on
+#: what still runs when it shuts down.
+_RESPONSE_TIMEOUT: Final = 3600
+
+
+#: A class file is looked at up to that many bytes.
+_MAX_CLASS_FILE: Final = 1 << 20
+
+
+def _is_inside(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and not {"..", "/"} & set(PurePosixPath(value).parts)
+
+
+def _are_variables(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and not set(_RESERVED_VARIABLES) & set(value)
+        and all(isinstance(name, str) and name and "=" not in name for name in value)
+        and not any(isinstance(each, dict | list) for each in value.values())
+    )
+
+
+def _are_secrets(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(name, str) and isinstance(default, str | None) for name, default in value.items()
+    )
+
+
+def _gpus(accelerator: Any) -> int | None:
+    """How many GPUs ``TYPE`` or ``TYPE:n`` asks for, None where it is neither."""
+    if not isinstance(accelerator, str):
+        return None
+    kind, colon, count = accelerator.partition(":")
+    if not colon:
+        return 1 if kind else 0
+    return int(count) if kind and count.isascii() and count.isdigit() and int(count) >= 1 else None
+
+
+_SECONDS: Final = Expected("a number of seconds above 0", lambda value: is_number(value) and value > 0)
+_INSIDE: Final = Expected("a path inside of the Truss's folder", _is_inside)
+Inside = Annotated[str | None, _INSIDE]
+Count = Annotated[int | None, Integer(1)]
+
+
+class Resources(Schema):
+    """``resources``: of the platform's, the server knows the GPUs."""
+
+    accelerator: Annotated[
+        str | None,
+        Expected("the kind of a GPU, such as A10G, or with a number: A10G:2", lambda value: _gpus(value) is not None),
+    ] = None
+
+
+class Transport(Schema):
+    """``runtime.transport``: how clients reach the model."""
+
+    kind: Annotated[str | None, Expected("http or websocket", lambda value: value in ("http", "websocket"))] = None
+    ping_interval_seconds: Annotated[float | None, _SECONDS] = None
+    ping_timeout_seconds: Annotated[float | None, _SECONDS] = None
+
+
+class HealthChecks(Schema):
+    """``runtime.health_checks``."""
+
+    startup_threshold_seconds: Count = None
+
+
+class Runtime(Schema):
+    """``runtime``: how the model's process serves requests."""
+
+    predict_concurrency: Count = None
+    streaming_read_timeout: Count = None
+    enable_tracing_data: Flag = None
+    enable_debug_logs: Flag = None
+    num_workers: Annotated[
+        int | None,
+        Expected("1 (minWorkers in model-config.yaml gives a model more workers)", lambda value: value == 1),
+    ] = None
+    transport: Annotated[Transport, Nested()] = Transport()
+    health_checks: Annotated[HealthChecks, Nested()] = HealthChecks()
+
+
+class TrussConfig(Schema):
+    """What the server and its workers act on of a Truss's `config.yaml`."""
+
+    model_module_dir: Inside = None
+    model_class_filename: Inside = None
+    model_class_name: Text = None
+    bundled_packages_dir: Inside = None
+    external_package_dirs: Texts = None
+    apply_library_patches: Flag = None
+    secrets: Annotated[dict[str, str | None] | None, Expected("a map from names to a text or null", _are_secrets)] = (
+        None
+    )
+    requirements: Texts = None
+    requirements_file: Inside = None
+    environment_variables: Annotated[
+        dict[str, Any] | None,
+        Expected(f"a map from names to texts or numbers, without {' and '.join(_RESERVED_VARIABLES)}", _are_variables),
+    ] = None
+    resources: Annotated[Resources, Nested()] = Resources()
+    runtime: Annotated[Runtime, Nested()] = Runtime()
+    docker_server: Annotated[
+        Any, Expected("left out: a server in a container of its own has no model class to serve", lambda it: not it)
+    ] = None
+
+
+#: What Truss's build does for a model and this server does not, and what its owner can do about it.
+_NOT_DONE: Final[Mapping[str, str]] = {
+    "external_data": "nothing is fetched: put the files into the Truss's data folder",
+    "weights": "nothing is fetched: load() must find them or fetch them itself",
+    "model_cache": "nothing is fetched: load() must find the weights or fetch them itself",
+    "trt_llm": "no engine is built, and the class gets no argument trt_llm",
+    "system_packages": "they are not installed: the server's host must have them",
+    "build_commands": "they are not run: the server's host must be as they would leave it",
+}
+
+
+def configure(model_dir: Path, yaml: ModelConfig) -> Configured:
+    """Complete a model's configuration by what its `config.yaml` says.
+
+    Raises:
+        InvalidModelConfig: A value is none that can be acted on, or a file that is named is missing.
+    """
+    mapping = _read(model_dir / TRUSS_CONFIG)
+    config, wrong = read(TrussConfig, mapping.values, lines=mapping.lines)
+    problems = [*wrong.values(), *_contradictions(config)] or [
+        *_missing(config, model_dir),
+        *_not_given(config, model_dir),
+    ]
+    if problems:
+        raise InvalidModelConfig(TRUSS_CONFIG, problems)
+    variables = config.environment_variables or {}
+    return Configured(
+        _completed(yaml, config, mapping),
+        environment={name: _as_text(value) for name, value in variables.items() if value is not None},
+        requirements=tuple(_requirements(config, model_dir)),
+        requirements_file=_requirements_file(config),
+    )
+
+
+def _read(path: Path) -> YamlMapping:
+    try:
+        return read_yaml_mapping(path, last_wins=True)
+    except UnreadableYaml as error:
+        raise InvalidModelConfig(path.name, [str(error)]) from error
+    except OSError as error:
+        raise InvalidModelConfig(path.name, [f"the file cannot be read: {error.strerror or error}"]) from error
+
+
+def _contradictions(config: TrussConfig) -> Iterator[str]:
+    if config.requirements and config.requirements_file:
+        yield "requirements and requirements_file are both given; keep one of them"
+
+
+def _missing(config: TrussConfig, model_dir: Path) -> Iterator[str]:
+    """What the file names but the folder does not hold."""
+    folder = config.model_module_dir or "model"
+    class_file = config.model_class_filename or "model.py"
+    if not (model_dir / folder / class_file).is_file():
+        yield (
+            f"there is no file {folder}/{class_file} with the model class"
+            " (model_module_dir and model_class_filename say where it is)"
+        )
+    listed = config.requirements_file
+    if listed and not (model_dir / listed).is_file():
+        yield f"requirements_file is {listed!r}, but there is no such file"
+    elif listed and PurePosixPath(listed).name == "uv.lock":
+        yield f"requirements_file is {listed!r}: a lock file of uv is not read, export it: uv export > requirements.txt"
+
+
+def _not_given(config: TrussConfig, model_dir: Path) -> Iterator[str]:
+    """The arguments that the model class needs and does not get, as far as the text of its file shows them."""
+    path = Path(config.model_module_dir or "model") / (config.model_class_filename or "model.py")
+    name = config.model_class_name or "Model"
+    for argument in _needed_arguments(model_dir / path, name):
+        if argument not in CLASS_ARGUMENTS:
+            reason = f": {_NOT_DONE[argument]}" if argument in _NOT_DONE else ""
+            yield (
+                f"the class {name} of {path} needs the argument {argument}, which it does not get{reason};"
+                f" a class gets {', '.join(CLASS_ARGUMENTS)}"
+            )
+
+
+def _needed_arguments(path: Path, class_name: str) -> list[str]:
+    """The arguments without a default of the class's own ``__init__``; none where another class or code decides."""
+    try:
+        with path.open("rb") as file:
+            tree = ast.parse(file.read(_MAX_CLASS_FILE))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []  # the worker says what is wrong with it
+    found = [each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == class_name]
+    if len(found) != 1 or found[0].decorator_list or found[0].keywords:
+        return []
+    own = [each for each in found[0].body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+    if len(own) != 1 or own[0].decorator_list:
+        return []
+    arguments = own[0].args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    needed = positional[1 : len(positional) - len(arguments.defaults)]
+    needed += [each for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if not default]
+    return [each.arg for each in needed]
+
+
+def _completed(yaml: ModelConfig, config: TrussConfig, mapping: YamlMapping) -> ModelConfig:
+    """The configuration with what the file says, and what holds for every Truss, where it says nothing itself."""
+    defaults: dict[str, Any] = {
+        "min_workers": None if yaml.max_workers else 1,  # in Truss a replica is one process with one copy of the model
+        "startup_timeout": config.runtime.health_checks.startup_threshold_seconds or _STARTUP_TIMEOUT,
+        "response_timeout": _RESPONSE_TIMEOUT,
+    }
+    if not (yaml.device_type or yaml.device_ids or yaml.parallel_type):
+        defaults |= _devices(_gpus(config.resources.accelerator or "") or 0)
+    given = {name: value for name, value in defaults.items() if getattr(yaml, name) is None}
+    warnings = [*mapping.repeated]
+    slots = config.runtime.predict_concurrency or 1
+    if yaml.concurrency_target and yaml.concurrency_target < slots:
+        warnings.append(
+            f"concurrencyTarget is {yaml.concurrency_target}, so that no more than that many of the {slots} slots of"
+            " runtime.predict_concurrency are ever in use"
+        )
+    warnings += [f"{key} has no effect: {advice}" for key, advice in _NOT_DONE.items() if mapping.values.get(key)]
+    return yaml.completed(warnings, **given)
+
+
+def _devices(gpus: int) -> dict[str, Any]:
+    """A Truss takes the first GPU that it sees, so its worker is shown its own ones only."""
+    if not gpus:
+        return {"device_type": "cpu"}
+    return {"device_type": "gpu", "parallel_type": "custom", "parallel_level": gpus}
+
+
+def _requirements(config: TrussConfig, model_dir: Path) -> list[str]:
+    """What pip is to install, but for a file that it reads itself."""
+    listed = config.requirements_file
+    if not listed or PurePosixPath(listed).suffix != ".toml":
+        return list(config.requirements or ())
+    try:
+        project = tomllib.loads((model_dir / listed).read_text(encoding="utf-8")).get("project", {})
+        return [str(each) for each in project.get("dependencies", [])]
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise InvalidModelConfig(listed, [f"the dependencies of its project cannot be read: {error}"]) from error
+
+
+def _requirements_file(config: TrussConfig) -> str | None:
+    listed = config.requirements_file
+    return listed if listed and PurePosixPath(listed).suffix != ".toml" else None
+
+
+def _as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,337 @@
+"""The effective configuration of a model version, resolved from all places that may configure it.
+
+Each setting comes from the first place that gives it: the registration call, `model-config.yaml`, the `models` JSON of
+config.properties, the server's default. (In TorchServe a YAML file hides the other places for the timeouts, even those
+that it does not contain, and for the number of workers; its documentation says otherwise.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from torchserve_py.archive.contract import CONTRACTS, TORCHSERVE
+from torchserve_py.core.config import InvalidModelConfig, ModelConfig
+from torchserve_py.core.errors import BadParameter, NotEnoughDevices
+from torchserve_py.scheduling.policy import Policy, SequencePolicy
+from torchserve_py.settings.schemas.cache import CacheConfig
+from torchserve_py.settings.schemas.model_config import TorchrunConfig
+from torchserve_py.settings.schemas.values import MAX_INT
+
+DEFAULT_BATCH_SIZE = 1
+DEFAULT_MAX_BATCH_DELAY_MS = 100
+DEFAULT_MAX_RETRY_TIMEOUT = 300
+DEFAULT_RUNTIME = "python"
+MAX_ASYNC_JOBS = 1024
+"""Default of concurrent requests per asynchronous worker; TorchServe has neither such a bound nor a queue before it."""
+MAX_WORKERS = 1000
+"""Most workers of one model version. Each is a process: a mistyped number must not exhaust the machine."""
+RUNTIMES = ("python", "python3")
+"""Interpreters that run a worker: the server's own, or `python3` from PATH. The C++ backend `LSP` is not run."""
+
+
+class Defaults(Protocol):
+    """The settings of the server that are defaults for a model; see `torchserve_py.settings.table.Settings`."""
+
+    @property
+    def default_workers_per_model(self) -> int: ...
+    @property
+    def default_response_timeout(self) -> int: ...
+    @property
+    def default_startup_timeout(self) -> int: ...
+    @property
+    def job_queue_size(self) -> int: ...
+    @property
+    def debug(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """The host's resources for workers: GPUs that the server may use, and processors."""
+
+    gpus: int
+    cpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationOverrides:
+    """The settings of a registration call or a snapshot; None = not given.
+
+    `max_batch_delay` is in milliseconds, timeouts are in seconds; `max_workers` defaults to `initial_workers`.
+    """
+
+    batch_size: int | None = None
+    max_batch_delay: int | None = None
+    initial_workers: int | None = None
+    max_workers: int | None = None
+    response_timeout: int | None = None
+    startup_timeout: int | None = None
+    runtime: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveConfig:
+    """The settings of one model version. Times are in milliseconds (`_ms`) or seconds; 0 = none, where allowed."""
+
+    batch_size: int
+    max_batch_delay_ms: int
+    response_timeout: int
+    startup_timeout: int
+    max_retry_timeout: int
+    client_timeout_ms: int
+    min_workers: int
+    max_workers: int
+    job_queue_size: int
+    use_job_ticket: bool
+    continuous: bool
+    async_communication: bool
+    """Whether each request is a separate call: for a handler that is a coroutine, and with the other contracts."""
+    concurrency_target: int
+    """Most concurrent requests of one worker, if each request is a separate call."""
+    stateful: bool
+    sequence_max_idle_ms: int
+    sequence_timeout_ms: int
+    max_num_sequence: int
+    max_sequence_job_queue_size: int
+    restart_expired_sequences: bool
+    cache: CacheConfig
+    device_type: Literal["cpu", "gpu"]
+    device_ids: tuple[int, ...] | None
+    parallel_type: str
+    parallel_level: int
+    torchrun: TorchrunConfig | None
+    use_venv: bool
+    runtime: str
+    openai: bool = False
+    """Whether its handler answers OpenAI's requests."""
+
+    @property
+    def ranks(self) -> int:
+        """Processes of one worker, which torchrun starts; 0 = the worker is one process, started without torchrun."""
+        alone = self.parallel_type == "custom" and (self.torchrun is None or self.async_communication)
+        return 0 if alone else self.parallel_level
+
+    def policy(self) -> Policy:
+        """Return the settings that the scheduler needs."""
+        sequences = None
+        if self.stateful:
+            sequences = SequencePolicy(
+                max_idle=self.sequence_max_idle_ms / 1000,
+                timeout=self.sequence_timeout_ms / 1000 or None,
+                queue_size=self.max_sequence_job_queue_size,
+                max_sequences=self.max_num_sequence,
+                restart_expired=self.restart_expired_sequences,
+                durable=self.cache.durable,
+            )
+        return Policy(
+            batch_size=self.concurrency_target if self.async_communication else self.batch_size,
+            max_batch_delay=self.max_batch_delay_ms / 1000,
+            queue_size=self.job_queue_size,
+            continuous=self.continuous or self.async_communication,
+            job_ticket=self.use_job_ticket,
+            sequences=sequences,
+        )
+
+
+def resolve(
+    overrides: RegistrationOverrides,
+    yaml: ModelConfig,
+    models_json: Mapping[str, Any],
+    settings: Defaults,
+    *,
+    model_name: str,
+    hardware: Hardware,
+    at_startup: bool,
+    manifest_runtime: str | None = None,
+    contract: str = TORCHSERVE,
+) -> EffectiveConfig:
+    """Return the effective configuration of one model version.
+
+    Args:
+        overrides: The settings of the registration call or snapshot.
+        yaml: The model's configuration file.
+        models_json: The entry of this name and version in the `models` JSON ({} if there is none). Integers below 1
+            in it count as not given, as in TorchServe.
+        settings: The server's defaults.
+        model_name: The name of the model, for error messages.
+        hardware: The host's resources.
+        at_startup: Whether the server loads the model when it starts; then it gets workers even if no place gives
+            their number.
+        manifest_runtime: The `runtime` of the model's manifest.
+        contract: The contract of the model's code.
+
+    Raises:
+        BadParameter: An override is invalid.
+        InvalidModelConfig: `yaml` is invalid on this hardware, or `models_json` is invalid.
+        NotEnoughDevices: One worker needs more devices than there are.
+    """
+    _check_overrides(overrides)
+    json = _read_models_json(models_json)
+
+    def first(override: int | None, in_yaml: int | None, json_key: str, default: int) -> int:
+        return next(value for value in (override, in_yaml, json.get(json_key), default) if value is not None)
+
+    batch_size = first(overrides.batch_size, yaml.batch_size, "batchSize", DEFAULT_BATCH_SIZE)
+    asynchronous = bool(yaml.async_communication) or not CONTRACTS[contract].batches
+    if asynchronous and batch_size > 1:
+        why = "asyncCommunication is true" if yaml.async_communication else f"the model's contract is {contract}"
+        problem = f"{why} but the batch size is {batch_size}; each request is a call of its own, so it must be 1"
+        raise InvalidModelConfig(yaml.source, [problem])
+    return EffectiveConfig(
+        batch_size=batch_size,
+        max_batch_delay_ms=first(
+            overrides.max_batch_delay, yaml.max_batch_delay_ms, "maxBatchDelay", DEFAULT_MAX_BATCH_DELAY_MS
+        ),
+        response_timeout=first(
+            overrides.response_timeout, yaml.response_timeout, "responseTimeout", settings.default_response_timeout
+        ),
+        startup_timeout=first(
+            overrides.startup_timeout, yaml.startup_timeout, "startupTimeout", settings.default_startup_timeout
+        ),
+        max_retry_timeout=DEFAULT_MAX_RETRY_TIMEOUT if yaml.max_retry_timeout is None else yaml.max_retry_timeout,
+        client_timeout_ms=yaml.client_timeout_ms or 0,
+        job_queue_size=yaml.job_queue_size or settings.job_queue_size,
+        use_job_ticket=bool(yaml.use_job_ticket) and not yaml.sequence_batching,
+        continuous=bool(yaml.continuous_batching),
+        async_communication=asynchronous,
+        concurrency_target=yaml.concurrency_target or MAX_ASYNC_JOBS,
+        use_venv=bool(yaml.use_venv),
+        openai=bool(yaml.openai),
+        runtime=_runtime(overrides, json, manifest_runtime),
+        **_sequences(yaml),
+        **_places(
+            _workers(overrides, yaml, json, settings, hardware, at_startup=at_startup), yaml, hardware, model_name
+        ),
+    )
+
+
+def _sequences(yaml: ModelConfig) -> dict[str, Any]:
+    if not yaml.sequence_batching:
+        names = ("sequence_max_idle_ms", "sequence_timeout_ms", "max_num_sequence", "max_sequence_job_queue_size")
+        return {
+            "stateful": False,
+            "restart_expired_sequences": False,
+            "cache": CacheConfig(),
+            **dict.fromkeys(names, 0),
+        }
+    return {
+        "stateful": True,
+        "sequence_max_idle_ms": yaml.sequence_max_idle_ms,
+        "sequence_timeout_ms": yaml.sequence_timeout_ms or 0,
+        "max_num_sequence": yaml.max_num_sequence or 1,
+        "max_sequence_job_queue_size": yaml.max_sequence_job_queue_size or 1,
+        "restart_expired_sequences": yaml.on_expired_sequence == "restart",
+        "cache": yaml.cache or CacheConfig(),
+    }
+
+
+def check_worker_count(count: int) -> None:
+    """Check the number of workers of one model version; each is a process, and all are started at once.
+
+    Raises:
+        BadParameter: It is larger than `MAX_WORKERS`.
+    """
+    if count > MAX_WORKERS:
+        raise BadParameter(f"A model version may have {MAX_WORKERS} workers, {count} are asked for.")
+
+
+def _places(workers: tuple[int, int], yaml: ModelConfig, hardware: Hardware, model_name: str) -> dict[str, Any]:
+    """Return the devices, and the number of workers that fits on them."""
+    device_type = "gpu" if hardware.gpus and yaml.device_type != "cpu" else "cpu"
+    device_ids = yaml.device_ids if device_type == "gpu" else None
+    missing = [number for number in device_ids or () if number >= hardware.gpus]
+    if missing:
+        last = hardware.gpus - 1
+        problem = f"deviceIds names {missing}, but the GPUs that this server may use are numbered 0 to {last}"
+        raise InvalidModelConfig(yaml.source, [problem])
+    level = _parallel_level(yaml)
+    if level and device_type == "gpu":
+        groups = (len(device_ids) if device_ids else hardware.gpus) // level
+        if not groups:
+            raise NotEnoughDevices(model_name, level)
+        workers = (min(workers[0], groups), min(workers[1], groups))
+    check_worker_count(workers[0])
+    return {
+        "min_workers": workers[0],
+        "max_workers": workers[1],
+        "device_type": device_type,
+        "device_ids": device_ids,
+        "parallel_type": yaml.parallel_type or "",
+        "parallel_level": level,
+        "torchrun": yaml.torchrun,
+    }
+
+
+def _check_overrides(overrides: RegistrationOverrides) -> None:
+    for name, minimum in (
+        ("batch_size", 1),
+        ("max_batch_delay", 0),
+        ("initial_workers", 0),
+        ("response_timeout", 1),
+        ("startup_timeout", 1),
+    ):
+        value = getattr(overrides, name)
+        if value is not None and not minimum <= value <= MAX_INT:
+            raise BadParameter(f"Parameter {name} is {value}, it must be an integer from {minimum} to {MAX_INT}.")
+
+
+def _read_models_json(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the entry that are in effect."""
+    values: dict[str, Any] = {}
+    problems = []
+    for name in ("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout"):
+        value = entry.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            problems.append(f"{name} is {value!r}, it must be an integer")
+        elif value > 0:
+            values[name] = value
+    low, high = values.get("minWorkers"), values.get("maxWorkers")
+    if low and high and low > high:
+        problems.append(f"minWorkers is {low} but maxWorkers is {high}; maxWorkers must be at least {low}")
+    if problems:
+        raise InvalidModelConfig("models in config.properties", problems)
+    return {**values, "runtimeType": entry.get("runtimeType")}
+
+
+def _parallel_level(yaml: ModelConfig) -> int:
+    """Return the GPUs (without GPUs: processes) per worker; 0 = the worker is one process on at most one GPU."""
+    if not yaml.parallel_type:
+        return 0
+    return yaml.parallel_level or (yaml.torchrun.nproc_per_node if yaml.torchrun else None) or 0
+
+
+def _workers(
+    overrides: RegistrationOverrides,
+    yaml: ModelConfig,
+    json: Mapping[str, Any],
+    settings: Defaults,
+    hardware: Hardware,
+    *,
+    at_startup: bool,
+) -> tuple[int, int]:
+    """Return the minimum and the maximum of workers.
+
+    A place that gives only the minimum sets both; one that gives only the maximum limits the next place's numbers.
+    """
+    if overrides.initial_workers is not None:
+        return overrides.initial_workers, max(overrides.initial_workers, overrides.max_workers or 0)
+    bound = MAX_INT
+    for low, high in ((yaml.min_workers, yaml.max_workers), (json.get("minWorkers"), json.get("maxWorkers"))):
+        bound = min(bound, high or MAX_INT)
+        if low:
+            return min(low, bound), min(high or low, bound)
+    count = settings.default_workers_per_model
+    if at_startup and not count:
+        count = 1 if settings.debug else hardware.gpus or hardware.cpus
+    return min(count, bound), min(count, bound)
+
+
+def _runtime(overrides: RegistrationOverrides, json: Mapping[str, Any], manifest_runtime: str | None) -> str:
+    runtime = overrides.runtime or json.get("runtimeType") or manifest_runtime or DEFAULT_RUNTIME
+    if runtime not in RUNTIMES:
+        why = "the C++ backend is not run here, " if runtime == "LSP" else ""
+        raise BadParameter(f"Invalid RuntimeType value: {runtime}: {why}it must be {' or '.join(RUNTIMES)}")
+    return runtime

@@ -1,0 +1,245 @@
+"""One registered model version: its files, its configuration, its jobs and its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from torchserve_py.archive.contract import TORCHSERVE
+from torchserve_py.archive.model_files import ModelFiles
+from torchserve_py.core.effective import EffectiveConfig
+from torchserve_py.core.errors import NoDescribeWorker
+from torchserve_py.metrics.exposition import merged
+from torchserve_py.metrics.model_metrics import ModelMetrics
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.workers.dispatcher import Dispatcher
+from torchserve_py.workers.inference_request import InferenceRequest
+from torchserve_py.workers.parts import JobFailed, Parts
+from torchserve_py.workers.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from torchserve_py.tracing import Tracing
+
+#: Largest description by a handler (bytes); decoding a longer one would block the event loop.
+_MAX_DESCRIPTION = 256 * 1024
+_DESCRIBE_HEADERS = (("describe", "True"),)
+_NO_GPU_USAGE = "failed to obtained gpu usage"  # TorchServe's words
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """A worker as the management API shows it."""
+
+    id: str
+    started_at: datetime
+    status: str  # "READY" or "UNLOADING" (anything else)
+    memory: int  # bytes, 0 before it was measured
+    pid: int  # -1 before there is one
+    gpu: bool
+    gpu_usage: str
+
+
+@dataclass
+class Usage:
+    """Memory and GPU usage at the latest collection of the system metrics; all models of a server share it."""
+
+    worker_memory: Mapping[int, int] = field(default_factory=dict)  # resident bytes by process id
+    gpus: Mapping[int, str] = field(default_factory=dict)  # TorchServe's text by nvidia-smi's number
+
+
+class Model:
+    """A registered model version.
+
+    Doors submit requests to it; `ModelRegistry` starts and ends it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        url: str,
+        files: ModelFiles,
+        handler: str,
+        config: EffectiveConfig,
+        dispatcher: Dispatcher,
+        pool: WorkerPool,
+        *,
+        loaded_at_startup: bool,
+        in_workflow: bool,
+        usage: Usage,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.url = url
+        self.files = files
+        self.handler = handler
+        self.config = config
+        self.pool = pool
+        self.dispatcher = dispatcher
+        self.loaded_at_startup = loaded_at_startup
+        self.in_workflow = in_workflow
+        self.is_stateful = config.stateful
+        self._expires_in = config.client_timeout_ms / 1000 or None
+        self._usage = usage
+        #: Traces the jobs of the model; None if tracing is off.
+        self.tracing: Tracing | None = None
+
+    def submit(self, request: InferenceRequest) -> Parts:
+        """Admit one inference request.
+
+        Returns:
+            The response; a refusal is raised by its first `Parts.next`.
+        """
+        span = None
+        if self.tracing is not None:
+            sequence_id = None if request.sequence is None else request.sequence.id
+            span, headers = self.tracing.begin(request.headers, self.name, self.version, sequence_id)
+            request = request._replace(headers=headers)
+        expires_in = self._expires_in
+        if request.expires_in is not None:
+            expires_in = min(request.expires_in, expires_in or request.expires_in)
+        return self.dispatcher.submit(request, expires_in, span)
+
+    @property
+    def metrics(self) -> ModelMetrics:
+        """The metrics of the model."""
+        return self.dispatcher.metrics
+
+    def knows_sequence(self, sequence_id: str) -> bool:
+        """Return whether the sequence is open, or remembered as lost (its next request gets that as its answer)."""
+        return self.dispatcher.knows_sequence(sequence_id)
+
+    @property
+    def contract(self) -> str:
+        """The contract of the model's code: ``torchserve``, ``truss`` or ``mlserver``."""
+        return self.files.contract
+
+    @property
+    def declared(self) -> Mapping[str, Any]:
+        """What the model declares, see `ts.protocol.messages.Loaded`; empty while no worker is ready."""
+        ready = (supervisor.worker for supervisor in reversed(self.pool.supervisors) if supervisor.ready)
+        return next((worker.declares for worker in ready if worker is not None), {})
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether a worker has loaded it."""
+        return self.pool.ready_count > 0
+
+    async def check_health(self, limit: float) -> bool:
+        """Ask the model in every worker whether it is healthy.
+
+        Returns:
+            Whether all say so within ``limit`` seconds; False if the model has no worker.
+        """
+        workers = [supervisor.worker for supervisor in self.pool.supervisors if supervisor.ready]
+        if self.contract == TORCHSERVE:
+            return bool(workers)
+        answers = await asyncio.gather(*(worker.check_health(limit) for worker in workers if worker is not None))
+        return bool(answers) and all(answers)
+
+    async def expose_metrics(self, limit: float) -> str | None:
+        """Return the metrics of the model's own code in Prometheus' text format; None if a worker exceeds ``limit``.
+
+        If the model may have several workers, each series has a label that names its worker.
+        """
+        workers = [each.worker for each in self.pool.supervisors if each.ready and each.worker is not None]
+        texts = await asyncio.gather(*(worker.expose_metrics(limit) for worker in workers))
+        told = {}
+        for worker, text in zip(workers, texts, strict=True):
+            if text is not None:
+                told[worker.id] = text.decode()
+            elif worker.ready:  # otherwise the worker has ended meanwhile
+                return None
+        return merged(told) if self.max_workers > 1 else "".join(told.values())
+
+    async def describe_custom(self) -> Any:
+        """Ask the handler to describe the model, and return its answer decoded from JSON.
+
+        Models of other contracts have no handler; they are described by their declarations. The description is empty
+        if the answer is not JSON or has more than `_MAX_DESCRIPTION` bytes.
+
+        Raises:
+            NoDescribeWorker: No worker answered.
+        """
+        if not self.pool.ready_count:
+            raise NoDescribeWorker(self.name)
+        if self.contract != TORCHSERVE:
+            return dict(self.declared)
+        parts = self.submit(InferenceRequest(_DESCRIBE_HEADERS, [], unbatched=True))
+        try:
+            async with asyncio.timeout(self.config.response_timeout):
+                part = await parts.next()
+        except (TimeoutError, JobFailed) as error:
+            raise NoDescribeWorker(self.name) from error
+        finally:
+            parts.cancel()
+        if part.error is not None:
+            raise NoDescribeWorker(self.name)
+        try:
+            return json.loads(part.body) if len(part.body) <= _MAX_DESCRIPTION else {}
+        except (ValueError, RecursionError):
+            return {}
+
+    @property
+    def min_workers(self) -> int:
+        """The configured minimum of workers."""
+        return self.pool.min_workers
+
+    @property
+    def max_workers(self) -> int:
+        """The configured maximum of workers."""
+        return self.pool.max_workers
+
+    @property
+    def workers(self) -> Sequence[WorkerInfo]:
+        """The workers, oldest first."""
+        return [
+            WorkerInfo(
+                id=supervisor.id,
+                started_at=supervisor.started_at,
+                status="READY" if supervisor.ready else "UNLOADING",
+                memory=self._usage.worker_memory.get(supervisor.pid, 0),
+                pid=supervisor.pid,
+                gpu=supervisor.gpu_index is not None,
+                gpu_usage=self._gpu_usage(supervisor.gpu_index),
+            )
+            for supervisor in self.pool.supervisors
+        ]
+
+    def _gpu_usage(self, gpu_index: int | None) -> str:
+        return "N/A" if gpu_index is None else self._usage.gpus.get(gpu_index, _NO_GPU_USAGE)
+
+    @property
+    def queue_remaining(self) -> int:
+        """The free room of the queue, in jobs."""
+        return self.dispatcher.remaining_capacity
+
+    @property
+    def queue_pending(self) -> int:
+        """The number of waiting jobs."""
+        return self.dispatcher.queued
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether at least the minimum of workers is ready."""
+        return self.pool.ready_count >= self.pool.min_workers
+
+    async def finish(self, limit: float) -> None:
+        """Refuse new jobs, and wait at most ``limit`` seconds for accepted jobs to finish.
+
+        Open sequences are not waited for, since they get no further requests.
+        """
+        await self.dispatcher.finish(Cause.unregistered, limit)
+
+    async def end(self, cause: Cause, limit: float) -> bool:
+        """Answer every job with ``cause``, end every sequence, and stop the workers within ``limit`` seconds.
+
+        Returns:
+            Whether all workers are gone; False if one survives even SIGKILL.
+        """
+        await self.dispatcher.close(cause)
+        return not await self.pool.stop(limit)

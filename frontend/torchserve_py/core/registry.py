@@ -1,0 +1,386 @@
+"""The registry of models: it registers, scales and removes model versions, and is the only interface to the doors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from torchserve_py.archive.errors import ArchiveError
+from torchserve_py.core.assembly import Assembly
+from torchserve_py.core.effective import check_worker_count
+from torchserve_py.core.errors import (
+    DefaultVersionInUse,
+    DefaultVersionNotFound,
+    ModelError,
+    ModelNotFound,
+    ShuttingDown,
+    UnregisterTimeout,
+    VersionConflict,
+    WorkersFailed,
+)
+from torchserve_py.core.model import Model, Usage
+from torchserve_py.core.plan import Plan, RegisterRequest
+from torchserve_py.core.results import RegisterResult, ScaleResult
+from torchserve_py.core.saved import saved_model
+from torchserve_py.core.served import ServedModels
+from torchserve_py.core.startup import StartupModel, startup_models
+from torchserve_py.core.versions import Versions
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.settings.model_spec import ModelSpec
+from torchserve_py.settings.snapshot_file import SavedModel
+from torchserve_py.settings.table import Settings
+from torchserve_py.workers.confinement import Confinement
+from torchserve_py.workers.listener import WorkerListener
+from torchserve_py.workers.startup import WorkerFailed
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Time limit for workers to finish their current work when the server stops after its drain (seconds).
+_CLOSE_LIMIT = 5.0
+
+
+class ModelRegistry(ServedModels):
+    """All registered models, and the operations that change them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        listener: WorkerListener,
+        metrics: ServerMetrics,
+        confinement: Confinement = Confinement(),  # noqa: B008 - it is frozen
+    ) -> None:
+        super().__init__()
+        self._settings = settings
+        self._metrics = metrics
+        self._changes: set[asyncio.Task[Any]] = set()
+        #: Models whose workers are starting, before they are served; and removed models that finish accepted jobs.
+        self._unserved: set[Model] = set()
+        self._preparations: set[asyncio.Task[Plan]] = set()
+        self._closing = False
+        #: Called after each change of the served models, and of their numbers of workers.
+        self.on_change: Callable[[], None] = lambda: None
+        #: The usage of workers and GPUs that describe calls show; the server updates it with the system metrics.
+        self.usage = Usage()
+        self._assembly = Assembly(settings, listener, metrics, self.usage, confinement)
+
+    # Changing.
+
+    async def load_startup_models(self) -> None:
+        """Register the models that the settings name; a model that cannot be registered is logged and skipped."""
+        wanted = startup_models(self._settings)
+        plans: list[asyncio.Task[Plan | None]] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                plans += [group.create_task(self._prepare_at_startup(each)) for each in wanted]
+                for each in wanted:  # in this order: of two with the same name and version the first is served
+                    plan = await plans[0]
+                    del plans[0]
+                    self._add_at_startup(each, plan)
+        finally:
+            _discard(plans)
+
+    def saved_models(self) -> list[SavedModel]:
+        """Return the served models for a snapshot; a location is the URL that the model was registered with.
+
+        Nodes of workflows are left out, as in TorchServe: they are of no use without their workflow.
+        """
+        return [saved_model(model, self._names[model.name]) for model in self._all() if not model.in_workflow]
+
+    async def register(self, request: RegisterRequest) -> RegisterResult:
+        """Register a model and start its workers; wait for them when the request is synchronous.
+
+        Raises:
+            ArchiveError: The archive could not be fetched or read.
+            ModelError: It cannot be served, or its workers did not start (then it is not registered), or the server is
+                shutting down.
+        """
+        model = self._add(await self._prepare(request, at_startup=False))
+        self.not_loaded = [spec for spec in self.not_loaded if not _is_loaded_by(spec, model)]
+        wanted = model.config.min_workers
+        if wanted == 0:
+            self.on_change()
+            return RegisterResult(model.name, model.version, 0, 0, pending=False)
+        scaling = model.pool.scale(model.config.min_workers, model.config.max_workers)
+        if not request.synchronous:
+            self._start(_unattended(scaling))
+            self.on_change()
+            return RegisterResult(model.name, model.version, 0, wanted, pending=True)
+        try:
+            await asyncio.shield(self._start(scaling))
+        except WorkerFailed as failure:
+            if model in self._all():  # another call may have unregistered it meanwhile
+                await self._remove(model)
+            raise WorkersFailed(model.name, model.version, failure.status) from failure
+        self.on_change()
+        return RegisterResult(model.name, model.version, model.pool.ready_count, wanted, pending=False)
+
+    async def load(self, request: RegisterRequest, *, is_default: bool, is_chosen: bool = False) -> Model:
+        """Serve a model with at least one worker, and return it once all of its workers are ready.
+
+        A model that is already served under this name and version goes on until then, and finishes its accepted jobs.
+
+        Args:
+            request: What to serve.
+            is_default: Whether it becomes the default version of its name.
+            is_chosen: Whether an operator has chosen the default version explicitly.
+
+        Raises:
+            ArchiveError: The archive could not be fetched or read.
+            ModelError: It cannot be served, or its workers did not start (then nothing has changed), or the server is
+                shutting down.
+        """
+        model = self._build(await self._prepare(request, at_startup=False))
+        await asyncio.shield(self._start(self._take_over(model, is_default=is_default, is_chosen=is_chosen)))
+        return model
+
+    async def scale(
+        self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
+    ) -> ScaleResult:
+        """Change how many workers a model version has.
+
+        Raises:
+            ModelNotFound: No such name.
+            ModelVersionNotFound: No such version of it.
+            BadParameter: That many workers cannot be started.
+            WorkersFailed: A worker of a synchronous call did not start (it is tried again).
+        """
+        model = self.get(name, version)
+        check_worker_count(min_workers)
+        scaling = model.pool.scale(min_workers, max_workers)
+        if not synchronous:
+            self._start(_unattended(scaling))
+            self.on_change()
+            return ScaleResult(pending=True, workers=model.pool.ready_count, wanted=min_workers)
+        try:
+            await asyncio.shield(self._start(scaling))
+        except WorkerFailed as failure:
+            raise WorkersFailed(name, version, failure.status) from failure
+        finally:
+            self.on_change()
+        return ScaleResult(pending=False, workers=model.pool.ready_count, wanted=min_workers)
+
+    def set_default(self, name: str, version: str) -> None:
+        """Let ``version`` serve requests that name none.
+
+        Raises:
+            ModelNotFound: No such name.
+            DefaultVersionNotFound: No such version of it.
+        """
+        versions = self._names.get(name)
+        if versions is None:
+            raise ModelNotFound(name)
+        if version not in versions.models:
+            raise DefaultVersionNotFound(name, version)
+        versions.choose(versions.models[version])
+        self.on_change()
+
+    async def unregister(self, name: str, version: str | None = None) -> None:
+        """Stop serving a version of a model (the default one when None), answer its jobs and remove its files.
+
+        Raises:
+            ModelNotFound: No such name.
+            ModelVersionNotFound: No such version of it.
+            DefaultVersionInUse: It is the default version, and there are others.
+            UnregisterTimeout: A worker could not be stopped in time; the model is unregistered all the same.
+        """
+        model = self.get(name, version)
+        if self._names[name].default is model and len(self._names[name].models) > 1:
+            raise DefaultVersionInUse(name)
+        if not await self._remove(model):
+            raise UnregisterTimeout(name)
+
+    async def unload(self, name: str, version: str | None = None) -> None:
+        """Stop serving a version of a model (all of them when None), and remove its files.
+
+        New requests no longer find it at once. Accepted jobs may finish within ``unregister_model_timeout`` seconds.
+
+        Raises:
+            ModelNotFound: No such name.
+            ModelVersionNotFound: No such version of it.
+            UnregisterTimeout: A worker could not be stopped in time; the model is unloaded all the same.
+        """
+        models = self.versions(name) if version is None else [self.get(name, version)]
+        limit = self._settings.unregister_model_timeout
+        if not all(await asyncio.gather(*[self._remove(model, finishes_in=limit) for model in models])):
+            raise UnregisterTimeout(name)
+
+    async def drain(self, limit: float) -> bool:
+        """Let every model finish its accepted jobs within ``limit`` seconds; return whether all have finished.
+
+        From now on registrations are refused.
+        """
+        self._closing = True
+        models = (*self._all(), *self._unserved)
+        return all(await asyncio.gather(*(model.dispatcher.drain(limit) for model in models)))
+
+    async def close(self) -> None:
+        """End every model; open jobs and later calls fail with the cause that the server is shutting down."""
+        self._closing = True
+        for preparation in self._preparations:
+            preparation.cancel()
+        if self._preparations:
+            await asyncio.wait(self._preparations, timeout=_CLOSE_LIMIT)
+        models = self._all()
+        await asyncio.gather(*(model.end(Cause.draining, _CLOSE_LIMIT) for model in (*models, *self._unserved)))
+        if self._changes:  # the changes end when the workers that they wait for have ended
+            await asyncio.wait(self._changes, timeout=_CLOSE_LIMIT)
+        for model in models:
+            model.files.remove()
+
+    # Implementation.
+
+    async def _prepare(self, request: RegisterRequest, *, at_startup: bool) -> Plan:
+        """Prepare a registration; fail if the server closes meanwhile."""
+        self._check_open()
+        preparation = asyncio.create_task(self._assembly.prepare(request, at_startup=at_startup))
+        self._preparations.add(preparation)
+        preparation.add_done_callback(self._preparations.discard)
+        try:
+            plan = await preparation
+            self._check_open()
+        except asyncio.CancelledError:
+            if preparation.cancelled():
+                self._check_open()
+            raise
+        except ShuttingDown:
+            preparation.result().files.remove(downloaded=True)
+            raise
+        return plan
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ShuttingDown
+
+    def _add(self, plan: Plan) -> Model:
+        versions = self._names.get(plan.name)
+        if versions is not None and plan.version in versions.models:
+            self._start(asyncio.to_thread(plan.files.remove, downloaded=True))
+            raise VersionConflict(plan.name, plan.version)
+        model = self._build(plan)
+        if versions is None:
+            self._names[model.name] = Versions(model)
+        else:
+            versions.models[model.version] = model
+        logger.info("Model %s version %s is registered", model.name, model.version)
+        return model
+
+    def _build(self, plan: Plan) -> Model:
+        try:
+            return self._assembly.build(plan)
+        except BaseException:
+            plan.files.remove(downloaded=True)
+            raise
+
+    async def _take_over(self, model: Model, *, is_default: bool, is_chosen: bool) -> None:
+        """Start the workers of a model that is not served yet; then serve it in place of the one with its version."""
+        limit = self._settings.unregister_model_timeout
+        self._unserved.add(model)
+        try:
+            await model.pool.scale(max(1, model.config.min_workers), max(1, model.config.max_workers))
+        except WorkerFailed as failure:
+            await model.end(Cause.unregistered, limit)
+            await asyncio.to_thread(model.files.remove)
+            raise WorkersFailed(model.name, model.version, failure.status) from failure
+        finally:
+            self._unserved.discard(model)
+        versions = self._names.setdefault(model.name, Versions(model))
+        old = versions.models.get(model.version)
+        versions.models[model.version] = model
+        if is_default or versions.default is old:
+            versions.default = model
+        versions.is_chosen |= is_chosen
+        self.on_change()
+        if old is not None and old is not model:
+            await self._finish(old, limit)
+            await old.end(Cause.unregistered, limit)
+            await asyncio.to_thread(old.files.remove)
+
+    def _remove(self, model: Model, *, finishes_in: float = 0.0) -> Awaitable[bool]:
+        """Take a model out of service at once, so that no other call removes it too; end it in the background.
+
+        Args:
+            model: The model.
+            finishes_in: Seconds within which accepted jobs may finish.
+
+        Returns:
+            An awaitable: whether the model's workers are gone.
+        """
+        versions = self._names[model.name]
+        if len(versions.models) == 1:
+            del self._names[model.name]
+        else:
+            versions.remove(model)
+        self.on_change()
+        return asyncio.shield(self._start(self._end(model, finishes_in)))
+
+    async def _end(self, model: Model, finishes_in: float) -> bool:
+        if finishes_in:
+            await self._finish(model, finishes_in)
+        gone = await model.end(Cause.unregistered, self._settings.unregister_model_timeout)
+        await asyncio.to_thread(model.files.remove, downloaded=True)  # in a thread: the files may be many and large
+        again = self._names.get(model.name)
+        if again is None or model.version not in again.models:
+            self._metrics.forget(model.name, model.version)
+        logger.info("Model %s version %s is unregistered", model.name, model.version)
+        return gone
+
+    async def _finish(self, model: Model, limit: float) -> None:
+        """Let a model that is no longer served answer its accepted jobs, unless the server ends meanwhile."""
+        self._unserved.add(model)
+        try:
+            await model.finish(limit)
+        finally:
+            self._unserved.discard(model)
+
+    async def _prepare_at_startup(self, wanted: StartupModel) -> Plan | None:
+        try:
+            return await self._prepare(wanted.request, at_startup=True)
+        except (ArchiveError, ModelError, OSError) as error:
+            logger.warning("Model %s is not loaded: %s", wanted.spec, error)
+        except Exception:
+            logger.exception("Model %s is not loaded because of an error in the server", wanted.spec)
+        return None
+
+    def _add_at_startup(self, wanted: StartupModel, plan: Plan | None) -> None:
+        if plan is None:
+            self.not_loaded.append(wanted.spec)
+            return
+        try:
+            model = self._add(plan)
+        except VersionConflict as error:
+            logger.warning("Model %s is not loaded: %s", wanted.spec, error)
+            return
+        versions = self._names[model.name]
+        if wanted.default and (wanted.chosen or versions.default is not model):
+            versions.choose(model)
+        self._start(_unattended(model.pool.scale(model.config.min_workers, model.config.max_workers)))
+
+    def _start(self, change: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a change of workers as a task; it runs to its end even if its caller is cancelled."""
+        task = asyncio.create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return task
+
+
+def _discard(preparations: Sequence[asyncio.Task[Plan | None]]) -> None:
+    """Remove the files of prepared models that are not registered; downloads stay for the next start."""
+    for preparation in preparations:
+        if not preparation.cancelled() and not preparation.exception() and (plan := preparation.result()) is not None:
+            plan.files.remove()
+
+
+async def _unattended(scaling: Coroutine[Any, Any, None]) -> None:
+    """Await a scaling without a caller and drop its failure: the log already has why a worker failed."""
+    with contextlib.suppress(WorkerFailed):
+        await scaling
+
+
+def _is_loaded_by(spec: ModelSpec, model: Model) -> bool:
+    return spec.location == model.url if spec.name is None else spec.name == model.name

@@ -1,0 +1,55 @@
+"""Which models a server registers when it starts: those of a snapshot, else those that `load_models` names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torchserve_py.core.plan import RegisterRequest
+from torchserve_py.settings.model_spec import ModelSpec, expand_model_specs
+from torchserve_py.settings.snapshot_file import SavedModel
+from torchserve_py.settings.table import Settings
+
+
+@dataclass(frozen=True)
+class StartupModel:
+    """A model that is registered at the start; `spec` is its entry in a list of models.
+
+    `default`: it serves requests without version. `chosen`: an operator has chosen the default explicitly.
+    """
+
+    spec: ModelSpec
+    request: RegisterRequest
+    default: bool = False
+    chosen: bool = False
+
+
+def startup_models(settings: Settings) -> list[StartupModel]:
+    """Return the models in the order in which they are registered."""
+    return list(_of_snapshot_or_list(settings))
+
+
+def _of_snapshot_or_list(settings: Settings) -> Iterator[StartupModel]:
+    snapshot = settings.model_snapshot
+    specs = settings.load_models if snapshot is None else snapshot.not_loaded
+    if snapshot is not None:
+        yield from map(restored, snapshot.models)
+    for spec in expand_model_specs(specs, settings.model_store):
+        yield StartupModel(spec, RegisterRequest(url=spec.location, model_name=spec.name))
+
+
+def restored(saved: SavedModel) -> StartupModel:
+    """Return the start-up model that restores a saved model."""
+    request = RegisterRequest(
+        url=saved.location,
+        model_name=saved.name,
+        handler=saved.handler,
+        runtime=saved.runtime,
+        batch_size=saved.batch_size,
+        max_batch_delay=saved.max_batch_delay,
+        initial_workers=saved.min_workers,
+        max_workers=saved.max_workers,
+        response_timeout=saved.response_timeout,
+        startup_timeout=saved.startup_timeout,
+    )
+    return StartupModel(ModelSpec(saved.name, saved.location), request, saved.default, saved.chosen)

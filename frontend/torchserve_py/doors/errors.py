@@ -1,0 +1,218 @@
+"""What a client is told when something goes wrong: the one mapping from exceptions and causes to status and message.
+
+Statuses, types and messages are TorchServe's where it has one. What it lumps together under one text is told apart by
+``cause``, which the HTTP doors send as the header ``ts-error-cause``. Doors of other protocols use the same mapping and
+translate the cause.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from torchserve_py.archive.errors import ArchiveError
+from torchserve_py.core import errors as model_errors
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.workflows.errors import WorkflowError
+
+INTERNAL: Final = "InternalServerException"
+UNAVAILABLE: Final = "ServiceUnavailableException"
+
+#: The cause of an answer that the handler (or the worker on its behalf) chose: an exception in it, or its own status.
+HANDLER_ERROR: Final = "handler_error"
+
+_ANY_METHOD: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+NO_WORKER_TEXT: Final = (
+    " has no worker to serve inference request. Please use scale workers API to add workers. If this is a sequence"
+    " inference, please check if it is closed, or expired; or exceeds maxSequenceJobQueueSize"
+)
+
+
+class Failure(NamedTuple):
+    """An error as a client sees it: an HTTP status, TorchServe's exception name, a message for people, and the cause.
+
+    ``cause`` is empty where the status and type say it all. ``overloaded`` is true where the same request may well
+    succeed a moment later, so that the client is told when to try again. ``allow`` names the methods that a path has,
+    for status 405.
+    """
+
+    status: int
+    type: str
+    message: str
+    cause: str = ""
+    overloaded: bool = False
+    allow: str = ""
+
+
+class DoorError(Exception):
+    """A request that a door itself refuses; ``failure`` is what its client is told."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class BodyTooLargeError(DoorError):
+    """The request's body is larger than ``max_request_size``."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            Failure(413, "BadRequestException", f"The request body is larger than max_request_size ({limit} bytes).")
+        )
+
+
+def bad_request(message: str) -> DoorError:
+    """Input that is wrong in the way that ``message`` says."""
+    return DoorError(Failure(400, "BadRequestException", message))
+
+
+def not_found() -> DoorError:
+    """No such path."""
+    message = "Requested resource is not found, please refer to API document."
+    return DoorError(Failure(404, "ResourceNotFoundException", message))
+
+
+def method_not_allowed(allow: str) -> DoorError:
+    """The path exists, but not for this method (or the server's settings switch it off); ``allow`` are its methods."""
+    message = "Requested method is not allowed, please refer to API document."
+    return DoorError(Failure(405, "MethodNotAllowedException", message, allow=allow))
+
+
+def check_method(method: str) -> None:
+    """Let a path that takes any method take those that ask for an answer: TRACE and the like are none of them.
+
+    Raises:
+        DoorError: It is another one.
+    """
+    if method not in _ANY_METHOD:
+        raise method_not_allowed(", ".join(_ANY_METHOD))
+
+
+def request_timeout(message: str) -> DoorError:
+    """The client was too slow."""
+    return DoorError(Failure(408, "RequestTimeoutException", message))
+
+
+def too_many_connections(message: str) -> Failure:
+    """A connection that is one too many."""
+    return Failure(503, UNAVAILABLE, message, "too_many_connections", overloaded=True)
+
+
+def invalid_message(detail: str = "") -> Failure:
+    """Bytes that are no HTTP request within the limits; ``detail`` says which limit."""
+    return Failure(400, "BadRequestException", f"Invalid HTTP message. {detail}".rstrip())
+
+
+_MODEL_ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
+    model_errors.BadParameter: (400, "BadRequestException"),
+    model_errors.DependencyError: (400, "ModelException"),
+    model_errors.InvalidModel: (400, "InvalidModelException"),
+    model_errors.DefaultVersionInUse: (403, "InvalidModelVersionException"),
+    model_errors.ModelNotFound: (404, "ModelNotFoundException"),
+    model_errors.ModelVersionNotFound: (404, "ModelVersionNotFoundException"),
+    model_errors.UnregisterTimeout: (408, "RequestTimeoutException"),
+    model_errors.VersionConflict: (409, "ConflictStatusException"),
+    model_errors.NotEnoughDevices: (500, "WorkerInitializationException"),
+    model_errors.NoDescribeWorker: (503, UNAVAILABLE),
+    model_errors.ShuttingDown: (503, UNAVAILABLE),
+}
+
+
+def failure_of(error: Exception) -> Failure:
+    """What a client is told about an exception of a door, of the model registry or of the workflow registry.
+
+    An exception that nobody foresaw is an internal error under its class name, as in TorchServe.
+    """
+    if isinstance(error, DoorError):
+        return error.failure
+    if isinstance(error, (ArchiveError, WorkflowError)):
+        return Failure(error.status, error.error_type, str(error))
+    if isinstance(error, model_errors.WorkersFailed):
+        # What the worker said, such as the exception in the handler, is what the caller has to repair.
+        reason = "" if error.__cause__ is None else f": {error.__cause__}"
+        return Failure(error.status, INTERNAL, f"{error}{reason}")
+    for kind, (status, name) in _MODEL_ERRORS.items():
+        if isinstance(error, kind):
+            return Failure(status, name, str(error))
+    return Failure(500, type(error).__name__, str(error))
+
+
+def handler_failure(status: int, message: str) -> Failure:
+    """An error that the worker reported for one row: the handler raised, or asked for this status."""
+    return Failure(status, INTERNAL, message, HANDLER_ERROR)
+
+
+_CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
+    Cause.no_worker: (503, UNAVAILABLE, "{named}" + NO_WORKER_TEXT),
+    Cause.queue_full: (503, UNAVAILABLE, "{named}" + NO_WORKER_TEXT),
+    Cause.sequence_queue_full: (503, UNAVAILABLE, "{named}" + NO_WORKER_TEXT),
+    Cause.sequence_capacity: (503, UNAVAILABLE, "{named}" + NO_WORKER_TEXT),
+    Cause.draining: (503, UNAVAILABLE, "The server is shutting down and accepts no new work."),
+    Cause.unregistered: (503, UNAVAILABLE, 'Model "{model}" was unregistered before it answered.'),
+    Cause.sequence_expired: (
+        410,
+        "SequenceExpiredException",
+        'Sequence "{sequence}" of model "{model}" has expired. Please start a new sequence.',
+    ),
+    Cause.sequence_lost: (
+        410,
+        "SequenceLostException",
+        'The state of sequence "{sequence}" of model "{model}" was lost. Please start a new sequence.',
+    ),
+    Cause.sequence_moved: (
+        409,
+        "SequenceMovedException",
+        'Sequence "{sequence}" of model "{model}" is run by another server, or has gone back to an earlier'
+        " state because another request of it failed; this request had no effect.",
+    ),
+    Cause.sequence_store: (
+        503,
+        UNAVAILABLE,
+        'The state of sequence "{sequence}" of model "{model}" cannot be read or stored now. The request does not'
+        " count; the model log says why.",
+    ),
+    Cause.request_running: (
+        409,
+        "RequestRunningException",
+        'The same request of sequence "{sequence}" of model "{model}" is still running.',
+    ),
+    Cause.outcome_unknown: (
+        503,
+        UNAVAILABLE,
+        'It cannot be told whether this request of sequence "{sequence}" of model "{model}" was applied. Send it again'
+        " with the same ts_request_id to learn what has become of it.",
+    ),
+    Cause.worker_died: (500, INTERNAL, "Worker died."),
+    Cause.response_timeout: (500, INTERNAL, "Worker died."),
+    Cause.client_timeout: (408, "RequestTimeoutException", "The request expired before a worker could run it."),
+    Cause.cancelled: (499, INTERNAL, "The request was cancelled."),
+}
+
+_OVERLOAD: Final = frozenset(
+    {
+        Cause.no_worker,
+        Cause.draining,
+        Cause.queue_full,
+        Cause.sequence_queue_full,
+        Cause.sequence_capacity,
+        Cause.sequence_moved,
+        Cause.sequence_store,
+        Cause.request_running,
+    }
+)
+
+
+def failure_of_job(cause: Cause, model: str, version: str | None, sequence_id: str | None = None) -> Failure:
+    """What a client is told about a job that ended without an answer.
+
+    Args:
+        cause: Why it ended.
+        model: The model's name.
+        version: The version as the request named it, None where it named none.
+        sequence_id: The sequence that the job belonged to, if any.
+    """
+    status, name, text = _CAUSES[cause]
+    # The unbalanced quote behind the version is TorchServe's, and part of the message that clients know.
+    named = f'Model "{model}"' if version is None else f'Model "{model}" Version {version}"'
+    message = text.format(named=named, model=model, sequence=sequence_id)
+    return Failure(status, name, message, cause.value, cause in _OVERLOAD)

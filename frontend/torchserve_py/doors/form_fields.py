@@ -1,0 +1,96 @@
+"""One field of a form, found without cutting the whole form into its fields, which is the worker's work.
+
+A form is as large and has as many fields as its client likes. Here only its front is looked at, in steps that do not
+depend on what is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import unquote_plus
+
+from torchserve_py.doors.errors import bad_request
+
+FORM_TYPE: Final = "application/x-www-form-urlencoded"
+MULTIPART_TYPE: Final = "multipart/form-data"
+#: How many parts of a multipart form are looked at.
+MAX_PARTS: Final = 100
+#: Bytes of the header of a part, and of the text that is looked for.
+_MAX_HEAD: Final = 4096
+_MAX_TEXT: Final = 4096
+_HEAD_END: Final = b"\r\n\r\n"
+
+
+def form_field(content_type: str, body: bytes, name: str) -> str | None:
+    """Return the text of a field, or None if there is no such field or it is empty.
+
+    Args:
+        content_type: The header, whose media type is `FORM_TYPE` or `MULTIPART_TYPE`.
+        body: The form.
+        name: The field. In a form of the first type it is found as it is written, not percent-encoded; in one of the
+            second, among the first `MAX_PARTS` parts.
+
+    Raises:
+        DoorError: It is no form, or the field may be behind the parts that are looked at.
+    """
+    if content_type.partition(";")[0].strip().lower() == FORM_TYPE:
+        return _encoded_field(body, name.encode() + b"=")
+    for field, start, end in _parts(body, _boundary(content_type)):
+        if field == name.encode() and start < end:
+            return body[start : min(end, start + _MAX_TEXT)].decode("utf-8", "replace")
+    return None
+
+
+def _encoded_field(body: bytes, start: bytes) -> str | None:
+    """Return the text of the first field that starts so and has any, among the first `MAX_PARTS` that start so."""
+    at = 0 if body.startswith(start) else body.find(b"&" + start) + 1 or -1
+    for _ in range(MAX_PARTS):
+        if at < 0:
+            break
+        text_at = at + len(start)
+        text = body[text_at : text_at + _MAX_TEXT].partition(b"&")[0]
+        if text:
+            return unquote_plus(text.decode("utf-8", "replace"))
+        at = body.find(b"&" + start, text_at) + 1 or -1
+    return None
+
+
+def _boundary(content_type: str) -> bytes:
+    from python_multipart.multipart import parse_options_header  # few requests need it
+
+    boundary: bytes | None = parse_options_header(content_type)[1].get(b"boundary")
+    if not boundary:
+        raise bad_request(f"The content type {MULTIPART_TYPE} must name its boundary: '; boundary=…' is missing.")
+    return boundary
+
+
+def _parts(body: bytes, boundary: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """The name of each part, and where its content starts and ends."""
+    from python_multipart.multipart import parse_options_header
+
+    delimiter = b"\r\n--" + boundary
+    if body.startswith(delimiter[2:]):
+        at = -2
+    elif (at := body.find(delimiter)) < 0:
+        raise _malformed("it does not hold its boundary")
+    for _ in range(MAX_PARTS):
+        head_start = at + len(delimiter)
+        if body.startswith(b"--", head_start):
+            return
+        head_end = body.find(_HEAD_END, head_start, head_start + _MAX_HEAD)
+        start = head_end + len(_HEAD_END)
+        at = body.find(delimiter, start)
+        if head_end < 0 or at < 0:
+            raise _malformed(f"a part has no end, or its header has none within {_MAX_HEAD} bytes")
+        for line in body[head_start:head_end].split(b"\r\n"):
+            header, _, value = line.partition(b":")
+            if header.strip().lower() == b"content-disposition":
+                yield parse_options_header(value.strip())[1].get(b"name", b""), start, at
+    raise bad_request(
+        f"The field that names the model must be among the first {MAX_PARTS} of the form; or name it in the query."
+    )
+
+
+def _malformed(problem: str) -> Exception:
+    return bad_request(f"Malformed {MULTIPART_TYPE} body: {problem}.")

@@ -1,0 +1,327 @@
+"""Where the gRPC services listen: their servers are made, bound, drained and stopped here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import grpc
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+
+from torchserve_py.doors.grpc.calls import Behaviour, Guard
+from torchserve_py.doors.grpc.health import HealthService
+from torchserve_py.doors.grpc.inference import InferenceService, Submission, read_request, refuse
+from torchserve_py.doors.grpc.management import ManagementService
+from torchserve_py.doors.grpc.open_inference import OpenInferenceService
+from torchserve_py.doors.grpc.open_inference_jobs import OpenInferenceJobs
+from torchserve_py.doors.grpc.open_inference_stream import InferStreams
+from torchserve_py.doors.grpc.protos import (
+    inference_pb2,
+    management_pb2,
+    open_inference_pb2,
+    open_inference_repository_pb2,
+    open_inference_torchserve_pb2,
+)
+from torchserve_py.doors.grpc.reflected import ReflectedPools
+from torchserve_py.doors.grpc.refusals import Refusal, refuse_management, refuse_open_inference
+from torchserve_py.doors.grpc.sequence_stream import SequenceStreams
+from torchserve_py.doors.listener import ListenError
+from torchserve_py.doors.management_calls import ManagementCalls
+from torchserve_py.doors.tls import TlsError, use_files
+from torchserve_py.doors.token_authorization import TokenAuthorization, TokenType
+from torchserve_py.settings.addresses import Address
+from torchserve_py.settings.resolution import default_of
+from torchserve_py.transport.admission import Admission, ConnectionBudget
+from torchserve_py.transport.http2.budget import LARGEST
+from torchserve_py.transport.http2.methods import Limits
+from torchserve_py.transport.http2.server import Age, Server
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor, ServiceDescriptor
+    from google.protobuf.descriptor_pool import DescriptorPool
+
+    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.doors.open_inference.repository import Repository
+    from torchserve_py.settings.table import Settings
+
+logger = logging.getLogger(__name__)
+
+#: What needs no token, and how large its messages may be (bytes).
+_WITHOUT_TOKEN: Final = (
+    f"/{health.SERVICE_NAME}/Check",
+    f"/{health.SERVICE_NAME}/Watch",
+    f"/{reflection.SERVICE_NAME}/ServerReflectionInfo",
+)
+_SMALL_MESSAGE: Final = 4096
+#: How long answers that are being written may take when the servers stop.
+_STOP_SECONDS: Final = 5.0
+
+
+class _Service(NamedTuple):
+    """A service and what serves it.
+
+    Attributes:
+        managing: The methods that need the management token, whatever the others need.
+        raw: The methods whose requests and responses are passed as the bytes they are on the wire.
+    """
+
+    descriptor: ServiceDescriptor
+    methods: Mapping[str, Behaviour]
+    refuse: Callable[[Exception], Refusal]
+    token: TokenType
+    managing: frozenset[str] = frozenset()
+    raw: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """Its full name."""
+        return str(self.descriptor.full_name)
+
+
+_MANAGEMENT_PORT: Final = "grpc_management_port"
+
+
+class _Place(NamedTuple):
+    """Where a service listens, and the settings that say so. Ages are milliseconds, None for unlimited."""
+
+    setting: str
+    host: str
+    port: int
+    max_age: int | None
+    max_age_grace: int | None
+
+
+class GrpcDoors:
+    """The open gRPC doors of a running server."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        registry: ModelRegistry,
+        tokens: TokenAuthorization | None,
+        repository: Repository,
+        budget: ConnectionBudget,
+    ) -> None:
+        #: Setting name (``grpc_inference_port``, …) to the address in use, with the port that port 0 became.
+        self.addresses: dict[str, Address] = {}
+        self._settings = settings
+        self._registry = registry
+        self._tokens = tokens
+        self._budget = budget
+        self._servers: list[Server] = []
+        self._health: list[HealthService] = []
+        submission = Submission(settings, registry)
+        jobs = OpenInferenceJobs(settings, registry)
+        self._streams = SequenceStreams(submission, settings.max_request_size)
+        self._infer_streams = InferStreams(jobs, settings.max_request_size, settings.grpc_stream_envelope)
+        self._open_inference = OpenInferenceService(settings, registry, jobs, repository)
+        self._inference = [
+            _Service(
+                inference_pb2.DESCRIPTOR.services_by_name["InferenceAPIsService"],
+                {**InferenceService(registry, submission).methods, **self._streams.methods},
+                refuse,
+                TokenType.inference,
+            ),
+            *_open_inference_services({**self._open_inference.methods, **self._infer_streams.methods}),
+        ]
+        self._management = [
+            _Service(
+                management_pb2.DESCRIPTOR.services_by_name["ManagementAPIsService"],
+                ManagementService(ManagementCalls(settings, registry)).methods,
+                refuse_management,
+                TokenType.management,
+            )
+        ]
+
+    async def open(self) -> None:
+        """Listen.
+
+        Raises:
+            ListenError: An address cannot be used.
+            TlsError: The TLS files cannot be used.
+        """
+        settings = self._settings
+        context = _tls_context(settings) if settings.enable_grpc_ssl else None
+        inference = _Place(
+            "grpc_inference_port",
+            settings.grpc_inference_address,
+            settings.grpc_inference_port,
+            settings.grpc_inference_max_connection_age_ms,
+            settings.grpc_inference_max_connection_age_grace_ms,
+        )
+        management = _Place(
+            _MANAGEMENT_PORT,
+            settings.grpc_management_address,
+            settings.grpc_management_port,
+            settings.grpc_management_max_connection_age_ms,
+            settings.grpc_management_max_connection_age_grace_ms,
+        )
+        await self._serve(self._inference, inference, context)
+        await self._serve(self._management, management, context)
+
+    def start_draining(self) -> None:
+        """Let health checks say "not serving" from now on; everything else goes on."""
+        self._open_inference.draining = True
+        for each in self._health:
+            each.start_draining()
+
+    async def close(self) -> None:
+        """Accept nothing more, let answers that are being written finish for a few seconds, end every call."""
+        for each in self._health:
+            each.close()
+        self._streams.close()
+        self._infer_streams.close()
+        await asyncio.gather(*(server.stop(_STOP_SECONDS) for server in self._servers))
+        self._servers.clear()
+
+    async def _serve(self, services: Sequence[_Service], place: _Place, context: ssl.SSLContext | None) -> None:
+        settings = self._settings
+        limits = Limits(
+            settings.max_request_size,
+            settings.grpc_max_concurrent_streams,
+            float(settings.default_response_timeout),
+        )
+        admission = Admission(
+            self._budget,
+            settings.max_connections,
+            settings.max_connections_per_client,
+            is_reserved=place.setting == _MANAGEMENT_PORT,
+        )
+        server = Server(limits, Age(_seconds(place.max_age), _seconds(place.max_age_grace)), admission)
+        for service in services:
+            self._add(server, service)
+        names = [*(service.name for service in services), health.SERVICE_NAME, reflection.SERVICE_NAME]
+        state = HealthService(self._registry, names)
+        registrar = cast("grpc.aio.Server", server)  # all that generated code needs of one
+        health_pb2_grpc.add_HealthServicer_to_server(state, registrar)
+        reflected = reflection.aio.ReflectionServicer(names, pool=cast("DescriptorPool", ReflectedPools()))
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, registrar)  # type: ignore[no-untyped-call]
+        server.limit_messages(_WITHOUT_TOKEN, _SMALL_MESSAGE, "is enough for the name of a service")
+        try:
+            port = await server.listen(place.host, place.port, context)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise ListenError(
+                f"{place.setting}: cannot listen at {place.host}:{place.port}: {reason}; stop what uses the address"
+                " (another server?) or choose another one"
+            ) from error
+        self._servers.append(server)
+        self._health.append(state)
+        scheme = "grpc" if context is None else "grpcs"
+        self.addresses[place.setting] = address = Address(scheme, place.host, port)
+        logger.info("%s: listening at %s", place.setting, address)
+
+    def _add(self, server: Server, service: _Service) -> None:
+        def guard(token: TokenType) -> Guard:
+            return Guard(service.name, service.refuse, self._tokens, token, access_log=self._settings.access_log)
+
+        guards = {managing: guard(TokenType.management if managing else service.token) for managing in (False, True)}
+        by_method = {method.name: guards[method.name in service.managing] for method in service.descriptor.methods}
+        server.add_registered_method_handlers(service.name, _handlers(service, by_method))
+        for method, each in by_method.items():
+            path = f"/{service.name}/{method}"
+            admit = each.admission(method)
+            if admit is not None:
+                server.guard(path, admit)
+            if method in service.raw:
+                server.limit_messages((path,), *_tensor_limit(self._settings))
+
+
+async def start_grpc_doors(
+    settings: Settings,
+    registry: ModelRegistry,
+    tokens: TokenAuthorization | None,
+    repository: Repository,
+    budget: ConnectionBudget | None = None,
+) -> GrpcDoors:
+    """Open the gRPC doors.
+
+    Args:
+        settings: Hosts, ports, limits, TLS files.
+        registry: The models.
+        tokens: The keys that clients must know; None while token authorization is off.
+        repository: What models are loaded and unloaded through; the REST door has the same.
+        budget: What all connections of the process share; None for one of their own.
+
+    Raises:
+        ListenError: An address cannot be used; no door is open then.
+        TlsError: The TLS files cannot be used.
+    """
+    doors = GrpcDoors(settings, registry, tokens, repository, budget or ConnectionBudget.of_process())
+    try:
+        await doors.open()
+    except BaseException:
+        await doors.close()
+        raise
+    return doors
+
+
+def _open_inference_services(methods: Mapping[str, Behaviour]) -> list[_Service]:
+    """The Open Inference service under its three names."""
+    raw = frozenset(("ModelInfer", "ModelStreamInfer"))
+    managing = frozenset(("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"))
+    definitions = (open_inference_pb2, open_inference_torchserve_pb2, open_inference_repository_pb2)
+    return [
+        _Service(descriptor, methods, refuse_open_inference, TokenType.inference, managing, raw)
+        for definition in definitions
+        for descriptor in definition.DESCRIPTOR.services_by_name.values()
+    ]
+
+
+def _handlers(service: _Service, guards: Mapping[str, Guard]) -> Mapping[str, grpc.RpcMethodHandler[Any, Any]]:
+    handlers = {}
+    for method in service.descriptor.methods:
+        kinds = {
+            (False, False): grpc.unary_unary_rpc_method_handler,
+            (False, True): grpc.unary_stream_rpc_method_handler,
+            (True, True): grpc.stream_stream_rpc_method_handler,
+        }
+        raw = method.name in service.raw
+        make = kinds[method.client_streaming, method.server_streaming]
+        handlers[method.name] = make(
+            guards[method.name].around(method.name, service.methods[method.name]),
+            request_deserializer=None if raw else _reader_of(method.input_type),
+            response_serializer=None if raw else GetMessageClass(method.output_type).SerializeToString,
+        )
+    return handlers
+
+
+def _reader_of(message: Descriptor) -> Callable[[bytes], Any]:
+    """What makes messages of bytes."""
+    if message is inference_pb2.PredictionsRequest.DESCRIPTOR:
+        return read_request
+    reader: Callable[[bytes], Any] = GetMessageClass(message).FromString
+    return reader
+
+
+def _tensor_limit(settings: Settings) -> tuple[int, str]:
+    """How many bytes a message with tensors may have, and what says so: nobody, unless somebody has set a limit.
+
+    Clients of the protocol expect no limit. TorchServe's default is for TorchServe's clients; one that somebody has set
+    is meant for all.
+    """
+    if settings.grpc_max_message_length is not None:
+        return settings.grpc_max_message_length, "grpc_max_message_length sets"
+    if settings.max_request_size != default_of("max_request_size", Path()):
+        return settings.max_request_size, "max_request_size sets"
+    return LARGEST, "is the most that protobuf can hold"
+
+
+def _tls_context(settings: Settings) -> ssl.SSLContext:
+    if settings.private_key_file is None or settings.certificate_file is None:
+        raise TlsError("enable_grpc_ssl is true: private_key_file and certificate_file must be set, to files in PEM")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    use_files(context, settings)
+    return context
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000

@@ -1,0 +1,115 @@
+"""The management service. Numbers and texts that are zero or empty mean "not given", but for ``optional`` numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from torchserve_py.core.plan import RegisterRequest
+from torchserve_py.doors.errors import bad_request
+from torchserve_py.doors.grpc.calls import Behaviour, Context
+from torchserve_py.doors.grpc.protos import management_pb2 as messages
+
+if TYPE_CHECKING:
+    from torchserve_py.doors.management_calls import ManagementCalls
+
+_DEFAULT_MIN_WORKERS: Final = 1
+
+
+class ManagementService:
+    """Turns messages into management calls; raises what these raise, and `DoorError` for values that are wrong."""
+
+    def __init__(self, calls: ManagementCalls) -> None:
+        self._calls = calls
+
+    @property
+    def methods(self) -> Mapping[str, Behaviour]:
+        """What serves each method."""
+        return {
+            "DescribeModel": self.describe_model,
+            "ListModels": self.list_models,
+            "RegisterModel": self.register_model,
+            "ScaleWorker": self.scale_worker,
+            "SetDefault": self.set_default,
+            "UnregisterModel": self.unregister_model,
+        }
+
+    async def describe_model(
+        self, request: messages.DescribeModelRequest, context: Context
+    ) -> messages.ManagementResponse:
+        """JSON of one version or of all."""
+        described = await self._calls.describe(
+            request.model_name, request.model_version or None, customized=request.customized
+        )
+        return _json(described)
+
+    async def list_models(self, request: messages.ListModelsRequest, context: Context) -> messages.ManagementResponse:
+        """JSON of the default versions."""
+        start = _count("next_page_token", request.next_page_token)
+        return _json(self._calls.page(request.limit if request.HasField("limit") else None, start))
+
+    async def register_model(
+        self, request: messages.RegisterModelRequest, context: Context
+    ) -> messages.ManagementResponse:
+        """Register a model; unlike over HTTP, without waiting for its workers unless the request says so."""
+        self._calls.check_model_api()
+        delay = request.max_batch_delay if request.HasField("max_batch_delay") else -1
+        workers = request.initial_workers if request.HasField("initial_workers") else -1
+        register = RegisterRequest(
+            url=_required("url", request.url),
+            model_name=request.model_name or None,
+            handler=request.handler or None,
+            runtime=request.runtime or None,
+            batch_size=_positive(request.batch_size),
+            max_batch_delay=delay if delay >= 0 else None,
+            initial_workers=workers if workers >= 0 else None,
+            synchronous=request.synchronous,
+            response_timeout=_positive(request.response_timeout),
+            startup_timeout=_positive(request.startup_timeout),
+            s3_sse_kms=request.s3_sse_kms,
+        )
+        return messages.ManagementResponse(msg=(await self._calls.register(register)).text)
+
+    async def scale_worker(self, request: messages.ScaleWorkerRequest, context: Context) -> messages.ManagementResponse:
+        """Change the number of workers."""
+        given = request.HasField("min_worker")
+        min_workers = _count("min_worker", request.min_worker) if given else _DEFAULT_MIN_WORKERS
+        given = request.HasField("max_worker")
+        max_workers = _count("max_worker", request.max_worker) if given else min_workers
+        done = await self._calls.scale(
+            request.model_name, request.model_version or None, min_workers, max_workers, synchronous=request.synchronous
+        )
+        return messages.ManagementResponse(msg=done.text)
+
+    async def set_default(self, request: messages.SetDefaultRequest, context: Context) -> messages.ManagementResponse:
+        """Set the default version."""
+        done = self._calls.set_default(request.model_name, request.model_version)
+        return messages.ManagementResponse(msg=done.text)
+
+    async def unregister_model(
+        self, request: messages.UnregisterModelRequest, context: Context
+    ) -> messages.ManagementResponse:
+        """Unregister a version."""
+        done = await self._calls.unregister(request.model_name, request.model_version or None)
+        return messages.ManagementResponse(msg=done.text)
+
+
+def _json(value: Any) -> messages.ManagementResponse:
+    return messages.ManagementResponse(msg=json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _required(name: str, value: str) -> str:
+    if not value:
+        raise bad_request(f"Parameter {name} is required.")
+    return value
+
+
+def _count(name: str, value: int) -> int:
+    if value < 0:
+        raise bad_request(f"Parameter {name}: '{value}' is not an integer of at least 0.")
+    return value
+
+
+def _positive(value: int) -> int | None:
+    return value if value > 0 else None

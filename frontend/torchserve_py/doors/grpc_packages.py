@@ -1,0 +1,64 @@
+"""Whether the packages that the gRPC doors need can be used together, asked before any door opens.
+
+Generated code refuses a protobuf that is older than the one it was made for, when it is imported: that happens where
+something else in the same environment pins another protobuf.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+_MODULES: Final = (
+    "torchserve_py.doors.grpc",  # imports grpc itself, with its fork handlers off
+    "grpc_health.v1.health",
+    "grpc_reflection.v1alpha.reflection",
+    "google.rpc.status_pb2",
+    "torchserve_py.doors.grpc.protos.inference_pb2",
+)
+_DISTRIBUTIONS: Final = (
+    "protobuf",
+    "grpcio",
+    "grpcio-health-checking",
+    "grpcio-reflection",
+    "googleapis-common-protos",
+)
+
+
+class GrpcPackagesError(Exception):
+    """The packages are missing or do not fit together; the message names them and what would be right."""
+
+
+def check_grpc_packages() -> None:
+    """Import the packages, which takes long.
+
+    Raises:
+        GrpcPackagesError: One of them cannot be imported.
+    """
+    for module in _MODULES:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # protobuf's own, an ImportError, or a TypeError of older versions
+            reason = " ".join(str(error).split())
+            raise GrpcPackagesError(
+                f"gRPC cannot start, because {module} cannot be imported: {type(error).__name__}: {reason}"
+                f" Installed are {_installed()}. {_advice()}"
+            ) from error
+
+
+def _installed() -> str:
+    return ", ".join(f"{name} {_version(name) or '(missing)'}" for name in _DISTRIBUTIONS)
+
+
+def _advice() -> str:
+    protobuf = _version("protobuf")
+    pin = "protobuf" if protobuf is None else f"protobuf=={protobuf}"
+    return f"For versions that fit together: pip install '{pin}' {' '.join(_DISTRIBUTIONS[1:])}"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

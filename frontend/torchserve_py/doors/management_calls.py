@@ -1,0 +1,183 @@
+"""What the management API does, whatever the protocol: each call, from values to what the caller is told.
+
+A change that a caller has asked for goes on when the caller hangs up: half a registration would help nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from torchserve_py.core.plan import RegisterRequest
+from torchserve_py.doors.describe import describe
+from torchserve_py.doors.errors import DoorError, bad_request, method_not_allowed
+
+if TYPE_CHECKING:
+    from torchserve_py.core.model import Model
+    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.settings.table import Settings
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PAGE: Final = 100
+_ALL_VERSIONS: Final = "all"
+_PENDING: Final = "Processing worker updates..."
+_PARTIAL: Final = "Workers scaling in progress..."
+
+
+class Done(NamedTuple):
+    """How a change went: an HTTP status (200, 202 or 206) and TorchServe's words."""
+
+    status: int
+    text: str
+
+
+class ModelApiDisabledError(DoorError):
+    """Registering and unregistering are switched off (``enable_model_api``); ``GET`` is what is left."""
+
+    def __init__(self) -> None:
+        super().__init__(method_not_allowed("GET").failure._replace(cause="model_api_disabled"))
+
+
+class ManagementCalls:
+    """The calls.
+
+    Apart from what each method names, they raise what the model registry raises.
+    """
+
+    def __init__(self, settings: Settings, registry: ModelRegistry) -> None:
+        self._registry = registry
+        self._model_api = settings.enable_model_api
+        self._changes: set[asyncio.Task[Any]] = set()
+
+    def page(self, limit: int | None, start: int) -> dict[str, Any]:
+        """A page of the default versions, by name."""
+        entries = [{"modelName": name, "modelUrl": model.url} for name, model in self._registry.models()]
+        return page_of("models", entries, limit, start)
+
+    async def describe(self, name: str, version: str | None, *, customized: bool) -> list[dict[str, Any]]:
+        """One version, the default one if None, or ``all``; ``customized`` adds what the handler says of itself."""
+        if version == _ALL_VERSIONS:
+            return [describe(model) for model in self._registry.versions(name)]
+        model = self._registry.get(name, version)
+        description = describe(model)
+        if customized:
+            metadata = await model.describe_custom()
+            if metadata is not None:
+                description["customizedMetadata"] = metadata if isinstance(metadata, dict) else {}
+        return [description]
+
+    async def register(self, request: RegisterRequest) -> Done:
+        """Register a model.
+
+        Raises:
+            ModelApiDisabledError: The model API is off.
+        """
+        self.check_model_api()
+        result = await self._complete(self._registry.register(request))
+        registered = f'Model "{result.model_name}" Version: {result.model_version} registered with'
+        if result.workers_wanted == 0:
+            advice = "Use scale workers API to add workers for the model."
+            return Done(200, f"{registered} 0 initial workers. {advice}")
+        if result.pending:
+            return Done(202, _PENDING)
+        if result.workers_started < result.workers_wanted:
+            return Done(206, _PARTIAL)
+        return Done(200, f"{registered} {result.workers_wanted} initial workers")
+
+    async def load(self, request: RegisterRequest, *, is_default: bool, is_chosen: bool = False) -> Model:
+        """Serve a model, or serve it anew; return when it has its workers. See `ModelRegistry.load`.
+
+        Raises:
+            ModelApiDisabledError: The model API is off.
+        """
+        self.check_model_api()
+        return await self._complete(self._registry.load(request, is_default=is_default, is_chosen=is_chosen))
+
+    async def unload(self, name: str, version: str | None = None) -> None:
+        """Stop serving a version of a model (all of them when None) once it has answered what it has accepted.
+
+        Raises:
+            ModelApiDisabledError: The model API is off.
+        """
+        self.check_model_api()
+        await self._complete(self._registry.unload(name, version))
+
+    async def scale(
+        self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
+    ) -> Done:
+        """Change the number of workers of a version, the default one if None.
+
+        Raises:
+            DoorError: The numbers contradict each other.
+        """
+        self._registry.get(name, version)
+        if max_workers < min_workers:
+            raise bad_request("max_worker cannot be less than min_worker.")
+        result = await self._complete(
+            self._registry.scale(name, version, min_workers, max_workers, synchronous=synchronous)
+        )
+        if result.pending:
+            return Done(202, _PENDING)
+        if result.workers < min_workers:
+            return Done(206, _PARTIAL)
+        text = f"Workers scaled to {min_workers} for model: {name}"
+        return Done(200, text if version is None else f"{text}, version: {version}")
+
+    async def unregister(self, name: str, version: str | None) -> Done:
+        """Unregister a version, the default one if None.
+
+        Raises:
+            ModelApiDisabledError: The model API is off.
+        """
+        self.check_model_api()
+        await self._complete(self._registry.unregister(name, version))
+        return Done(200, f'Model "{name}" unregistered')
+
+    def set_default(self, name: str, version: str) -> Done:
+        """Let a version serve requests that name none."""
+        self._registry.set_default(name, version)
+        return Done(200, f'Default version successfully updated for model "{name}" to "{version}"')
+
+    def check_model_api(self) -> None:
+        """Let registering and unregistering pass.
+
+        Raises:
+            ModelApiDisabledError: They are switched off.
+        """
+        if not self._model_api:
+            raise ModelApiDisabledError
+
+    async def _complete(self, change: Coroutine[Any, Any, T]) -> T:
+        """Carry a change out to its end, even if its caller hangs up meanwhile."""
+        task = asyncio.create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_log_failure)
+            raise
+
+
+def page_of(name: str, entries: Sequence[dict[str, str]], limit: int | None, start: int) -> dict[str, Any]:
+    """At most ``limit`` of the entries from number ``start`` on, as TorchServe answers a list, under ``name``.
+
+    A page that ends exactly at the last entry still names a next one, which is empty, as in TorchServe.
+    """
+    if limit is None or not 0 <= limit <= _PAGE:
+        limit = _PAGE
+    page: dict[str, Any] = {}
+    if start + limit <= len(entries):
+        page["nextPageToken"] = str(start + limit)
+    page[name] = entries[start : start + limit]
+    return page
+
+
+def _log_failure(change: asyncio.Task[Any]) -> None:
+    if not change.cancelled() and (error := change.exception()) is not None:
+        logger.error("A change of models failed after its caller had hung up: %s", error)

@@ -1,0 +1,150 @@
+"""Routes of a model's own: an MLServer model's custom handlers, on whatever paths it has declared for them.
+
+They exist as long as the model is loaded. The worker gets the request as it came and answers what it likes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from weakref import WeakKeyDictionary
+
+from torchserve_py.archive.contract import MLSERVER
+from torchserve_py.doors import priorities
+from torchserve_py.doors.answering import AfterBody, Reply
+from torchserve_py.doors.errors import bad_request
+from torchserve_py.doors.open_inference.answers import Answers
+from torchserve_py.doors.open_inference.declared_routes import DeclaredRoute, read_routes, segments_of
+from torchserve_py.doors.open_inference.dialect import CUSTOM_DIALECT
+from torchserve_py.doors.pipeline import HttpExchange
+from torchserve_py.doors.request_line import request_line
+from torchserve_py.doors.responses import Responses
+from torchserve_py.transport.http1.request import Request
+from torchserve_py.workers.inference_request import InferenceRequest
+from ts.protocol.messages import CUSTOM
+
+if TYPE_CHECKING:
+    from torchserve_py.core.model import Model
+    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.settings.table import Settings
+
+logger = logging.getLogger(__name__)
+
+_MODEL_NAME: Final = "model_name"
+
+
+class CustomRoute(NamedTuple):
+    """What a request's path leads to; ``endpoint`` is None where the path is for other methods (``allowed``)."""
+
+    model: Model
+    endpoint: str | None
+    allowed: str
+
+
+class CustomRoutes:
+    """Finds the models' own routes and runs requests on them."""
+
+    def __init__(self, settings: Settings, registry: ModelRegistry, responses: Responses, answers: Answers) -> None:
+        self._registry = registry
+        self._responses = responses
+        self._answers = answers
+        self._max_body = settings.max_request_size
+        #: What each model has declared, and what was read of it.
+        self._read: WeakKeyDictionary[Model, tuple[Any, tuple[DeclaredRoute, ...]]] = WeakKeyDictionary()
+
+    def exist(self) -> bool:
+        """Tell whether any model has paths of its own now."""
+        return any(self._routes_of(name, model) for name, model in self._models())
+
+    def find(self, request: Request) -> CustomRoute | None:
+        """Return the route that a request is for, or None if no model has one of that path.
+
+        Raises:
+            DoorError: Several models have it, and the query names none of them (``model_name``).
+        """
+        found, others = self._all(request)
+        if len(found) > 1:
+            return self._named(request, found) or _refuse(found)
+        return next(iter(found or others), None)
+
+    def find_instead(self, request: Request, *, refuses: bool) -> CustomRoute | None:
+        """Return the route of a request for a path that the server has as well, or None where the server's counts.
+
+        The server's path counts where the query names a model without such a route, or where no model has one.
+
+        Args:
+            request: The request.
+            refuses: What happens where several models have such a route: a refusal, or the server's path counts.
+
+        Raises:
+            DoorError: Several models have it, and the query names none of them (``model_name``).
+        """
+        found, _ = self._all(request)
+        if found and request.parameter(_MODEL_NAME):
+            return self._named(request, found)
+        if len(found) > 1:
+            return _refuse(found) if refuses else None
+        return next(iter(found), None)
+
+    def _models(self) -> Iterator[tuple[str, Model]]:
+        return ((name, model) for name, model in self._registry.models() if model.contract == MLSERVER)
+
+    def _all(self, request: Request) -> tuple[list[CustomRoute], list[CustomRoute]]:
+        """The routes of a request's path: those for its method, one of each model, and those for other methods."""
+        path = segments_of(request.target)
+        found: list[CustomRoute] = []
+        others: list[CustomRoute] = []
+        for name, model in self._models():
+            for route in self._routes_of(name, model):
+                if route.template.matches(path):
+                    if request.method in route.methods:
+                        found.append(CustomRoute(model, route.endpoint, ""))
+                        break
+                    others.append(CustomRoute(model, None, ", ".join(route.methods)))
+        return found, others
+
+    def _named(self, request: Request, found: Sequence[CustomRoute]) -> CustomRoute | None:
+        wanted = request.parameter(_MODEL_NAME)
+        return next((route for route in found if route.model.name == wanted), None)
+
+    def _routes_of(self, name: str, model: Model) -> Sequence[DeclaredRoute]:
+        declared = model.declared.get("routes")
+        known = self._read.get(model)
+        if known is not None and known[0] is declared:
+            return known[1]
+        try:
+            routes = read_routes(declared)
+        except ValueError as error:
+            logger.warning("No path of model %s's own is served: %s", name, error)
+            routes = ()
+        self._read[model] = declared, routes
+        return routes
+
+    def run(self, request: Request, route: CustomRoute) -> Reply:
+        """Run a request on a route."""
+        endpoint = route.endpoint
+        if endpoint is None:
+            return self._answers.method_not_allowed(request, route.allowed)
+
+        def submit(body: bytes) -> HttpExchange:
+            asked = InferenceRequest(
+                request.raw_headers + request_line(request, endpoint),
+                body,
+                request.headers.get("Content-Type"),
+                CUSTOM,
+                by_default=True,
+                priority=priorities.of_request(request),
+                unbatched=route.model.is_stateful,
+            )
+            return HttpExchange(self._responses, CUSTOM_DIALECT, request, route.model, asked)
+
+        return AfterBody(self._max_body, submit, CUSTOM_DIALECT)
+
+
+def _refuse(found: Sequence[CustomRoute]) -> NoReturn:
+    names = ", ".join(route.model.name for route in found)
+    raise bad_request(
+        f"Several models have this path ({names}): name one of them in the query, as in"
+        f" ?{_MODEL_NAME}={found[0].model.name}."
+    )

@@ -1,0 +1,144 @@
+"""What the server and its models say of themselves in the Open Inference Protocol: metadata and configuration.
+
+Plain values with the names of the protocol's JSON; the gRPC door makes its messages of the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from torchserve_py.archive.contract import MLSERVER, TORCHSERVE
+from torchserve_py.version import __version__
+
+if TYPE_CHECKING:
+    from torchserve_py.core.model import Model
+    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.settings.table import Settings
+
+SERVER_NAME: Final = "torchserve-py"
+_BATCH: Final = -1  # a leading dimension of any size
+#: How long a model may take to say whether it is healthy (seconds): its code may hold up the worker's loop meanwhile.
+_HEALTH_LIMIT: Final = 30.0
+_PLATFORMS: Final = {TORCHSERVE: "pytorch_torchserve", MLSERVER: "python_mlserver"}
+
+
+def server_metadata(settings: Settings) -> dict[str, Any]:
+    """What the server is and which extensions of the protocol it has; only those that are on."""
+    extensions = [
+        "model_configuration",
+        "binary_tensor_data",
+        "parameters",
+        "statistics",
+        "sequence",
+        "sequence(string_id)",
+        "generate",
+        "infer_stream",
+    ]
+    if settings.enable_model_api:
+        extensions.insert(0, "model_repository")
+    return {"name": SERVER_NAME, "version": __version__, "extensions": extensions}
+
+
+async def model_ready(model: Model) -> bool:
+    """Whether a model answers, with its minimum of workers, and says that it is well."""
+    return model.is_loaded and model.is_ready and await model.check_health(_HEALTH_LIMIT)
+
+
+def model_metadata(registry: ModelRegistry, name: str, version: str | None) -> dict[str, Any]:
+    """A model's metadata: which versions can be asked for, and its inputs and outputs as far as it has declared them.
+
+    Raises:
+        ModelNotFound: No such model.
+        ModelVersionNotFound: No such version of it.
+    """
+    model = registry.get_latest(name, version)
+    versions = [version] if version is not None else [each.version for each in registry.versions(name)]
+    declared = model.declared
+    metadata: dict[str, Any] = {
+        "name": name,
+        "versions": versions,
+        "platform": platform_of(model),
+        "inputs": [_tensor_metadata(each) for each in declared.get("inputs") or ()],
+        "outputs": [_tensor_metadata(each) for each in declared.get("outputs") or ()],
+    }
+    if model.contract == MLSERVER:
+        metadata["parameters"] = dict(declared.get("parameters") or {})
+    return metadata
+
+
+def model_config(model: Model) -> dict[str, Any]:
+    """A model's configuration, as Triton's ``ModelConfig`` has it in JSON."""
+    declared, config = model.declared, model.config
+    max_batch_size = max_batch_size_of(declared)
+    description: dict[str, Any] = {
+        "name": model.name,
+        "platform": platform_of(model),
+        "backend": model.contract,
+        "version_policy": {"specific": {"versions": [int(model.version)]}}
+        if model.version.isdecimal() and int(model.version) < 2**63
+        else {"all": {}},
+        "max_batch_size": max_batch_size,
+        "input": [_tensor_config(each, max_batch_size) for each in declared.get("inputs") or ()],
+        "output": [_tensor_config(each, max_batch_size) for each in declared.get("outputs") or ()],
+        "instance_group": [
+            {
+                "name": model.name,
+                "kind": "KIND_GPU" if config.device_type == "gpu" else "KIND_CPU",
+                "count": model.max_workers,
+            }
+        ],
+    }
+    if model.is_stateful:
+        description["sequence_batching"] = {
+            "max_sequence_idle_microseconds": config.sequence_max_idle_ms * 1000,
+            "oldest": {
+                "max_candidate_sequences": config.max_num_sequence,
+                "max_queue_delay_microseconds": config.max_batch_delay_ms * 1000,
+            },
+        }
+    elif max_batch_size or (config.batch_size > 1 and not config.continuous):
+        delay = declared.get("max_batch_time", config.max_batch_delay_ms / 1000)
+        description["dynamic_batching"] = {"max_queue_delay_microseconds": int(delay * 1_000_000)}
+    if declared.get("response_cache"):
+        description["response_cache"] = {"enable": True}
+    description["model_transaction_policy"] = {"decoupled": bool(declared.get("decoupled"))}
+    description["parameters"] = {
+        "contract": {"string_value": model.contract},
+        "batchSize": {"string_value": str(config.batch_size)},
+    }
+    return description
+
+
+def platform_of(model: Model) -> str:
+    """The platform that the model names, else that of its contract."""
+    return str(model.declared.get("platform") or _PLATFORMS.get(model.contract, f"python_{model.contract}"))
+
+
+def max_batch_size_of(declared: Mapping[str, Any]) -> int:
+    """How many rows a request may have as far as clients are concerned, 0 where the first dimension is no batch.
+
+    The protocol wants that dimension to be open in all of the model's shapes; where one is declared in which it is not,
+    there is no batch size that clients could use, however many requests the server itself puts together.
+    """
+    size = int(declared.get("max_batch_size") or 0)
+    tensors: Sequence[Mapping[str, Any]] = [*(declared.get("inputs") or ()), *(declared.get("outputs") or ())]
+    batched = all(each["shape"] and each["shape"][0] == _BATCH for each in tensors)
+    return size if size > 1 and batched else 0
+
+
+def _tensor_metadata(tensor: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = {"name": tensor["name"], "datatype": tensor["datatype"], "shape": list(tensor["shape"])}
+    if tensor.get("parameters"):
+        metadata["parameters"] = dict(tensor["parameters"])
+    return metadata
+
+
+def _tensor_config(tensor: Mapping[str, Any], max_batch_size: int) -> dict[str, Any]:
+    datatype = tensor["datatype"]
+    dims = list(tensor["shape"])
+    return {
+        "name": tensor["name"],
+        "data_type": "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}",
+        "dims": dims[1:] if max_batch_size else dims,
+    }

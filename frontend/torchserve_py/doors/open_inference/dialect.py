@@ -1,0 +1,148 @@
+"""The Open Inference Protocol over REST as a dialect.
+
+Errors are ``{"error": …}``. A model has one response, as the worker encoded it, compressed if the client likes that.
+The endpoints for streams answer with server-sent events: ``data: `` and one line of JSON for each, and nothing else.
+Before the first event an error is an answer of its own, with its status. Afterwards it is one last event
+``{"error": …}``. Either way the body ends as a body should: that is how clients know that nothing more comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from torchserve_py.core.errors import ModelNotFound, ModelVersionNotFound
+from torchserve_py.doors.errors import DoorError, Failure, failure_of
+from torchserve_py.doors.open_inference.answers import error_body
+from torchserve_py.doors.open_inference.compression import compressed_for, encoding_for
+from torchserve_py.doors.pipeline import Answer, Exchange, HttpDialect, HttpExchange
+from torchserve_py.doors.responses import JSON_TYPE, RETRY_AFTER_SECONDS
+from torchserve_py.scheduling.effects import Cause
+from ts.protocol.messages import CAUSE_HEADER
+
+if TYPE_CHECKING:
+    from torchserve_py.doors.responses import Sent
+    from torchserve_py.workers.parts import Part
+
+#: Statuses where the protocol's clients expect another than TorchServe's.
+_STATUSES: Final = {Cause.worker_died: 503, Cause.response_timeout: 504}
+#: Causes that mean that there is too much to do; the text endpoints have a status of their own for that.
+_OVERLOADED: Final = frozenset((Cause.queue_full, Cause.sequence_queue_full, Cause.sequence_capacity))
+_EVENTS_TYPE: Final = ("content-type", "text/event-stream; charset=utf-8")
+#: Headers of the first response that describe a body which is not sent.
+_BODY_HEADERS: Final = frozenset(("content-type", "content-length", "content-encoding"))
+
+
+class CustomDialect(HttpDialect):
+    """A route of the model's own: errors are the protocol's, answers and streams are what the model makes of them."""
+
+    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+        """The answer that tells of a failure."""
+        headers = [JSON_TYPE]
+        if failure.cause:
+            headers.append((CAUSE_HEADER, failure.cause))
+        if failure.overloaded:
+            headers.append(("Retry-After", RETRY_AFTER_SECONDS))
+        return Answer(failure.status, error_body(failure.message, failure.status), headers)
+
+    def refusal(self, error: Exception) -> Failure:
+        """What a client is told about a request that became no job."""
+        failure = failure_of(error)
+        if isinstance(error, ModelVersionNotFound):
+            return failure._replace(message=f"Model {error.name} with version {error.version} not found")
+        if isinstance(error, ModelNotFound):
+            return failure._replace(message=f"Model {error.name} not found")
+        return failure
+
+    def ended(self, exchange: Exchange, cause: Cause) -> Failure:
+        """What a client is told about a job that ended without an answer."""
+        failure = super().ended(exchange, cause)
+        name, version, message = exchange.model.name, exchange.version, failure.message
+        named = f"Model {name}" if version is None else f"Model {name} with version {version}"
+        if cause is Cause.no_worker:
+            message = f"{named} is not ready yet."
+        elif cause is Cause.queue_full:
+            message = f"{named} has as many requests waiting as it may have (job_queue_size)."
+        elif cause is Cause.sequence_queue_full:
+            message = f"The sequence has as many requests waiting as it may have ({named}: maxSequenceJobQueueSize)."
+        elif cause is Cause.sequence_capacity:
+            message = f"{named} has as many open sequences as it may have (maxNumSequence)."
+        return failure._replace(status=_STATUSES.get(cause, failure.status), message=message)
+
+
+#: What the paths under ``/v2`` speak, but for inference.
+CUSTOM_DIALECT: Final = CustomDialect()
+
+
+class WholeDialect(CustomDialect):
+    """An endpoint with one response.
+
+    Args:
+        endpoint: The endpoint's name.
+        compress_from: From so many bytes on a response is compressed for clients that accept that.
+        is_text: Whether it is one of the ``generate`` endpoints.
+    """
+
+    def __init__(self, endpoint: str, compress_from: int, *, is_text: bool) -> None:
+        self._endpoint = endpoint
+        self._compress_from = compress_from
+        self._is_text = is_text
+
+    def ended(self, exchange: Exchange, cause: Cause) -> Failure:
+        """What a client is told about a job that ended without an answer."""
+        failure = super().ended(exchange, cause)
+        return failure._replace(status=429) if self._is_text and cause in _OVERLOADED else failure
+
+    def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
+        """Send nothing: the endpoint has no streams."""
+        return None
+
+    def answer(self, exchange: HttpExchange, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
+        """The one response."""
+        if part.more or not part.body or encoding_for(exchange.request, part.body, self._compress_from) is not None:
+            return self._only(exchange, part)
+        return Answer(part.status, part.body, part.headers, part.reason)
+
+    async def _only(self, exchange: HttpExchange, part: Part) -> Answer:
+        """The one response of a model that may give several, compressed if the client wants that.
+
+        Raises:
+            DoorError: It has given none, or a second one.
+        """
+        found = [part] if part.body else []
+        while part.more:
+            part = await exchange.next()
+            if part.body:
+                found.append(part)
+            if len(found) > 1:
+                raise self._not_one(exchange, "several responses")
+        if not found:
+            raise self._not_one(exchange, "no response")
+        status, reason, headers, body = found[0][2:6]
+        body, added = await compressed_for(exchange.request, body, self._compress_from)
+        return Answer(status, body, (*headers, *added), reason)
+
+    def _not_one(self, exchange: HttpExchange, count: str) -> DoorError:
+        message = f"Model {exchange.model.name} has {count} to this request, and {self._endpoint} has one."
+        return DoorError(Failure(501, "NotImplementedException", f"{message} Use {self._endpoint}_stream."))
+
+
+class EventsDialect(WholeDialect):
+    """An endpoint that answers with events, of which a part without a body is none."""
+
+    def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
+        """Send a stream, be it of one event."""
+        return exchange.stream(first)
+
+    def opening(self, exchange: HttpExchange, first: Part) -> Answer:
+        """The head of the stream."""
+        kept = ((name, value) for name, value in first.headers if name.lower() not in _BODY_HEADERS)
+        return Answer(200, b"", (_EVENTS_TYPE, *kept))
+
+    def frame(self, body: bytes) -> Sequence[bytes]:
+        """An event."""
+        return (b"data: ", body, b"\n\n") if body else ()
+
+    def last_frame(self, failure: Failure) -> Sequence[bytes]:
+        """The event that tells of a failure."""
+        return self.frame(error_body(failure.message, failure.status))

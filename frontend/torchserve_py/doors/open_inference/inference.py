@@ -1,0 +1,178 @@
+"""Inference over REST: ``infer``, ``infer_stream``, ``generate`` and ``generate_stream``.
+
+A request is passed on as it came; the worker decodes it and encodes the response. Only that of a stateful model is
+looked into here, for the sequence that it belongs to, and one with a time limit or a priority. This is a hot path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from torchserve_py.bounded_json import UnreadableJson, read_member
+from torchserve_py.doors import priorities
+from torchserve_py.doors.answering import AfterBody
+from torchserve_py.doors.errors import DoorError, bad_request
+from torchserve_py.doors.open_inference.answers import refuse_if_failing
+from torchserve_py.doors.open_inference.compression import decompressed
+from torchserve_py.doors.open_inference.dialect import EventsDialect, WholeDialect
+from torchserve_py.doors.pipeline import HttpExchange
+from torchserve_py.doors.responses import Responses
+from torchserve_py.doors.sequence_parameters import ID, sequence_of
+from torchserve_py.doors.sequences import SequenceHeaders
+from torchserve_py.transport.http1.request import Request
+from torchserve_py.workers.inference_request import InferenceRequest, SequenceRequest
+from ts.protocol.messages import OPEN_INFERENCE_REST
+
+if TYPE_CHECKING:
+    from torchserve_py.core.model import Model
+    from torchserve_py.settings.table import Settings
+
+INFER: Final = "infer"
+INFER_STREAM: Final = "infer_stream"
+GENERATE: Final = "generate"
+GENERATE_STREAM: Final = "generate_stream"
+ENDPOINTS: Final = frozenset((INFER, INFER_STREAM, GENERATE, GENERATE_STREAM))
+
+_STREAMS: Final = frozenset((INFER_STREAM, GENERATE_STREAM))
+_TEXT: Final = frozenset((GENERATE, GENERATE_STREAM))
+#: How the worker is told of an endpoint, see `ts.open_inference.rest`; without, it is `INFER`.
+_TOLD: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    INFER: (),
+    **{name: ((":endpoint", name),) for name in (INFER_STREAM, GENERATE, GENERATE_STREAM)},
+}
+_PARAMETERS: Final = "parameters"
+_TIMEOUT: Final = "timeout"
+_TIMEOUT_MEMBER: Final = b'"timeout"'
+_PRIORITY_MEMBER: Final = f'"{priorities.PARAMETER}"'.encode()
+_LOOKED_INTO: Final = 64 * 1024
+_LENGTH_HEADER: Final = "Inference-Header-Content-Length"
+_MAX_DIGITS: Final = 20
+
+
+class OpenInferenceCalls:
+    """Runs requests on models.
+
+    Args:
+        settings: Limits, and the names of the headers of sequences.
+        responses: Writes answers.
+    """
+
+    def __init__(self, settings: Settings, responses: Responses) -> None:
+        self._responses = responses
+        self._sequences = SequenceHeaders(settings)
+        self._max_body = settings.max_request_size
+        compress_from = settings.response_compression_min_size
+        self._dialects = {
+            name: (EventsDialect if name in _STREAMS else WholeDialect)(name, compress_from, is_text=name in _TEXT)
+            for name in ENDPOINTS
+        }
+
+    def begin(self, request: Request, model: Model, version: str | None, endpoint: str) -> AfterBody:
+        """Run a request.
+
+        Args:
+            request: The request.
+            model: Its model.
+            version: The version, as the client named it.
+            endpoint: One of `ENDPOINTS`.
+
+        Raises:
+            DoorError: The model cannot be run.
+        """
+        refuse_if_failing(model)
+        encoding = request.headers.get("Content-Encoding")
+
+        def submit(body: bytes) -> HttpExchange:
+            return self._submit(request, model, version, endpoint, body)
+
+        async def submit_compressed(body: bytes) -> HttpExchange:
+            return submit(await decompressed(body, encoding or "", self._max_body))
+
+        return AfterBody(self._max_body, submit if encoding is None else submit_compressed, self._dialects[endpoint])
+
+    def _submit(self, request: Request, model: Model, version: str | None, endpoint: str, body: bytes) -> HttpExchange:
+        headers: tuple[Any, ...] = request.raw_headers + _TOLD[endpoint]
+        expires_in, priority = _urgency(body, request.headers.get(_LENGTH_HEADER))
+        priority = priority or priorities.of_request(request)
+        sequence = self._sequence(request, model, body) if model.is_stateful else None
+        if sequence is not None:
+            headers += sequence.headers
+        asked = InferenceRequest(
+            headers,
+            body,
+            protocol=OPEN_INFERENCE_REST,
+            sequence=sequence,
+            by_default=version is None,
+            priority=priority,
+            expires_in=expires_in,
+        )
+        return HttpExchange(self._responses, self._dialects[endpoint], request, model, asked, version)
+
+    def _sequence(self, request: Request, model: Model, body: bytes) -> SequenceRequest:
+        """Which sequence a request belongs to: its parameters say so, or else TorchServe's headers."""
+        in_headers = self._sequences.are_in(request)
+        try:
+            parameters = _parameters(body, request.headers.get(_LENGTH_HEADER))
+        except DoorError:
+            if not in_headers:
+                raise
+            parameters = {}
+        if parameters.get(ID) is None and in_headers:
+            return self._sequences.read(request)
+        return sequence_of(self._sequences, model, parameters)
+
+
+def _urgency(body: bytes, length: str | None) -> tuple[float | None, int]:
+    """How many seconds a request may wait for a worker, and its priority, if its parameters say so; only small JSON is
+    looked into.
+
+    Raises:
+        DoorError: What they say is no time, or no priority.
+    """
+    size = _json_size(body, length)
+    if size > _LOOKED_INTO:
+        return None, 0
+    head = body[:size]
+    if _TIMEOUT_MEMBER not in head and _PRIORITY_MEMBER not in head:
+        return None, 0
+    parameters = _parameters(body, length)
+    return _seconds(parameters.get(_TIMEOUT)), priorities.of_parameter(parameters.get(priorities.PARAMETER))
+
+
+def _seconds(value: Any) -> float | None:
+    if value is None:
+        return None
+    if type(value) is not int or value < 0:
+        raise bad_request(f"Parameter {_TIMEOUT}: {value!r} is no number of microseconds.")
+    return value / 1e6 or None
+
+
+def _parameters(body: bytes, length: str | None) -> dict[str, Any]:
+    """The parameters of a request.
+
+    Raises:
+        DoorError: They cannot be read; the worker would not read them either, or they are too large to be looked for.
+    """
+    from ts.open_inference.json_objects import read_parameters  # few requests need it
+    from ts.runtimes.errors import Failure as WorkerFailure
+
+    size = _json_size(body, length)
+    if size == 0:
+        return {}
+    try:
+        return read_parameters({_PARAMETERS: read_member(memoryview(body)[:size], _PARAMETERS)}, "The request")
+    except UnreadableJson as error:
+        raise bad_request(
+            f"The request body is no JSON object whose parameters can be read: {error}. (A sequence may be named in"
+            " headers as well.)"
+        ) from error
+    except WorkerFailure as failure:
+        raise bad_request(failure.message) from failure
+
+
+def _json_size(body: bytes, length: str | None) -> int:
+    """How long the JSON of a request is, as its header says; a header that the worker will refuse says nothing."""
+    whole = len(body)
+    if length is None or len(length) > _MAX_DIGITS or not (length.isascii() and length.isdigit()):
+        return whole
+    return min(int(length), whole)

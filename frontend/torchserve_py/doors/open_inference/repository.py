@@ -1,0 +1,183 @@
+"""The model repository of the Open Inference Protocol: what there is to serve, and loading and unloading it by name.
+
+The repository is the model store together with what is served now and what was unloaded through this interface, which
+may lie elsewhere. Loading and unloading count as registering and unregistering: they need ``enable_model_api``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from torchserve_py.archive.errors import ArchiveNotFound
+from torchserve_py.core.errors import ModelNotFound
+from torchserve_py.core.plan import RegisterRequest
+from torchserve_py.core.startup import restored
+from torchserve_py.core.stored import StoredModels
+from torchserve_py.doors.errors import DoorError, Failure
+
+if TYPE_CHECKING:
+    from torchserve_py.core.model import Model
+    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.doors.management_calls import ManagementCalls
+    from torchserve_py.settings.snapshot_file import SavedModel
+    from torchserve_py.settings.table import Settings
+
+READY: Final = "READY"
+UNAVAILABLE: Final = "UNAVAILABLE"
+LOADING: Final = "LOADING"
+UNLOADING: Final = "UNLOADING"
+#: Seconds within which a model has to say whether it is ready.
+_HEALTH_LIMIT: Final = 5.0
+
+
+class Repository:
+    """One for all doors of a server: it remembers what was unloaded.
+
+    Args:
+        settings: Where the model store is.
+        registry: What is served.
+        calls: Registers and unregisters.
+    """
+
+    def __init__(self, settings: Settings, registry: ModelRegistry, calls: ManagementCalls) -> None:
+        self._registry = registry
+        self._calls = calls
+        self._stored_models = StoredModels(settings.model_store)
+        self._unloaded: dict[str, list[SavedModel]] = {}
+        #: Names that are being loaded or unloaded right now, and which of the two it is.
+        self._changing: dict[str, str] = {}
+
+    async def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
+        """Every model there is, by version: ``name``, ``version``, ``state`` and ``reason``."""
+        models = [model for name, _ in self._registry.models() for model in self._registry.versions(name)]
+        entries = await asyncio.gather(*map(self._served, models))
+        named = {entry["name"] for entry in entries}
+        for name, saved in self._unloaded.items():
+            if name not in named:
+                entries += [self._absent(name, each.version, "unloaded") for each in saved]
+        named |= self._unloaded.keys()
+        for name in sorted((await self._stored()).keys() - named):
+            entries.append(self._absent(name, "", "not loaded"))
+        return [entry for entry in entries if not ready_only or entry["state"] == READY]
+
+    async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Load a model, or load it again where it is served: every version, which serves until the new one is up.
+
+        Raises:
+            DoorError: Models may not be registered, or a parameter asks for what there is not.
+            ModelNotFound: Neither the repository nor the server knows the model.
+            ArchiveError: It cannot be read.
+            ModelError: It cannot be served.
+        """
+        self._calls.check_model_api()
+        for key, value in parameters.items():
+            if value is not None:
+                raise _unsupported(f"Model {name!r} cannot be loaded with the parameter {key!r}, only as it is stored.")
+        with _Change(self._changing, name, LOADING):
+            served = [saved for saved in self._registry.saved_models() if saved.name == name]
+            await self._load_again(served or self._unloaded.get(name, []), is_served=bool(served))
+            if not served and name not in self._unloaded:
+                locations = (await self._stored()).get(name)
+                if locations is None:
+                    raise ModelNotFound(name)
+                for location in locations:  # of its versions, as a rule
+                    await self._calls.load(RegisterRequest(url=location, model_name=name), is_default=False)
+            self._unloaded.pop(name, None)
+
+    async def _load_again(self, versions: Sequence[SavedModel], *, is_served: bool) -> None:
+        """Load what was loaded before. Versions that are served and not in the files any more are unloaded.
+
+        Raises:
+            ArchiveNotFound: None is in the files any more; nothing has changed.
+        """
+        gone: list[SavedModel] = []
+        missing: list[ArchiveNotFound] = []
+        for saved in versions:
+            try:
+                model = await self._calls.load(
+                    restored(saved).request, is_default=saved.default, is_chosen=saved.chosen
+                )
+            except ArchiveNotFound as error:
+                missing.append(error)
+                gone.append(saved)
+            else:
+                if model.version != saved.version:
+                    gone.append(saved)
+        if missing and len(missing) == len(versions):
+            raise missing[0]
+        for saved in gone if is_served else ():
+            await self._calls.unload(saved.name, saved.version)
+
+    async def unload(self, name: str) -> None:
+        """Unload every version of a model, once it has answered what it has accepted; its files stay.
+
+        Raises:
+            DoorError: Models may not be unregistered.
+            ModelNotFound: It is not served.
+            UnregisterTimeout: A worker could not be stopped in time.
+        """
+        self._calls.check_model_api()
+        self._registry.get(name)
+        saved = [each for each in self._registry.saved_models() if each.name == name]
+        with _Change(self._changing, name, UNLOADING):
+            if saved:
+                self._unloaded[name] = saved
+            await self._calls.unload(name)
+
+    async def _served(self, model: Model) -> dict[str, str]:
+        state, reason = self._changing.get(model.name, ""), ""
+        if model.pool.ready_count and state != UNLOADING:
+            state = READY
+            if not await model.check_health(_HEALTH_LIMIT):
+                state, reason = UNAVAILABLE, "it says that it is not ready"
+        elif not state:
+            state, reason = _state_without_worker(model)
+        return {"name": model.name, "version": model.version, "state": state, "reason": reason}
+
+    def _absent(self, name: str, version: str, reason: str) -> dict[str, str]:
+        state = self._changing.get(name, UNAVAILABLE)
+        return {"name": name, "version": version, "state": state, "reason": reason if state == UNAVAILABLE else ""}
+
+    async def _stored(self) -> dict[str, list[str]]:
+        """What the model store holds beside what is served and what was unloaded: name to locations."""
+        served = [model.url for name, _ in self._registry.models() for model in self._registry.versions(name)]
+        unloaded = [saved.location for versions in self._unloaded.values() for saved in versions]
+        return await asyncio.to_thread(self._stored_models.by_name, [*served, *unloaded])
+
+
+class _Change:
+    """Marks a name while it is being loaded or unloaded; only one change at a time.
+
+    Raises:
+        DoorError: Another change of the model is under way.
+    """
+
+    def __init__(self, changing: dict[str, str], name: str, state: str) -> None:
+        self._changing = changing
+        self._name = name
+        self._state = state
+
+    def __enter__(self) -> None:
+        if self._name in self._changing:
+            state = self._changing[self._name].lower()
+            raise DoorError(Failure(409, "ConflictStatusException", f"Model {self._name!r} is {state} already."))
+        self._changing[self._name] = self._state
+
+    def __exit__(self, *exception: object) -> None:
+        del self._changing[self._name]
+
+
+def _state_without_worker(model: Model) -> tuple[str, str]:
+    supervisors = model.pool.supervisors
+    if not supervisors:
+        return UNAVAILABLE, "it has no workers"
+    failure = next((supervisor.failure for supervisor in supervisors if supervisor.failure), "")
+    if all(supervisor.gave_up for supervisor in supervisors):
+        return UNAVAILABLE, f"its workers do not start: {failure}"
+    return LOADING, f"the last attempt failed: {failure}" if failure else ""
+
+
+def _unsupported(message: str) -> DoorError:
+    return DoorError(Failure(501, "NotImplementedException", message))

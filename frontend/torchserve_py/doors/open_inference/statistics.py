@@ -1,0 +1,90 @@
+"""What models have done so far, as Triton's statistics have it: for the REST door and the gRPC door.
+
+Clients that measure take the difference of two answers. Some, like perf_analyzer, rely on more than the protocol says:
+every duration has both numbers, the queue counts every request, and the three compute counts are always equal. Decoding
+and encoding are part of what a worker does, and are not measured on their own. Inferences and executions are those that
+succeeded; a request is one inference, however many rows its tensors have.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from torchserve_py.core.model import Model
+    from torchserve_py.core.registry import ModelRegistry
+
+_NEVER: Final = {"count": 0, "ns": 0}
+
+
+def of_models(registry: ModelRegistry, name: str | None, version: str | None) -> list[dict[str, Any]]:
+    """The statistics of one version, of all versions of a model, or of all models.
+
+    Args:
+        registry: The models.
+        name: The model; None for all.
+        version: Its version; None for all.
+
+    Raises:
+        ModelNotFound: No such model.
+        ModelVersionNotFound: No such version of it.
+    """
+    if name is None:
+        return [entry for each, _ in registry.models() for entry in of_models(registry, each, None)]
+    wanted = registry.versions(name) if version is None else [registry.get(name, version)]
+    return [of(model) for model in wanted]
+
+
+def of(model: Model) -> dict[str, Any]:
+    """The statistics of one model."""
+    outcomes, queue = model.metrics.outcomes, model.metrics.queue_seconds
+    executions = _executions(model)
+    untimed = _duration(outcomes.succeeded, 0.0)
+    memory = sum(worker.memory for worker in model.workers)
+    last = time.time() - (time.monotonic() - outcomes.last_at) if outcomes.last_at else 0.0
+    return {
+        "name": model.name,
+        "version": model.version,
+        "last_inference": int(last * 1000),
+        "inference_count": outcomes.succeeded,
+        "execution_count": sum(count for count, _ in executions.values()),
+        "inference_stats": {
+            "success": _duration(outcomes.succeeded, outcomes.succeeded_seconds),
+            "fail": _duration(outcomes.failed, outcomes.failed_seconds),
+            "queue": _duration(sum(queue.counts), queue.sum),
+            "compute_input": untimed,
+            "compute_infer": _duration(outcomes.succeeded, outcomes.running_seconds),
+            "compute_output": untimed,
+            "cache_hit": _NEVER,
+            "cache_miss": _NEVER,
+        },
+        "response_stats": {},
+        "batch_stats": [
+            {
+                "batch_size": size,
+                "compute_input": _duration(count, 0.0),
+                "compute_infer": _duration(count, seconds),
+                "compute_output": _duration(count, 0.0),
+            }
+            for size, (count, seconds) in sorted(executions.items())
+        ],
+        "memory_usage": [{"type": "CPU", "id": 0, "byte_size": memory}] if memory else [],
+    }
+
+
+def _executions(model: Model) -> Mapping[int, tuple[int, float]]:
+    """By how many jobs a call of the model answered: how often, and what it took.
+
+    Where each request is a call of its own what several have answered may have come together.
+    """
+    outcomes = model.metrics.outcomes
+    is_alone = model.config.async_communication and not model.declared.get("max_batch_size")
+    if not outcomes.succeeded or (outcomes.executions and not is_alone):
+        return outcomes.executions
+    return {1: (outcomes.succeeded, outcomes.running_seconds)}
+
+
+def _duration(count: int, seconds: float) -> dict[str, int]:
+    return {"count": count, "ns": int(seconds * 1e9)}

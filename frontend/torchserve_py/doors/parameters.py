@@ -1,0 +1,101 @@
+"""The parameters of a management call, from its query or its JSON body.
+
+TorchServe takes its default for a value that it cannot read. Here such a value is an error that names it: a mistyped
+number of workers is better told than guessed. An empty number or boolean means that it was not given, as in TorchServe.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torchserve_py.doors.errors import bad_request
+from torchserve_py.doors.small_bodies import read_small_body
+from torchserve_py.transport.http1.request import Request
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_JSON_TYPE = "application/json"
+
+
+class Parameters:
+    """Named values; in a query all are text, in JSON they may have their own type."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def text(self, name: str) -> str | None:
+        """A text, None if it was not given.
+
+        Raises:
+            DoorError: It is something else (every method raises it for a value of the wrong kind).
+        """
+        value = self._values.get(name)
+        if value is None or isinstance(value, str):
+            return value
+        raise _wrong(name, value, "text")
+
+    def integer(self, name: str) -> int | None:
+        """An integer, None if it was not given."""
+        value = self._values.get(name)
+        if value is None or value == "":
+            return None
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
+            return int(value)
+        raise _wrong(name, value, "an integer")
+
+    def count(self, name: str, default: int) -> int:
+        """An integer of at least 0."""
+        value = self.integer(name)
+        if value is None:
+            return default
+        if value < 0:
+            raise _wrong(name, value, "an integer of at least 0")
+        return value
+
+    def boolean(self, name: str, default: bool) -> bool:
+        """``true`` or ``false``, in any case."""
+        value = self._values.get(name)
+        if value is None or value == "":
+            return default
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+            return value.strip().lower() == "true"
+        raise _wrong(name, value, "true or false")
+
+
+def of_query(request: Request) -> Parameters:
+    """The parameters of a query; of one that is given twice, the first."""
+    values: dict[str, str] = {}
+    for name, value in request.query:
+        values.setdefault(name, value)
+    return Parameters(values)
+
+
+async def of_query_or_json(request: Request, max_size: int) -> Parameters:
+    """The parameters of a JSON body (the query is ignored then), or of the query where the body is not JSON.
+
+    Raises:
+        DoorError: The body is too large, does not arrive, or is not a JSON object.
+    """
+    if request.content_type != _JSON_TYPE:
+        return of_query(request)
+    body = await read_small_body(request, max_size)
+    try:
+        values = json.loads(body)
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise bad_request(f"The request body is not JSON: {error}") from None
+    except RecursionError:
+        raise bad_request("The request body is not usable: its JSON is nested too deeply.") from None
+    if not isinstance(values, dict):
+        raise bad_request(f"The request body must be a JSON object, it is {type(values).__name__}.")
+    return Parameters(values)
+
+
+def _wrong(name: str, value: Any, right: str) -> Exception:
+    shown = value if isinstance(value, str) else json.dumps(value)
+    return bad_request(f"Parameter {name}: {shown!r} is not {right}.")

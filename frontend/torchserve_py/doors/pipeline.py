@@ -1,0 +1,247 @@
+"""The one way from a request to its answer, whatever API the client speaks.
+
+    door ──InferenceRequest──▶ model ──Parts──▶ Exchange ──▶ Dialect ──▶ client
+
+An `Exchange` holds what is the same for every API: the answer to a job is its first part, or a stream that begins with
+it, or a failure, before or after the first byte. A `Dialect` is what differs: how a failure looks, how a whole answer
+looks, how the parts of a stream are framed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from torchserve_py.doors.access_log import ids_of
+from torchserve_py.doors.errors import DoorError, Failure, failure_of, failure_of_job, handler_failure
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.transport.http1.errors import ReaderStalled
+from torchserve_py.workers.parts import JobFailed, Part
+
+if TYPE_CHECKING:
+    from torchserve_py.core.model import Model
+    from torchserve_py.doors.responses import Headers, Responses, Sent
+    from torchserve_py.transport.http1.request import Buffer, Request
+    from torchserve_py.workers.inference_request import InferenceRequest
+
+logger = logging.getLogger(__name__)
+
+#: Parts that have piled up are written together, up to this many bytes; the rest stays where it is counted and bounded.
+_WRITE_SIZE: Final = 16 * 1024
+
+
+class Answer(NamedTuple):
+    """A whole answer; of a stream, what its head says."""
+
+    status: int
+    body: Buffer
+    headers: Headers = ()
+    reason: str = ""
+
+
+class Dialect(Protocol):
+    """How one API speaks, as far as it is the same for HTTP and gRPC."""
+
+    def ended(self, exchange: Exchange, cause: Cause) -> Failure:
+        """What a client is told about a job that ended without (the rest of) an answer."""
+        return failure_of_job(cause, exchange.model.name, exchange.version, exchange.parts.job.sequence_id)
+
+
+class HttpDialect(Dialect, Protocol):
+    """How one API speaks over HTTP.
+
+    Unless a class says otherwise, the handler's answer goes out as it came, each part of a stream is a chunk, and a
+    stream whose job fails breaks off: HTTP has no way to say "an error" once a response has begun.
+    """
+
+    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+        """The answer that tells of a failure; without ``exchange``, of a request that became no job."""
+
+    def refusal(self, error: Exception) -> Failure:
+        """What a client is told about an exception that kept a request from becoming a job."""
+        return failure_of(error)
+
+    def answer(self, exchange: HttpExchange, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
+        """The whole answer that begins with ``part``. Where that takes time, a coroutine.
+
+        Raises:
+            DoorError: There is none; awaiting the coroutine may raise it, too.
+        """
+        return Answer(part.status, part.body, part.headers, part.reason)
+
+    def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
+        """Send a stream that begins with ``first``, or None where the answer is a whole one."""
+        return exchange.stream(first) if first.more else None
+
+    def opening(self, exchange: HttpExchange, first: Part) -> Answer:
+        """The head of a stream."""
+        return Answer(first.status, b"", first.headers, first.reason)
+
+    def frame(self, body: bytes) -> Sequence[bytes]:
+        """A part of a stream, as the pieces that it is joined from."""
+        return (body,)
+
+    def last_frame(self, failure: Failure) -> Sequence[bytes]:
+        """What tells of a failure at the end of a stream; nothing, where the stream breaks off instead."""
+        return ()
+
+
+class Exchange:
+    """A request that has become a job.
+
+    Attributes:
+        dialect: How the client is answered.
+        model: The model.
+        asked: What the model was asked.
+        version: The model's version as the client named it, if it did.
+        parts: The job's.
+    """
+
+    __slots__ = ("asked", "dialect", "model", "parts", "version")
+
+    dialect: Dialect
+
+    def __init__(self, dialect: Dialect, model: Model, asked: InferenceRequest, version: str | None = None) -> None:
+        """Submit ``asked`` to ``model``."""
+        self.dialect = dialect
+        self.model = model
+        self.asked = asked
+        self.version = version
+        self.parts = model.submit(asked)
+
+    async def next(self) -> Part:
+        """Wait for the next part.
+
+        Raises:
+            DoorError: There is none.
+        """
+        try:
+            return self.usable(await self.parts.next())
+        except JobFailed as failed:
+            raise DoorError(self.dialect.ended(self, failed.cause)) from None
+
+    def usable(self, outcome: Part | Cause) -> Part:
+        """Return a part that is no failure.
+
+        Raises:
+            DoorError: It is one.
+        """
+        if not isinstance(outcome, Part):
+            raise DoorError(self.dialect.ended(self, outcome))
+        if outcome.error is not None:
+            raise DoorError(handler_failure(outcome.status, outcome.error))
+        return outcome
+
+    def cancel(self) -> None:
+        """Give up: the client is gone, or wants no more. Does nothing to a job that has ended."""
+        self.parts.cancel()
+
+
+class HttpExchange(Exchange):
+    """An exchange with an HTTP client, and what is made of the job's outcome.
+
+    Whoever drives it calls `tell` with the first part, or with the cause why there is none, and runs the coroutine that
+    may come back.
+    """
+
+    __slots__ = ("_responses", "request")
+
+    dialect: HttpDialect
+
+    def __init__(
+        self,
+        responses: Responses,
+        dialect: HttpDialect,
+        request: Request,
+        model: Model,
+        asked: InferenceRequest,
+        version: str | None = None,
+    ) -> None:
+        """Submit ``asked``, which is in ``request``, to ``model``."""
+        super().__init__(dialect, model, asked, version)
+        self._responses = responses
+        self.request = request
+        request.log_fields = ids_of(self.parts)
+
+    def tell(self, outcome: Part | Cause) -> Sent | Coroutine[Any, Any, Sent]:
+        """Answer; ``outcome`` is the first part, or the cause why there is none.
+
+        Returns:
+            The answer, if one write is all of it; else what writes it.
+        """
+        try:
+            part = self.usable(outcome)
+            stream = self.dialect.stream(self, part)
+            if stream is not None:
+                return stream
+            answer = self.dialect.answer(self, part)
+            return self._send(answer) if isinstance(answer, Answer) else self._wait(answer)
+        except DoorError as error:
+            return self._fail(error.failure)
+
+    async def stream(self, first: Part) -> Sent:
+        """Send ``first`` and every part that follows it.
+
+        Waits for the client after each write, so that a slow reader slows the stream down and fills no memory. A client
+        that reads nothing for too long is dropped.
+        """
+        try:
+            status, _, headers, reason = self.dialect.opening(self, first)
+            try:
+                sent = self._responses.start_stream(
+                    self.request, status, headers, reason=reason, request_id=self.parts.job.id
+                )
+            except DoorError as error:  # the handler set what HTTP does not allow
+                return self._fail(error.failure)
+            if not self.request.is_answered:  # else nothing but the head was asked for
+                await self._send_parts(first)
+            return sent
+        finally:
+            self.cancel()
+
+    async def _send_parts(self, first: Part) -> None:
+        request, parts, frame = self.request, self.parts, self.dialect.frame
+        request.send((frame(first.body),), last=not first.more)
+        part = first
+        try:
+            while part.more:
+                if request.is_reader_slow:
+                    await request.drained()
+                arrived = [await parts.next(), *parts.take_arrived(_WRITE_SIZE)]
+                part = arrived[-1]
+                if part.error is not None:
+                    request.send([frame(each.body) for each in arrived[:-1]])
+                    self._end_early(handler_failure(part.status, part.error))
+                    return
+                request.send([frame(each.body) for each in arrived], last=not part.more)
+        except JobFailed as failed:
+            self._end_early(self.dialect.ended(self, failed.cause))
+        except ReaderStalled:
+            return  # its connection is gone, and was logged
+        except ConnectionError:
+            raise  # the client is gone
+        except Exception as error:
+            logger.error("Request %s failed within its stream.", parts.job.id, exc_info=error, extra=ids_of(parts))
+            request.break_off()
+
+    def _end_early(self, failure: Failure) -> None:
+        frame = self.dialect.last_frame(failure)
+        if frame:
+            self.request.send((frame,), last=True)
+        else:
+            self.request.break_off()
+
+    async def _wait(self, answer: Coroutine[Any, Any, Answer]) -> Sent:
+        try:
+            return self._send(await answer)
+        except DoorError as error:
+            return self._fail(error.failure)
+        finally:
+            self.cancel()
+
+    def _send(self, answer: Answer) -> Sent:
+        return self._responses.send_answer(self.request, answer, self.parts.job.id)
+
+    def _fail(self, failure: Failure) -> Sent:
+        return self._send(self.dialect.failure(failure, self))

@@ -1,0 +1,178 @@
+"""What goes back to an HTTP client: TorchServe's headers and shapes, and the counts of what was answered.
+
+Standard headers are TorchServe's, but for one: it closes the connection after every status of 400 and above. Here an
+error leaves the connection open, so that clients in trouble do not also pay for new connections; the transport closes
+it only where the rest of the request cannot be trusted or will not be read.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from torchserve_py.doors.errors import INTERNAL, DoorError, Failure, invalid_message, request_timeout
+from torchserve_py.transport.http1.request import Buffer, Request
+from torchserve_py.transport.http1.response import BadResponse, header_line, response_head
+from ts.protocol.messages import CAUSE_HEADER
+
+if TYPE_CHECKING:
+    from torchserve_py.doors.pipeline import Answer
+    from torchserve_py.metrics.server_metrics import ServerMetrics
+    from torchserve_py.settings.table import Settings
+
+Headers = Iterable[Sequence[str]]
+
+JSON_TYPE: Final = ("content-type", "application/json")
+RETRY_AFTER_SECONDS: Final = "1"
+
+#: Headers that are the same in every answer; those of a handler would be sent beside them.
+_STANDARD_HEADERS: Final = frozenset({"cache-control", "expires", "pragma", "x-request-id"})
+_REQUEST_TIMEOUT: Final = 408
+
+
+class Sent(NamedTuple):
+    """An answer that is on its way."""
+
+    status: int
+    #: Whether it has no line in the access log: to a probe that comes every few seconds.
+    is_quiet: bool = False
+
+
+def to_json(value: Any) -> bytes:
+    """JSON as the server itself writes it: indented by two spaces, and a newline at the end."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+
+
+class Responses:
+    """Writes answers and counts them."""
+
+    def __init__(self, settings: Settings, metrics: ServerMetrics) -> None:
+        self._count_2xx = metrics.requests_2xx.inc
+        self._count_4xx = metrics.requests_4xx.inc
+        self._count_5xx = metrics.requests_5xx.inc
+        self._standard = (
+            "Pragma: no-cache\r\nCache-Control: no-cache; no-store, must-revalidate, private\r\n"
+            "Expires: Thu, 01 Jan 1970 00:00:00 UTC\r\n" + _cross_origin_lines(settings) + "x-request-id: "
+        )
+
+    def send(
+        self,
+        request: Request,
+        status: int,
+        body: Buffer,
+        headers: Headers = (),
+        *,
+        reason: str = "",
+        request_id: str = "",
+        close: bool = False,
+    ) -> Sent:
+        """Write a whole answer; the transport takes care of a slow reader.
+
+        Args:
+            request: What is answered.
+            status: 200 to 599.
+            body: The body; left out where HTTP allows none (HEAD, 204, 304).
+            headers: Further headers. Those that only the server may set are left out.
+            reason: The reason phrase; empty for the status's own.
+            request_id: The job's id, or empty where there was no job.
+            close: Close the connection afterwards.
+
+        Raises:
+            DoorError: The status or a header is not one that HTTP allows; nothing was written.
+        """
+        try:
+            request.respond(status, self._lines(headers, request_id), body, reason=reason, close=close)
+        except BadResponse as error:
+            raise _handler_mistake(error) from None
+        return self._sent(status)
+
+    def send_json(self, request: Request, status: int, value: Any) -> Sent:
+        """Answer with JSON of the server's own."""
+        return self.send(request, status, to_json(value), (JSON_TYPE,))
+
+    def send_answer(self, request: Request, answer: Answer, request_id: str = "") -> Sent:
+        """Write a whole answer; see `send`."""
+        status, body, headers, reason = answer
+        return self.send(request, status, body, headers, reason=reason, request_id=request_id)
+
+    def start_stream(
+        self, request: Request, status: int, headers: Headers, *, reason: str = "", request_id: str = ""
+    ) -> Sent:
+        """Begin an answer that is sent in pieces; see `Request.send`.
+
+        Raises:
+            DoorError: The status or a header is not one that HTTP allows; nothing was written.
+        """
+        try:
+            request.start_stream(status, self._lines(headers, request_id), reason=reason)
+        except BadResponse as error:
+            raise _handler_mistake(error) from None
+        return self._sent(status)
+
+    def refusal(self, status: int, message: str) -> bytes:
+        """The whole answer to bytes that never became a request."""
+        if status == _REQUEST_TIMEOUT:
+            return self.whole_failure(request_timeout(message).failure)
+        return self.whole_failure(invalid_message(message))
+
+    def whole_failure(self, failure: Failure) -> bytes:
+        """The whole answer to a connection that is closed behind it."""
+        body, headers = failure_message(failure)
+        framing = f"content-length: {len(body)}\r\n"
+        self._sent(failure.status)
+        return response_head(failure.status, "", False, framing, self._lines(headers, "")) + body
+
+    def _lines(self, headers: Headers, request_id: str) -> str:
+        lines = [header_line(name, value) for name, value in headers if not _is_standard(name)]
+        return f"{self._standard}{request_id or uuid.uuid4()}\r\n{''.join(lines)}"
+
+    def _sent(self, status: int) -> Sent:
+        """Count an answer whose head has been written."""
+        if status < 300:
+            self._count_2xx()
+        elif 400 <= status < 500:
+            self._count_4xx()
+        else:
+            self._count_5xx()
+        return Sent(status)
+
+
+@functools.lru_cache(maxsize=256)
+def _is_standard(name: str) -> bool:
+    return name.lower() in _STANDARD_HEADERS
+
+
+def failure_message(failure: Failure) -> tuple[bytes, list[tuple[str, str]]]:
+    """Return the body of an error in TorchServe's shape, and the headers that go with it."""
+    headers = []
+    if failure.cause:
+        headers.append((CAUSE_HEADER, failure.cause))
+    if failure.overloaded:
+        headers.append(("Retry-After", RETRY_AFTER_SECONDS))
+    if failure.allow:
+        headers.append(("Allow", failure.allow))
+    if failure.status == 413:  # TorchServe's has no body
+        return b"", headers
+    headers.append(JSON_TYPE)
+    return to_json({"code": failure.status, "type": failure.type, "message": failure.message}), headers
+
+
+def _handler_mistake(error: BadResponse) -> DoorError:
+    return DoorError(Failure(500, INTERNAL, f"The handler set {error}."))
+
+
+def allows_other_origins(settings: Settings) -> bool:
+    """Whether browsers may let pages of other origins call; TorchServe wants all three settings for that."""
+    return bool(settings.cors_allowed_origin and settings.cors_allowed_methods and settings.cors_allowed_headers)
+
+
+def _cross_origin_lines(settings: Settings) -> str:
+    """The CORS headers of every response."""
+    if not allows_other_origins(settings):
+        return ""
+    values = (settings.cors_allowed_origin, settings.cors_allowed_methods, settings.cors_allowed_headers)
+    names = ("access-control-allow-origin", "access-control-allow-methods", "access-control-allow-headers")
+    return "".join(f"{name}: {value}\r\n" for name, value in zip(names, values, strict=True))

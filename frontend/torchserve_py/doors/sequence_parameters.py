@@ -1,0 +1,76 @@
+"""Which sequence an Open Inference request belongs to, as its parameters say.
+
+They mean what they mean to Triton: ``sequence_id`` is a number or a text, a sequence begins with ``sequence_start``,
+and a request of a stateful model that belongs to no sequence is refused. The handler finds the headers of `sequences`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from torchserve_py.doors.errors import bad_request
+from ts.protocol.messages import REQUEST_ID
+
+if TYPE_CHECKING:
+    from torchserve_py.core.model import Model
+    from torchserve_py.doors.sequences import SequenceHeaders
+    from torchserve_py.workers.inference_request import SequenceRequest
+
+ID: Final = "sequence_id"
+START: Final = "sequence_start"
+END: Final = "sequence_end"
+
+_MAX_ID: Final = 2**64 - 1
+
+
+def sequence_of(headers: SequenceHeaders, model: Model, parameters: Mapping[str, Any]) -> SequenceRequest:
+    """The sequence of a request to a stateful model, with these parameters.
+
+    Args:
+        headers: Which headers the handler gets.
+        model: The model.
+        parameters: Python's values of them: bool, int, float, str, None.
+
+    Raises:
+        DoorError: There is no usable id, a marker is no truth value, or a sequence that is not open is continued (one
+            whose state is stored may be open elsewhere, or have been before a restart).
+    """
+    sequence_id = _id(parameters.get(ID))
+    starts, ends = (_marker(name, parameters.get(name)) for name in (START, END))
+    if not starts and not model.knows_sequence(sequence_id):
+        raise bad_request(
+            f'Sequence {parameters[ID]} of model "{model.name}" is not open: it must specify the START flag on the '
+            f"first request of the sequence ({START}: true)."
+        )
+    request_id = parameters.get(REQUEST_ID)
+    if request_id is not None and not isinstance(request_id, str):
+        raise bad_request(f"Parameter {REQUEST_ID}: {request_id!r} is no text.")
+    return headers.request_of(sequence_id, "true" if starts else None, "true" if ends else None, request_id)
+
+
+def _id(value: Any) -> str:
+    """The id as text; different ids have different texts.
+
+    A number is written in decimal. So that the text "1" is another id than the number 1, a text that could be taken for
+    a number is put in quotes, and so is one that begins with a quote.
+    """
+    if value is None or (value in (0, "") and not isinstance(value, bool)):
+        raise bad_request(
+            f"The model is stateful: inference requests must specify a non-zero or non-empty correlation ID ({ID})."
+        )
+    if isinstance(value, str):
+        return f'"{value}"' if value.isdecimal() or value.startswith('"') else value
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_ID:
+        raise bad_request(
+            f"Parameter {ID}: {value!r} is no sequence id; it is a text or a whole number up to {_MAX_ID}."
+        )
+    return str(value)
+
+
+def _marker(name: str, value: Any) -> bool:
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise bad_request(f"Parameter {name}: {value!r} is neither true nor false.")
+    return value

@@ -1,0 +1,121 @@
+"""Which sequence a request belongs to, as its headers say.
+
+Header names are matched without regard to case, as HTTP has it. The handler finds the configured names spelled as they
+are configured, whatever the client's library made of them.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from torchserve_py.doors.errors import bad_request
+from torchserve_py.transport.http1.request import Request
+from torchserve_py.workers.inference_request import SequenceRequest
+from ts.protocol.messages import REQUEST_ID, SEQUENCE_ID_SEPARATOR
+
+if TYPE_CHECKING:
+    from torchserve_py.settings.table import Settings
+
+_TRUE: Final = ("true", "1")
+_FALSE: Final = ("false", "0", "")
+#: Characters of the id of a sequence or of a request: each is kept for as long as its sequence is.
+MAX_ID_LENGTH: Final = 1000
+_UNUSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+class SequenceHeaders:
+    """Reads the three configured headers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.id_name: str = settings.ts_header_key_sequence_id
+        self._id = settings.ts_header_key_sequence_id
+        self._start = settings.ts_header_key_sequence_start
+        self._end = settings.ts_header_key_sequence_end
+
+    def are_in(self, request: Request) -> bool:
+        """Whether a request has the header with a sequence's id."""
+        return self._id in request.headers
+
+    def read(self, request: Request) -> SequenceRequest:
+        """The sequence of an HTTP request.
+
+        Raises:
+            DoorError: As `request_of` does.
+        """
+        sent = request.headers
+        return self.request_of(sent.get(self._id, ""), sent.get(self._start), sent.get(self._end), sent.get(REQUEST_ID))
+
+    def in_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> SequenceRequest | None:
+        """The sequence that the metadata of a gRPC call name under the headers' names; None if they name none.
+
+        Raises:
+            DoorError: As `request_of` does.
+        """
+        sent = {name: value for name, value in metadata if isinstance(value, str)}
+        if self._id not in sent:
+            return None
+        return self.request_of(sent[self._id], sent.get(self._start), sent.get(self._end), sent.get(REQUEST_ID))
+
+    def request_of(
+        self, sequence_id: str, start: str | None, end: str | None, request_id: str | None = None
+    ) -> SequenceRequest:
+        """The sequence of a request with these values of the three headers, and of the one that names the request.
+
+        A request without an id (or with an empty one) opens a sequence of its own, ``ts-seq-<uuid4>``.
+
+        Raises:
+            DoorError: An id is not usable, or a marker is neither true nor false.
+        """
+        for name, given in ((self.id_name, sequence_id), (REQUEST_ID, request_id or "")):
+            if len(given) > MAX_ID_LENGTH:
+                raise bad_request(f"Header {name}: an id has up to {MAX_ID_LENGTH} characters, this one {len(given)}.")
+        if not sequence_id:
+            sequence_id = f"ts-seq-{uuid.uuid4()}"
+            start = "true"
+        elif not sequence_id.isprintable() and _UNUSABLE.search(sequence_id):
+            raise bad_request(
+                f"Header {self.id_name}: {sequence_id!a} is no sequence id; use printable characters in UTF-8."
+            )
+        elif SEQUENCE_ID_SEPARATOR in sequence_id or sequence_id != sequence_id.strip():
+            # A handler that ends this sequence would end others: those whose ids are the pieces of this one.
+            raise bad_request(
+                f"Header {self.id_name}: {sequence_id!a} is no sequence id; it must hold no {SEQUENCE_ID_SEPARATOR!r},"
+                " which separates ids, and neither begin nor end with a space."
+            )
+        headers = [(self.id_name, sequence_id)]
+        if start is end is request_id is None:
+            return SequenceRequest(sequence_id, False, False, tuple(headers))
+        starts, ends = False, False
+        if start is not None:
+            starts = is_marked(self._start, start)
+            headers.append((str(self._start), _said(start)))
+        if end is not None:
+            ends = is_marked(self._end, end)
+            headers.append((str(self._end), _said(end)))
+        if request_id:
+            if _UNUSABLE.search(request_id):
+                raise bad_request(f"Header {REQUEST_ID}: {request_id!a} is no id; use printable characters in UTF-8.")
+            headers.append((REQUEST_ID, request_id))
+        return SequenceRequest(sequence_id, starts, ends, tuple(headers))
+
+
+def is_marked(name: str, value: str) -> bool:
+    """Whether the marker that is called ``name`` is set.
+
+    Raises:
+        DoorError: It says neither that it is nor that it is not.
+    """
+    word = value.strip().lower()
+    if word not in _TRUE and word not in _FALSE:
+        raise bad_request(
+            f"Header {name}: {value!a} is neither true nor false; use true or false, 1 or 0, or no header."
+        )
+    return word in _TRUE
+
+
+def _said(value: str) -> str:
+    """A marker as handlers know it: those of TorchServe compare it with the word."""
+    return {"1": "true", "0": "false"}.get(value.strip(), value)

@@ -1,0 +1,177 @@
+"""Which certificate the https listeners show: that of a key store, else a PEM pair, else one made for this run.
+
+Protocol versions and ciphers are those that Python holds to be secure (TLS 1.2 and 1.3). Passwords and keys are never
+logged. The package `cryptography` is imported only where a key store is read or a certificate made.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import ssl
+import tempfile
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+    from torchserve_py.settings.table import Settings
+
+logger = logging.getLogger(__name__)
+
+_LIFETIME: Final = timedelta(days=365)
+#: A clock that is a little behind ours must not refuse a certificate made this second.
+_CLOCK_SKEW: Final = timedelta(hours=1)
+
+
+class TlsError(OSError):
+    """The configured key or certificate cannot be used; the message names the setting and says what would be right."""
+
+
+def server_context(settings: Settings, hosts: Iterable[str]) -> ssl.SSLContext:
+    """What the https listeners shake hands with.
+
+    Args:
+        settings: The files and the password.
+        hosts: The hosts that listeners bind to; a certificate made for this run is for them.
+
+    Raises:
+        TlsError: A file is missing or not what it should be, or a package is not installed.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    if settings.keystore is not None:
+        _use_key_store(context, settings, settings.keystore)
+    elif settings.certificate_file is not None or settings.private_key_file is not None:
+        use_files(context, settings)
+    else:
+        _use_self_signed(context, settings, hosts)
+    return context
+
+
+def use_files(context: ssl.SSLContext, settings: Settings) -> None:
+    """Load ``certificate_file`` and ``private_key_file``, at least one of which is set.
+
+    Raises:
+        TlsError: They cannot be used.
+    """
+    if settings.certificate_file is None or settings.private_key_file is None:
+        raise TlsError("certificate_file and private_key_file: TLS needs both (or neither)")
+    for name in ("certificate_file", "private_key_file"):
+        _check_readable(name, getattr(settings, name))
+    try:
+        # The empty password keeps OpenSSL from asking for one at the terminal.
+        context.load_cert_chain(settings.certificate_file, settings.private_key_file, password="")
+    except (ssl.SSLError, ValueError) as error:
+        raise TlsError(
+            f"certificate_file {settings.certificate_file} and private_key_file {settings.private_key_file} cannot be"
+            f" used: {error}; they must hold a chain and its key, without a password, in PEM"
+        ) from error
+
+
+def _use_key_store(context: ssl.SSLContext, settings: Settings, path: Path) -> None:
+    if settings.keystore_type.upper() != "PKCS12":
+        raise TlsError(
+            f"keystore_type {settings.keystore_type} is not supported, only PKCS12 is; convert the key store with"
+            " keytool -importkeystore -srckeystore … -destkeystore … -deststoretype PKCS12"
+        )
+    _check_readable("keystore", path)
+    try:
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError as error:
+        raise _not_installed("Reading keystore") from error
+    try:
+        key, certificate, chain = pkcs12.load_key_and_certificates(path.read_bytes(), settings.keystore_pass.encode())
+    except ValueError as error:
+        raise TlsError(
+            f"keystore {path} cannot be read: it is no PKCS12 file, or keystore_pass is not its password"
+        ) from error
+    if key is None or certificate is None:
+        raise TlsError(f"keystore {path} holds no private key with its certificate")
+    _load(context, settings.temp_dir, key, [certificate, *chain])
+
+
+def _use_self_signed(context: ssl.SSLContext, settings: Settings, hosts: Iterable[str]) -> None:
+    try:
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError as error:
+        raise _not_installed("Making a certificate, because neither keystore nor certificate_file is set,") from error
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = _self_signed(key, sorted({"localhost", "127.0.0.1", *hosts}))
+    logger.warning(
+        "https listeners show a self-signed certificate made for this run, which clients cannot verify (SHA-256 %s);"
+        " set certificate_file and private_key_file, or keystore.",
+        certificate.fingerprint(hashes.SHA256()).hex(),
+    )
+    _load(context, settings.temp_dir, key, [certificate])
+
+
+def _self_signed(key: PrivateKeyTypes, names: list[str]) -> x509.Certificate:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.x509.oid import NameOID
+
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "torchserve-py")])
+    alternatives: list[x509.GeneralName] = []
+    for name in names:
+        try:
+            alternatives.append(x509.IPAddress(ip_address(name)))
+        except ValueError:
+            alternatives.append(x509.DNSName(name))
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())  # type: ignore[arg-type]  # not every kind of key can be certified; ours can
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_after(now + _LIFETIME)
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    )
+    return builder.sign(key, hashes.SHA256())  # type: ignore[arg-type]
+
+
+def _load(context: ssl.SSLContext, folder: Path, key: PrivateKeyTypes, chain: list[x509.Certificate]) -> None:
+    """Give a key and its certificates to OpenSSL, which reads files only: one that is encrypted and gone at once."""
+    from cryptography.hazmat.primitives import serialization
+
+    password = secrets.token_bytes(32).hex().encode()
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(password),
+    )
+    pem += b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in chain)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix="torchserve-tls-", delete=False) as file:  # mode 0600
+        path = Path(file.name)
+        file.write(pem)
+    try:
+        context.load_cert_chain(path, password=password)
+    except ssl.SSLError as error:
+        raise TlsError(f"the key cannot be used for TLS: {error}") from error
+    finally:
+        with suppress(FileNotFoundError):
+            path.unlink()
+
+
+def _check_readable(name: str, path: Path) -> None:
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise TlsError(f"{name} {path} cannot be read: {error.strerror}") from error
+
+
+def _not_installed(what: str) -> TlsError:
+    return TlsError(f"{what} needs the package cryptography: pip install 'torchserve-py[tls]'")

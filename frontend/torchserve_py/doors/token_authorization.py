@@ -1,0 +1,123 @@
+"""Token authorization, on by default: who may call the inference and the management API.
+
+Three random keys are written to a file that only the server's user can read. The *inference* and the *management* key
+expire; the *API* key does not, and is good for one thing: asking for a new one of the other two.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from torchserve_py.doors.errors import DoorError, Failure
+
+KEY_FILE: Final = "key_file.json"
+_KEY_BYTES: Final = 6
+_SCHEME: Final = "Bearer "
+_REASON: Final = "failed. Token either incorrect, expired, or not provided correctly"
+
+
+class TokenType(StrEnum):
+    """What a key opens."""
+
+    inference = "inference"
+    management = "management"
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    text: str
+    expires_at: datetime
+
+    def as_json(self) -> dict[str, str]:
+        return {"key": self.text, "expiration time": self.expires_at.isoformat().replace("+00:00", "Z")}
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class TokenAuthorization:
+    """The keys of a running server.
+
+    Args:
+        path: The key file; TorchServe's place is ``key_file.json`` in the server's current directory.
+        minutes: How long an inference or management key is good.
+        now: The clock, for tests.
+
+    Raises:
+        OSError: The key file cannot be written.
+    """
+
+    def __init__(self, path: Path, minutes: float, now: Callable[[], datetime] = _utc_now) -> None:
+        self._path = path
+        self._minutes = minutes
+        self._now = now
+        self._api_key = secrets.token_urlsafe(_KEY_BYTES)
+        self._keys = {kind: self._new_key() for kind in TokenType}
+        self._write()
+
+    def check(self, kind: TokenType, authorization: str | None) -> None:
+        """Let a request pass, or raise `DoorError`.
+
+        Args:
+            kind: What is to be opened.
+            authorization: The request's ``Authorization`` header, ``Bearer <key>``.
+        """
+        key = self._keys[kind]
+        if not _matches(authorization, key.text) or self._now() >= key.expires_at:
+            raise DoorError(Failure(400, "InvalidKeyException", f"Token Authorization {_REASON}"))
+
+    def rotate(self, kind: str, authorization: str | None) -> None:
+        """Replace a key by a new one, which the key file then holds; the old one is good no more.
+
+        Args:
+            kind: ``inference`` or ``management``.
+            authorization: ``Bearer <API key>``.
+
+        Raises:
+            DoorError: The kind or the key is wrong.
+        """
+        if kind not in TokenType.__members__ or not _matches(authorization, self._api_key):
+            raise DoorError(Failure(400, "InvalidKeyException", f"Token Authentication {_REASON}"))
+        self._keys[TokenType(kind)] = self._new_key()
+        self._write()
+
+    def remove_key_file(self) -> None:
+        """Delete the file when the server ends: its keys open nothing any more."""
+        self._path.unlink(missing_ok=True)
+
+    def _new_key(self) -> _Key:
+        try:
+            expires_at = self._now() + timedelta(minutes=self._minutes)
+        except OverflowError:
+            expires_at = datetime.max.replace(tzinfo=UTC)
+        return _Key(secrets.token_urlsafe(_KEY_BYTES), expires_at)
+
+    def _write(self) -> None:
+        """Replace the file in one step, so that nobody reads half of it, and never with a wider mode than 0600."""
+        content = {kind.value: self._keys[kind].as_json() for kind in (TokenType.management, TokenType.inference)}
+        text = json.dumps({**content, "API": {"key": self._api_key}}, indent=2) + "\n"
+        new = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
+        try:
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+                file.write(text)
+            new.replace(self._path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
+
+
+def _matches(authorization: str | None, key: str) -> bool:
+    if authorization is None or not authorization.startswith(_SCHEME):
+        return False
+    token = authorization[len(_SCHEME) :]
+    return hmac.compare_digest(token.encode("utf-8", "surrogateescape"), key.encode())

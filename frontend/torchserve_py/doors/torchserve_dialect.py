@@ -1,0 +1,56 @@
+"""TorchServe's REST API as a dialect; KServe v1 and SageMaker's paths speak it as well."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from torchserve_py.doors.pipeline import Answer, HttpDialect, HttpExchange
+from torchserve_py.doors.responses import Headers, failure_message
+from torchserve_py.workers.parts import Part
+
+if TYPE_CHECKING:
+    from torchserve_py.doors.errors import Failure
+
+_STREAM_HEADER: Final = ("ts_stream_next", "true")
+
+
+class TorchServeDialect(HttpDialect):
+    """Failures are TorchServe's JSON. Answers name the sequence, whose id the client may not have chosen.
+
+    Args:
+        sequence_header: The name of the header that does.
+    """
+
+    def __init__(self, sequence_header: str = "") -> None:
+        self._sequence_header = sequence_header
+
+    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+        """The answer that tells of a failure."""
+        body, headers = failure_message(failure)
+        return Answer(failure.status, body, headers if exchange is None else self._named(headers, exchange))
+
+    def answer(self, exchange: HttpExchange, part: Part) -> Answer:
+        """The handler's answer."""
+        return Answer(part.status, part.body, self._named(part.headers, exchange), part.reason)
+
+    def opening(self, exchange: HttpExchange, first: Part) -> Answer:
+        """The head of a stream."""
+        headers = self._named(first.headers, exchange)
+        if not _has(headers, _STREAM_HEADER[0]):
+            headers = (*headers, _STREAM_HEADER)
+        return Answer(first.status, b"", headers, first.reason)
+
+    def _named(self, headers: Headers, exchange: HttpExchange) -> Headers:
+        """Headers with the one of the sequence; a handler that sets it wins."""
+        sequence = exchange.asked.sequence
+        if sequence is None or _has(headers, self._sequence_header):
+            return headers
+        return (*headers, (self._sequence_header, sequence.id))
+
+
+def _has(headers: Headers, name: str) -> bool:
+    return any(each == name or each.lower() == name.lower() for each, _ in headers)
+
+
+#: What answers where no door has said how.
+TORCHSERVE_DIALECT: Final = TorchServeDialect()

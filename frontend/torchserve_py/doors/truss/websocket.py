@@ -1,0 +1,157 @@
+"""A WebSocket between a client and the `websocket` method of a Truss.
+
+It is a job that takes several inputs. Each of its inputs and parts is one frame of the socket, behind a byte that tells
+its kind (`ts.protocol.websocket_frames`). The handshake is accepted when the worker says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from torchserve_py.doors.pipeline import HttpExchange
+from torchserve_py.doors.responses import Sent
+from torchserve_py.doors.truss.answers import MODEL_FAILED
+from torchserve_py.doors.truss.dialect import TrussDialect
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.transport.http1.errors import ReaderStalled
+from torchserve_py.transport.http1.websocket import Kind, WebSocket
+from torchserve_py.workers.parts import JobFailed, Part, Parts
+from ts.protocol import websocket_frames as frames
+
+if TYPE_CHECKING:
+    from torchserve_py.core.model import Model
+
+logger = logging.getLogger(__name__)
+
+_SWITCHING_PROTOCOLS: Final = 101
+_PING_TIMEOUT: Final = b"keepalive ping timeout"
+_OK: Final = 1000
+_INTERNAL_ERROR: Final = 1011
+_SERVICE_RESTART: Final = 1012
+#: Seconds between pings, and for the answer to one, unless the model's configuration says otherwise.
+_PING_INTERVAL: Final = 20.0
+_PING_LIMIT: Final = 20.0
+#: How long a client may take to answer that the connection is closed.
+_CLOSE_LIMIT: Final = 5.0
+
+
+class WebSocketDialect(TrussDialect):
+    """Speaks to the client of one socket: as Truss to any, and in frames once the model has accepted the handshake.
+
+    Args:
+        socket: The socket, whose handshake is as it should be.
+    """
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+
+    def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
+        """Serve the socket, if that is what the model wants."""
+        if first.status == _SWITCHING_PROTOCOLS and first.more:
+            return self._serve(exchange, first)
+        return super().stream(exchange, first)
+
+    async def _serve(self, exchange: HttpExchange, first: Part) -> Sent:
+        try:
+            self._socket.accept(first.headers)
+            await _Session(self._socket, exchange.parts, exchange.model).run()
+            return Sent(_SWITCHING_PROTOCOLS)
+        finally:
+            exchange.parts.cancel()  # does nothing to a job that has ended
+
+
+class _Session:
+    """An open socket and the job behind it."""
+
+    def __init__(self, socket: WebSocket, parts: Parts, model: Model) -> None:
+        self._socket = socket
+        self._parts = parts
+        self._intervals = model.declared.get("websocket") or {}
+        self._pong = asyncio.Event()
+        #: Whether the client is read from; while the model has too much to do it is not, and no pong is seen.
+        self._reading = True
+
+    async def run(self) -> None:
+        """Carry frames both ways until the job has ended; then the socket is closed."""
+        helpers = [asyncio.create_task(self._receive()), asyncio.create_task(self._keep_alive())]
+        try:
+            await self._send()
+        except (ConnectionError, ReaderStalled):
+            logger.debug("The client of request %s is gone", self._parts.job.id)
+        finally:
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.wait(helpers)
+
+    async def _send(self) -> None:
+        """Pass on what the model sends, to the last part."""
+        more = True
+        while more:
+            try:
+                part = await self._parts.next()
+            except JobFailed as failed:
+                await self._close(*_farewell(failed.cause))
+                return
+            more = part.more
+            if part.error is not None:
+                await self._close(_INTERNAL_ERROR, MODEL_FAILED.encode())
+            elif part.body:
+                await self._send_frame(part)
+        await self._close(_OK, b"")
+
+    async def _send_frame(self, part: Part) -> None:
+        kind, payload = part.body[:1], part.body[1:]
+        if kind == frames.CLOSE:
+            await self._close(int.from_bytes(payload[:2], "big"), payload[2:])
+        else:
+            await self._socket.send(payload, is_text=kind == frames.TEXT)
+
+    async def _receive(self) -> None:
+        """Pass on what the client sends, to its close."""
+        while True:
+            message = await self._socket.receive()
+            match message.kind:
+                case Kind.text:
+                    await self._pass_on(frames.TEXT + message.data)
+                case Kind.binary:
+                    await self._pass_on(frames.BYTES + message.data)
+                case Kind.pong:
+                    self._pong.set()
+                case Kind.close:
+                    body = frames.CLOSE + message.code.to_bytes(2, "big") + message.data
+                    await self._parts.send_input(body, more=False)
+                    return
+
+    async def _pass_on(self, body: bytes) -> None:
+        self._reading = False
+        await self._parts.send_input(body, more=True)
+        self._reading = True
+
+    async def _keep_alive(self) -> None:
+        """Ping the client, and hang up when it does not answer."""
+        interval = self._intervals.get("ping_interval_seconds") or _PING_INTERVAL
+        limit = self._intervals.get("ping_timeout_seconds") or _PING_LIMIT
+        while True:
+            await asyncio.sleep(interval)
+            self._pong.clear()
+            self._socket.ping()
+            try:
+                async with asyncio.timeout(limit):
+                    await self._pong.wait()
+            except TimeoutError:
+                if self._reading:
+                    await self._close(_INTERNAL_ERROR, _PING_TIMEOUT)
+                    return
+
+    async def _close(self, code: int, reason: bytes) -> None:
+        await self._socket.close(code, reason, _CLOSE_LIMIT)
+
+
+def _farewell(cause: Cause) -> tuple[int, bytes]:
+    """What the client of a job that was ended is told."""
+    if cause in (Cause.draining, Cause.unregistered):
+        return _SERVICE_RESTART, b"The server is shutting down, or the model was unregistered."
+    return _INTERNAL_ERROR, MODEL_FAILED.encode()

@@ -1,0 +1,96 @@
+"""Writes batches of lines to standard output, and drops lines instead of blocking if it is a pipe without a reader.
+
+If the pipe filled up, the next message of the server itself would block the server.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import select
+import stat
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from typing import Final, TextIO
+
+from torchserve_py.logs.handlers import QuietErrors
+
+#: Seconds that a batch waits for a reader.
+_PATIENCE: Final = 1.0
+_LOOK_AGAIN: Final = 0.01
+#: What is written to a pipe at once: the system does not mix it with what others write there.
+_PIECE: Final = select.PIPE_BUF
+_INTEGER: Final = 4
+
+
+class BatchConsole(QuietErrors):
+    """Writes records whose message is a `Batch` to standard output, to a pipe only as long as half of it is free.
+
+    Args:
+        stream: Standard output.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        try:
+            self._file: int | None = stream.fileno()
+        except OSError:  # no file, as in tests
+            self._file = None
+        is_pipe = self._file is not None and stat.S_ISFIFO(os.fstat(self._file).st_mode)
+        self._capacity = _capacity(self._file) if is_pipe and self._file is not None else None
+        self._is_stalled = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write all lines; drop those that the pipe's reader does not take in time."""
+        try:
+            text = self.format(record) + "\n"
+            if self._file is None:
+                self._stream.write(text)
+                return
+            for piece in _pieces(text.encode("utf-8", "replace")):
+                if not self._has_room(self._file):
+                    return
+                _write(self._file, piece)
+        except Exception:
+            self.handleError(record)
+
+    def _has_room(self, file: int) -> bool:
+        end = time.monotonic() + (0.0 if self._is_stalled else _PATIENCE)
+        while not self._is_free(file):
+            if time.monotonic() >= end:
+                self._is_stalled = True
+                return False
+            time.sleep(_LOOK_AGAIN)
+        self._is_stalled = False
+        return True
+
+    def _is_free(self, file: int) -> bool:
+        if self._capacity is not None:
+            unread = int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(_INTEGER)), sys.byteorder)
+            return unread <= self._capacity // 2
+        return bool(select.select([], [file], [], 0)[1])
+
+
+def _capacity(file: int) -> int | None:
+    """Bytes that a pipe holds, None where the system does not say."""
+    command = getattr(fcntl, "F_GETPIPE_SZ", None)
+    return None if command is None else fcntl.fcntl(file, command)
+
+
+def _pieces(data: bytes) -> Iterator[bytes]:
+    """The data cut behind lines, in pieces of at most `_PIECE` bytes where the lines allow it."""
+    start = 0
+    while start < len(data):
+        end = data.rfind(b"\n", start, start + _PIECE) + 1
+        end = end or data.index(b"\n", start) + 1
+        yield data[start:end]
+        start = end
+
+
+def _write(file: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(file, data) :]

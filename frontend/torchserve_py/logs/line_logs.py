@@ -1,0 +1,202 @@
+"""Logs with a line for every request: entries are collected in the event loop; one thread formats and writes them.
+
+A request must not pay for its line. `LineLog.note` only stores an entry; `LineLog.flush` hands all stored entries to
+the thread as one record, whose message is a `Batch`. The formatters of `formatters` write a line for each
+entry. A logger that does not take batches, as one of an operator's own configuration, gets one record per entry.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from queue import SimpleQueue
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FLUSH_INTERVAL: Final = 1.0
+"""Seconds between two flushes of the logs, which the server does."""
+
+#: Names of the loggers all of whose handlers can write batches.
+TAKES_BATCHES: Final[set[str]] = set()
+
+#: Entries that are handed over without waiting for the next flush.
+_MOST_WAITING: Final = 256
+#: Batches that may wait for the thread. More come only where a disk or a reader is too slow for them.
+_MOST_BATCHES: Final = 1000
+
+
+class Line(NamedTuple):
+    """One line: when it happened, in seconds of the epoch, its text, and what a line in JSON says besides."""
+
+    at: float
+    text: str
+    more: Mapping[str, Any]
+
+
+class Batch(Generic[T]):
+    """The message of a record that stands for many lines.
+
+    Args:
+        entries: What the lines are made of, each with its time.
+        text_of: Makes an entry's text.
+        more_of: Makes what a line in JSON says besides.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[tuple[float, T]],
+        text_of: Callable[[T], str],
+        more_of: Callable[[T], Mapping[str, Any]],
+    ) -> None:
+        self._entries = entries
+        self._text_of = text_of
+        self._more_of = more_of
+        self._stamped: list[tuple[str, str]] | None = None
+        self._texts: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def lines(self) -> list[Line]:
+        """The lines in order."""
+        return [Line(at, self._text_of(entry), self._more_of(entry)) for at, entry in self._entries]
+
+    def text(self, head: str) -> str:
+        """All lines, each with its local time (``2024-05-30T21:46:03,625``), ``head`` and its text."""
+        if head not in self._texts:
+            if self._stamped is None:
+                self._stamped = self._stamps_and_texts()
+            self._texts[head] = "\n".join([f"{stamp}{head}{text}" for stamp, text in self._stamped])
+        return self._texts[head]
+
+    def __str__(self) -> str:
+        return self.text(" - ")
+
+    def _stamps_and_texts(self) -> list[tuple[str, str]]:
+        stamped = []
+        second, clock = -1, ""
+        for at, entry in self._entries:
+            if int(at) != second:
+                second = int(at)
+                clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))
+            stamped.append((f"{clock},{int((at - second) * 1000):03d}", self._text_of(entry)))
+        return stamped
+
+
+def _nothing_more(_: object) -> Mapping[str, Any]:
+    return {}
+
+
+class LineLog(Generic[T]):
+    """Entries that wait to be written to a logger.
+
+    Args:
+        logger_name: The logger's name.
+        text_of: Makes the text of an entry.
+        more_of: Makes what a line in JSON says besides.
+    """
+
+    def __init__(
+        self,
+        logger_name: str,
+        text_of: Callable[[T], str],
+        more_of: Callable[[T], Mapping[str, Any]] = _nothing_more,
+    ) -> None:
+        self._logger = logging.getLogger(logger_name)
+        self._text_of = text_of
+        self._more_of = more_of
+        self._waiting: list[tuple[float, T]] = []
+
+    def note(self, entry: T) -> None:
+        """Store an entry with the current time."""
+        self._waiting.append((time.time(), entry))
+        if len(self._waiting) >= _MOST_WAITING:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand the stored entries to the thread."""
+        if not self._waiting:
+            return
+        batch = Batch(self._waiting, self._text_of, self._more_of)
+        self._waiting = []
+        if not self._logger.isEnabledFor(logging.INFO):
+            return
+        if self._logger.name in TAKES_BATCHES:
+            _writer.put(self._logger, batch)
+            return
+        for line in batch.lines:
+            self._logger.handle(_record(self._logger, line.text, line))
+
+
+class _Writer:
+    """The thread that writes batches."""
+
+    def __init__(self) -> None:
+        self._batches: SimpleQueue[tuple[logging.Logger, Batch[Any]] | threading.Event] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._dropped = 0
+
+    def put(self, target: logging.Logger, batch: Batch[Any]) -> None:
+        """Have a batch written; drop it where too many wait."""
+        if self._batches.qsize() >= _MOST_BATCHES:
+            self._dropped += len(batch)
+            return
+        self._start()
+        self._batches.put((target, batch))
+
+    def wait(self, limit: float) -> bool:
+        """Wait until all that was put before is written, at most ``limit`` seconds; return whether it is."""
+        if self._thread is None:
+            return True
+        written = threading.Event()
+        self._batches.put(written)
+        return written.wait(limit)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, name="line-logs", daemon=True)
+            self._thread.start()
+
+    def _write(self) -> None:
+        while True:
+            item = self._batches.get()
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            target, batch = item
+            try:
+                target.handle(_record(target, batch, None))
+            except Exception:
+                logger.exception("Lines of the log %s could not be written", target.name)
+            if self._dropped and self._batches.empty():
+                dropped, self._dropped = self._dropped, 0
+                logger.warning("%d lines of access and metric logs were dropped: writing them took too long", dropped)
+
+
+_writer: Final = _Writer()
+
+
+def wait_until_written(limit: float) -> bool:
+    """Wait until all that was flushed is written, at most ``limit`` seconds; return whether it is. Blocks."""
+    return _writer.wait(limit)
+
+
+def utc(at: float) -> str:
+    """A time as lines in JSON have it: ``2024-05-30T21:46:03.625Z``."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _record(target: logging.Logger, message: object, line: Line | None) -> logging.LogRecord:
+    extra = None if line is None else {key: value for key, value in line.more.items() if value is not None}
+    record = target.makeRecord(target.name, logging.INFO, "", 0, message, (), None, extra=extra)
+    record.threadName = threading.main_thread().name  # where it happened
+    if line is not None:
+        record.created, record.msecs = line.at, line.at % 1 * 1000
+    return record

@@ -1,0 +1,94 @@
+"""Logging: which logger goes to which file, in TorchServe's file names and line formats (specification 11.8).
+
+The operator may replace all of it with a configuration of Python's own (`--log-config`), see docs/logging.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Final
+
+from torchserve_py.logs import access_log
+from torchserve_py.logs.console import BatchConsole
+from torchserve_py.logs.formatters import JsonFormatter, LineFormatter
+from torchserve_py.logs.handlers import Console, LogFile
+from torchserve_py.logs.line_logs import TAKES_BATCHES
+from torchserve_py.metrics import metric_log
+from torchserve_py.settings.log_config import apply_log_config, is_log4j
+from torchserve_py.settings.table import Settings
+
+MODEL_LOGGER = "MODEL_LOG"
+
+_METRIC_FILES: Final = {
+    metric_log.SERVER_LOGGER: "ts_metrics.log",
+    metric_log.MODEL_LOGGER: "model_metrics.log",
+}
+_MAX_BYTES = 100 * 1024 * 1024
+_KEPT_FILES = 5
+_BARE_LINE = "%(asctime)s - %(message)s"
+
+
+def configure_logging(settings: Settings) -> None:
+    """Send every logger to standard output and ``ts_log.log``, and models, accesses and metrics to files of their own.
+
+    Metrics are on standard output, but not in ``ts_log.log``. The operator's configuration stands in for all of that
+    but the files of the metric logs, which only stop where it names their loggers.
+
+    Raises:
+        LogConfigError: The operator's configuration is wrong.
+        OSError: A log file cannot be written.
+    """
+    settings.log_location.mkdir(parents=True, exist_ok=True)
+    TAKES_BATCHES.clear()
+    named: frozenset[str] = frozenset()
+    consoles: list[logging.Handler] = []
+    if settings.log_config is not None and not is_log4j(settings.log_config):
+        named = apply_log_config(settings.log_config)
+    else:
+        json_lines = JsonFormatter() if settings.log_format == "json" else None
+        consoles = [_console(json_lines or LineFormatter())]
+        _configure_files(settings, json_lines, consoles)
+    if settings.metrics_mode != "prometheus":
+        settings.metrics_location.mkdir(parents=True, exist_ok=True)
+        for name, file in _METRIC_FILES.items():
+            if name not in named:
+                metrics_file = _file(settings.metrics_location / file, LineFormatter(_BARE_LINE))
+                _take_batches(name, [metrics_file, *consoles])
+
+
+def _configure_files(settings: Settings, json_lines: JsonFormatter | None, consoles: list[logging.Handler]) -> None:
+    lines = json_lines or LineFormatter()
+    console = Console(sys.stdout)
+    console.setFormatter(lines)
+    server_file = _file(settings.log_location / "ts_log.log", lines)
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    root.handlers = [console, server_file]
+    logging.getLogger(MODEL_LOGGER).handlers = [_file(settings.log_location / "model_log.log", lines)]
+    if settings.access_log:
+        access_file = _file(settings.log_location / "access_log.log", json_lines or LineFormatter(_BARE_LINE))
+        _take_batches(access_log.LOGGER_NAME, [access_file, server_file, *consoles])
+
+
+def _take_batches(name: str, handlers: list[logging.Handler]) -> None:
+    """Let a logger with many lines write them with these handlers alone."""
+    logger = logging.getLogger(name)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.handlers = handlers
+    TAKES_BATCHES.add(name)
+
+
+def _console(formatter: logging.Formatter) -> logging.Handler:
+    handler = BatchConsole(sys.stdout)
+    handler.setFormatter(formatter)
+    return handler
+
+
+def _file(path: Path, formatter: logging.Formatter) -> logging.Handler:
+    """A file that is there from now on: scripts wait for lines in it."""
+    handler = LogFile(path, maxBytes=_MAX_BYTES, backupCount=_KEPT_FILES, encoding="utf-8", errors="backslashreplace")
+    handler.setFormatter(formatter)
+    return handler

@@ -1,0 +1,226 @@
+"""The keys of a `model-config.yaml` that the server reads; `docs/model-config.md` has them as a table."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from torchserve_py.settings.schemas.cache import Handler, HandlerKeys
+from torchserve_py.settings.schemas.schema import Schema, key
+from torchserve_py.settings.schemas.tensor_declarations import TENSORS_EXPECTED, TensorDeclaration, are_tensors
+from torchserve_py.settings.schemas.values import MAX_INT, Choice, Expected, Flag, Integer, Nested, Text
+
+
+class TorchrunConfig(Schema):
+    """The `torchrun` map: how the processes of one parallel worker are launched. None = not set."""
+
+    nnodes: Annotated[int | None, Integer(1)] = key(
+        "nnodes",
+        "number of machines",
+    )
+    nproc_per_node: Annotated[int | None, Integer(1)] = key(
+        "nproc-per-node",
+        "processes of one worker, one per GPU; the same as `parallelLevel`",
+    )
+    rdzv_backend: Text = key(
+        "rdzv-backend",
+        "how the processes find each other, `c10d` by default",
+    )
+    rdzv_endpoint: Text = key(
+        "rdzv-endpoint",
+        "where they do; by default a free port of this machine",
+    )
+    rdzv_conf: Text = key(
+        "rdzv-conf",
+        "accepted, without effect, as in TorchServe",
+    )
+    monitor_interval: Annotated[int | None, Integer(1)] = key(
+        "monitor-interval",
+        "accepted, without effect, as in TorchServe",
+    )
+    node_rank: Annotated[int | None, Integer(0)] = key(
+        "node-rank",
+        "accepted, without effect, as in TorchServe",
+    )
+    omp_num_threads: Annotated[int | None, Integer(1)] = key(
+        "OMP_NUMBER_THREADS",
+        "becomes `OMP_NUM_THREADS` of the processes, 1 by default",
+    )
+
+
+def _are_gpus(value: object) -> bool:
+    """Whether the GPUs exist is known only where the model is run: see `effective.resolve`."""
+    return isinstance(value, list) and value != [] and all(type(each) is int and 0 <= each <= MAX_INT for each in value)
+
+
+_GPUS = Expected("a list of one or more GPU numbers, each an integer from 0, for example [0, 1]", _are_gpus)
+_TORCHRUN = Nested("a map of torchrun options, for example {nproc-per-node: 4}")
+AtLeastOne = Annotated[int | None, Integer(1)]
+AtLeastZero = Annotated[int | None, Integer(0)]
+Milliseconds = Annotated[int | None, Integer(0, unit="milliseconds")]
+SecondsFromOne = Annotated[int | None, Integer(1, unit="seconds")]
+Tensors = Annotated[tuple[TensorDeclaration, ...] | None, Expected(TENSORS_EXPECTED, are_tensors)]
+
+
+class ModelConfigFile(Schema):
+    """The keys of a `model-config.yaml` that the server reads. Times are milliseconds (`_ms`) or seconds."""
+
+    min_workers: AtLeastOne = key(
+        "minWorkers",
+        "workers to start. Without `maxWorkers` also the most",
+        default="`models`, then `default_workers_per_model`, then one per GPU or processor",
+    )
+    max_workers: AtLeastOne = key(
+        "maxWorkers",
+        "the most workers. Without `minWorkers` it bounds the number that the next place says",
+        default="`minWorkers`",
+    )
+    batch_size: AtLeastOne = key(
+        "batchSize",
+        "requests in one call of the handler; with `continuousBatching` requests running at once per worker; with "
+        "`asyncCommunication` always 1",
+        default="`models`, then 1",
+    )
+    max_batch_delay_ms: Milliseconds = key(
+        "maxBatchDelay",
+        "how long a request may wait for a fuller batch",
+        default="`models`, then 100",
+    )
+    response_timeout: SecondsFromOne = key(
+        "responseTimeout",
+        "how long a worker may be silent about a batch before it is killed; with `asyncCommunication` about a "
+        "request before that is ended, and about all of them twice as long before the worker is killed. A request "
+        "that the worker does not let go of within that time once more has the worker replaced as soon as its other"
+        " requests are answered (or have had that time)",
+        default="`models`, then `default_response_timeout`",
+    )
+    startup_timeout: SecondsFromOne = key(
+        "startupTimeout",
+        "how long loading the model may take",
+        default="`default_startup_timeout`",
+    )
+    device_type: Annotated[Literal["cpu", "gpu", "auto"] | None, Choice("cpu", "gpu", "auto")] = key(
+        "deviceType",
+        "`auto` and `gpu` mean a GPU if the server has one, else the CPU. A worker sees [its own "
+        "GPU](#what-a-worker-sees-of-the-gpus) and no other",
+        default="`auto`",
+    )
+    device_ids: Annotated[tuple[int, ...] | None, _GPUS] = key(
+        "deviceIds",
+        "GPUs of this model's workers, taken in turn. Numbers count within the server's `CUDA_VISIBLE_DEVICES`",
+        default="all",
+    )
+    parallel_type: Annotated[
+        Literal["", "pp", "tp", "pptp", "custom"] | None, Choice("", "pp", "tp", "pptp", "custom")
+    ] = key(
+        "parallelType",
+        "how one worker is spread over several GPUs, see [Parallel workers](#parallel-workers)",
+        default='`""`',
+    )
+    parallel_level: AtLeastZero = key(
+        "parallelLevel",
+        "GPUs of one worker. There are at most as many workers as groups of that size",
+        default="0, or `torchrun.nproc-per-node`",
+    )
+    torchrun: Annotated[TorchrunConfig | None, _TORCHRUN] = key(
+        "torchrun",
+        "how the processes of a parallel worker are started",
+        default="none",
+    )
+    max_retry_timeout: Annotated[int | None, Integer(0, unit="seconds")] = key(
+        "maxRetryTimeoutInSec",
+        "how long a worker that keeps dying is started again",
+        default="300",
+    )
+    client_timeout_ms: Milliseconds = key(
+        "clientTimeoutInMills",
+        "age at which a waiting request is answered with 408 instead of being run",
+        default="0 = never",
+    )
+    job_queue_size: AtLeastZero = key(
+        "jobQueueSize",
+        "requests that may wait",
+        default="0 = `job_queue_size`",
+    )
+    use_job_ticket: Flag = key(
+        "useJobTicket",
+        "take a request only while a worker is idle. Ignored for a model with sequences",
+        default="`false`",
+    )
+    continuous_batching: Flag = key(
+        "continuousBatching",
+        "requests join the running ones between steps instead of waiting for the next batch",
+        default="`false`",
+    )
+    sequence_batching: Flag = key(
+        "sequenceBatching",
+        "the model keeps state per sequence: requests of one sequence run in order, on one worker",
+        default="`false`",
+    )
+    sequence_max_idle_ms: Milliseconds = key(
+        "sequenceMaxIdleMSec",
+        "a sequence without requests for that long is closed",
+        default="none, must be > 0 with `sequenceBatching`",
+    )
+    sequence_timeout_ms: Milliseconds = key(
+        "sequenceTimeoutMSec",
+        "how long a sequence may live",
+        default="0 = no limit",
+    )
+    max_sequence_job_queue_size: AtLeastOne = key(
+        "maxSequenceJobQueueSize",
+        "requests that may wait within one sequence, running ones not counted",
+        default="1",
+    )
+    max_num_sequence: AtLeastOne = key(
+        "maxNumSequence",
+        "sequences that may be open; never fewer than workers × `batchSize`",
+        default="1",
+    )
+    on_expired_sequence: Annotated[Literal["refuse", "restart"] | None, Choice("refuse", "restart")] = key(
+        "onExpiredSequence",
+        "a request for a sequence that was closed by a limit or lost: refuse it with 410, or open a new sequence as"
+        " TorchServe does",
+        default="`refuse`",
+    )
+    async_communication: Flag = key(
+        "asyncCommunication",
+        "`handle` is a coroutine (`async def`): each request is a call of its own, up to 1,024 at once per worker, "
+        "answered in any order. See [Asynchronous handlers](handlers.md#asynchronous-handlers)",
+        default="`false`",
+    )
+    concurrency_target: AtLeastOne = key(
+        "concurrencyTarget",
+        "with `asyncCommunication`, and for Truss and MLServer models: requests that one worker is given at once; "
+        "others wait in the queue",
+        default="1,024",
+    )
+    use_venv: Flag = key(
+        "useVenv",
+        "whether the model's packages go into a virtual environment of its own",
+        default="`false`",
+    )
+    inputs: Tensors = key(
+        "inputs",
+        "the tensors that a request holds, told to clients of the [Open Inference Protocol](open-inference.md). -1 "
+        "in a shape stands for any size",
+        default="none",
+    )
+    outputs: Tensors = key(
+        "outputs",
+        "the same of a response; what the handler returns gets these names and datatypes",
+        default="none",
+    )
+    decoupled: Flag = key(
+        "decoupled",
+        "tells those clients that a request may have several responses, or none: the handler streams",
+        default="`false`",
+    )
+    openai: Flag = key(
+        "openai",
+        "whether the model is served under [OpenAI's paths](rest-api.md#openais-paths), too: its handler gets the path "
+        "as `url_path` and answers as OpenAI does",
+        default="`false`",
+    )
+    handler: Handler = Field(default=HandlerKeys(), description="keys of the handler's own, and `cache`")

@@ -1,0 +1,47 @@
+"""Registries, with real files and everything but worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.core.registries import MakeRegistry
+
+from torchserve_py.core.registry import ModelRegistry
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.nvidia_smi import Gpu
+from torchserve_py.settings.table import Settings
+from torchserve_py.workers.listener import WorkerListener
+from torchserve_py.workers.pool import WorkerPool
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """An empty model store."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def make_registry(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRegistry:
+    """Make a registry, on a host without GPUs if none are given: `make_registry(enable_model_api=True)`."""
+
+    def make(gpus: Sequence[Gpu] = (), **settings: Any) -> ModelRegistry:
+        monkeypatch.setattr("torchserve_py.core.assembly.list_gpus", lambda: gpus)
+        values = Settings(model_store=store, temp_dir=tmp_path, **settings)
+        return ModelRegistry(values, WorkerListener(tmp_path), ServerMetrics())
+
+    return make
+
+
+@pytest.fixture
+def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that are wanted and never come."""
+
+    async def scale(pool: WorkerPool, min_workers: int, max_workers: int) -> None:
+        pool.min_workers, pool.max_workers = min_workers, max_workers
+
+    monkeypatch.setattr(WorkerPool, "scale", scale)

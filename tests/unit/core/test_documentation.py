@@ -1,0 +1,22 @@
+"""docs/model-config.md names every key of the schema, and none that does not exist."""
+
+import re
+from pathlib import Path
+
+from torchserve_py.core.contract_limits import CODE_KEYS
+from torchserve_py.settings.schemas.cache import CacheConfig
+from torchserve_py.settings.schemas.document import table
+from torchserve_py.settings.schemas.model_config import ModelConfigFile, TorchrunConfig
+
+DOCS = Path(__file__).parents[3] / "docs" / "model-config.md"
+
+
+def test_the_tables_have_the_rows_of_the_schemas_and_no_others() -> None:
+    rows = re.findall(r"^\| `[\w-]+` \| .* \|$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    tables = [*table(ModelConfigFile), *table(TorchrunConfig, defaults=False), *table(CacheConfig)]
+    assert sorted(rows) == sorted(tables)
+
+
+def test_the_keys_of_handlers_are_named() -> None:
+    section = DOCS.read_text(encoding="utf-8").partition("## Keys that only handlers read")[2]
+    assert set(re.findall(r"`(\w+)`", section)) == CODE_KEYS

@@ -1,0 +1,376 @@
+"""`StreamPredictions2`: sequences over one call."""
+
+import asyncio
+import json
+import re
+from collections import deque
+
+import grpc
+import pytest
+from google.rpc.error_details_pb2 import ErrorInfo
+from grpc import StatusCode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.doors.fakes import FakeModel, make_settings
+from tests.unit.doors.grpc.models import data, echo, later, refuse, registry_of, request, stateful_model
+
+from torchserve_py.doors.grpc.inference import Submission
+from torchserve_py.doors.grpc.sequence_stream import SequenceStreams
+from torchserve_py.scheduling.effects import Cause
+
+
+async def until(condition):
+    """Let the loop run until the condition holds."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def reason(response):
+    info = ErrorInfo()
+    (detail,) = response.status.details
+    assert detail.Unpack(info)
+    return info.reason
+
+
+async def test_a_conversation(start):
+    serving = await start(registry_of(stateful_model()))
+    call = serving.inference.StreamPredictions2()
+    for text in (b"1", b"2", b"3"):
+        await call.write(request("a", data=text))
+        answer = await call.read()
+        assert (answer.prediction, answer.sequence_id) == (text, "a")
+        assert not answer.HasField("status")
+    await call.done_writing()
+    assert await call.read() is grpc.aio.EOF
+    assert await call.code() is StatusCode.OK
+    calls = serving.registry.model.calls
+    assert [each.header_dict for each in calls] == [{"ts_request_sequence_id": "a"}] * 3
+    assert not any(each.starts_sequence or each.ends_sequence for each in calls)
+
+
+async def test_markers_start_and_end_a_sequence(start):
+    serving = await start(registry_of(stateful_model()))
+    call = serving.inference.StreamPredictions2()
+    await call.write(request("a", data=b"", ts_request_sequence_start=b"true"))
+    await call.write(request("a", data=b"", ts_request_sequence_end=b"true"))
+    await call.done_writing()
+    assert len([answer async for answer in call]) == 2
+    calls = serving.registry.model.calls
+    assert [(each.starts_sequence, each.ends_sequence) for each in calls] == [(True, False), (False, True)]
+
+
+async def test_a_start_marker_without_an_id_gets_one(start):
+    serving = await start(registry_of(stateful_model()))
+    call = serving.inference.StreamPredictions2()
+    await call.write(request(data=b"1", ts_request_sequence_start=b"true"))
+    answer = await call.read()
+    assert re.fullmatch(r"ts-seq-[0-9a-f-]{36}", answer.sequence_id)
+    assert serving.registry.model.calls[0].sequence_id == answer.sequence_id
+
+
+async def test_sequences_do_not_wait_for_each_other(start):
+    serving = await start(registry_of(stateful_model()))
+    model = serving.registry.model
+    model.behave = later
+    call = serving.inference.StreamPredictions2()
+    await call.write(request("slow", data=b"1"))
+    await call.write(request("fast", data=b"2"))
+    await until(lambda: len(model.calls) == 2)
+    model.calls[1].part(b"fast")
+    assert (await call.read()).sequence_id == "fast"
+    model.calls[0].part(b"slow")
+    assert (await call.read()).sequence_id == "slow"
+
+
+async def test_a_half_close_finishes_what_is_pending(start):
+    serving = await start(registry_of(stateful_model()))
+    model = serving.registry.model
+    model.behave = later
+    call = serving.inference.StreamPredictions2()
+    for text in (b"1", b"2"):
+        await call.write(request("a", data=text))
+    await call.done_writing()
+    await until(lambda: model.calls)
+    model.behave = echo
+    model.calls[0].part(b"1")
+    assert [answer.prediction async for answer in call] == [b"1", b"2"]
+    assert await call.code() is StatusCode.OK
+
+
+async def test_no_more_of_a_sequence_is_submitted_than_its_queue_takes(start):
+    serving = await start(registry_of(stateful_model(queue_size=2)))
+    model = serving.registry.model
+    model.behave = later
+    call = serving.inference.StreamPredictions2()
+    for number in range(5):
+        await call.write(request("a", data=b"%d" % number))
+    await call.write(request("b", data=b"b"))
+    await until(lambda: len(model.calls) == 3)
+    assert [each.sequence_id for each in model.calls] == ["a", "a", "b"]
+    model.calls[0].part(b"0")
+    assert (await call.read()).prediction == b"0"
+    await until(lambda: len(model.calls) == 4)
+    assert data(model.calls[3]) == b"2"
+
+
+async def test_reading_stops_while_too_much_is_unanswered(serving):
+    model = serving.registry.model
+    model.behave = later
+    call = serving.inference.StreamPredictions2()
+    written = 0
+
+    async def write() -> None:
+        nonlocal written
+        while True:
+            await call.write(request("a", data=bytes(50_000)))
+            written += 1
+
+    writing = asyncio.create_task(write())
+    await until(lambda: len(model.calls) == 64)
+    done, _ = await asyncio.wait([writing], timeout=0.5)
+    assert not done
+    assert len(model.calls) == 64
+    model.calls[0].part(b"")
+    await call.read()
+    await until(lambda: len(model.calls) == 65)
+    writing.cancel()
+
+
+async def test_large_requests_stop_it_sooner(start):
+    serving = await start(max_request_size=100_000)
+    model = serving.registry.model
+    model.behave = later
+    call = serving.inference.StreamPredictions2()
+    for _ in range(4):
+        await call.write(request("a", data=bytes(99_000)))
+    extra = asyncio.create_task(call.write(request("a", data=bytes(99_000))))
+    await until(lambda: len(model.calls) >= 4)
+    model.calls[0].part(b"")
+    await call.read()
+    await extra
+    await until(lambda: len(model.calls) == 5)
+
+
+@pytest.mark.parametrize(
+    ("sent", "message", "expected"),
+    [
+        (request(data=b""), "Parameter sequenceId is required.", "BadRequestException.()"),
+        (request("a", model=""), "Parameter model_name is required.", "BadRequestException.()"),
+        (
+            request("a", model="foo"),
+            "Model not found: foo",
+            "org.pytorch.serve.archive.model.ModelNotFoundException",
+        ),
+        (
+            request("a", version="9"),
+            "Model version: 9 does not exist for model: noop",
+            "org.pytorch.serve.archive.model.ModelVersionNotFoundException",
+        ),
+    ],
+)
+async def test_a_request_that_is_wrong_is_answered_and_the_call_goes_on(start, sent, message, expected):
+    serving = await start(registry_of(stateful_model()))
+    call = serving.inference.StreamPredictions2()
+    await call.write(sent)
+    answer = await call.read()
+    assert (answer.status.code, answer.status.message) == (StatusCode.INTERNAL.value[0], message)
+    assert reason(answer) == expected
+    assert answer.prediction == b""
+    assert answer.sequence_id == sent.sequence_id
+    await call.write(request("a", data=b"next"))
+    assert (await call.read()).prediction == b"next"
+
+
+async def test_a_handler_error_is_answered_and_the_call_goes_on(start):
+    serving = await start(registry_of(stateful_model()))
+    model = serving.registry.model
+    model.behave = lambda job: job.part(status=503, error="Prediction failed")
+    call = serving.inference.StreamPredictions2()
+    await call.write(request("a", data=b"1"))
+    answer = await call.read()
+    assert (answer.status.code, answer.status.message) == (StatusCode.UNAVAILABLE.value[0], "Prediction failed")
+    assert reason(answer) == "org.pytorch.serve.http.InternalServerException"
+    model.behave = echo
+    await call.write(request("a", data=b"2"))
+    assert (await call.read()).prediction == b"2"
+
+
+async def test_the_cause_is_in_the_details(start):
+    serving = await start(registry_of(stateful_model()))
+    serving.registry.model.behave = refuse(Cause.sequence_lost)
+    call = serving.inference.StreamPredictions2()
+    await call.write(request("a", data=b"1"))
+    answer = await call.read()
+    info = ErrorInfo()
+    answer.status.details[0].Unpack(info)
+    assert info.metadata["ts-error-cause"] == "sequence_lost"
+    assert answer.status.code == StatusCode.FAILED_PRECONDITION.value[0]
+
+
+async def test_a_refusal_does_not_overtake_an_earlier_request_of_its_sequence(start):
+    serving = await start(registry_of(stateful_model(queue_size=2)))
+    model = serving.registry.model
+    model.behave = later
+    call = serving.inference.StreamPredictions2()
+    await call.write(request("a", data=b"1"))
+    await until(lambda: model.calls)
+    model.behave = refuse(Cause.sequence_queue_full)
+    await call.write(request("a", data=b"2"))
+    await until(lambda: len(model.calls) == 2)
+    model.calls[0].part(b"1")
+    assert (await call.read()).prediction == b"1"
+    assert (await call.read()).HasField("status")
+
+
+async def test_every_part_is_a_message(start):
+    serving = await start(registry_of(stateful_model()))
+
+    def stream(call):
+        call.part(b"1", more=True)
+        call.part(b"2", more=True)
+        call.part(b"3")
+
+    serving.registry.model.behave = stream
+    call = serving.inference.StreamPredictions2()
+    await call.write(request("a", data=b""))
+    await call.done_writing()
+    assert [(answer.prediction, answer.sequence_id) async for answer in call] == [
+        (b"1", "a"),
+        (b"2", "a"),
+        (b"3", "a"),
+    ]
+
+
+async def test_with_continuous_batching_a_request_joins_one_that_streams(start):
+    serving = await start(registry_of(stateful_model(continuous=True)))
+    model = serving.registry.model
+    model.behave = later
+    call = serving.inference.StreamPredictions2()
+    await call.write(request("a", data=b"stream"))
+    await until(lambda: model.calls)
+    model.calls[0].part(b"one", more=True)
+    assert (await call.read()).prediction == b"one"
+    model.behave = echo
+    await call.write(request("a", data=b"stop"))
+    assert (await call.read()).prediction == b"stop"
+    model.calls[0].part(b"end")
+    assert (await call.read()).prediction == b"end"
+
+
+async def test_cancelling_the_call_cancels_all_its_jobs(start):
+    serving = await start(registry_of(stateful_model()))
+    model = serving.registry.model
+    model.behave = later
+    gave_up = []
+    model.gave_up = gave_up.append
+    call = serving.inference.StreamPredictions2()
+    for sequence_id in ("a", "a", "b", "c"):
+        await call.write(request(sequence_id, data=b""))
+    await until(lambda: len(model.calls) == 3)
+    model.calls[0].part(b"done")
+    await until(lambda: len(model.calls) == 4)
+    call.cancel()
+    await until(lambda: len(gave_up) >= 3)
+    assert set(gave_up) == {each.parts for each in model.calls[1:]}
+
+
+async def test_closing_the_doors_ends_a_call_that_waits_for_its_client(start):
+    serving = await start(registry_of(stateful_model()))
+    call = serving.inference.StreamPredictions2()
+    await call.write(request("a", data=b"1"))
+    assert (await call.read()).prediction == b"1"
+    await serving.doors.close()
+    with pytest.raises(grpc.aio.AioRpcError):
+        await call.read()
+    assert await call.code() is StatusCode.UNAVAILABLE
+    assert dict(await call.trailing_metadata())["ts-error-cause"] == "draining"
+
+
+class Conversation:
+    """A client without a network: what the server's side of a call sees of it."""
+
+    def __init__(self, requests):
+        self.requests = deque(requests)
+        self.answers = []
+        self._writing = False
+
+    async def read(self):
+        await asyncio.sleep(0)
+        return self.requests.popleft() if self.requests else grpc.aio.EOF
+
+    async def write(self, answer):
+        assert not self._writing, "gRPC takes one message at a time"
+        self._writing = True
+        await asyncio.sleep(0)
+        self._writing = False
+        self.answers.append(answer)
+
+
+class Slow(FakeModel):
+    """A stateful model that takes as many turns of the loop for a request as it says, and refuses some.
+
+    Attributes:
+        waiting: How many requests of a sequence have no answer yet; never more than its queue takes.
+    """
+
+    def __init__(self, queue_size):
+        super().__init__(stateful=True)
+        self.config = stateful_model(queue_size=queue_size).config
+        self.behave = self.take
+        self.order = {}
+        self.waiting = {}
+
+    def take(self, call):
+        sequence_id = call.sequence_id
+        self.waiting[sequence_id] = self.waiting.get(sequence_id, 0) + 1
+        assert self.waiting[sequence_id] <= self.config.max_sequence_job_queue_size
+        turns, parts, fails = json.loads(data(call))
+        # As a scheduler does: one after the other within a sequence.
+        before = self.order.get(sequence_id)
+        self.order[sequence_id] = asyncio.ensure_future(self.answer(call, before, turns, parts, fails))
+
+    async def answer(self, call, before, turns, parts, fails):
+        if before is not None:
+            await before
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        self.waiting[call.sequence_id] -= 1
+        if fails:
+            call.parts.fail(Cause.worker_died)
+            return
+        for _ in range(parts):
+            call.part(data(call), more=True)
+            await asyncio.sleep(0)
+        call.part(data(call))
+
+
+REQUESTS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.integers(0, 2), st.booleans()), max_size=90)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sent=REQUESTS, queue_size=st.integers(1, 3))
+def test_whatever_happens_each_request_is_answered_once_in_the_order_of_its_sequence(
+    sent, queue_size, tmp_path_factory
+):
+    async def run():
+        model = Slow(queue_size)
+        requests = [request(each[0], data=json.dumps(each[1:]).encode()) for each in sent]
+        context = Conversation(requests)
+        submission = Submission(make_settings(tmp_path_factory.getbasetemp()), registry_of(model))
+        async with asyncio.timeout(20):
+            await SequenceStreams(submission, 6553500).stream_predictions_2(None, context)
+        for sequence_id in "abc":
+            expected = []
+            for name, turns, parts, fails in sent:
+                if name == sequence_id:
+                    body = json.dumps([turns, parts, fails]).encode()
+                    expected += [(b"", True)] if fails else [(body, False)] * (parts + 1)
+            got = [
+                (answer.prediction, answer.HasField("status"))
+                for answer in context.answers
+                if answer.sequence_id == sequence_id
+            ]
+            assert got == expected
+
+    asyncio.run(run())

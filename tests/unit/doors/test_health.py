@@ -1,0 +1,53 @@
+"""Probes."""
+
+from torchserve_py.settings.model_spec import ModelSpec
+
+
+async def test_ping(serving):
+    answer = await serving.request("GET", "/ping")
+    assert (answer.status, answer.body) == (200, b'{\n  "status": "Healthy"\n}\n')
+    assert answer.headers["content-type"] == "application/json"
+    serving.registry.is_healthy = False
+    answer = await serving.request("GET", "/ping")
+    assert (answer.status, answer.body) == (500, b'{\n  "status": "Unhealthy"\n}\n')
+    assert serving.metrics.counts == (1, 0, 1)
+
+
+async def test_live_whatever_the_models_do(serving):
+    serving.registry.is_healthy = serving.registry.is_startup_ready = False
+    serving.doors.start_draining()
+    assert (await serving.request("GET", "/live")).status == 200
+
+
+async def test_ready_when_every_start_up_model_is(serving):
+    serving.registry.is_startup_ready = False
+    answer = await serving.request("GET", "/ready")
+    assert answer.status == 503
+    assert answer.json()["reasons"] == ["A start-up model does not have its minimum of workers yet."]
+    serving.registry.is_startup_ready = True
+    assert (await serving.request("GET", "/ready")).json() == {"status": "Ready"}
+
+
+async def test_not_ready_when_a_start_up_model_could_not_be_loaded(serving):
+    serving.registry.is_startup_ready = False
+    serving.registry.not_loaded = [
+        ModelSpec("a", "/srv/private/x.mar"),
+        ModelSpec(None, "https://h/y.mar?token=secret"),
+    ]
+    answer = await serving.request("GET", "/ready")
+    assert answer.status == 503
+    assert answer.json()["reasons"] == [
+        f'The start-up model "{name}" could not be loaded; the log says why.' for name in ("a", "y")
+    ]
+
+
+async def test_not_ready_while_shutting_down(serving):
+    serving.doors.start_draining()
+    answer = await serving.request("GET", "/ready")
+    assert answer.status == 503
+    assert answer.json()["reasons"] == ["The server is shutting down."]
+
+
+async def test_longer_paths_are_unknown(serving):
+    for path in ("/ping/x", "/live/x", "/ready/x"):
+        assert (await serving.request("GET", path)).status == 404

@@ -1,0 +1,481 @@
+"""The management API: statuses, bodies, key order."""
+
+import asyncio
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from tests.unit.doors.fakes import FakeModel, FakeRegistry, WorkerInfo
+
+from torchserve_py.archive.errors import ArchiveNotFound, DownloadError, InvalidArchive, UnreadableArchive
+from torchserve_py.core.errors import (
+    BadParameter,
+    InvalidModel,
+    NoDescribeWorker,
+    NotEnoughDevices,
+    UnregisterTimeout,
+    VersionConflict,
+    WorkersFailed,
+)
+from torchserve_py.core.plan import RegisterRequest
+from torchserve_py.core.registry import RegisterResult, ScaleResult
+
+NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
+DESCRIPTION = """[
+  {
+    "modelName": "noop",
+    "modelVersion": "1.0",
+    "modelUrl": "noop.mar",
+    "runtime": "python",
+    "minWorkers": 1,
+    "maxWorkers": 1,
+    "batchSize": 1,
+    "maxBatchDelay": 100,
+    "responseTimeout": 120,
+    "startupTimeout": 120,
+    "maxRetryTimeoutInSec": 300,
+    "clientTimeoutInMills": 0,
+    "parallelType": "",
+    "parallelLevel": 0,
+    "deviceType": "cpu",
+    "continuousBatching": false,
+    "useJobTicket": false,
+    "useVenv": false,
+    "stateful": false,
+    "sequenceMaxIdleMSec": 0,
+    "sequenceTimeoutMSec": 0,
+    "maxNumSequence": 0,
+    "maxSequenceJobQueueSize": 0,
+    "loadedAtStartup": false,
+    "workers": [
+      {
+        "id": "9000",
+        "startTime": "2024-05-30T21:41:47.098Z",
+        "status": "READY",
+        "memoryUsage": 89247744,
+        "pid": 19946,
+        "gpu": false,
+        "gpuUsage": "N/A"
+      }
+    ],
+    "jobQueueStatus": {
+      "remainingCapacity": 100,
+      "pendingRequests": 0
+    }
+  }
+]
+"""
+
+
+async def manage(serving, method, target, **more):
+    return await serving.request(method, target, door="management", **more)
+
+
+def status_text(answer):
+    assert list(answer.json()) == ["status"]
+    return answer.json()["status"]
+
+
+# Register.
+
+
+async def test_register_passes_everything_on(serving):
+    query = (
+        "url=a%20b.mar&model_name=m&handler=h%3Ah&runtime=python3&batch_size=4&max_batch_delay=50&initial_workers=2"
+        "&synchronous=false&response_timeout=7&startup_timeout=8&s3_sse_kms=TRUE&unknown=1"
+    )
+    await manage(serving, "POST", f"/models?{query}")
+    expected = RegisterRequest(
+        url="a b.mar",
+        model_name="m",
+        handler="h:h",
+        runtime="python3",
+        batch_size=4,
+        max_batch_delay=50,
+        initial_workers=2,
+        synchronous=False,
+        response_timeout=7,
+        startup_timeout=8,
+        s3_sse_kms=True,
+    )
+    assert serving.registry.requests == [expected]
+    body = {
+        "url": "a b.mar",
+        "model_name": "m",
+        "handler": "h:h",
+        "runtime": "python3",
+        "batch_size": 4,
+        "max_batch_delay": "50",
+        "initial_workers": 2,
+        "synchronous": False,
+        "response_timeout": 7,
+        "startup_timeout": 8,
+        "s3_sse_kms": "true",
+    }
+    await manage(serving, "POST", "/models?url=ignored", json=body)
+    assert serving.registry.requests == [expected, expected]
+
+
+async def test_what_is_not_given_is_left_to_the_registry(serving):
+    await manage(serving, "POST", "/models?url=a.mar")
+    await manage(serving, "POST", "/models", json={"url": "a.mar", "batch_size": None})
+    assert serving.registry.requests == [RegisterRequest(url="a.mar")] * 2
+    assert serving.registry.requests[0].synchronous
+
+
+@pytest.mark.parametrize(
+    ("result", "status", "text"),
+    [
+        (
+            RegisterResult("m", "1.0", 0, 0, pending=False),
+            200,
+            'Model "m" Version: 1.0 registered with 0 initial workers. Use scale workers API to add workers for the'
+            " model.",
+        ),
+        (
+            RegisterResult("m", "1.0", 2, 2, pending=False),
+            200,
+            'Model "m" Version: 1.0 registered with 2 initial workers',
+        ),
+        (RegisterResult("m", "1.0", 0, 2, pending=True), 202, "Processing worker updates..."),
+        (RegisterResult("m", "1.0", 1, 2, pending=False), 206, "Workers scaling in progress..."),
+    ],
+)
+async def test_register_answers(start, result, status, text):
+    serving = await start(FakeRegistry(register_result=result))
+    answer = await manage(serving, "POST", "/models?url=m.mar")
+    assert (answer.status, status_text(answer)) == (status, text)
+    assert answer.headers["content-type"] == "application/json"
+
+
+async def test_workers_that_do_not_start_are_told_with_their_reason(start):
+    registry = FakeRegistry()
+    registry.failure = WorkersFailed("m", "1.0")
+    registry.failure.__cause__ = RuntimeError("ModuleNotFoundError: No module named 'captum'")
+    answer = await manage(await start(registry), "POST", "/models?url=m.mar")
+    assert answer.json()["message"] == (
+        "Failed to start workers for model m version: 1.0: ModuleNotFoundError: No module named 'captum'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "message"),
+    [
+        (
+            WorkersFailed("m", "1.0", 507),
+            507,
+            "InternalServerException",
+            "Failed to start workers for model m version: 1.0",
+        ),
+        (
+            WorkersFailed("m", None),
+            500,
+            "InternalServerException",
+            "Failed to start workers for model m version: null",
+        ),
+        (InvalidModel("Runtime is not defined or invalid."), 400, "InvalidModelException", None),
+        (InvalidArchive("Model name is not defined."), 400, "InvalidModelException", None),
+        (DownloadError("http://x"), 400, "DownloadArchiveException", "Failed to download archive from: http://x"),
+        (BadParameter("Invalid RuntimeType value: x"), 400, "BadRequestException", None),
+        (ArchiveNotFound("Model not found at: m.mar"), 404, "ModelNotFoundException", None),
+        (UnreadableArchive("m.mar"), 500, "InternalServerException", "Failed to save model: m.mar"),
+        (
+            VersionConflict("m", "1.0"),
+            409,
+            "ConflictStatusException",
+            "Model version 1.0 is already registered for model m",
+        ),
+        (
+            NotEnoughDevices("m", 4),
+            500,
+            "WorkerInitializationException",
+            "No enough gpu devices for model:m parallelLevel:4",
+        ),
+    ],
+)
+async def test_register_errors(start, error, status, kind, message):
+    serving = await start(FakeRegistry(failure=error))
+    answer = await manage(serving, "POST", "/models?url=m.mar")
+    expected = {"code": status, "type": kind, "message": message or str(error)}
+    assert (answer.status, answer.json()) == (status, expected)
+    assert list(answer.json()) == ["code", "type", "message"]
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "message"),
+    [
+        ("/models", None, "Parameter url is required."),
+        ("/models?batch_size=4", None, "Parameter url is required."),
+        ("/models?url=x", {}, "Parameter url is required."),
+        ("/models?url=x&batch_size=many", None, "Parameter batch_size: 'many' is not an integer."),
+        ("/models?url=x&batch_size=1.5", None, "Parameter batch_size: '1.5' is not an integer."),
+        ("/models?url=x&synchronous=yes", None, "Parameter synchronous: 'yes' is not true or false."),
+        ("/models", {"url": 5}, "Parameter url: '5' is not text."),
+        ("/models", {"url": "x", "batch_size": True}, "Parameter batch_size: 'true' is not an integer."),
+        ("/models", {"url": "x", "batch_size": [1]}, "Parameter batch_size: '[1]' is not an integer."),
+        ("/models", ["url"], "The request body must be a JSON object, it is list."),
+    ],
+)
+async def test_wrong_parameters_are_named(serving, target, body, message):
+    answer = await manage(serving, "POST", target, **({} if body is None else {"json": body}))
+    assert answer.status == 400
+    assert answer.json() == {"code": 400, "type": "BadRequestException", "message": message}
+    assert serving.registry.requests == []
+
+
+@pytest.mark.parametrize("body", [b"{", b"", b"\xff", b"[" * 100_000])
+async def test_a_body_that_is_not_json_is_refused(serving, body):
+    headers = {"Content-Type": "application/json; charset=utf-8"}
+    answer = await manage(serving, "POST", "/models?url=x", data=body, headers=headers)
+    assert (answer.status, answer.json()["type"]) == (400, "BadRequestException")
+
+
+async def test_without_the_model_api_models_are_neither_registered_nor_unregistered(start):
+    serving = await start(enable_model_api=False)
+    for method, path in (("POST", "/models?url=x"), ("DELETE", "/models/noop"), ("DELETE", "/models/noop/1.0")):
+        answer = await manage(serving, method, path)
+        assert (answer.status, answer.json()["type"]) == (405, "MethodNotAllowedException")
+        assert answer.headers["ts-error-cause"] == "model_api_disabled"
+        assert answer.json()["message"] == NOT_ALLOWED
+    assert serving.registry.requests == []
+    assert (await manage(serving, "PUT", "/models/noop?min_worker=1")).status == 200
+    assert (await manage(serving, "PUT", "/models/noop/1.0/set-default")).status == 200
+    assert (await manage(serving, "GET", "/models")).status == 200
+
+
+async def test_a_registration_goes_on_when_its_caller_hangs_up(start):
+    registry = FakeRegistry(hold=asyncio.Event())
+    serving = await start(registry)
+    connection = await serving.raw(b"POST /models?url=x HTTP/1.1\r\nHost: h\r\n\r\n", door="management")
+    async with asyncio.timeout(20):
+        while not registry.requests:
+            await asyncio.sleep(0)
+        await connection.close()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        registry.hold.set()
+        await registry.finished.wait()
+
+
+# Scale.
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("/models/noop", ("noop", None, 1, 1, False)),
+        ("/models/noop?min_worker=3", ("noop", None, 3, 3, False)),
+        ("/models/noop?min_worker=0", ("noop", None, 0, 0, False)),
+        ("/models/noop?max_worker=2", ("noop", None, 1, 2, False)),
+        (
+            "/models/noop/1.0?min_worker=2&max_worker=4&synchronous=true&number_gpu=1&timeout=5",
+            ("noop", "1.0", 2, 4, True),
+        ),
+        ("/models/noop?model_version=1.0", ("noop", "1.0", 1, 1, False)),
+    ],
+)
+async def test_scale_passes_everything_on(serving, target, expected):
+    await manage(serving, "PUT", target)
+    assert serving.registry.requests == [expected]
+
+
+@pytest.mark.parametrize(
+    ("result", "path", "status", "text"),
+    [
+        (ScaleResult(pending=True, workers=0, wanted=2), "/models/noop", 202, "Processing worker updates..."),
+        (ScaleResult(pending=False, workers=2, wanted=2), "/models/noop", 200, "Workers scaled to 2 for model: noop"),
+        (
+            ScaleResult(pending=False, workers=2, wanted=2),
+            "/models/noop/1.0",
+            200,
+            "Workers scaled to 2 for model: noop, version: 1.0",
+        ),
+        (ScaleResult(pending=False, workers=1, wanted=2), "/models/noop", 206, "Workers scaling in progress..."),
+    ],
+)
+async def test_scale_answers(start, result, path, status, text):
+    serving = await start(FakeRegistry(scale_result=result))
+    answer = await manage(serving, "PUT", f"{path}?min_worker=2&synchronous=true")
+    assert (answer.status, status_text(answer)) == (status, text)
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "message"),
+    [
+        ("/models/noop?min_worker=2&max_worker=1", 400, "max_worker cannot be less than min_worker."),
+        ("/models/noop?max_worker=0", 400, "max_worker cannot be less than min_worker."),
+        ("/models/noop?min_worker=two", 400, "Parameter min_worker: 'two' is not an integer."),
+        ("/models/noop?min_worker=-1", 400, "Parameter min_worker: '-1' is not an integer of at least 0."),
+        ("/models/foo", 404, "Model not found: foo"),
+        ("/models/noop/9", 404, "Model version: 9 does not exist for model: noop"),
+    ],
+)
+async def test_scale_errors(serving, target, status, message):
+    answer = await manage(serving, "PUT", target)
+    assert (answer.status, answer.json()["message"]) == (status, message)
+
+
+# Describe.
+
+
+async def test_describe_is_torchserves_to_the_letter(serving):
+    for path in ("/models/noop", "/models/noop/1.0", "/models/noop/"):
+        answer = await manage(serving, "GET", path)
+        assert (answer.status, answer.body.decode()) == (200, DESCRIPTION)
+
+
+async def test_describe_all_versions(start):
+    serving = await start(FakeRegistry([FakeModel("m", "1"), FakeModel("m", "2"), FakeModel("n", "3")]))
+    answer = await manage(serving, "GET", "/models/m/all")
+    assert [entry["modelVersion"] for entry in answer.json()] == ["1", "2"]
+
+
+async def test_describe_devices_sequences_and_workers_without_a_process(start):
+    model = FakeModel("m", stateful=True)
+    model.config = replace(model.config, device_type="gpu", device_ids=(2, 3))
+    started = datetime(2024, 5, 30, 23, 41, 47, 5000, timezone(timedelta(hours=2)))
+    model.workers = [WorkerInfo(started_at=started, status="UNLOADING", pid=-1, memory=0, gpu=True, gpu_usage="x")]
+    serving = await start(FakeRegistry([model]))
+    entry = (await manage(serving, "GET", "/models/m")).json()[0]
+    keys = list(entry)
+    assert keys[keys.index("deviceType") + 1] == "deviceIds"
+    assert entry["deviceIds"] == [2, 3]
+    assert entry["stateful"] is True
+    assert entry["sequenceMaxIdleMSec"] == 60000
+    assert entry["workers"][0]["startTime"] == "2024-05-30T21:41:47.005Z"
+    assert (entry["workers"][0]["status"], entry["workers"][0]["pid"]) == ("UNLOADING", -1)
+
+
+@pytest.mark.parametrize(("metadata", "shown"), [({"a": [1]}, {"a": [1]}), ([1], {}), ("text", {})])
+async def test_what_the_handler_says_of_itself_comes_last(serving, metadata, shown):
+    serving.registry.model.metadata = metadata
+    entry = (await manage(serving, "GET", "/models/noop?customized=true")).json()[0]
+    assert list(entry)[-1] == "customizedMetadata"
+    assert entry["customizedMetadata"] == shown
+
+
+async def test_a_handler_that_says_null_is_left_out(serving):
+    assert "customizedMetadata" not in (await manage(serving, "GET", "/models/noop?customized=true")).json()[0]
+
+
+async def test_no_worker_to_ask(serving, monkeypatch):
+    async def nobody():
+        raise NoDescribeWorker("noop")
+
+    monkeypatch.setattr(serving.registry.model, "describe_custom", nobody)
+    answer = await manage(serving, "GET", "/models/noop?customized=true")
+    assert answer.status == 503
+    assert answer.json()["type"] == "ServiceUnavailableException"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/models/foo", "Model not found: foo"),
+        ("/models/foo/all", "Model not found: foo"),
+        ("/models/noop/9", "Model version: 9 does not exist for model: noop"),
+    ],
+)
+async def test_describe_unknown(serving, path, message):
+    answer = await manage(serving, "GET", path)
+    assert (answer.status, answer.json()["message"]) == (404, message)
+
+
+# List.
+
+
+@pytest.mark.parametrize(
+    ("query", "names", "token"),
+    [
+        ("", ["a", "b", "c"], None),
+        ("?limit=2", ["a", "b"], "2"),
+        ("?limit=2&next_page_token=2", ["c"], None),
+        ("?limit=1&next_page_token=2", ["c"], "3"),
+        ("?limit=1&next_page_token=3", [], None),
+        ("?limit=3", ["a", "b", "c"], "3"),
+        ("?limit=&next_page_token=", ["a", "b", "c"], None),
+        ("?limit=101", ["a", "b", "c"], None),
+        ("?limit=-1", ["a", "b", "c"], None),
+        ("?next_page_token=99", [], None),
+    ],
+)
+async def test_list_pages(start, query, names, token):
+    models = [FakeModel("c"), FakeModel("a", "2"), FakeModel("a", "1"), FakeModel("b")]
+    models[2].url = "not-the-default.mar"
+    serving = await start(FakeRegistry(models))
+    answer = await manage(serving, "GET", f"/models{query}")
+    page = {} if token is None else {"nextPageToken": token}
+    page["models"] = [{"modelName": name, "modelUrl": f"{name}.mar"} for name in names]
+    assert (answer.status, answer.json()) == (200, page)
+    assert list(answer.json()) == list(page)
+
+
+@pytest.mark.parametrize("query", ["limit=x", "next_page_token=x", "next_page_token=-1"])
+async def test_list_with_wrong_numbers(serving, query):
+    answer = await manage(serving, "GET", f"/models?{query}")
+    assert answer.status == 400
+    assert query.split("=")[0] in answer.json()["message"]
+
+
+# Unregister, default version, readiness.
+
+
+async def test_unregister(serving):
+    answer = await manage(serving, "DELETE", "/models/noop/1.0")
+    assert (answer.status, status_text(answer)) == (200, 'Model "noop" unregistered')
+    await manage(serving, "DELETE", "/models/noop")
+    assert serving.registry.requests == [("noop", "1.0"), ("noop", None)]
+
+
+async def test_unregister_errors(start):
+    registry = FakeRegistry([FakeModel("m", "1"), FakeModel("m", "2")])
+    serving = await start(registry)
+    answer = await manage(serving, "DELETE", "/models/m")
+    assert (answer.status, answer.json()["type"]) == (403, "InvalidModelVersionException")
+    assert answer.json()["message"] == "Cannot remove default version for model m"
+    assert (await manage(serving, "DELETE", "/models/foo")).status == 404
+    registry.failure = UnregisterTimeout("m")
+    answer = await manage(serving, "DELETE", "/models/m/2")
+    assert (answer.status, answer.json()["type"]) == (408, "RequestTimeoutException")
+    assert answer.json()["message"] == "Timed out while cleaning resources: m"
+
+
+async def test_set_default(start):
+    serving = await start(FakeRegistry([FakeModel("m", "1"), FakeModel("m", "2")]))
+    answer = await manage(serving, "PUT", "/models/m/2/set-default")
+    assert answer.status == 200
+    assert status_text(answer) == 'Default version successfully updated for model "m" to "2"'
+    assert serving.registry.requests == [("m", "2")]
+    answer = await manage(serving, "PUT", "/models/m/3/set-default")
+    assert (answer.status, answer.json()["type"]) == (404, "ModelVersionNotFoundException")
+    assert answer.json()["message"] == "Model version 3 does not exist for model m"
+    assert (await manage(serving, "PUT", "/models/foo/3/set-default")).json()["message"] == "Model not found: foo"
+
+
+async def test_kserve_readiness(serving):
+    answer = await manage(serving, "GET", "/v1/models/noop")
+    assert (answer.status, answer.body) == (200, b'{\n  "name": "noop",\n  "ready": true\n}\n')
+    serving.registry.model.workers = []
+    assert (await manage(serving, "GET", "/v1/models/noop")).json()["ready"] is False
+    assert (await manage(serving, "GET", "/v1/models/foo")).status == 404
+    assert (await manage(serving, "POST", "/v1/models/noop")).status == 405
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("PUT", "/models", 405),
+        ("PATCH", "/models/noop", 405),
+        ("POST", "/models/noop", 405),
+        ("GET", "/models/noop/1.0/set-default", 405),
+        ("PUT", "/models/noop/1.0/other", 404),
+        ("GET", "/models/noop/1.0/set-default/more", 404),
+        ("GET", "/v1/models", 404),
+        ("GET", "/v1/other/noop", 404),
+        ("GET", "/ping", 404),
+        ("GET", "/", 405),
+    ],
+)
+async def test_other_paths_and_methods(serving, method, path, status):
+    answer = await manage(serving, method, path)
+    assert (answer.status, answer.json()["code"]) == (status, status)

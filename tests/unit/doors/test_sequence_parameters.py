@@ -1,0 +1,74 @@
+"""Sequences of the Open Inference Protocol."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.doors.fakes import FakeModel, make_settings
+
+from torchserve_py.doors.errors import DoorError
+from torchserve_py.doors.sequence_parameters import sequence_of
+from torchserve_py.doors.sequences import SequenceHeaders
+
+ID = "ts_request_sequence_id"
+START = "ts_request_sequence_start"
+END = "ts_request_sequence_end"
+
+usable = st.characters(codec="utf-8", exclude_categories=["Cc"], exclude_characters=";")
+ids = st.integers(1, 2**64 - 1) | st.text(usable, min_size=1).filter(lambda text: text == text.strip())
+
+
+@pytest.fixture
+def headers(tmp_path):
+    return SequenceHeaders(make_settings(tmp_path))
+
+
+def test_markers_become_headers(headers):
+    model = FakeModel(stateful=True)
+    sequence = sequence_of(headers, model, {"sequence_id": 1001, "sequence_start": True, "sequence_end": False})
+    assert sequence == ("1001", True, False, ((ID, "1001"), (START, "true")))
+    model.known_sequences.add("1001")
+    sequence = sequence_of(headers, model, {"sequence_id": 1001, "sequence_start": False, "sequence_end": True})
+    assert sequence == ("1001", False, True, ((ID, "1001"), (END, "true")))
+
+
+@given(ids, ids)
+def test_different_ids_stay_different(tmp_path_factory, first, second):
+    headers = SequenceHeaders(make_settings(tmp_path_factory.getbasetemp()))
+    texts = [
+        sequence_of(headers, FakeModel(stateful=True), {"sequence_id": each, "sequence_start": True}).id
+        for each in (first, second)
+    ]
+    assert (texts[0] == texts[1]) is (first == second)
+
+
+def test_a_number_and_a_text_of_its_digits_are_two_sequences(headers):
+    found = {
+        sequence_of(headers, FakeModel(stateful=True), {"sequence_id": each, "sequence_start": True}).id
+        for each in (1, "1", '"1"', "one")
+    }
+    assert found == {"1", '"1"', '""1""', "one"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({}, "must specify a non-zero or non-empty correlation ID"),
+        ({"sequence_id": 0, "sequence_start": True}, "must specify a non-zero or non-empty correlation ID"),
+        ({"sequence_id": "", "sequence_start": True}, "must specify a non-zero or non-empty correlation ID"),
+        ({"sequence_id": 1}, "must specify the START flag on the first request of the sequence"),
+        ({"sequence_id": "a", "sequence_end": True}, "must specify the START flag"),
+        ({"sequence_id": -1, "sequence_start": True}, "-1 is no sequence id"),
+        ({"sequence_id": 2**64, "sequence_start": True}, "is no sequence id"),
+        ({"sequence_id": 1.5, "sequence_start": True}, "1.5 is no sequence id"),
+        ({"sequence_id": True, "sequence_start": True}, "True is no sequence id"),
+        ({"sequence_id": False, "sequence_start": True}, "False is no sequence id"),
+        ({"sequence_id": 1, "sequence_start": 1}, "sequence_start: 1 is neither true nor false"),
+        ({"sequence_id": "a\n", "sequence_start": True}, "is no sequence id"),
+        ({"sequence_id": "zz;alice", "sequence_start": True}, "'zz;alice' is no sequence id; it must hold no ';'"),
+        ({"sequence_id": " alice", "sequence_start": True}, "neither begin nor end with a space"),
+    ],
+)
+def test_what_is_refused(headers, parameters, says):
+    with pytest.raises(DoorError, match=says) as refused:
+        sequence_of(headers, FakeModel(stateful=True), parameters)
+    assert refused.value.failure.status == 400

@@ -1,0 +1,54 @@
+"""Models listed and probed as clients of KServe v1 and OpenAI's own client do."""
+
+from __future__ import annotations
+
+import pytest
+from openai import AsyncOpenAI, NotFoundError
+from tests.unit.doors.conftest import Serving, Start
+from tests.unit.doors.fakes import FakeModel, FakeRegistry
+
+
+def client(serving: Serving) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=f"{serving.address()}/v1", api_key="none", max_retries=0)
+
+
+async def test_openais_client_lists_the_models(start: Start) -> None:
+    serving = await start(FakeRegistry([FakeModel("chat"), FakeModel("noop")]))
+    async with client(serving) as openai:
+        models = (await openai.models.list()).data
+        assert [(model.id, model.object, model.owned_by) for model in models] == [
+            ("chat", "model", "torchserve-py"),
+            ("noop", "model", "torchserve-py"),
+        ]
+        assert (await openai.models.retrieve("noop")).id == "noop"
+        with pytest.raises(NotFoundError):
+            await openai.models.retrieve("ghost")
+
+
+async def test_kserves_client_v1_finds_the_server_alive(serving: Serving) -> None:
+    answer = await serving.request("GET", "/")  # is_server_live: the base URL
+    assert (answer.status, answer.json()) == (200, {"status": "alive"})
+    assert (await serving.request("GET", "/", door="management")).status == 405
+
+
+async def test_kserves_client_v1_asks_whether_a_model_is_ready(serving: Serving) -> None:
+    answer = await serving.request("GET", "/v1/models/noop")
+    assert (answer.status, answer.json()["name"], answer.json()["ready"]) == (200, "noop", True)
+    serving.registry.model.is_ready = False
+    assert (await serving.request("GET", "/v1/models/noop")).status == 503  # which is_model_ready takes for false
+    assert (await serving.request("GET", "/v1/models/ghost")).status == 404
+    assert (await serving.request("GET", "/v1/models")).json()["models"] == ["noop"]
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"), [("/", "GET, OPTIONS"), ("/v1/models", "GET, HEAD"), ("/v1/models/noop", "GET, HEAD")]
+)
+async def test_other_methods(serving: Serving, path: str, allowed: str) -> None:
+    answer = await serving.request("DELETE", path)
+    assert (answer.status, answer.headers["Allow"]) == (405, allowed)
+
+
+async def test_models_are_listed_for_those_with_a_token(start: Start) -> None:
+    serving = await start(disable_token_authorization=False)
+    assert (await serving.request("GET", "/v1/models")).status == 400
+    assert (await serving.request("GET", "/")).status == 200
