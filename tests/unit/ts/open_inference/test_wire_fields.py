@@ -40,7 +40,9 @@ def test_fields_of_every_type(parameter):
 def test_what_is_no_message_is_refused(body):
     try:
         fields_of(body)
-    except ValueError:
+    except ValueError as error:
+        if "the unknown type 3" in str(error):
+            return  # a group: proto3 has none, protobuf passes over them all the same
         with pytest.raises(DecodeError):
             ModelInferRequest.FromString(body)
 
