@@ -358,6 +358,12 @@ def test_a_metrics_file_is_read_for_its_mistakes(home):
     )
 
 
+def test_a_key_of_models_that_has_no_effect_is_told(home):
+    resolution = configure(home, 'models={"m": {"1.0": {"batchsize": 4, "maxWorkers": 2, "marName": "m.mar"}}}')
+    (warning,) = resolution.warnings
+    assert "config.properties:1: models, m 1.0: batchsize is not known and has no effect; known are" in warning
+
+
 def test_a_logging_configuration_is_read_for_its_mistakes(home):
     (home / "log.yaml").write_text("version: 3")
     (error,) = configure(home, argv=["--model-store", "store", "--log-config", "log.yaml"]).errors

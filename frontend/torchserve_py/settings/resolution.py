@@ -107,6 +107,7 @@ class _Resolver:
         self._check_cors()
         self._check_workflow_store()
         self._check_snapshot()
+        self._check_models_map()
         return self._out
 
     # The file
@@ -280,6 +281,19 @@ class _Resolver:
             self._out.errors += snapshot.value.missing(store.value)
         if wanted is not None and wanted.origin == f"flag {SOURCES['load_models'].flag}":
             self._out.warnings.append(f"--models has no effect: {snapshot.origin} says which models are loaded")
+
+    def _check_models_map(self) -> None:
+        """Warn of keys of ``models`` that have no effect."""
+        models = self._out.effective.get("models")
+        if models is None:
+            return
+        for name, versions in models.value.items():
+            for version, values in versions.items():
+                for key in sorted(values.keys() - set(value_kinds.MODELS_MAP_KEYS)):
+                    self._out.warnings.append(
+                        f"{models.origin}: models, {name} {version}: {key} is not known and has no effect; known are"
+                        f" {', '.join(value_kinds.MODELS_MAP_KEYS)}"
+                    )
 
     # Values
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from torchserve_py.settings.addresses import Address, parse_address
 from torchserve_py.settings.log_config import is_log4j, read_log_config
@@ -23,6 +23,11 @@ T_co = TypeVar("T_co", covariant=True)
 
 #: What ``models`` holds: model name -> version -> settings of that version.
 ModelsMap = dict[str, dict[str, dict[str, Any]]]
+#: The keys of a version's settings; the last three stand there in snapshots.
+MODELS_MAP_KEYS: Final = (
+    *("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout", "runtimeType"),
+    *("marName", "defaultVersion", "defaultVersionChosen"),
+)
 
 
 @dataclass(frozen=True, slots=True)
