@@ -26,7 +26,7 @@ from tests.e2e.running_server import DEADLINE, HANDLERS, ROOT, RunningServer, ev
 from torchserve_py.doors.grpc.protos import inference_pb2_grpc, management_pb2
 from torchserve_py.doors.grpc.protos.inference_pb2 import PredictionsRequest
 
-PROTOS = ROOT / "frontend" / "torchserve_py" / "api" / "grpc" / "protos"
+PROTOS = ROOT / "frontend" / "torchserve_py" / "doors" / "grpc" / "protos"
 
 #: Shows what a handler is given for its row.
 SHOW = """

@@ -97,7 +97,8 @@ class Holdings:
         if lease is None:
             return MOVED, f"Sequence {sequence_id!r} is run by another server now. Try again a little later."
         lease.fresh_until = fresh_until
-        lease.closed = acquired.closed
+        # A sequence of which no step was ever applied has not begun, so it cannot have expired.
+        lease.closed = "" if lease.first_id is None and not lease.steps else acquired.closed
         self.leases[sequence_id] = lease
         self._cache.drop(sequence_id)
         if acquired.state is not None:

@@ -76,6 +76,16 @@ def test_a_server_that_takes_a_sequence_over_begins_its_idle_time_anew(durable_w
     assert admit(successor, step("j2", "s", "1"), time.monotonic()) == "6"
 
 
+@pytest.mark.parametrize("start", [False, True])
+def test_a_sequence_of_which_no_step_counts_never_expires(durable_worker: Make, start: bool) -> None:
+    worker = durable_worker(TOTAL, lifetime=0.0)
+    assert answered(worker, step("j1", "s", "boom", start=start)) == [(503, "")]
+    close(worker, s="idle")
+    assert answered(worker, step("j2", "t", "1")) == ["1"]  # the store hears of what has left before that
+    assert admit(worker, step("j3", "s", "4"), time.monotonic()) == "4"
+    assert admit(worker, step("j4", "s", "2"), -math.inf) == "6"
+
+
 def test_a_state_is_kept_for_steps_that_wait_elsewhere_for_a_while_only(
     durable_worker: Make, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
