@@ -98,7 +98,8 @@ class Ledger:
         self.at_large -= set(tokens)
 
     def doubt(self, token: str) -> None:
-        """Nobody knows whether a step counts."""
+        """Nobody knows whether a step counts, be it that an earlier attempt at it did not."""
+        self.refuted.discard(token)
         if token not in self.state:
             self.at_large.add(token)
 

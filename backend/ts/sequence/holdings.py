@@ -98,7 +98,7 @@ class Holdings:
             return MOVED, f"Sequence {sequence_id!r} is run by another server now. Try again a little later."
         lease.fresh_until = fresh_until
         # A sequence of which no step was ever applied has not begun, so it cannot have expired.
-        lease.closed = "" if lease.first_id is None and not lease.steps else acquired.closed
+        lease.closed = acquired.closed if lease.has_begun else ""
         self.leases[sequence_id] = lease
         self._cache.drop(sequence_id)
         if acquired.state is not None:
@@ -118,6 +118,11 @@ class Holdings:
         """Record that the sequence continues at this worker, so it counts as never having been idle for too long."""
         self._active_since[sequence_id] = -math.inf
 
+    def has_begun(self, sequence_id: str) -> bool:
+        """Return whether a step of the sequence's incarnation was applied; True of a sequence that is not held."""
+        lease = self.leases.get(sequence_id)
+        return lease is None or lease.has_begun
+
     def let_go(self, sequence_id: str) -> None:
         """Drop a sequence's lease and state from memory; the sequence's next step reads the stored state."""
         self._on_let_go(sequence_id)
@@ -131,6 +136,11 @@ class Holdings:
         if lease is not None:
             self._departures.released([lease], self._idle_at())
             self._departures.tell_now_and_then()
+
+    def give_back_now(self, sequence_id: str) -> None:
+        """Do the same, and tell the store before any answer leaves."""
+        self.give_back(sequence_id)
+        self.tell_departures()
 
     def _idle_at(self) -> float:
         """Return the moment at which a sequence that becomes idle now has been idle for too long."""

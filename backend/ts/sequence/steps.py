@@ -339,6 +339,8 @@ class Steps:
         """Roll back the sequence of a failed step; a sequence that another step has ended still ends."""
         if sequence_id in self._ended:
             holdings.has_ended(sequence_id)
+        elif not holdings.has_begun(sequence_id):
+            holdings.give_back_now(sequence_id)
         self._let_go(sequence_id)
 
     def _let_go(self, sequence_id: str) -> None:

@@ -122,10 +122,15 @@ class Lease:
         self.steps = steps
         self.request_ids = deque(request_ids, settings.kept)
         self.closed = closed
-        self.awaits_first = first_id is None and not steps
+        self.awaits_first = not self.has_begun
         self.resident = True
         self.fresh_until = time.monotonic() + settings.lease
         self.mark = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a step of the incarnation was applied."""
+        return self.first_id is not None or self.steps > 0
 
     def begin_anew(self) -> None:
         """Make the next step begin the next incarnation, which is stored with that step's commit and not before."""

@@ -131,3 +131,10 @@ def test_a_start_with_the_same_request_id_and_another_body_begins_anew(at: Any) 
     assert at(step("j6", "s", "9", request_id="1", start=True, end=True)) == ["9"]
     assert at(step("j7", "s", "9", request_id="1", start=True, end=True)) == ["9"]
     assert at(step("j8", "s", "3", request_id="1")) == ["3"]
+
+
+def test_a_sequence_whose_first_step_does_not_count_is_held_by_nobody(durable_worker: Make) -> None:
+    one, other = durable_worker(TOTAL), durable_worker(TOTAL, owner="another machine/1/1")
+    assert answered(one, step("j1", "s", "5"), step("j2", "s", "2", end=True)) == ["5", "7"]
+    assert answered(other, step("j3", "s", "boom")) == [(503, "")]
+    assert answered(one, step("j4", "s", "4", start=True)) == ["4"]
