@@ -98,7 +98,7 @@ class Client:
             self._move()
         may_omit = ledger.status in {Status.NONE, Status.ENDED}
         first = self._step(starts=not may_omit or random.random() < 0.5, sleep=self._slow(0.1))
-        is_over = ledger.status in {Status.ENDED, Status.GONE}
+        is_over = ledger.status in {Status.ENDED, Status.GONE} and not ledger.store_failed
         if await self._settle(first, anywhere=is_over) != "applied":
             return
         actions = [self._plain] * 12 + [self._repeat] * 3 + [self._pipelined, self._start_meanwhile, self._idle]
@@ -242,6 +242,7 @@ class Client:
             attempt = await self._sender.send(step, ledger, server, **patience)
             self._tally.slowest = max(self._tally.slowest, time.monotonic() - began)
             tries += 1
+            ledger.store_failed = attempt.cause == "sequence_store"
             if attempt.result is Result.ANSWERED:
                 self._tally.asked += unsettled
                 self._believe(step, attempt)

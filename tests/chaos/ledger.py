@@ -48,6 +48,8 @@ class Ledger:
     ghosts: bool = False
     active_until: float = field(default_factory=time.monotonic)
     holder: int | None = None
+    #: Whether the last server that was asked could not write to the store: it cannot give the sequence back, either.
+    store_failed: bool = False
     longest_gap: float = 0.0
     acknowledged_at: float = field(default_factory=time.monotonic)
     transcript: list[tuple[float, str]] = field(default_factory=list)

@@ -118,11 +118,6 @@ class Holdings:
         """Record that the sequence continues at this worker, so it counts as never having been idle for too long."""
         self._active_since[sequence_id] = -math.inf
 
-    def has_begun(self, sequence_id: str) -> bool:
-        """Return whether a step of the sequence's incarnation was applied; True of a sequence that is not held."""
-        lease = self.leases.get(sequence_id)
-        return lease is None or lease.has_begun
-
     def let_go(self, sequence_id: str) -> None:
         """Drop a sequence's lease and state from memory; the sequence's next step reads the stored state."""
         self._on_let_go(sequence_id)
@@ -137,10 +132,18 @@ class Holdings:
             self._departures.released([lease], self._idle_at())
             self._departures.tell_now_and_then()
 
-    def give_back_now(self, sequence_id: str) -> None:
-        """Do the same, and tell the store before any answer leaves."""
-        self.give_back(sequence_id)
-        self.tell_departures()
+    def drop(self, sequence_id: str) -> None:
+        """Drop a sequence after a step that does not count.
+
+        If no step of its incarnation was applied, any server may begin it: the store hears of that before the answer
+        leaves.
+        """
+        lease = self.leases.get(sequence_id)
+        if lease is None or lease.has_begun:
+            self.let_go(sequence_id)
+        else:
+            self.give_back(sequence_id)
+            self.tell_departures()
 
     def _idle_at(self) -> float:
         """Return the moment at which a sequence that becomes idle now has been idle for too long."""

@@ -195,7 +195,7 @@ class Steps:
         if step.history.only_ask:
             if sequence_id not in self._live_of:
                 # The step was not applied, so it has not ended the sequence, even if the server assumes that it has.
-                holdings.let_go(sequence_id)
+                holdings.drop(sequence_id)
             return error_answer(job_id, 500, step.history.only_ask, NOT_APPLIED)
         if lease.closed not in {"", ENDED} and not (step.starts or self._restart_expired):
             text = f"Sequence {sequence_id!r} has expired. Please start a new sequence."
@@ -339,9 +339,9 @@ class Steps:
         """Roll back the sequence of a failed step; a sequence that another step has ended still ends."""
         if sequence_id in self._ended:
             holdings.has_ended(sequence_id)
-        elif not holdings.has_begun(sequence_id):
-            holdings.give_back_now(sequence_id)
-        self._let_go(sequence_id)
+            holdings.let_go(sequence_id)
+        else:
+            holdings.drop(sequence_id)
 
     def _let_go(self, sequence_id: str) -> None:
         """Drop a sequence from memory and end its running steps; the sequence's next step reads the stored state."""

@@ -193,3 +193,9 @@ def test_a_stream_that_has_to_end_is_not_told_that_it_does_not_count_if_a_part_o
     other.runtime.admit([step("j1", "s", "9")])
     (kept,) = other.peer.result_rows()
     assert (kept[5], dict(kept[4])["ts_stream_interrupted"]) == (b"12", "true")
+
+
+def test_who_asks_for_a_first_step_that_was_not_applied_holds_nothing(durable_worker: Make) -> None:
+    asking, other = durable_worker(TOTAL), durable_worker(TOTAL, owner=ELSEWHERE)
+    assert ask(asking, step("j1", "s", "5")) == (500, "response_timeout")
+    assert answered(other, step("j2", "s", "4", start=True)) == ["4"]
