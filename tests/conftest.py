@@ -26,6 +26,14 @@ for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
+@pytest.fixture(autouse=True)
+def same_signals_blocked() -> Generator[None, None, None]:
+    """A launcher that runs in a test blocks signals; processes that later tests start would inherit that."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Processes that share the tests tell each other what was printed, as UTF-8; some tests print what is no text."""
