@@ -135,11 +135,11 @@ class Holdings:
     def drop(self, sequence_id: str) -> None:
         """Drop a sequence after a step that does not count.
 
-        If no step of its incarnation was applied, any server may begin it: the store hears of that before the answer
+        If the sequence has not begun or is over, any server may begin it: the store hears of that before the answer
         leaves.
         """
         lease = self.leases.get(sequence_id)
-        if lease is None or lease.has_begun:
+        if lease is None or (lease.has_begun and not lease.closed):
             self.let_go(sequence_id)
         else:
             self.give_back(sequence_id)

@@ -198,4 +198,6 @@ def test_a_stream_that_has_to_end_is_not_told_that_it_does_not_count_if_a_part_o
 def test_who_asks_for_a_first_step_that_was_not_applied_holds_nothing(durable_worker: Make) -> None:
     asking, other = durable_worker(TOTAL), durable_worker(TOTAL, owner=ELSEWHERE)
     assert ask(asking, step("j1", "s", "5")) == (500, "response_timeout")
-    assert answered(other, step("j2", "s", "4", start=True)) == ["4"]
+    assert answered(other, step("j2", "s", "4", start=True), step("j3", "s", "1", end=True)) == ["4", "5"]
+    assert ask(asking, step("j4", "s", "5")) == (500, "response_timeout")
+    assert answered(other, step("j5", "s", "6")) == ["6"]
