@@ -18,6 +18,7 @@ from torchserve_py.core.cache_message import cache_message
 from torchserve_py.core.contracts import Configured, configuration_of
 from torchserve_py.core.daemon_thread import run_in_daemon_thread
 from torchserve_py.core.dependencies import install_dependencies, packages_dir, venv_python
+from torchserve_py.core.dispatcher import Dispatcher
 from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import BadParameter
 from torchserve_py.core.model import Model, Usage
@@ -31,7 +32,6 @@ from torchserve_py.version import __version__
 from torchserve_py.workers.by_hand import NO_LIMIT
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.devices import Assignment, Devices, visible_devices
-from torchserve_py.workers.dispatcher import Dispatcher
 from torchserve_py.workers.launchers import CpuLauncher
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.pool import Place, WorkerPool

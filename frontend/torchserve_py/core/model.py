@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.archive.model_files import ModelFiles
+from torchserve_py.core.dispatcher import Dispatcher
 from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import NoDescribeWorker
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.parts import JobFailed, Parts
 from torchserve_py.metrics.exposition import merged
 from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.workers.dispatcher import Dispatcher
-from torchserve_py.workers.inference_request import InferenceRequest
-from torchserve_py.workers.parts import JobFailed, Parts
 from torchserve_py.workers.pool import WorkerPool
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from torchserve_py.jobs.parts import Parts
 from torchserve_py.logs import access_log
 from torchserve_py.transport.http1.request import Request
-from torchserve_py.workers.parts import Parts
 
 
 def log_answer(request: Request) -> None:

@@ -16,10 +16,10 @@ from torchserve_py.doors.access_log import log_answer
 from torchserve_py.doors.pipeline import HttpDialect, HttpExchange
 from torchserve_py.doors.requests import body_refusal
 from torchserve_py.doors.responses import Sent
+from torchserve_py.jobs.parts import Part, Parts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import BodyError
 from torchserve_py.transport.http1.request import Request
-from torchserve_py.workers.parts import Part, Parts
 
 if TYPE_CHECKING:
     from torchserve_py.doors.routing import Router

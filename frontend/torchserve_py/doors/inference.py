@@ -18,8 +18,8 @@ from torchserve_py.doors.routing import Path, Route, Routes
 from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.doors.torchserve_dialect import TorchServeDialect
+from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
 from torchserve_py.transport.http1.request import Request
-from torchserve_py.workers.inference_request import InferenceRequest, SequenceRequest
 
 if TYPE_CHECKING:
     from torchserve_py.core.model import Model

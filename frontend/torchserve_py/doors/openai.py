@@ -21,16 +21,16 @@ from torchserve_py.doors.pipeline import Answer, HttpDialect, HttpExchange
 from torchserve_py.doors.responses import JSON_TYPE, RETRY_AFTER_SECONDS, Responses
 from torchserve_py.doors.routing import Path, Route, Routes
 from torchserve_py.doors.token_authorization import TokenType
-from torchserve_py.workers.inference_request import InferenceRequest
+from torchserve_py.jobs.inference_request import InferenceRequest
 from ts.protocol.messages import CAUSE_HEADER
 
 if TYPE_CHECKING:
     from torchserve_py.core.model import Model
     from torchserve_py.core.registry import ModelRegistry
     from torchserve_py.doors.truss.door import TrussDoor
+    from torchserve_py.jobs.parts import Part
     from torchserve_py.settings.table import Settings
     from torchserve_py.transport.http1.request import Request
-    from torchserve_py.workers.parts import Part
 
 _PATHS: Final = frozenset((("v1", "chat", "completions"), ("v1", "completions"), ("v1", "embeddings")))
 _EVENTS_TYPE: Final = ("content-type", "text/event-stream; charset=utf-8")

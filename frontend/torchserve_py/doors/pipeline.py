@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from torchserve_py.doors.access_log import ids_of
 from torchserve_py.doors.errors import DoorError, Failure, failure_of, failure_of_job, handler_failure
+from torchserve_py.jobs.parts import JobFailed, Part
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import ReaderStalled
-from torchserve_py.workers.parts import JobFailed, Part
 
 if TYPE_CHECKING:
     from torchserve_py.core.model import Model
     from torchserve_py.doors.responses import Headers, Responses, Sent
+    from torchserve_py.jobs.inference_request import InferenceRequest
     from torchserve_py.transport.http1.request import Buffer, Request
-    from torchserve_py.workers.inference_request import InferenceRequest
 
 logger = logging.getLogger(__name__)
 

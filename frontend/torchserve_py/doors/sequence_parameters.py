@@ -15,7 +15,7 @@ from ts.protocol.messages import REQUEST_ID
 if TYPE_CHECKING:
     from torchserve_py.core.model import Model
     from torchserve_py.doors.sequences import SequenceHeaders
-    from torchserve_py.workers.inference_request import SequenceRequest
+    from torchserve_py.jobs.inference_request import SequenceRequest
 
 ID: Final = "sequence_id"
 START: Final = "sequence_start"

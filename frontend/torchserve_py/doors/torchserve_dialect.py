@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from torchserve_py.doors.pipeline import Answer, HttpDialect, HttpExchange
 from torchserve_py.doors.responses import Headers, failure_message
-from torchserve_py.workers.parts import Part
+from torchserve_py.jobs.parts import Part
 
 if TYPE_CHECKING:
     from torchserve_py.doors.errors import Failure

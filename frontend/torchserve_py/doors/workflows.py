@@ -24,8 +24,8 @@ from torchserve_py.doors.requests import read_body
 from torchserve_py.doors.responses import JSON_TYPE, Responses, Sent
 from torchserve_py.doors.routing import Path, Route, Routes
 from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.transport.http1.request import Request
-from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workflows.errors import NodeFailed
 from torchserve_py.workflows.registry import Workflow, WorkflowRequest
 

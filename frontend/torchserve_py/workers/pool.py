@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torchserve_py.metrics.model_metrics import ModelMetrics
-from torchserve_py.workers.dispatcher import Dispatcher
+from torchserve_py.workers.events import PoolEvents
 from torchserve_py.workers.startup import WorkerFailed
 from torchserve_py.workers.supervisor import Supervisor
 from torchserve_py.workers.worker import Worker
@@ -43,7 +43,7 @@ class WorkerPool:
         self,
         new_place: Callable[[Place], Callable[[], Worker]],
         new_worker_id: Callable[[], str],
-        dispatcher: Dispatcher,
+        events: PoolEvents,
         metrics: ModelMetrics,
         max_retry: float,
         stop_limit: float,
@@ -54,7 +54,7 @@ class WorkerPool:
         self.max_workers = 0
         self._new_place = new_place
         self._new_worker_id = new_worker_id
-        self._dispatcher = dispatcher
+        self._events = events
         self._metrics = metrics
         self._max_retry = max_retry
         self._stop_limit = stop_limit
@@ -96,7 +96,7 @@ class WorkerPool:
             leaving, staying = list(self._supervisors), []
         started = [self._start(Place(self._new_worker_id(), index, count)) for index in range(len(staying), count)]
         self._supervisors = staying + started
-        self._tell_dispatcher()
+        self._tell_expected()
         outcomes = await asyncio.gather(
             *(supervisor.attempt() for supervisor in self._supervisors),
             *(self._stop(supervisor, self._stop_limit) for supervisor in leaving),
@@ -123,15 +123,15 @@ class WorkerPool:
         return [supervisor.pid for supervisor in self._leaving]
 
     def _start(self, place: Place) -> Supervisor:
-        supervisor = Supervisor(place.worker_id, self._new_place(place), self._dispatcher, self._max_retry)
+        supervisor = Supervisor(place.worker_id, self._new_place(place), self._events, self._max_retry)
         supervisor.on_ready = self._ready
         supervisor.on_restart = self._metrics.worker_restarts.inc
-        supervisor.on_unexpected = supervisor.on_give_up = self._tell_dispatcher
+        supervisor.on_unexpected = supervisor.on_give_up = self._tell_expected
         return supervisor
 
     def _ready(self, label: str, seconds: float) -> None:
         self._metrics.worker_load_time(label, seconds * 1000)
-        self._tell_dispatcher()
+        self._tell_expected()
 
     async def _stop(self, supervisor: Supervisor, limit: float) -> None:
         """Stop a worker, but do not wait for ever: a process that hangs inside the kernel survives even SIGKILL."""
@@ -149,7 +149,7 @@ class WorkerPool:
         if supervisor.worker is not None:
             self._metrics.forget_worker(supervisor.worker.label)
 
-    def _tell_dispatcher(self) -> None:
+    def _tell_expected(self) -> None:
         """Requests are accepted while a worker that serves them can be expected."""
         trying = [supervisor for supervisor in self._supervisors if not supervisor.gave_up]
-        self._dispatcher.set_workers(len(trying) if any(supervisor.expected for supervisor in trying) else 0)
+        self._events.set_workers(len(trying) if any(supervisor.expected for supervisor in trying) else 0)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
+from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.workers.parts import Part
 from ts.protocol.messages import CAUSE_HEADER
 from ts.protocol.response_head import headers_problem, reason_problem, status_problem
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from torchserve_py.workers.dispatcher import Dispatcher
+from torchserve_py.workers.events import PoolEvents
 from torchserve_py.workers.lifecycle import WorkerState
 from torchserve_py.workers.startup import WorkerFailed
 from torchserve_py.workers.worker import Worker
@@ -30,9 +30,7 @@ class Supervisor:
     It gives up when a worker has not got ready for ``max_retry`` seconds since the first failure.
     """
 
-    def __init__(
-        self, worker_id: str, make_worker: Callable[[], Worker], dispatcher: Dispatcher, max_retry: float
-    ) -> None:
+    def __init__(self, worker_id: str, make_worker: Callable[[], Worker], events: PoolEvents, max_retry: float) -> None:
         self.id = worker_id
         self.started_at = datetime.now(UTC)
         self.gave_up = False
@@ -50,7 +48,7 @@ class Supervisor:
         #: Called when no further attempt will be made.
         self.on_give_up: Callable[[], None] = lambda: None
         self._make_worker = make_worker
-        self._dispatcher = dispatcher
+        self._events = events
         self._max_retry = max_retry
         self._stopping = asyncio.Event()
         #: How the attempt to have a ready worker ends that is under way or next; done while the worker is ready.
@@ -84,7 +82,7 @@ class Supervisor:
         self._stopping.set()
         worker = self.worker
         if worker is not None:
-            await self._dispatcher.retire(worker, limit)
+            await self._events.retire(worker, limit)
             await worker.stop(limit)
         await self._task
 
@@ -152,11 +150,11 @@ class Supervisor:
             self.failure = ""
             self.expected = True
             self.on_ready(worker.label, ready_at - launched)
-            self._dispatcher.worker_up(worker)
+            self._events.worker_up(worker)
             self._attempt.set_result(None)
         await worker.disconnected.wait()
         self._await_next_attempt()
-        self._dispatcher.worker_lost(worker)
+        self._events.worker_lost(worker)
         reason = await worker.ended
         if worker.state is WorkerState.DIED:
             logger.error("Worker %s (pid %d) %s", worker.label, worker.pid, reason)

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from torchserve_py.jobs.inference_job import InferenceJob
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.workers.inference_job import InferenceJob
 from torchserve_py.workers.ranks import Ranks
 from ts.protocol.frames import encode
 from ts.protocol.messages import PING

@@ -9,17 +9,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
+from torchserve_py.jobs.inference_job import InferenceJob
+from torchserve_py.jobs.inputs import Input
+from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.by_hand import HandStarted
 from torchserve_py.workers.connection import Connection
 from torchserve_py.workers.declarations import checked_declarations
-from torchserve_py.workers.inference_job import InferenceJob
-from torchserve_py.workers.inputs import Input
+from torchserve_py.workers.events import WorkerEvents
 from torchserve_py.workers.lifecycle import WORKER_TRANSITIONS, WorkerEvent, WorkerState
 from torchserve_py.workers.listener import WorkerListener
-from torchserve_py.workers.parts import Part
 from torchserve_py.workers.process import Launch, WorkerProcess
 from torchserve_py.workers.questions import Questions
 from torchserve_py.workers.ranks import Ranks
@@ -69,28 +70,6 @@ class WorkerLimits:
     heartbeat: float  # without answering a ping, once loaded
 
 
-class WorkerOwner(Protocol):
-    """Who takes what a worker sends."""
-
-    def results(self, worker: Worker, results: Sequence[Part], handler_seconds: float) -> None:
-        """Take parts of responses."""
-
-    def taken(self, worker: Worker, job_id: str, count: int) -> None:
-        """Note that the model has taken so many further inputs of a job."""
-
-    def model_metrics(self, entries: list[list[Any]]) -> None:
-        """Take metrics that the handler has emitted."""
-
-    def jobs_of(self, worker: Worker) -> Mapping[str, InferenceJob]:
-        """Return the jobs that the worker has, by id."""
-
-    def cancel(self, job: InferenceJob, cause: Cause) -> None:
-        """End a job for this cause, and tell its worker to drop it."""
-
-    def take_out(self, worker: Worker) -> None:
-        """Give the worker no more jobs: it will be replaced."""
-
-
 class Worker:
     """One process with one copy of the model.
 
@@ -106,7 +85,7 @@ class Worker:
         load: Load,
         limits: WorkerLimits,
         listener: WorkerListener,
-        owner: WorkerOwner,
+        events: WorkerEvents,
     ) -> None:
         self.id = worker_id
         self.label = label
@@ -126,7 +105,7 @@ class Worker:
         self._launch, self._load, self._limits = launch, load, limits
         cache = load.get("cache")
         self._durable = cache is not None and cache["store"] != "memory"
-        self._listener, self._owner = listener, owner
+        self._listener, self._events = listener, events
         self._process: WorkerProcess | HandStarted | None = None
         torchrun = launch.torchrun
         self._ranks = Ranks(torchrun.processes if torchrun else 1, every_rank=bool(torchrun and torchrun.every_rank))
@@ -141,8 +120,8 @@ class Worker:
             response=limits.response,
             heartbeat=limits.heartbeat,
             independent=load["asynchronous"],
-            cancel=owner.cancel,
-            take_out=lambda: owner.take_out(self),
+            cancel=events.cancel,
+            take_out=lambda: events.take_out(self),
         )
         self._kill_reason = ""
         self._reaper: asyncio.Task[None] | None = None
@@ -151,7 +130,7 @@ class Worker:
     @property
     def in_flight(self) -> Mapping[str, InferenceJob]:
         """The jobs that it has: those that were sent to it and that it has not answered to the end."""
-        return self._owner.jobs_of(self)
+        return self._events.jobs_of(self)
 
     @property
     def ready(self) -> bool:
@@ -306,15 +285,15 @@ class Worker:
         if kind == RESULTS and connection is self._jobs:
             self._results(message[1], message[2])
         elif kind == LEAVING:
-            self._owner.take_out(self)
+            self._events.take_out(self)
         elif kind == TAKEN:
-            self._owner.taken(self, message[1], message[2])
+            self._events.taken(self, message[1], message[2])
         elif kind in (HEALTHY, EXPOSED):
             self._questions.answered(message[1], message[2])
         elif kind == DECLARES:
             self.declares = checked_declarations(message[1])
         elif kind == METRICS:
-            self._owner.model_metrics(message[1])
+            self._events.model_metrics(message[1])
         elif kind == LOADED:
             self._startup.loaded(message[1])
         else:
@@ -332,7 +311,7 @@ class Worker:
         try:
             results.extend(map(part_of, rows))
         finally:
-            self._owner.results(self, results, handler_seconds)
+            self._events.results(self, results, handler_seconds)
 
     def _beat(self, connection: Connection, message: list[Any]) -> None:
         if message[0] != PONG:

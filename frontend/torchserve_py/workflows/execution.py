@@ -14,8 +14,8 @@ from typing import Protocol
 
 from torchserve_py.bounded_json import UnreadableJson, check_object
 from torchserve_py.core.errors import ModelError
-from torchserve_py.workers.inference_request import InferenceRequest
-from torchserve_py.workers.parts import JobFailed, Parts
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.parts import JobFailed, Parts
 from torchserve_py.workflows.dag import Dag
 from torchserve_py.workflows.errors import NodeFailed
 from torchserve_py.workflows.spec import Node

@@ -21,9 +21,9 @@ from torchserve_py.core.errors import (
 )
 from torchserve_py.core.plan import RegisterRequest
 from torchserve_py.core.registry import ModelRegistry
+from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.settings.model_spec import is_url
 from torchserve_py.settings.table import Settings
-from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workflows.archive import WorkflowFiles, obtain
 from torchserve_py.workflows.errors import DownloadsDisabled, RegistrationFailed, WorkflowConflict, WorkflowNotFound
 from torchserve_py.workflows.execution import RunnableNode, execute

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.core.registries import MakeRegistry
+from tests.unit.workers.conftest import pytest_asyncio_loop_factories
 
 from torchserve_py.core.registry import ModelRegistry
 from torchserve_py.metrics.server_metrics import ServerMetrics
@@ -15,6 +16,8 @@ from torchserve_py.nvidia_smi import Gpu
 from torchserve_py.settings.table import Settings
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.pool import WorkerPool
+
+__all__ = ["pytest_asyncio_loop_factories"]
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from torchserve_py.archive.obtain import obtain
 from torchserve_py.core.errors import ModelNotFound, ShuttingDown, UnregisterTimeout
 from torchserve_py.core.plan import RegisterRequest
 from torchserve_py.core.registry import ModelRegistry
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.parts import JobFailed, Parts
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workers.listener import WorkerListener
-from torchserve_py.workers.parts import JobFailed, Parts
 from torchserve_py.workers.process import WorkerProcess
 from torchserve_py.workers.supervisor import Supervisor
 

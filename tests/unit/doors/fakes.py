@@ -13,6 +13,9 @@ from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import DefaultVersionInUse, DefaultVersionNotFound, ModelNotFound, ModelVersionNotFound
 from torchserve_py.core.plan import RegisterRequest
 from torchserve_py.core.registry import RegisterResult, ScaleResult
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.inputs import Input, Inputs
+from torchserve_py.jobs.parts import Part, Parts
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.scheduling.job import Job
 from torchserve_py.settings.addresses import Address
@@ -20,9 +23,6 @@ from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.schemas.cache import CacheConfig
 from torchserve_py.settings.snapshot_file import SavedModel
 from torchserve_py.settings.table import Settings
-from torchserve_py.workers.inference_request import InferenceRequest
-from torchserve_py.workers.inputs import Input, Inputs
-from torchserve_py.workers.parts import Part, Parts
 
 ANY_PORT = Address("http", "127.0.0.1", 0)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from torchserve_py.workers.parts import Part
+from torchserve_py.jobs.parts import Part
 from torchserve_py.workers.result_rows import part_of
 
 WHOLE = ["job", False, 200, "", [["x-a", "1"]], b"body", None]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+from torchserve_py.jobs.inference_job import InferenceJob
+from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.workers.inference_job import InferenceJob
-from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workers.ranks import Ranks
 from torchserve_py.workers.watchdog import Watchdog
 

@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
+from torchserve_py.jobs.inference_job import InferenceJob
+from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.workers.inference_job import InferenceJob
-from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workers.lifecycle import WorkerState
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import Launch, WorkerProcess

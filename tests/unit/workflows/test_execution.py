@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from torchserve_py.core.errors import ModelNotFound
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.parts import Part, Parts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
-from torchserve_py.workers.inference_request import InferenceRequest
-from torchserve_py.workers.parts import Part, Parts
 from torchserve_py.workflows.dag import Dag
 from torchserve_py.workflows.errors import NodeFailed
 from torchserve_py.workflows.execution import RunnableNode, execute

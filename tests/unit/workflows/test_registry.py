@@ -11,8 +11,8 @@ import pytest
 from torchserve_py.core.errors import ModelNotFound, ShuttingDown
 from torchserve_py.core.plan import RegisterRequest
 from torchserve_py.core.registry import RegisterResult
+from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.settings.table import Settings
-from torchserve_py.workers.inference_request import InferenceRequest
 from torchserve_py.workflows.errors import RegistrationFailed, WorkflowConflict, WorkflowNotFound
 from torchserve_py.workflows.pack import PackOptions, pack
 from torchserve_py.workflows.registry import WorkflowRegistry, WorkflowRequest

@@ -12,7 +12,7 @@ from torchserve_py.doors.grpc.refusals import Refusal, refuse_prediction
 from torchserve_py.doors.grpc.writer import Writer
 from torchserve_py.doors.pipeline import Dialect, Exchange
 from torchserve_py.doors.sequences import SequenceHeaders, is_marked
-from torchserve_py.workers.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
 from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 from ts.protocol.messages import REQUEST_ID
 

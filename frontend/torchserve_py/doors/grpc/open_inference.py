@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from torchserve_py.core.registry import ModelRegistry
     from torchserve_py.doors.open_inference.repository import Repository
     from torchserve_py.doors.pipeline import Exchange
+    from torchserve_py.jobs.parts import Part
     from torchserve_py.settings.table import Settings
-    from torchserve_py.workers.parts import Part
 
 #: What this server does not have, and what to do instead.
 _UNSUPPORTED: Final = {

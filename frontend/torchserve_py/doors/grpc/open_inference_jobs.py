@@ -12,7 +12,7 @@ from torchserve_py.doors.open_inference.answers import refuse_if_failing
 from torchserve_py.doors.pipeline import Dialect, Exchange
 from torchserve_py.doors.sequence_parameters import ID, sequence_of
 from torchserve_py.doors.sequences import SequenceHeaders
-from torchserve_py.workers.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
 from ts.protocol.messages import OPEN_INFERENCE_GRPC
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from torchserve_py.doors.sequence_parameters import ID
 if TYPE_CHECKING:
     from torchserve_py.core.model import Model
     from torchserve_py.doors.grpc.open_inference_jobs import OpenInferenceJobs
-    from torchserve_py.workers.parts import Part, Parts
+    from torchserve_py.jobs.parts import Part, Parts
 
 #: What a request may be refused with.
 REFUSALS: Final = (DoorError, ModelError)

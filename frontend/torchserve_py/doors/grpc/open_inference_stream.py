@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torchserve_py.core.model import Model
     from torchserve_py.doors.grpc.open_inference_jobs import OpenInferenceJobs
     from torchserve_py.doors.pipeline import Exchange
-    from torchserve_py.workers.parts import Part
+    from torchserve_py.jobs.parts import Part
 
 AUTO: Final = "auto"
 TRITON: Final = "triton"

@@ -22,7 +22,7 @@ from torchserve_py.doors.grpc.protos import inference_pb2 as messages
 from torchserve_py.doors.grpc.refusals import refuse_prediction
 from torchserve_py.doors.grpc.two_way import OpenCalls, TwoWayCall
 from torchserve_py.doors.pipeline import Exchange
-from torchserve_py.workers.parts import Part, Parts
+from torchserve_py.jobs.parts import Part, Parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

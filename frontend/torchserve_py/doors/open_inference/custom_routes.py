@@ -20,8 +20,8 @@ from torchserve_py.doors.open_inference.dialect import CUSTOM_DIALECT
 from torchserve_py.doors.pipeline import HttpExchange
 from torchserve_py.doors.request_line import request_line
 from torchserve_py.doors.responses import Responses
+from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.transport.http1.request import Request
-from torchserve_py.workers.inference_request import InferenceRequest
 from ts.protocol.messages import CUSTOM
 
 if TYPE_CHECKING:

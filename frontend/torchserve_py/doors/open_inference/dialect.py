@@ -22,7 +22,7 @@ from ts.protocol.messages import CAUSE_HEADER
 
 if TYPE_CHECKING:
     from torchserve_py.doors.responses import Sent
-    from torchserve_py.workers.parts import Part
+    from torchserve_py.jobs.parts import Part
 
 #: Statuses where the protocol's clients expect another than TorchServe's.
 _STATUSES: Final = {Cause.worker_died: 503, Cause.response_timeout: 504}

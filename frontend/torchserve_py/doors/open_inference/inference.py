@@ -19,8 +19,8 @@ from torchserve_py.doors.pipeline import HttpExchange
 from torchserve_py.doors.responses import Responses
 from torchserve_py.doors.sequence_parameters import ID, sequence_of
 from torchserve_py.doors.sequences import SequenceHeaders
+from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
 from torchserve_py.transport.http1.request import Request
-from torchserve_py.workers.inference_request import InferenceRequest, SequenceRequest
 from ts.protocol.messages import OPEN_INFERENCE_REST
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from torchserve_py.doors.truss.probes import Probes
 from torchserve_py.doors.truss.targets import Endpoint, Target, target_of
 from torchserve_py.doors.truss.trusses import ONLY_NAME, Trusses
 from torchserve_py.doors.truss.websocket import WebSocketDialect
+from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.websocket import WebSocket
-from torchserve_py.workers.inference_request import InferenceRequest
 from ts.protocol.messages import TRUSS
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from torchserve_py.doors.pipeline import HttpExchange
 from torchserve_py.doors.responses import Sent
 from torchserve_py.doors.truss.answers import MODEL_FAILED
 from torchserve_py.doors.truss.dialect import TrussDialect
+from torchserve_py.jobs.parts import JobFailed, Part, Parts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import ReaderStalled
 from torchserve_py.transport.http1.websocket import Kind, WebSocket
-from torchserve_py.workers.parts import JobFailed, Part, Parts
 from ts.protocol import websocket_frames as frames
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from torchserve_py.workers.inputs import MAX_UNTAKEN, MAX_UNTAKEN_BYTES, Input, Inputs
+from torchserve_py.jobs.inputs import MAX_UNTAKEN, MAX_UNTAKEN_BYTES, Input, Inputs
 
 
 class Wire:

@@ -9,11 +9,11 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
-from tests.unit.workers.shell import FakeWorker, Shell, cause_of, stateful, stateless
+from tests.unit.core.shell import FakeWorker, Shell, cause_of, stateful, stateless
 
+from torchserve_py.jobs.parts import JobFailed, Parts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
-from torchserve_py.workers.parts import JobFailed, Parts
 
 _anything = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.binary(max_size=3), st.just([["x"]])

@@ -14,18 +14,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
+from torchserve_py.core.alarm import Alarm
+from torchserve_py.core.refused_steps import REFUSALS, cause_of
+from torchserve_py.core.running_time import RunningTime
+from torchserve_py.jobs.inference_job import InferenceJob, Span, new_job_id
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.inputs import Input, Inputs
+from torchserve_py.jobs.parts import Part, Parts
 from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.scheduling.effects import Cancel, Cause, Effect, EndReason, EndSequence, Finish, Send
 from torchserve_py.scheduling.job import STREAMING, Job
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scheduler import Scheduler
-from torchserve_py.workers.alarm import Alarm
-from torchserve_py.workers.inference_job import InferenceJob, Span, new_job_id
-from torchserve_py.workers.inference_request import InferenceRequest
-from torchserve_py.workers.inputs import Input, Inputs
-from torchserve_py.workers.parts import Part, Parts
-from torchserve_py.workers.refused_steps import REFUSALS, cause_of
-from torchserve_py.workers.running_time import RunningTime
 from torchserve_py.workers.worker import Worker
 from ts.protocol.messages import SEQUENCE_ID_SEPARATOR
 

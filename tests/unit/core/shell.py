@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
+from torchserve_py.core.dispatcher import Dispatcher
+from torchserve_py.jobs.inference_job import InferenceJob
+from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.inputs import Input
+from torchserve_py.jobs.parts import JobFailed, Parts
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
-from torchserve_py.workers.dispatcher import Dispatcher
-from torchserve_py.workers.inference_job import InferenceJob
-from torchserve_py.workers.inference_request import InferenceRequest, SequenceRequest
-from torchserve_py.workers.inputs import Input
-from torchserve_py.workers.parts import JobFailed, Parts
 from torchserve_py.workers.result_rows import part_of
 from torchserve_py.workers.worker import Worker
 

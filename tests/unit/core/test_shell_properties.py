@@ -16,14 +16,14 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.unit.core.shell import FakeWorker, Shell
 from tests.unit.scheduling.invariants import validate
-from tests.unit.workers.shell import FakeWorker, Shell
 
+from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.parts import JobFailed, Parts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import CANCELLED, RUNNING, STREAMING
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
-from torchserve_py.workers.inference_request import InferenceRequest, SequenceRequest
-from torchserve_py.workers.parts import JobFailed, Parts
 
 picks = st.integers(0, 1_000)
 damages = st.dictionaries(

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from torchserve_py.jobs.inputs import Inputs
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
-from torchserve_py.workers.inputs import Inputs
 
 
 class Part(NamedTuple):

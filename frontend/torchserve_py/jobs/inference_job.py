@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.parts import Parts
 from torchserve_py.scheduling.job import Job
-from torchserve_py.workers.inference_request import InferenceRequest
-from torchserve_py.workers.parts import Parts
 from ts.protocol.messages import History, InferRow
 
 #: A random UUID (version 4) without its last 48 bits, which count. An id has to be unique, not secret, and this is many

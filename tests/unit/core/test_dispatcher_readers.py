@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.workers.shell import STREAM_BUFFER, Shell, cause_of, stateless
+from tests.unit.core.shell import STREAM_BUFFER, Shell, cause_of, stateless
 
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy

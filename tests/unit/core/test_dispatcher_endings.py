@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.workers.shell import Shell, cause_of, stateful, stateless
+from tests.unit.core.shell import Shell, cause_of, stateful, stateless
 
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
@@ -121,7 +121,7 @@ async def test_closing_answers_everything_and_tells_every_sequence() -> None:
 
 
 async def test_closing_many_sequences_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchserve_py.workers.dispatcher._ENDED_AT_ONCE", 10)
+    monkeypatch.setattr("torchserve_py.core.dispatcher._ENDED_AT_ONCE", 10)
     shell = Shell(Policy(batch_size=2, sequences=SequencePolicy(600.0, queue_size=5, max_sequences=100)))
     (worker,) = shell.workers
     for number in range(100):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from torchserve_py.workers.alarm import Alarm
+from torchserve_py.core.alarm import Alarm
 
 
 async def test_it_rings_once_for_the_earliest_moment() -> None:

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from torchserve_py.jobs.parts import JobFailed, Part, Parts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
-from torchserve_py.workers.parts import JobFailed, Part, Parts
 
 
 class Reader:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause, EndReason
-from torchserve_py.workers.parts import Part
 from ts.protocol.messages import CAUSE_HEADER
 
 #: Why a step may be refused, and why its sequence ends then; None if the sequence goes on.

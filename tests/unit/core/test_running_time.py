@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from torchserve_py.workers import running_time
-from torchserve_py.workers.running_time import RunningTime
+from torchserve_py.core import running_time
+from torchserve_py.core.running_time import RunningTime
 
 
 async def test_a_standstill_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

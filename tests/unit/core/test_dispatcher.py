@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.workers.shell import Shell, cause_of, stateful, stateless
+from tests.unit.core.shell import Shell, cause_of, stateful, stateless
 
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy, SequencePolicy

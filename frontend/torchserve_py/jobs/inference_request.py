@@ -38,7 +38,7 @@ class InferenceRequest(NamedTuple):
         expires_in: How many seconds the request may wait for a worker, if its client has said so; the model's own limit
             holds as well.
         unbatched: Whether the request must not share a batch and belongs to no sequence.
-        more_input: Whether further inputs follow, by `torchserve_py.workers.parts.Parts.send_input`.
+        more_input: Whether further inputs follow, by `torchserve_py.jobs.parts.Parts.send_input`.
     """
 
     headers: Sequence[tuple[Any, Any]]
