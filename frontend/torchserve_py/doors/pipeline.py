@@ -133,6 +133,27 @@ class Exchange:
             raise DoorError(handler_failure(outcome.status, outcome.error))
         return outcome
 
+    async def relay(self, first: Part) -> None:
+        """Write ``first`` and every part that follows it.
+
+        Raises:
+            DoorError: The job failed; the parts before its failure have been written.
+        """
+        await self.write((first,))
+        part = first
+        while part.more:
+            arrived = [await self.next(), *self.parts.take_arrived(_WRITE_SIZE)]
+            part = arrived[-1]
+            if part.error is not None:
+                if len(arrived) > 1:
+                    await self.write(arrived[:-1])
+                self.usable(part)
+            await self.write(arrived)
+
+    async def write(self, parts: Sequence[Part]) -> None:
+        """Send parts that have arrived; return when the client has room for more, so that it sets the pace."""
+        raise NotImplementedError
+
     def cancel(self) -> None:
         """Give up: the client is gone, or wants no more. Does nothing to a job that has ended."""
         self.parts.cancel()
@@ -201,29 +222,30 @@ class HttpExchange(Exchange):
             self.cancel()
 
     async def _send_parts(self, first: Part) -> None:
-        request, parts, frame = self.request, self.parts, self.dialect.frame
-        request.send((frame(first.body),), last=not first.more)
-        part = first
         try:
-            while part.more:
-                if request.is_reader_slow:
-                    await request.drained()
-                arrived = [await parts.next(), *parts.take_arrived(_WRITE_SIZE)]
-                part = arrived[-1]
-                if part.error is not None:
-                    request.send([frame(each.body) for each in arrived[:-1]])
-                    self._end_early(handler_failure(part.status, part.error))
-                    return
-                request.send([frame(each.body) for each in arrived], last=not part.more)
-        except JobFailed as failed:
-            self._end_early(self.dialect.ended(self, failed.cause))
+            await self.relay(first)
+        except DoorError as error:
+            self._end_early(error.failure)
         except ReaderStalled:
             return  # its connection is gone, and was logged
         except ConnectionError:
-            raise  # the client is gone
+            raise  # the client has left
         except Exception as error:
-            logger.error("Request %s failed within its stream.", parts.job.id, exc_info=error, extra=ids_of(parts))
-            request.break_off()
+            logger.error(
+                "Request %s failed within its stream.", self.parts.job.id, exc_info=error, extra=ids_of(self.parts)
+            )
+            self.request.break_off()
+
+    async def write(self, parts: Sequence[Part]) -> None:
+        """Send parts; while more are to come, wait for a client that reads slowly.
+
+        Raises:
+            ReaderStalled: The client has read nothing for too long.
+        """
+        frame, more = self.dialect.frame, parts[-1].more
+        self.request.send([frame(part.body) for part in parts], last=not more)
+        if more and self.request.is_reader_slow:
+            await self.request.drained()
 
     def _end_early(self, failure: Failure) -> None:
         frame = self.dialect.last_frame(failure)
