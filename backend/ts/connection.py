@@ -33,12 +33,6 @@ class FrontendGone(SystemExit):
 class Connection:
     """One connection to the frontend.
 
-    Args:
-        path: The frontend's Unix socket.
-        channel: The purpose of the connection; a worker has one for jobs and one for the heartbeat.
-        token: The one-time token that authenticates the worker.
-        rank: The rank of this process within the worker.
-
     Raises:
         OSError: The frontend does not listen at ``path``.
 

@@ -188,7 +188,6 @@ class Context:
     """A handler's view of its model and of the requests of the current call.
 
     Attributes:
-        model_name: The name that the model is registered under.
         manifest: The archive's MANIFEST.json, or None.
         model_yaml_config: The model's configuration file, ``{}`` without one.
         metrics: Takes the handler's own metrics (`ts.metrics.metrics_cache.MetricsCache`).

@@ -30,13 +30,8 @@ class Service:
 
     Args:
         model_name: The name that the model is registered under.
-        model_dir: The folder with the model's files.
         manifest: The archive's MANIFEST.json, or None; its ``configFile`` becomes ``context.model_yaml_config``.
-        entry_point: Called for every batch.
-        gpu: The device's index, or None.
-        batch_size: The most rows in one batch.
         limit_max_image_pixels: Whether image handlers keep Pillow's limit on pixels.
-        metrics_cache: Takes the handler's metrics.
 
     Raises:
         OSError, ValueError: The model's configuration file is missing or no YAML mapping.

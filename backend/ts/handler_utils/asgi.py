@@ -28,10 +28,7 @@ async def answer(application: Application, path: str, body: Any, context: Contex
     """Have the application answer the one request of ``context``; return what the handler is to return for it.
 
     Args:
-        application: The application.
-        path: Where the request goes, without the first slash.
         body: Bytes, text, or the value of a JSON body; None for a request without a body, which is a GET.
-        context: The context that the handler was called with.
     """
     content = _encode(body)
     response = _Response(context)

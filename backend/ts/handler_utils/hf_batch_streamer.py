@@ -19,7 +19,6 @@ class TextIteratorStreamerBatch(BaseStreamer):  # type: ignore[misc,unused-ignor
 
     Args:
         tokenizer: The tokenizer that decodes the tokens.
-        batch_size: The number of rows.
         skip_prompt: Leave the prompt out.
         timeout: Seconds to wait for the next text; then ``queue.Empty`` is raised. None waits without end.
         **decode_kwargs: Arguments for the tokenizer's ``decode``, such as ``skip_special_tokens=True``.

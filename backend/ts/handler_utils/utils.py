@@ -27,7 +27,6 @@ def send_intermediate_predict_response(
         req_id_map: The rows to send to: ``context.request_ids`` for all.
         message: The error message if ``code`` is not 200.
         code: 200; another status ends the rows with an error.
-        context: The context that ``handle`` was called with.
 
     Raises:
         ts.runtimes.errors.JobsCancelled: No client of the batch waits any longer; let it pass, or clean up and return.

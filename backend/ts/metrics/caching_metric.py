@@ -20,10 +20,7 @@ class CachingMetric:
     """A metric by name, type, unit and names of dimensions.
 
     Args:
-        metric_name: The metric's name.
         unit: A unit of `ts.metrics.unit.UNITS` or any other text.
-        dimension_names: The names of its dimensions, in order.
-        metric_type: Its type.
         record: Takes every valid update; a metric made outside of a worker drops them.
     """
 

@@ -15,11 +15,8 @@ class Metric:
     """One value of one metric.
 
     Args:
-        name: The metric's name.
         value: The value; ``update`` adds to it if ``metric_method`` is "counter" and replaces it otherwise.
         unit: A unit of `ts.metrics.unit.UNITS` or any other text.
-        dimensions: The metric's dimensions.
-        request_id: The request that it belongs to.
         metric_method: "counter" or None.
     """
 

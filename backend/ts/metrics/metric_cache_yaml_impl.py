@@ -22,9 +22,6 @@ from ts.metrics.metrics_cache import MetricsCache
 class MetricsCacheYamlImpl(MetricsCache):
     """The cache of the metrics under ``model_metrics``, once `initialize_cache` was called.
 
-    Args:
-        config_file_path: The file.
-
     Raises:
         MetricsCacheTypeError: No file is named.
         MetricsCacheIOError: It cannot be read.

@@ -22,7 +22,6 @@ class MetricsCache:
     row's index and stands for that row's request id; without it a value belongs to all requests of the batch.
 
     Args:
-        model_name: The value of the dimension ``ModelName``.
         declared: ``(type, name, unit, names of dimensions)`` of the metrics that are there from the start: those under
             ``model_metrics`` in the operator's metrics.yaml.
 

@@ -41,8 +41,6 @@ class GrpcRequest:
     """A request that came over gRPC; a `ts.open_inference.types.Received`.
 
     Attributes:
-        headers: The call's metadata.
-        request: The request.
         answers_raw: Whether its client reads the raw form.
     """
 
@@ -88,8 +86,6 @@ def receive(headers: Sequence[tuple[Any, Any]], body: bytes, *, length_as_shape:
     """Decode a serialized ``ModelInferRequest``.
 
     Args:
-        headers: The call's metadata.
-        body: The message.
         length_as_shape: Whether one text may have its length as shape, see `tensors.is_text_of_that_length`.
 
     Raises:

@@ -35,7 +35,6 @@ def read_request(
     """Return the request that a JSON object describes.
 
     Args:
-        document: The object.
         binary: The binary tensors behind the JSON; empty if there are none.
         job_id: What a request without an id is called.
         length_as_shape: Whether one text may have its length as shape, see `tensors.is_text_of_that_length`.

@@ -43,8 +43,6 @@ def write_response(
     """Return headers and body.
 
     Args:
-        request: What is answered.
-        response: The answer.
         is_binary: Says of an output, by name, whether its data are wanted in the raw form; None if no output's are.
         bare: Whether outputs go without parameters of their own, on which Triton's clients stumble.
 

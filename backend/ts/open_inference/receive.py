@@ -19,7 +19,6 @@ def receive(row: InferRow, declared: Mapping[str, Any] = _NOTHING, *, length_as_
     """Decode a row of one of the Open Inference protocols.
 
     Args:
-        row: The row.
         declared: What is known of the model: under ``inputs`` and ``outputs`` a list of mappings with ``name``,
             ``datatype`` and ``shape``. The text form of ``generate`` and a raw body without JSON need it.
         length_as_shape: Whether one text may have its length as shape, see `tensors.is_text_of_that_length`.

@@ -34,11 +34,7 @@ _NO_BINARY: Final = memoryview(b"")
 
 
 class RestRequest:
-    """A request that came over REST.
-
-    Attributes:
-        request: What it asks for.
-    """
+    """A request that came over REST."""
 
     def __init__(self, request: InferenceRequest, endpoint: str, *, has_length: bool, all_binary: bool = False) -> None:
         self.request = request
@@ -75,11 +71,7 @@ class RestRequest:
 
 
 class TextRequest:
-    """A request in the text form of ``generate`` or ``generate_stream``.
-
-    Attributes:
-        request: What it asks for.
-    """
+    """A request in the text form of ``generate`` or ``generate_stream``."""
 
     def __init__(self, request: InferenceRequest, *, with_id: bool) -> None:
         self.request = request

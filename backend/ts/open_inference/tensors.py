@@ -161,7 +161,6 @@ def tensor_of(name: str, array: np.ndarray[Any, Any], datatype: str | None = Non
     """Return an array as a tensor.
 
     Args:
-        name: The tensor's name.
         array: Numbers, truth values, or text or ``bytes`` (types ``S``, ``U`` and objects).
         datatype: The datatype, if it is another than the array's own: the values are converted.
 

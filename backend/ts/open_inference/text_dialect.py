@@ -28,8 +28,6 @@ def read_text_request(
     """Return the request that ``text_input`` and the members beside it make.
 
     Args:
-        document: The JSON object.
-        inputs: The inputs that the model has declared.
         job_id: What a request without an id is called.
 
     Raises:

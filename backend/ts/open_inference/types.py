@@ -24,7 +24,6 @@ class Tensor:
     """One input or output.
 
     Attributes:
-        name: Its name.
         datatype: One of `ts.open_inference.tensors.DATATYPES`.
         shape: Its dimensions, none negative; [] is a scalar of one element.
         data: A flat list of elements in row-major order, or the raw form: little endian and row-major, every element of
@@ -62,7 +61,6 @@ class InferenceRequest:
         model_version: Its version; "" where the client named none.
         id: What the client calls the request (REST: a new UUID where it does not call it anything); None if nothing.
         parameters: What belongs to the request as a whole.
-        inputs: The tensors.
         outputs: The outputs that the client asks for; None for all.
     """
 
@@ -83,7 +81,6 @@ class InferenceResponse:
         model_version: Its version; "" or None leaves it out.
         id: The request's id; None to have it filled in.
         parameters: What belongs to the response as a whole.
-        outputs: The tensors.
     """
 
     model_name: str

@@ -41,14 +41,7 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> AsyncHan
 
 
 class AsyncHandler(AsyncRuntime):
-    """Runs every request as a call of its own; see `ts.event_loop`.
-
-    Args:
-        service: The loaded model.
-        connection: Where the answers go.
-        decode_input: Whether JSON and text bodies are decoded for the handler.
-        max_response_size: The largest body in bytes that one part of a response may have.
-    """
+    """Runs every request as a call of its own; see `ts.event_loop`."""
 
     def __init__(self, service: Service, connection: Connection, *, decode_input: bool, max_response_size: int) -> None:
         self._handler = TorchServeHandler(

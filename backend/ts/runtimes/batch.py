@@ -32,9 +32,6 @@ class Batch:
     The constructor makes this batch the current one of the service's context.
 
     Args:
-        service: The model.
-        rows: The rows, none of them done.
-        connection: Sends the answers and receives cancellations.
         max_response_size: The largest body in bytes that one row may have.
     """
 
@@ -91,8 +88,6 @@ class Batch:
         """Answer ``row`` with a result, or with `STATUS_CANCELLED` if it was cancelled; a row that is done is ignored.
 
         Args:
-            row: A row of this batch.
-            value: The handler's result for the row.
             stream_next: "true" if further parts follow, "false" for the last of several parts, None for a response of
                 one part.
         """

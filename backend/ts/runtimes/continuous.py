@@ -28,11 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class ContinuousHandler:
-    """Runs a handler step by step over the rows that are live.
-
-    Args:
-        handler: Decodes rows and runs a single batch.
-    """
+    """Runs a handler step by step over the rows that are live."""
 
     def __init__(self, handler: TorchServeHandler) -> None:
         self._handler = handler

@@ -7,12 +7,7 @@ _MAX_TEXT = 64 * 1024
 
 
 class Failure(Exception):
-    """A row, or every row of a batch, is answered with an error.
-
-    Args:
-        status: The HTTP status for the client.
-        message: What was wrong, for the client.
-    """
+    """A row, or every row of a batch, is answered with an error."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

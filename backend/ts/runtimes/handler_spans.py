@@ -44,12 +44,7 @@ def traced(entry_point: EntryPoint, destination: str) -> EntryPoint:
 
 
 class JobSpans:
-    """Spans around the tasks that are jobs of a model.
-
-    Args:
-        destination: Where spans go.
-        model_name: Whose jobs.
-    """
+    """Spans around the tasks that are jobs of a model."""
 
     def __init__(self, destination: str, model_name: str) -> None:
         self._spans = _Spans(destination)

@@ -31,7 +31,6 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
     """Import and initialize the model that ``load`` describes.
 
     Args:
-        load: The load message.
         wait_for: Runs a coroutine to its end; required for an asynchronous handler, None for a synchronous one.
 
     Raises:

@@ -27,11 +27,6 @@ Declared = Sequence[Mapping[str, Any]]
 def outputs_of(value: Any, request: InferenceRequest, declared: Declared) -> list[Tensor]:
     """Return the outputs for a result.
 
-    Args:
-        value: What the handler returned for the row.
-        request: What it answers.
-        declared: The outputs that the model has declared.
-
     Raises:
         Failure: A value is nothing of the datatype that was declared for it, or nothing that can be sent.
     """

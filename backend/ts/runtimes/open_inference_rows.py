@@ -30,13 +30,7 @@ KSERVE_V2 = "kservev2"
 
 
 class OpenInferenceRows:
-    """Reads the rows of one handler and writes its answers.
-
-    Args:
-        context: The handler's context.
-        declared: What the model says about its inputs and outputs.
-        envelope: The request envelope around the handler, if there is one.
-    """
+    """Reads the rows of one handler and writes its answers."""
 
     def __init__(self, context: Context, declared: Mapping[str, Any], envelope: str | None) -> None:
         self._model_name = context.model_name

@@ -19,7 +19,6 @@ class Outbox:
     """Sends all result rows of one turn of the event loop together: one frame costs both ends less than many.
 
     Args:
-        connection: Sends the frames.
         max_size: The largest body in bytes that a row may have.
         take_metrics: Returns the metrics that the model has reported since the last call.
     """

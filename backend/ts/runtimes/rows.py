@@ -32,7 +32,6 @@ class Row:
     """One request while it runs.
 
     Attributes:
-        job_id: The request's id.
         data: The row's values by name, as the handler gets them.
         processor: The request's headers and the head of its response.
         streaming: Whether a part was sent, and with it the head of the response.

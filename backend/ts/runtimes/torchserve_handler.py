@@ -40,7 +40,6 @@ class Runtime(Protocol):
         """Accept the rows of one frame, to be run in later steps.
 
         Args:
-            wire_rows: The rows.
             histories: By job id, earlier deliveries of the steps of sequences; see `ts.protocol.messages.History`.
         """
 
@@ -55,14 +54,7 @@ class Runtime(Protocol):
 
 
 class TorchServeHandler:
-    """Runs every frame of rows as one batch, in one call of the handler.
-
-    Args:
-        service: The loaded model.
-        connection: Sends the answers; its cancelled jobs are not run.
-        decode_input: Whether JSON and text bodies are decoded for the handler.
-        max_response_size: The largest body in bytes that one row may have.
-    """
+    """Runs every frame of rows as one batch, in one call of the handler."""
 
     def __init__(self, service: Service, connection: Connection, *, decode_input: bool, max_response_size: int) -> None:
         self._service = service

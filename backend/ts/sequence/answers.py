@@ -36,7 +36,6 @@ class Step:
     """A request of a sequence while it runs.
 
     Attributes:
-        row: The request itself.
         sequence_id, request_id: Together they identify the step; a request sent twice has the same ids.
         starts, ends: Whether the step is marked as the first, the last of its sequence. The request sets both markers;
             the answer can set ``ends``, too.
@@ -94,7 +93,6 @@ class Step:
         """Add a part of the answer; the first part carries the status, every part may carry headers.
 
         Args:
-            answer: The part.
             limit: The size in bytes beyond which a streamed answer is not kept.
             end_header: The name, in lower case, of the response header with which a handler ends sequences.
         """

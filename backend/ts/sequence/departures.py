@@ -15,11 +15,7 @@ _INTERVAL = 0.1
 
 
 class Departures:
-    """The departures that have yet to be written to a store.
-
-    Args:
-        store: The store.
-    """
+    """The departures that have yet to be written to a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -37,7 +33,6 @@ class Departures:
         """Record leases that other workers may take.
 
         Args:
-            leases: The leases.
             idle_at: The moment (monotonic seconds) at which their sequences have been idle for too long.
         """
         self._released += [(lease, idle_at) for lease in leases]

@@ -23,9 +23,6 @@ class Holdings:
     """Leases and states of one worker's sequences.
 
     Args:
-        cache: The handler's states in memory.
-        store: The durable store of the states.
-        settings: The settings of the store.
         on_let_go: Called with the id of a sequence before the worker drops its lease and state.
     """
 

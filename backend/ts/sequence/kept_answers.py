@@ -36,8 +36,6 @@ def look_up(store: Store, step: Step, incarnation: int | None = None, otherwise:
     """Return the kept answer to a step whose sequence another worker may hold.
 
     Args:
-        store: The store.
-        step: The step.
         incarnation: The incarnation in which the step may have been applied; None means the latest.
         otherwise: The answer if the store has none for the step; None means ``outcome_unknown``.
     """

@@ -28,8 +28,6 @@ def is_repeated(step: Step, lease: Lease, *, restart_expired: bool, has_same_bod
     """Return whether the step repeats one that was applied and whose answer is kept.
 
     Args:
-        step: The step.
-        lease: The lease of its sequence.
         restart_expired: Whether a step of an expired sequence begins a new one.
         has_same_body: Returns whether the incarnation's first step had the same body; called only if that decides.
     """

@@ -65,10 +65,7 @@ class Steps:
     """The steps of one worker's sequences.
 
     Args:
-        context: The model's context, with the names of the sequence headers.
-        cache: The handler's states in memory.
         store: Stores the states durably; None keeps them in memory only.
-        settings: The settings of the store.
         restart_expired: Whether a step of a sequence that has expired begins a new one instead of being refused.
         max_answer: The limit in bytes beyond which the body of a streamed answer is not kept.
     """
@@ -105,7 +102,6 @@ class Steps:
         """Return the rows to run, and the answers to the other rows.
 
         Args:
-            rows: The decoded requests.
             wire_rows: The wire rows of these requests, perhaps among others.
             histories: By job id, earlier deliveries of some requests; see `ts.protocol.messages.History`.
         """

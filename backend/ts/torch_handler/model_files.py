@@ -20,7 +20,6 @@ def load_eager_model(
     """Make an instance of the one class that ``model_file`` defines, and load its weights if there are any.
 
     Args:
-        model_dir: The model's folder.
         model_file: A Python file in it.
         weights_path: A state dict, as ``torch.save`` or safetensors wrote it, or None.
         device: Where the weights are loaded to; None leaves it to the file.

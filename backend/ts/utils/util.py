@@ -30,7 +30,6 @@ class PredictionException(Exception):
     """Raised by a handler to answer the whole batch with a message and status of its choice.
 
     Args:
-        message: What the clients are told.
         error_code: The HTTP status that they get.
     """
 

@@ -37,8 +37,6 @@ class AdaptiveBatcher:
     """Gathers requests.
 
     Args:
-        predict: Answers one request, which may be several joined.
-        max_batch_size: The most requests in one batch.
         max_batch_time: The longest that the first request of a batch waits for others (seconds).
     """
 

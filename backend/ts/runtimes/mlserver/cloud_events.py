@@ -9,12 +9,7 @@ _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/nam
 
 
 class CloudEvents:
-    """Makes the headers of one model.
-
-    Args:
-        model_name: The model.
-        server_name: ``server_name`` of settings.json.
-    """
+    """Makes the headers of one model."""
 
     def __init__(self, model_name: str, server_name: str) -> None:
         namespace = _namespace()

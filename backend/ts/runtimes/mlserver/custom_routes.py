@@ -25,9 +25,6 @@ Part = tuple[bool, int, list[tuple[str, str]], bytes]
 class CustomRoutes:
     """An application of FastAPI with a model's custom handlers.
 
-    Args:
-        model: The model.
-
     Attributes:
         declared: Path, HTTP methods and the name of the method, for each of them.
     """

@@ -10,11 +10,7 @@ from ts.runtimes.mlserver.api import types
 
 
 class FurtherInputs:
-    """The inputs of a job that have arrived behind its first, and that the model has not taken.
-
-    Args:
-        more: Whether any follow.
-    """
+    """The inputs of a job that have arrived behind its first, and that the model has not taken."""
 
     def __init__(self, *, more: bool) -> None:
         self._more = more
@@ -42,8 +38,6 @@ class Inputs(AsyncIterator[types.InferenceRequest]):
     """An asynchronous iterator over requests. Inputs are decoded when the model takes them, not before.
 
     Args:
-        first: The job's first input.
-        further: Those behind it.
         decode: Makes a request of a further input, which the model has taken now; what it raises comes out of the
             iterator.
     """

@@ -16,11 +16,7 @@ _DIGEST_SIZE: Final = 16  # bytes
 
 
 class ResponseCache:
-    """The newest responses of one worker.
-
-    Args:
-        size: How many are kept; the oldest is dropped first.
-    """
+    """The newest responses of one worker."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -45,13 +45,7 @@ class MLServerRuntime(AsyncRuntime):
     """Runs every request as a task of its own; see `ts.event_loop`.
 
     Args:
-        model: The loaded model.
-        declares: The model's declarations, see `ts.protocol.messages.Loaded`.
-        connection: Sends the answers.
-        cloud_events: Creates the CloudEvents headers of requests and responses.
-        custom_routes: The model's own REST paths, if it has any.
         cache: Caches responses that are not streams; None disables caching.
-        max_response_size: The largest body in bytes that one part of a response may have.
     """
 
     def __init__(

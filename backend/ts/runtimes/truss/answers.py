@@ -38,10 +38,8 @@ class Problem(Exception):
     """An error with which to answer a call.
 
     Args:
-        status: The HTTP status.
         code: The origin of the error: `SERVER_ERROR`, `MODEL_ERROR` or `CLIENT_ERROR`.
         error: The message for the client: a text, or the detail of an ``HTTPException``.
-        headers: Further headers of the response.
     """
 
     def __init__(self, status: int, code: str, error: Any, headers: Mapping[str, str] | None = None) -> None:

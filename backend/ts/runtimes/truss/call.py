@@ -45,15 +45,7 @@ class ClientLeft(Exception):
 
 
 class Call:
-    """One request to one endpoint.
-
-    Args:
-        model: The model.
-        row: The request.
-        client: The client that waits for the answer.
-        form: Decodes the request and encodes the answer.
-        outbox: Sends the answer.
-    """
+    """One request to one endpoint."""
 
     def __init__(self, model: ServedModel, row: InferRow, client: Client, form: Form, outbox: Outbox) -> None:
         self._model = model

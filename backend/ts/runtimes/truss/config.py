@@ -107,7 +107,6 @@ class TrussConfig:
 
     Attributes:
         values: The whole of it, with defaults; for the model.
-        predict_concurrency: How many predicts run at once.
         streaming_read_timeout: The longest gap between two chunks of a stream, in seconds.
     """
 

@@ -30,7 +30,6 @@ class Endpoint:
     """The methods that one kind of call runs.
 
     Attributes:
-        main: The method after which the endpoint is named.
         preprocess: The method that runs before ``main``; only predict has one.
         postprocess: The method that runs after ``main``; only predict has one.
         input_type: The type to which the inputs are parsed; None leaves them as decoded.
@@ -64,8 +63,6 @@ class Description:
 
     Attributes:
         endpoints: By name; ``websocket`` is not among them.
-        websocket: The method for WebSocket sessions.
-        is_healthy: The model's own probe.
         setup_environment: What is told of changes of the environment.
     """
 

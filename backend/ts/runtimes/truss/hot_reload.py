@@ -27,9 +27,7 @@ class HotReload:
     """Reloads one model.
 
     Args:
-        model: The living model.
         model_dir: The Truss's folder; modules of files in it are imported anew.
-        config: Its configuration, which stays as it is.
     """
 
     def __init__(self, model: Any, model_dir: Path, config: TrussConfig) -> None:

@@ -19,23 +19,12 @@ _PROBES_AT_ONCE: Final = 4
 class ServedModel:
     """A loaded model; a worker creates one.
 
-    Args:
-        name: The name under which the model is served.
-        description: The model's endpoints and other methods.
-        class_file: The file with the model class.
-        config: The Truss's configuration.
-        options: The owner's choices beyond Truss.
-        max_response_size: The largest body in bytes that one part of an answer may have.
-        tracing: Traces the requests; None disables tracing.
-        hot_reload: Reloads the model's code; None if the owner does not allow it.
-
     Attributes:
         slots: Limits how many calls of predict run at once.
         alias_slots: Limits how many alias methods run at once; None for no limit.
         predict_threads: Run a predict that is a plain function.
         threads: Run all other plain functions of calls.
         probe_threads: Run the health check.
-        metrics_thread: Collects the metrics.
     """
 
     def __init__(

@@ -22,8 +22,6 @@ class Reply:
     """The answer of one job.
 
     Args:
-        outbox: Sends the rows.
-        job_id: The job.
         problem_row: Creates the row of an error in the protocol of the job.
 
     Attributes:

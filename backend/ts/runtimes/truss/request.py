@@ -65,7 +65,6 @@ def scope_of(type_: str, headers: Pairs, content_type: str | None, model_name: s
         type_: ``http`` or ``websocket``.
         headers: The row's; those that the server has set and whose names begin with a colon tell of the request itself.
         content_type: The media type of the body, if it is not among the headers.
-        model_name: The model that was asked.
     """
     told, sent = _split(headers)
     if content_type and not any(name == b"content-type" for name, _ in sent):

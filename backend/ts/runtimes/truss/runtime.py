@@ -36,14 +36,7 @@ _COLLECTING_LIMIT = 30.0
 
 
 class TrussRuntime(AsyncRuntime):
-    """Runs the jobs of one loaded Truss.
-
-    Args:
-        model: The model.
-        config: Its configuration.
-        load: The load message.
-        connection: Sends the answers.
-    """
+    """Runs the jobs of one loaded Truss."""
 
     def __init__(self, model: ServedModel, config: TrussConfig, load: Load, connection: Connection) -> None:
         self._model = model

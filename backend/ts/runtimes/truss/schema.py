@@ -26,10 +26,6 @@ def input_model(annotation: Any) -> type[BaseModel] | None:
 def schema_of(inputs: type[BaseModel] | None, returns: Any) -> dict[str, Any] | None:
     """Return the schema that the server tells: of inputs and outputs, and whether it streams.
 
-    Args:
-        inputs: The type of the inputs.
-        returns: The annotation of what the last method returns.
-
     Returns:
         None if neither is known.
     """

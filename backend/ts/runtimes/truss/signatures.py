@@ -39,9 +39,6 @@ class Method:
     """A method of the model.
 
     Attributes:
-        name: The method's name.
-        function: The bound method.
-        arguments: The arguments that it takes.
         is_function: Whether it is a plain function, which may block and so is called in a thread. A call of the others
             (coroutine functions, generator functions) returns immediately.
         is_coroutine: Whether it is an ``async def`` that does not yield.

@@ -22,7 +22,6 @@ class SlotWork(Work[Any]):
     """A plain function that needs a slot.
 
     Args:
-        function: The function.
         keeps_slot: Returns, from the function's result, whether the call still needs its slot.
 
     Attributes:
@@ -45,9 +44,6 @@ class SlotWork(Work[Any]):
 class Slots:
     """Slots of one event loop.
 
-    Args:
-        count: The number of slots, at least 1.
-
     Attributes:
         free: The number of free slots; 0 while a call waits.
     """
@@ -66,7 +62,6 @@ class Slots:
         """Wait for a slot, until the client leaves.
 
         Args:
-            client: The client of the call.
             work: The work for the slot, if the call is a plain function; it may have begun when this returns.
 
         Returns:

@@ -98,7 +98,6 @@ async def pull(
     Args:
         chunks: The stream; the caller must close it afterwards, also after an exception.
         take: Called immediately with each chunk.
-        client: The client that receives the chunks.
         gap: The time limit in seconds for each chunk; None for no limit.
         may_ask: Whether the model's code may check for its client and so gets time to end by itself.
 

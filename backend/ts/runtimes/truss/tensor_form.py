@@ -36,13 +36,7 @@ _GENERATING: Final = ("generate", "generate_stream")
 
 
 class TensorForm:
-    """One request of either Open Inference protocol.
-
-    Args:
-        row: The request.
-        model_name: The model that answers.
-        model_version: Its version.
-    """
+    """One request of either Open Inference protocol."""
 
     stream_headers: Headers = ()
     passes_responses = False

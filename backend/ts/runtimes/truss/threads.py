@@ -93,12 +93,7 @@ class Work(Generic[T]):
 
 
 class Threads:
-    """A pool of threads for one kind of step.
-
-    Args:
-        name: What they are for.
-        count: The most there are.
-    """
+    """A pool of threads for one kind of step."""
 
     def __init__(self, name: str, count: int) -> None:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)

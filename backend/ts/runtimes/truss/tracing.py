@@ -79,11 +79,7 @@ def tracing_of(config: TrussConfig, secrets: Mapping[str, str]) -> Tracing | Non
 
 
 class Tracing:
-    """Traces requests.
-
-    Args:
-        processors: Where spans go.
-    """
+    """Traces requests."""
 
     def __init__(self, processors: Sequence[SpanProcessor]) -> None:
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource

@@ -64,18 +64,7 @@ class Inputs:
 
 
 class Session:
-    """One session.
-
-    Args:
-        method: The model's method; None if it has none.
-        row: The row of the job.
-        inputs: What the client sends.
-        client: The client.
-        connection: Where the frontend is told what was taken.
-        reply: Where frames go.
-        model_name: The model.
-        class_file: The file of its class.
-    """
+    """One session."""
 
     def __init__(
         self,

@@ -98,7 +98,6 @@ class FileStore:
     """Sequences in the file ``path``, which is created if it does not exist.
 
     Args:
-        settings: The settings of the store.
         path: The file; SQLite keeps two more files beside it, ``-wal`` and ``-shm``.
         fsync: Whether a commit waits until the data is on the disk.
 

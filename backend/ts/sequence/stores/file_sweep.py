@@ -34,7 +34,6 @@ def sweep(file: SqliteFile, transaction: Callable[[], AbstractContextManager[Non
     """Sweep, if that is due.
 
     Args:
-        file: The file.
         transaction: Begins a transaction on tables that are up to date with the journal.
 
     Raises:

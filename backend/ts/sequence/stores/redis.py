@@ -58,8 +58,6 @@ class RedisStore:
     """Sequences in the Redis database at ``url``.
 
     Args:
-        settings: The settings of the store.
-        url: The URL of the database.
         replicas: The number of replicas that must have a commit before it succeeds.
 
     Raises:
@@ -236,7 +234,6 @@ class RedisStore:
         """Run a script.
 
         Args:
-            script: The script.
             sequence_ids: Of which sequences.
             arguments: Returns what it is given besides, anew for each try.
             copied: What it has written counts once the replicas have it.

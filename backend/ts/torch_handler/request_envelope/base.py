@@ -22,11 +22,7 @@ class BaseEnvelope(ABC):
 
     Calls without rows, and those that ask the handler to describe the model, pass through.
 
-    Args:
-        handle_fn: The handler.
-
     Attributes:
-        context: The context of the call.
         needs_whole_batches: Whether it needs the results of all rows at once; a handler that answers step by step, or
             as a coroutine, has none such.
     """

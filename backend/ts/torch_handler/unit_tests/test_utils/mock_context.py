@@ -18,7 +18,6 @@ class MockContext:
         model_dir: The folder with the model's files.
         model_file: The manifest's ``modelFile``; None leaves it out.
         gpu_id: The GPU to use where there is one.
-        model_name: The model's name.
         model_yaml_config_file: A model configuration in ``model_dir``.
 
     Attributes:
