@@ -51,7 +51,7 @@ from ts.open_inference.types import InferenceResponse
 from ts.protocol.frames import FrameBuffer, FrameError, encode
 from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST
 from ts.runtimes.errors import Failure
-from ts.runtimes.forms import parse_form
+from ts.runtimes.form_bodies import parse_form
 
 Target = Callable[[bytes], None]
 

@@ -15,7 +15,7 @@ from ts import device_loss
 from ts.connection import Connection
 from ts.protocol.log_records import Ids, nobody, running
 from ts.protocol.messages import STATUS_CANCELLED, ResultRow
-from ts.runtimes.errors import Failure, HandlerFailed, JobsCancelled, wire_text
+from ts.runtimes.errors import Failure, HandlerFailed, JobsCancelled, too_large, wire_text
 from ts.runtimes.responses import encode_body, error_status
 from ts.runtimes.rows import Row
 from ts.service import PredictionException, Service
@@ -100,9 +100,7 @@ class Batch:
             encode = row.encode
             body = encode_body(value) if encode is None else encode(row, value, more)
             if len(body) > self._max_response_size:
-                raise Failure(
-                    500, f"The response has {len(body)} bytes; max_response_size is {self._max_response_size}."
-                )
+                raise Failure(500, too_large(len(body), self._max_response_size))
             if stream_next is not None and encode is None:
                 row.processor.get_response_headers()[STREAM_NEXT] = stream_next
             status, reason, headers = row.processor.response_head()

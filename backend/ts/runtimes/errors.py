@@ -25,6 +25,11 @@ class HandlerFailed(Failure):
         super().__init__(503, message)
 
 
+def too_large(size: int, limit: int) -> str:
+    """Return the error text for a response body of ``size`` bytes."""
+    return f"The response has {size} bytes; max_response_size is {limit}."
+
+
 def wire_text(text: str) -> str:
     """Return ``text`` in a form that the socket can carry: of limited length, and without lone surrogates."""
     return text[:_MAX_TEXT].encode("utf-8", "replace").decode()

@@ -111,7 +111,7 @@ def _parameters(name: str | bytes | None, content_type: str | bytes | None, valu
 
 
 def _form(content_type: str | bytes | None, body: bytes) -> Sequence[Parameter]:
-    from ts.runtimes.forms import parse_form
+    from ts.runtimes.form_bodies import parse_form
 
     return parse_form(content_type or "", body)
 

@@ -20,7 +20,7 @@ from ts.open_inference.receive import receive, receive_input
 from ts.open_inference.types import InferenceResponse, Received
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, TAKEN, InferRow
-from ts.runtimes.errors import Failure, wire_text
+from ts.runtimes.errors import Failure, too_large, wire_text
 from ts.runtimes.mlserver.api import MLModel, model_context, types
 from ts.runtimes.mlserver.batching import AdaptiveBatcher
 from ts.runtimes.mlserver.cloud_events import CloudEvents
@@ -237,7 +237,7 @@ class MLServerRuntime(AsyncRuntime):
     def _check_size(self, body: Buffer) -> None:
         limit = self._outbox.max_size
         if len(body) > limit:
-            raise Failure(500, f"The response has {len(body)} bytes; max_response_size is {limit}.")
+            raise Failure(500, too_large(len(body), limit))
 
 
 def overrides(model: MLModel, method: str) -> bool:

@@ -7,12 +7,14 @@ The answer has the form of the request.
 from __future__ import annotations
 
 import functools
+import json
 import logging
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from ts.runtimes.truss.answers import (
+from ts.runtimes.truss.encodings import from_msgpack, to_json, to_msgpack
+from ts.runtimes.truss.reply import (
     BINARY_HEADERS,
     CLIENT_ERROR,
     JSON_HEADERS,
@@ -20,8 +22,6 @@ from ts.runtimes.truss.answers import (
     Answer,
     Problem,
 )
-from ts.runtimes.truss.json_payload import from_json, to_json
-from ts.runtimes.truss.msgpack_payload import from_msgpack, to_msgpack
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def decode(body: bytes, input_type: type[BaseModel] | None, *, binary: bool) -> 
         Problem: The body cannot be decoded, or does not match ``input_type``.
     """
     try:
-        inputs = from_msgpack(body) if binary else from_json(body)
+        inputs = from_msgpack(body) if binary else json.loads(body)
     except (ValueError, RecursionError) as error:
         if input_type is not None:
             raise _unparsable([("__root__", str(error))]) from error

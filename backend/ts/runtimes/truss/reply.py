@@ -1,28 +1,83 @@
-"""Sends the answer of one job to the frontend: a single row, or several parts and a last row."""
+"""Sends the answer of one job to the frontend: a single row, or several parts and a last row; and Truss's errors."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import STATUS_CANCELLED, ResultRow
+from ts.runtimes.errors import too_large, wire_text
 from ts.runtimes.outbox import Outbox
 from ts.runtimes.responses import error_row
-from ts.runtimes.truss.answers import SERVER_ERROR, Answer, Headers, Problem
+from ts.runtimes.truss.encodings import to_json
+
+Headers = Sequence[tuple[str, str]]
+
+#: The origin of an error, which a header of every error response states: the server, the model, the client.
+SERVER_ERROR: Final = "500"
+MODEL_ERROR: Final = "600"
+CLIENT_ERROR: Final = "700"
+
+#: The error message for clients if the model raises an exception; the log has the details.
+MODEL_FAILED: Final = "Internal Server Error (in model/chainlet)."
+
+JSON_HEADERS: Final[Headers] = (("content-type", "application/json"),)
+BINARY_HEADERS: Final[Headers] = (("content-type", "application/octet-stream"),)
+
+
+class Answer(NamedTuple):
+    """A response, or the head and first chunk of one."""
+
+    status: int
+    headers: Headers
+    body: Buffer
+
+
+class Problem(Exception):
+    """An error with which to answer a call.
+
+    Args:
+        code: The origin of the error: `SERVER_ERROR`, `MODEL_ERROR` or `CLIENT_ERROR`.
+        error: The message for the client: a text, or the detail of an ``HTTPException``.
+        headers: Further headers of the response.
+    """
+
+    def __init__(self, status: int, code: str, error: Any, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(error)
+        self.status = status
+        self.code = code
+        self.error = error
+        self.headers = headers or {}
+
+    def answer(self) -> Answer:
+        """Return the response in Truss's format.
+
+        Raises:
+            TypeError: The detail of an ``HTTPException`` cannot be encoded as JSON.
+        """
+        further = [(name.lower(), value) for name, value in self.headers.items()]
+        headers = (*JSON_HEADERS, *error_headers(self.code), *further)
+        return Answer(self.status, headers, to_json({"error": self.error}))
+
+    def row(self, job_id: str) -> ResultRow:
+        """Return the result row for a protocol other than Truss's; the server writes it in that protocol's form."""
+        text = self.error if isinstance(self.error, str) else to_json(self.error).decode()
+        return error_row(job_id, self.status, wire_text(text))
+
+
+def error_headers(code: str) -> Headers:
+    """Return the headers that mark a response as an error."""
+    return (("x-baseten-error-source", "04"), ("x-baseten-error-code", code))
+
 
 #: Creates the row of a job that failed before its first row was sent.
 ProblemRow = Callable[[str, Problem], ResultRow]
 
-_NO_HEADERS: Final[Headers] = ()
-
 
 class Reply:
     """The answer of one job.
-
-    Args:
-        problem_row: Creates the row of an error in the protocol of the job.
 
     Attributes:
         begun: Whether the head of the response was sent.
@@ -41,11 +96,12 @@ class Reply:
 
     def whole(self, answer: Answer) -> None:
         """Send a complete response; one that exceeds the limit is replaced by an error."""
-        size = len(answer.body)
-        if size > self._outbox.max_size:
-            self.problem(Problem(500, SERVER_ERROR, self._too_large(size)))
-            return
-        self._send((self._job_id, False, answer.status, "", answer.headers, answer.body, None))
+        try:
+            self._check_size(answer.body)
+        except Problem as problem:
+            self.problem(problem)
+        else:
+            self._send((self._job_id, False, answer.status, "", answer.headers, answer.body, None))
 
     def part(self, status: int, headers: Headers, body: Buffer) -> None:
         """Send a part of the response; the first part uses ``status`` and ``headers``, later empty parts are ignored.
@@ -55,14 +111,13 @@ class Reply:
         """
         if self.begun and not len(body):
             return
-        if len(body) > self._outbox.max_size:
-            raise Problem(500, SERVER_ERROR, self._too_large(len(body)))
-        self._send((self._job_id, True, status, "", _NO_HEADERS if self.begun else headers, body, None))
+        self._check_size(body)
+        self._send((self._job_id, True, status, "", () if self.begun else headers, body, None))
         self.begun = True
 
     def end(self, status: int, headers: Headers) -> None:
         """End the response successfully; ``status`` and ``headers`` are used only if no part was sent."""
-        self._send((self._job_id, False, status, "", _NO_HEADERS if self.begun else headers, b"", None))
+        self._send((self._job_id, False, status, "", () if self.begun else headers, b"", None))
 
     def problem(self, problem: Problem) -> None:
         """Send an error: as the whole response, or by cutting a response that has begun."""
@@ -80,10 +135,10 @@ class Reply:
         self._send(error_row(self._job_id, STATUS_CANCELLED, "cancelled"))
 
     def _send(self, row: ResultRow) -> None:
-        if self.done:
-            return
-        self.done = not row[1]
-        self._outbox.put(row, time.perf_counter() - self._started if self.done else 0.0)
+        if not self.done:
+            self.done = not row[1]
+            self._outbox.put(row, time.perf_counter() - self._started if self.done else 0.0)
 
-    def _too_large(self, size: int) -> str:
-        return f"The response has {size} bytes; max_response_size is {self._outbox.max_size}."
+    def _check_size(self, body: Buffer) -> None:
+        if len(body) > self._outbox.max_size:
+            raise Problem(500, SERVER_ERROR, too_large(len(body), self._outbox.max_size))

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from ts.runtimes.truss.client import Client
+from ts.runtimes.truss.model_request import Client
 from ts.runtimes.truss.threads import Threads, Work
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, Protocol
 
-from ts.runtimes.truss.client import Client
+from ts.runtimes.truss.model_request import Client
 from ts.runtimes.truss.threads import Threads, Work
 
 logger = logging.getLogger(__name__)

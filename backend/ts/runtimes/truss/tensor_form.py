@@ -20,10 +20,10 @@ from ts.open_inference.types import InferenceResponse, Received, Tensor
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow, ResultRow
 from ts.runtimes.errors import Failure
-from ts.runtimes.truss.answers import CLIENT_ERROR, SERVER_ERROR, Answer, Headers, Problem
-from ts.runtimes.truss.json_payload import plain
+from ts.runtimes.truss.encodings import plain
+from ts.runtimes.truss.model_request import pseudo_header
 from ts.runtimes.truss.payloads import validate
-from ts.runtimes.truss.request import pseudo_header
+from ts.runtimes.truss.reply import CLIENT_ERROR, SERVER_ERROR, Answer, Headers, Problem
 
 if TYPE_CHECKING:
     import numpy as np

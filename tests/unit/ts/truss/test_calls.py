@@ -18,7 +18,7 @@ from starlette.requests import Request
 from tests.unit.ts.truss.frontend import Frontend
 
 from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST
-from ts.runtimes.truss.logs import tell_request_ids
+from ts.runtimes.truss.request_logs import tell_request_ids
 
 Serve = Callable[..., Frontend]
 FAILED = (500, "600", "Internal Server Error (in model/chainlet).")

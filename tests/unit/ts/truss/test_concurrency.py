@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 from tests.unit.ts.sent_jobs import DEADLINE
 from tests.unit.ts.truss.frontend import Frontend
 
-from ts.runtimes.truss.config import Options
+from ts.runtimes.truss.truss_config import Options
 
 Serve = Callable[..., Frontend]
 

@@ -16,7 +16,7 @@ from starlette.responses import StreamingResponse
 from tests.unit.ts.sent_jobs import DEADLINE
 from tests.unit.ts.truss.frontend import Frontend
 
-from ts.runtimes.truss.client import Client
+from ts.runtimes.truss.model_request import Client
 from ts.runtimes.truss.slots import Slot, Slots, SlotWork
 from ts.runtimes.truss.threads import Threads
 

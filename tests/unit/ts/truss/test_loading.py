@@ -17,11 +17,10 @@ from tests.unit.ts.sent_jobs import FakeConnection
 
 from ts.protocol.messages import TRUSS
 from ts.runtimes.errors import LoadError
-from ts.runtimes.truss import load as loading
-from ts.runtimes.truss.config import read_config, read_options
-from ts.runtimes.truss.environment import Environment
-from ts.runtimes.truss.runtime import TrussRuntime
-from ts.runtimes.truss.secrets import SecretNotFound, Secrets
+from ts.runtimes.truss import load_truss as loading
+from ts.runtimes.truss.deployment import Environment, SecretNotFound, Secrets
+from ts.runtimes.truss.truss_config import read_config, read_options
+from ts.runtimes.truss.truss_runtime import TrussRuntime
 
 Load = Callable[..., "Loaded"]
 

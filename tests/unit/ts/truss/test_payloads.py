@@ -17,10 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from ts.runtimes.truss.answers import Problem
-from ts.runtimes.truss.json_payload import to_json
-from ts.runtimes.truss.msgpack_payload import from_msgpack, to_msgpack
+from ts.runtimes.truss.encodings import from_msgpack, to_json, to_msgpack
 from ts.runtimes.truss.payloads import decode, encode, is_binary
+from ts.runtimes.truss.reply import Problem
 
 
 class Inner(BaseModel):

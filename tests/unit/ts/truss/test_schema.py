@@ -8,8 +8,7 @@ from typing import Any, Optional, Union
 import pytest
 from pydantic import BaseModel
 
-from ts.runtimes.truss.description import describe
-from ts.runtimes.truss.schema import schema_of
+from ts.runtimes.truss.description import describe, schema_of
 
 
 class In(BaseModel):

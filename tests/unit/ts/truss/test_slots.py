@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ts.runtimes.truss.client import Client
+from ts.runtimes.truss.model_request import Client
 from ts.runtimes.truss.slots import Slot, Slots
 
 #: What happens next: somebody comes, or one of those who are there releases, leaves, or has its task cancelled.

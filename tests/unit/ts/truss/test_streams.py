@@ -17,7 +17,7 @@ from tests.unit.ts.sent_jobs import DEADLINE
 from tests.unit.ts.truss.frontend import Answer, Frontend
 
 from ts.runtimes.truss import streams
-from ts.runtimes.truss.config import Options
+from ts.runtimes.truss.truss_config import Options
 
 Serve = Callable[..., Frontend]
 

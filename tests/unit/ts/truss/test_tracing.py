@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.unit.ts.truss.frontend import Frontend, config_with
 
-from ts.runtimes.truss.tracing import Tracing, tracing_of
+from ts.runtimes.truss.request_spans import Tracing, tracing_of
 
 Serve = Callable[..., Frontend]
 

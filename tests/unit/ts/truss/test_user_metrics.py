@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.unit.ts.truss.frontend import Frontend
 
-from ts.runtimes.truss import runtime
+from ts.runtimes.truss import truss_runtime as runtime
 
 Serve = Callable[..., Frontend]
 

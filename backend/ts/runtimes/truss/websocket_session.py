@@ -19,11 +19,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from ts.connection import Connection
 from ts.protocol.messages import TAKEN, InferRow
 from ts.protocol.websocket_frames import BYTES, CLOSE, TEXT
-from ts.runtimes.truss.answers import MODEL_FAILED
-from ts.runtimes.truss.client import Client
-from ts.runtimes.truss.logs import without_server_frames
-from ts.runtimes.truss.reply import Reply
-from ts.runtimes.truss.request import scope_of
+from ts.runtimes.truss.model_request import Client, scope_of
+from ts.runtimes.truss.reply import MODEL_FAILED, Reply
+from ts.runtimes.truss.request_logs import without_server_frames
 from ts.runtimes.truss.signatures import Method
 
 logger = logging.getLogger(__name__)

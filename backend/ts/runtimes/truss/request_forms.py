@@ -11,9 +11,9 @@ from pydantic import BaseModel
 
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import TRUSS, InferRow, ResultRow
-from ts.runtimes.truss.answers import BINARY_HEADERS, CLIENT_ERROR, Answer, Headers, Problem
+from ts.runtimes.truss.model_request import header
 from ts.runtimes.truss.payloads import decode, encode, is_binary, validate
-from ts.runtimes.truss.request import header
+from ts.runtimes.truss.reply import BINARY_HEADERS, CLIENT_ERROR, Answer, Headers, Problem
 
 
 class Form(Protocol):

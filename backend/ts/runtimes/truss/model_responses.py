@@ -13,10 +13,8 @@ import anyio.to_thread
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message
 
-from ts.runtimes.truss.answers import CLIENT_ERROR, Answer, Headers, error_headers
-from ts.runtimes.truss.client import Client
-from ts.runtimes.truss.reply import Reply
-from ts.runtimes.truss.request import ModelRequest, disconnected
+from ts.runtimes.truss.model_request import Client, ModelRequest, disconnected
+from ts.runtimes.truss.reply import CLIENT_ERROR, Answer, Headers, Reply, error_headers
 from ts.runtimes.truss.slots import Slot
 from ts.runtimes.truss.threads import MOST_THREADS
 

@@ -5,27 +5,24 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Mapping
-from typing import Any
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from ts.connection import Connection
 from ts.event_loop import AsyncRuntime
 from ts.protocol.messages import CUSTOM, DECLARES, TRUSS, InferRow, Load
 from ts.runtimes.outbox import Outbox
-from ts.runtimes.truss.answers import Answer
-from ts.runtimes.truss.call import Call
-from ts.runtimes.truss.client import Client
-from ts.runtimes.truss.config import TrussConfig
 from ts.runtimes.truss.description import PREDICT, WEBSOCKET
-from ts.runtimes.truss.forms import TrussForm, form_of
-from ts.runtimes.truss.hot_reload import HotReload
-from ts.runtimes.truss.logs import enter_request
-from ts.runtimes.truss.model import ServedModel
-from ts.runtimes.truss.reply import Reply
-from ts.runtimes.truss.request import pseudo_header
-from ts.runtimes.truss.tracing import NO_TRACE
-from ts.runtimes.truss.user_metrics import own_metrics
-from ts.runtimes.truss.websocket import Inputs, Session
+from ts.runtimes.truss.model_call import Call
+from ts.runtimes.truss.model_request import Client, pseudo_header
+from ts.runtimes.truss.reply import Answer, Reply
+from ts.runtimes.truss.request_forms import TrussForm, form_of
+from ts.runtimes.truss.request_logs import enter_request
+from ts.runtimes.truss.request_spans import NO_TRACE
+from ts.runtimes.truss.served_model import HotReload, ServedModel
+from ts.runtimes.truss.truss_config import TrussConfig
+from ts.runtimes.truss.websocket_session import Inputs, Session
 
 logger = logging.getLogger(__name__)
 
@@ -166,3 +163,35 @@ class TrussRuntime(AsyncRuntime):
     async def close(self) -> None:
         """Close the model; every job is answered."""
         self._model.close()
+
+
+#: What the package itself puts into the registry.
+_READY_MADE: Final = ("PROCESS_COLLECTOR", "PLATFORM_COLLECTOR", "GC_COLLECTOR")
+
+
+def own_metrics() -> bytes:
+    """Return the metrics of the model's own: nothing of the process, the platform and the garbage collector.
+
+    Raises:
+        Exception: A collector of the model has failed.
+    """
+    # The model has metrics only if it has imported the package.
+    prometheus: Any = sys.modules.get("prometheus_client")
+    text: bytes = b"" if prometheus is None else prometheus.generate_latest(_OwnMetrics(prometheus))
+    return text
+
+
+class _OwnMetrics:
+    """The default registry without what the package itself has put there, and without times of creation."""
+
+    def __init__(self, prometheus: Any) -> None:
+        self._prometheus = prometheus
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the families that are the model's."""
+        ready_made = [getattr(self._prometheus, name) for name in _READY_MADE]
+        names = {family.name for collector in ready_made for family in collector.collect()}
+        for family in self._prometheus.REGISTRY.collect():
+            if family.name not in names:
+                family.samples = [sample for sample in family.samples if sample.name != f"{family.name}_created"]
+                yield family

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ts.protocol.messages import InferRow
-from ts.runtimes.truss.config import TrussConfig
+from ts.runtimes.truss.truss_config import TrussConfig
 from ts.utils.optional_packages import missing_package
 
 if TYPE_CHECKING:

@@ -19,21 +19,19 @@ from starlette.responses import Response, StreamingResponse
 from ts import device_loss
 from ts.protocol.messages import InferRow
 from ts.runtimes.outbox import Outbox
-from ts.runtimes.truss.answers import CLIENT_ERROR, MODEL_ERROR, MODEL_FAILED, SERVER_ERROR, Problem
-from ts.runtimes.truss.client import Client
 from ts.runtimes.truss.description import PREDICT, Endpoint
-from ts.runtimes.truss.forms import Form
-from ts.runtimes.truss.json_payload import to_json
-from ts.runtimes.truss.logs import without_server_frames
-from ts.runtimes.truss.model import ServedModel
-from ts.runtimes.truss.passing import pass_on
-from ts.runtimes.truss.reply import Reply
-from ts.runtimes.truss.request import ModelRequest, request_of
+from ts.runtimes.truss.encodings import to_json
+from ts.runtimes.truss.model_request import Client, ModelRequest, request_of
+from ts.runtimes.truss.model_responses import pass_on
+from ts.runtimes.truss.reply import CLIENT_ERROR, MODEL_ERROR, MODEL_FAILED, SERVER_ERROR, Problem, Reply
+from ts.runtimes.truss.request_forms import Form
+from ts.runtimes.truss.request_logs import without_server_frames
+from ts.runtimes.truss.request_spans import NO_TRACE, Trace
+from ts.runtimes.truss.served_model import ServedModel
 from ts.runtimes.truss.signatures import Arguments, Method
 from ts.runtimes.truss.slots import Slot, Slots, SlotWork
 from ts.runtimes.truss.streams import Chunks, GapTooLong, chunks_of, close, is_stream, pull
 from ts.runtimes.truss.threads import Threads
-from ts.runtimes.truss.tracing import NO_TRACE, Trace
 
 logger = logging.getLogger(__name__)
 

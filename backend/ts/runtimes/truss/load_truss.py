@@ -16,9 +16,8 @@ from ts.connection import Connection
 from ts.protocol.messages import Load
 from ts.runtimes.errors import LoadError
 from ts.runtimes.truss.class_file import CLASS_ARGUMENTS, add_to_path, import_class
-from ts.runtimes.truss.config import TrussConfig, read_config, read_options
-from ts.runtimes.truss.environment import Environment
-from ts.runtimes.truss.secrets import Secrets
+from ts.runtimes.truss.deployment import Environment, Secrets
+from ts.runtimes.truss.truss_config import TrussConfig, read_config, read_options
 from ts.utils.optional_packages import missing_package
 
 try:
@@ -28,12 +27,11 @@ except ModuleNotFoundError as error:
     raise missing_package(error, "Truss models", "truss") from None
 
 from ts.runtimes.truss.description import Description, describe
-from ts.runtimes.truss.hot_reload import HotReload
-from ts.runtimes.truss.logs import tell_request_ids
-from ts.runtimes.truss.model import ServedModel
-from ts.runtimes.truss.runtime import TrussRuntime
+from ts.runtimes.truss.request_logs import tell_request_ids
+from ts.runtimes.truss.request_spans import tracing_of
+from ts.runtimes.truss.served_model import HotReload, ServedModel
 from ts.runtimes.truss.signatures import Method, takes
-from ts.runtimes.truss.tracing import tracing_of
+from ts.runtimes.truss.truss_runtime import TrussRuntime
 
 logger = logging.getLogger(__name__)
 
