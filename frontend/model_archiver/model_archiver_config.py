@@ -6,25 +6,14 @@ from argparse import Namespace
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from torchserve_py.archive.pack import ArchiveFormat
+from torchserve_py.archive.pack import PackOptions
 
 
 @dataclass
-class ModelArchiverConfig:
+class ModelArchiverConfig(PackOptions):
     """What to pack. The fields have the names and the meaning of the command's flags; None means not given."""
 
-    model_name: str
-    handler: str
-    version: str
-    serialized_file: str | None = None
-    model_file: str | None = None
-    extra_files: str | None = None
-    runtime: str = "python"
     export_path: str = field(default_factory=lambda: str(Path.cwd()))
-    archive_format: ArchiveFormat = "default"
-    force: bool = False
-    requirements_file: str | None = None
-    config_file: str | None = None
 
     @classmethod
     def from_args(cls, args: Namespace) -> ModelArchiverConfig:

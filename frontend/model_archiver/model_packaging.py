@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from model_archiver.model_archiver_config import ModelArchiverConfig
-from torchserve_py.archive.pack import PackOptions, pack
+from torchserve_py.archive.pack import pack
 from torchserve_py.archive.torch_model_archiver import parse_options
 
 
@@ -14,4 +12,4 @@ def generate_model_archive(config: ModelArchiverConfig | None = None) -> None:
 
     Raises ModelArchiverError, FileNotFoundError or OSError.
     """
-    pack(parse_options() if config is None else PackOptions(**asdict(config)))
+    pack(parse_options() if config is None else config)

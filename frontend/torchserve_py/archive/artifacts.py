@@ -12,11 +12,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from torchserve_py.archive.contract import TRUSS_CONFIG
+from torchserve_py.archive.errors import PackError
 from torchserve_py.archive.manifest import MANIFEST_PATH
 
 log = logging.getLogger(__name__)
 
 UNWANTED_FOLDERS = ("__MACOSX", "__pycache__")
+_DEFAULT_PACKAGES_DIR = "packages"
 _WILDCARD = re.compile(r"[*?]|\[.*\]")
 
 
@@ -47,22 +50,37 @@ class Artifacts:
         """
         for path in filter(None, (item.strip() for item in paths.split(","))):
             for match in _matches(path):
-                folder = match if match.is_dir() else match.parent
-                for file in _files_below(match) if match.is_dir() else [match]:
-                    if not self._is_left_out(file):
-                        self._add(PurePosixPath(*file.relative_to(folder).parts), file)
+                if match.is_dir():
+                    self._add_folder(match, PurePosixPath())
+                elif not self._is_left_out(match):
+                    self._add(PurePosixPath(match.name), match)
 
-    def add_folder(self, folder: Path, under: PurePosixPath) -> None:
+    def add_external_packages(self) -> None:
+        """Add the packages that a Truss uses from outside of its folder, as Truss's own build does.
+
+        The contents of each of `external_package_dirs` go to the bundled packages, so that they are imported as before.
+        Relative ones start from the folder of `config.yaml`. Raises PackError, FileNotFoundError.
+        """
+        import yaml  # few archives need it
+
+        config_file = self._files[PurePosixPath(TRUSS_CONFIG)]
+        try:
+            config = yaml.safe_load(config_file.read_bytes()) or {}
+        except (yaml.YAMLError, ValueError) as error:
+            raise PackError(f"{config_file} is not valid YAML: {' '.join(str(error).split())}") from error
+        if not isinstance(config, dict):
+            raise PackError(f"{config_file} must hold 'key: value' lines.")
+        bundled = config.get("bundled_packages_dir") or _DEFAULT_PACKAGES_DIR
+        for external in config.get("external_package_dirs") or ():
+            self._add_folder(config_file.parent / external, PurePosixPath(bundled))
+
+    def _add_folder(self, folder: Path, under: PurePosixPath) -> None:
         """Add the contents of `folder` below a folder of the archive. Raises FileNotFoundError."""
         if not folder.is_dir():
             raise FileNotFoundError(f"Folder does not exist: {folder}")
         for file in _files_below(folder):
             if not self._is_left_out(file):
                 self._add(under.joinpath(*file.relative_to(folder).parts), file)
-
-    def file(self, name: PurePosixPath) -> Path | None:
-        """The file on disk that the archive has under that path, if any."""
-        return self._files.get(name)
 
     @property
     def top_names(self) -> set[str]:

@@ -27,14 +27,14 @@ class Contract:
     """
 
     name: str
-    batches: bool
-    steps: bool
-    sequences: bool
-    stores: bool
-    processes: bool
-    declares: bool
-    openai: bool
-    own_keys: frozenset[str]
+    batches: bool = False
+    steps: bool = False
+    sequences: bool = False
+    stores: bool = False
+    processes: bool = False
+    declares: bool = False
+    openai: bool = False
+    own_keys: frozenset[str] = frozenset()
 
 
 CONTRACTS: Final[Mapping[str, Contract]] = {
@@ -51,28 +51,8 @@ CONTRACTS: Final[Mapping[str, Contract]] = {
             openai=True,
             own_keys=frozenset({"pt2", "handler", "dali", "deepspeed", "pippy", "micro_batching"}),
         ),
-        Contract(
-            name=TRUSS,
-            batches=False,
-            steps=False,
-            sequences=False,
-            stores=False,
-            processes=False,
-            declares=False,
-            openai=False,
-            own_keys=frozenset({"truss"}),
-        ),
-        Contract(
-            name=MLSERVER,
-            batches=False,
-            steps=False,
-            sequences=False,
-            stores=False,
-            processes=False,
-            declares=False,
-            openai=False,
-            own_keys=frozenset(),
-        ),
+        Contract(name=TRUSS, own_keys=frozenset({"truss"})),
+        Contract(name=MLSERVER),
     )
 }
 

@@ -28,7 +28,6 @@ from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.checksum import split_checksum
 from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError
 from torchserve_py.archive.http_source import CHUNK_BYTES, opened
-from torchserve_py.archive.limits import GIB
 from torchserve_py.archive.locate import check_location
 from torchserve_py.archive.progress import Progress, progress_bar
 from torchserve_py.settings.networks import Network
@@ -52,7 +51,7 @@ class FetchLimits:
     total_seconds from start to end
     """
 
-    max_bytes: int = 512 * GIB
+    max_bytes: int = 512 << 30
     idle_seconds: float = 30
     total_seconds: float = 2 * 3600
 
@@ -196,7 +195,7 @@ async def _save(
                 if received > limits.max_bytes:
                     raise ValueError(f"it has more than the limit of {limits.max_bytes} bytes")
                 file.write(chunk)
-                progress.update(len(chunk))
+                progress(len(chunk))
                 await asyncio.sleep(0)  # where chunks are always at hand, nothing else looks at the time
         except aiohttp.ClientPayloadError as error:
             raise ValueError(f"the connection ended early, after {received} bytes ({error})") from error

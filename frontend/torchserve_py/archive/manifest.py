@@ -22,64 +22,38 @@ RUNTIMES = ("python", "python3", "LSP")
 
 _SHOWN = 80
 _NOT_PARSED = "Failed to parse signature.json."
-_FILE_KEYS = ("serializedFile", "modelFile", "requirementsFile", "configFile")
-_TEXT_KEYS = ("modelName", "modelVersion", "handler", "envelope", *_FILE_KEYS)
+#: The attributes of `Manifest` and their keys below "model".
+_MODEL_KEYS = {
+    "model_name": "modelName",
+    "serialized_file": "serializedFile",
+    "handler": "handler",
+    "model_file": "modelFile",
+    "model_version": "modelVersion",
+    "requirements_file": "requirementsFile",
+    "config_file": "configFile",
+    "envelope": "envelope",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A valid manifest. `raw` is the mapping as it was read; everything else is looked up in it.
-
-    Make one with `parse`, `read` or `describe`: they check the mapping.
-    """
+    """A valid manifest, and `raw`, the mapping that it was read from. `parse`, `read` and `describe` make one."""
 
     raw: Mapping[str, Any]
-
-    @property
-    def model_name(self) -> str | None:
-        return self._text("modelName")
-
-    @property
-    def model_version(self) -> str:
-        """The version, `1.0` where the manifest has none."""
-        return self._text("modelVersion") or DEFAULT_VERSION
-
-    @property
-    def handler(self) -> str | None:
-        return self._text("handler")
-
-    @property
-    def serialized_file(self) -> str | None:
-        return self._text("serializedFile")
-
-    @property
-    def model_file(self) -> str | None:
-        return self._text("modelFile")
-
-    @property
-    def requirements_file(self) -> str | None:
-        return self._text("requirementsFile")
-
-    @property
-    def config_file(self) -> str | None:
-        return self._text("configFile")
-
-    @property
-    def envelope(self) -> str | None:
-        return self._text("envelope")
-
-    @property
-    def runtime(self) -> str:
-        return str(self.raw.get("runtime", RUNTIMES[0]))
+    runtime: str
+    model_name: str | None
+    serialized_file: str | None
+    handler: str | None
+    model_file: str | None
+    model_version: str
+    requirements_file: str | None
+    config_file: str | None
+    envelope: str | None
 
     @property
     def undated(self) -> tuple[str, ...]:
         """The keys about the archive's making that are missing: TorchServe warns of each."""
         return tuple(key for key in ("createdOn", "archiverVersion") if self.raw.get(key) is None)
-
-    def _text(self, key: str) -> str | None:
-        value = self.raw.get("model", {}).get(key)
-        return None if value in (None, "") else str(value)
 
     def to_json(self) -> str:
         """The text of the file, the same for the same manifest."""
@@ -116,55 +90,34 @@ def checked(raw: Any) -> Manifest:
     if raw.get("runtime", RUNTIMES[0]) not in RUNTIMES:
         detail = f"Found {json.dumps(raw['runtime'])[:_SHOWN]}, must be one of {', '.join(RUNTIMES)}"
         raise InvalidArchive("Runtime is not defined or invalid.", detail)
-    for key in _TEXT_KEYS:
-        _check_text(key, model.get(key))
-    for key in _FILE_KEYS:
-        _check_inside(key, model.get(key))
-    return Manifest(raw)
+    texts = {name: _text(key, model.get(key)) for name, key in _MODEL_KEYS.items()}
+    version = texts.pop("model_version") or DEFAULT_VERSION
+    return Manifest(raw, raw.get("runtime", RUNTIMES[0]), model_version=version, **texts)
 
 
-def describe(
-    *,
-    model_name: str,
-    version: str | None = None,
-    handler: str | None = None,
-    serialized_file: str | None = None,
-    model_file: str | None = None,
-    requirements_file: str | None = None,
-    config_file: str | None = None,
-    runtime: str = RUNTIMES[0],
-) -> Manifest:
-    """The manifest of a model made of these files. A key that has no value is left out."""
-    model = {
-        "modelName": model_name,
-        "serializedFile": serialized_file,
-        "handler": handler,
-        "modelFile": model_file,
-        "modelVersion": version,
-        "requirementsFile": requirements_file,
-        "configFile": config_file,
-    }
-    return checked({"runtime": runtime, "model": {key: value for key, value in model.items() if value}})
+def describe(*, runtime: str = RUNTIMES[0], **model: str | None) -> Manifest:
+    """The manifest of a model; `model` are attributes of `Manifest`. Those without a value are left out."""
+    keys = {_MODEL_KEYS[name]: value for name, value in model.items() if value}
+    return checked({"runtime": runtime, "model": keys})
 
 
 def stamped(manifest: Manifest, when: datetime) -> Manifest:
     """`manifest` with the keys that tell when and by which version of the archiver it was packed."""
     created = when.strftime("%d/%m/%Y %H:%M:%S")
-    return Manifest({"createdOn": created, **manifest.raw, "archiverVersion": __version__})
+    return checked({"createdOn": created, **manifest.raw, "archiverVersion": __version__})
 
 
-def _check_text(key: str, value: Any) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, str | int | float)):
+def _text(key: str, value: Any) -> str | None:
+    """The value of a key below "model"; None where it is missing or empty."""
+    if value in (None, ""):
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InvalidArchive(_NOT_PARSED, f'"model.{key}" must be a string, not {_json_type(value)}')
-
-
-def _check_inside(key: str, value: Any) -> None:
-    if value is None:
-        return
     path = PurePosixPath(str(value))
-    if path.is_absolute() or ".." in path.parts or "\0" in str(value):
+    if key.endswith("File") and (path.is_absolute() or ".." in path.parts or "\0" in str(value)):
         detail = f'"model.{key}" is {json.dumps(value)}, must be the path of a file in the archive'
         raise InvalidArchive(_NOT_PARSED, detail)
+    return str(value)
 
 
 def _json_type(value: Any) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.contract import TORCHSERVE, contract_of
 from torchserve_py.archive.errors import ArchiveNotFound, UnreadableArchive
-from torchserve_py.archive.limits import DEFAULT_LIMITS, Limits
 from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, read
 from torchserve_py.archive.plain_folder import describe_folder
+from torchserve_py.archive.target import DEFAULT_LIMITS, Limits
 from torchserve_py.archive.unpack import unpack
 from torchserve_py.settings.model_spec import fallback_name
 

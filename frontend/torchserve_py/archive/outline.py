@@ -9,15 +9,12 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO, Final
 
-from torchserve_py.archive.cancellation import Cancellation
-from torchserve_py.archive.errors import ArchiveError, UnreadableArchive, UnsafeArchive
-from torchserve_py.archive.limits import DEFAULT_LIMITS
 from torchserve_py.archive.model_files import ModelFiles, open_folder, open_model
 from torchserve_py.archive.target import Target
-from torchserve_py.archive.unpack import BROKEN, walk
+from torchserve_py.archive.unpack import unpack_into
 
 #: Of files that say how a model is to be served, and of the file with its class.
 _READ_SUFFIXES: Final = frozenset((".yaml", ".yml", ".json", ".toml", ".txt", ".lock", ".py"))
@@ -34,16 +31,9 @@ def outline(path: Path, *, url: str, handler: str | None = None) -> Iterator[Mod
     if not path.is_file():
         yield open_model(path, path, url=url, handler=handler)
         return
-    with tempfile.TemporaryDirectory(prefix="torchserve-outline-") as name:
-        folder = Path(name)
-        try:
-            with path.open("rb") as file:
-                walk(file, url, DEFAULT_LIMITS, Cancellation(), lambda meter: _Outline(url, folder, meter))
-        except ArchiveError:
-            raise
-        except BROKEN as error:
-            raise UnreadableArchive(url, f"{type(error).__name__}: {error}") from error
-        yield open_folder(folder, url, url, handler)
+    with tempfile.TemporaryDirectory(prefix="torchserve-outline-") as folder:
+        unpack_into(_Outline(url, Path(folder), path.stat().st_size), path)
+        yield open_folder(Path(folder), url, url, handler)
 
 
 def files_in(model_dir: Path) -> frozenset[str]:
@@ -54,19 +44,6 @@ def files_in(model_dir: Path) -> frozenset[str]:
 class _Outline(Target):
     """Writes every file, but for most of them no content."""
 
-    def add_file(self, name: str, content: BinaryIO) -> None:
-        self._meter.add_entry()
-        parts = self._parts(name)
-        if not parts:
-            raise UnsafeArchive(self._url, f"{name!r} is no file name")
-        path = self._root.joinpath(*parts)
-        self._make_folder(name, path.parent)
-        read = b""
-        if PurePosixPath(*parts).suffix in _READ_SUFFIXES:
-            read = content.read(_MAX_BYTES + 1)
-            self._meter.add_bytes(len(read))
-        try:
-            with path.open("xb") as file:
-                file.write(read)
-        except FileExistsError as error:
-            raise UnsafeArchive(self._url, f"{name!r} is in it twice") from error
+    def _read(self, path: Path, content: BinaryIO) -> Iterator[bytes]:
+        if path.suffix in _READ_SUFFIXES:
+            yield content.read(_MAX_BYTES + 1)

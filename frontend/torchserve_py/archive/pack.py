@@ -14,7 +14,7 @@ import time
 import uuid
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -40,7 +40,7 @@ _GZIP_LEVEL = 6  # tarfile's own default, 9, takes twice the time for weights an
 Files = Sequence[tuple[PurePosixPath, Path]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class PackOptions:
     """What `torch-model-archiver` is told. Paths are relative to the working directory; None means not given.
 
@@ -102,14 +102,14 @@ def _collect(options: PackOptions, artifacts: Artifacts) -> Manifest:
     if handler is None:
         _complete(artifacts)
     manifest = describe(
+        runtime=options.runtime,
         model_name=options.model_name,
-        version=options.version,
-        handler=handler.manifest_entry if handler else None,
         serialized_file=_name(options.serialized_file),
+        handler=handler.manifest_entry if handler else None,
         model_file=_name(options.model_file),
+        model_version=options.version,
         requirements_file=_name(options.requirements_file),
         config_file=_name(options.config_file),
-        runtime=options.runtime,
     )
     return stamped(manifest, datetime.now())
 
@@ -123,9 +123,7 @@ def _complete(artifacts: Artifacts) -> None:
             " config.yaml, or of an MLServer model, with its model-settings.json."
         )
     if contract == TRUSS:
-        from torchserve_py.archive.truss_packages import add_external_packages  # with a YAML parser, which few need
-
-        add_external_packages(artifacts)
+        artifacts.add_external_packages()
 
 
 def _name(path: str | None) -> str | None:
@@ -167,7 +165,7 @@ def _write(target: Path, options: PackOptions, manifest: Manifest, files: Files)
         write_zip(target, files, MANIFEST_PATH, manifest.to_json(), compression)
 
 
-def _progress(target: Path, files: Files) -> Progress:
+def _progress(target: Path, files: Files) -> AbstractContextManager[Progress]:
     return progress_bar(sum(file.stat().st_size for _, file in files), target.name)
 
 
@@ -208,7 +206,7 @@ def _write_tar(target: Path, top_folder: str, manifest: Manifest, files: Files, 
         for name, file in files:
             with file.open("rb") as source:
                 member = archive.gettarinfo(arcname=f"{top_folder}/{name}", fileobj=source)
-                archive.addfile(_anonymous(member), cast(IO[bytes], _Watched(source, progress)))
+                archive.addfile(_anonymous(member), cast(IO[bytes], _ReportingFile(source, progress)))
         content = manifest.to_json().encode()
         member = tarfile.TarInfo(f"{top_folder}/{MANIFEST_PATH}")
         member.size, member.mtime = len(content), int(time.time())
@@ -229,7 +227,7 @@ def _write_folder(target: Path, manifest: Manifest, files: Files, progress: Prog
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Without the packer's account, which is nobody's business and would make equal archives differ."""
+    """Remove the packer's account, which is private and would make equal archives differ."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member
@@ -238,11 +236,11 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 def _copy(source: BinaryIO, sink: IO[bytes], progress: Progress) -> None:
     while chunk := source.read(_CHUNK_BYTES):
         sink.write(chunk)
-        progress.update(len(chunk))
+        progress(len(chunk))
 
 
-class _Watched:
-    """A file that tells a progress bar what was read of it."""
+class _ReportingFile:
+    """A file that reports to a progress bar how much of it was read."""
 
     def __init__(self, file: BinaryIO, progress: Progress) -> None:
         self._file = file
@@ -250,5 +248,5 @@ class _Watched:
 
     def read(self, size: int) -> bytes:
         chunk = self._file.read(size)
-        self._progress.update(len(chunk))
+        self._progress(len(chunk))
         return chunk

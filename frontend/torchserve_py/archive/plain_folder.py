@@ -31,7 +31,6 @@ def describe_folder(
     What is not there is left out. Models of another contract than TorchServe's say themselves which files are theirs.
     Raises InvalidArchive, naming the candidates, where there are several.
     """
-    where = str(folder)
     names = [entry.name for entry in folder.iterdir() if entry.is_file()]
     if contract != TORCHSERVE:
         return describe(
@@ -45,17 +44,17 @@ def describe_folder(
     preferred_weights = [f"model{suffix}" for suffix in _WEIGHT_SUFFIXES]
     return describe(
         model_name=model_name,
-        handler=handler or _only("the handler", handlers, ["handler.py"], where),
+        handler=handler or _only("the handler", handlers, ["handler.py"], folder),
         config_file=CONFIG_FILE if CONFIG_FILE in names else None,
         model_file="model.py" if "model.py" in names else None,
-        serialized_file=_only("the weights", weights, preferred_weights, where),
+        serialized_file=_only("the weights", weights, preferred_weights, folder),
         requirements_file="requirements.txt" if "requirements.txt" in names else None,
     )
 
 
-def _only(role: str, candidates: Sequence[str], preferred: Sequence[str], where: str) -> str | None:
+def _only(role: str, candidates: Sequence[str], preferred: Sequence[str], folder: Path) -> str | None:
     chosen = [name for name in preferred if name in candidates] or candidates
     if len(chosen) > 1:
-        message = f"{where} has no {MANIFEST_PATH}, and several files that could be {role} of the model"
+        message = f"{folder} has no {MANIFEST_PATH}, and several files that could be {role} of the model"
         raise InvalidArchive(message, f"{', '.join(chosen)} (keep one of them, or call one {preferred[0]})")
     return chosen[0] if chosen else None

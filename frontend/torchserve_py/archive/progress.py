@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
-from typing import Protocol, Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
 
 LARGE_BYTES = 50_000_000
 
-
-class Progress(Protocol):
-    """Told how many more bytes are done."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> object: ...
-
-    def update(self, n: int) -> object: ...
+#: Takes how many more bytes are done.
+Progress: TypeAlias = Callable[[int], object]
 
 
-class _Silent:
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def update(self, n: int) -> None:
-        pass
-
-
-def progress_bar(total: int | None, label: str) -> Progress:
-    """A bar that runs to `total` bytes, or a silent stand-in. An unknown total counts as large."""
+@contextmanager
+def progress_bar(total: int | None, label: str) -> Iterator[Progress]:
+    """Show a bar that runs to `total` bytes, or nothing. An unknown total counts as large."""
     if not sys.stderr.isatty() or (total is not None and total < LARGE_BYTES):
-        return _Silent()
+        yield lambda count: None
+        return
     from tqdm import tqdm
 
-    bar: Progress = tqdm(total=total, desc=label, unit="B", unit_scale=True, unit_divisor=1024, leave=False)
-    return bar
+    with tqdm(total=total, desc=label, unit="B", unit_scale=True, unit_divisor=1024, leave=False) as bar:
+        yield bar.update

@@ -1,12 +1,11 @@
 """Unpacking an archive file: ZIP (`.mar`) or gzip tar (`.tgz`, `.tar.gz`), told apart by their first bytes.
 
-A failed unpack leaves nothing behind. See `target` for what is refused and `limits` for how much is allowed.
+A failed unpack leaves nothing behind. See `target` for what is refused.
 """
 
 from __future__ import annotations
 
 import gzip
-import io
 import lzma
 import shutil
 import stat
@@ -15,15 +14,13 @@ import tarfile
 import uuid
 import zipfile
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Self, cast
 
 from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.errors import UnreadableArchive, UnsafeArchive
-from torchserve_py.archive.limits import DEFAULT_LIMITS, Limits, Meter
 from torchserve_py.archive.manifest import MANIFEST_PATH
-from torchserve_py.archive.target import Target
+from torchserve_py.archive.target import DEFAULT_LIMITS, Limits, Target
 
 MAX_TAR_HEADER_BYTES = 1 << 20  # tarfile holds a long name or a pax header in memory
 
@@ -32,7 +29,7 @@ _GZIP_START = b"\x1f\x8b"
 _ENCRYPTED = 0x1
 _TAR_BUFFER_BYTES = 1 << 16
 #: What the libraries raise when an archive is broken.
-BROKEN = (
+_BROKEN = (
     zipfile.BadZipFile,
     tarfile.TarError,
     zlib.error,
@@ -62,51 +59,39 @@ def unpack(
     """
     folder = temp_dir / "models" / uuid.uuid4().hex
     try:
-        folder.mkdir(mode=0o700, parents=True)
-        with archive.open("rb") as file:
-            _unpack_into(folder, file, url, limits, cancellation or Cancellation())
-    except BaseException as error:
+        unpack_into(Target(url, folder, archive.stat().st_size, limits, cancellation), archive)
+    except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, BROKEN):
-            raise UnreadableArchive(url, f"{type(error).__name__}: {error}") from error
         raise
     return folder
 
 
-def _unpack_into(folder: Path, file: BinaryIO, url: str, limits: Limits, cancellation: Cancellation) -> None:
-    walk(file, url, limits, cancellation, lambda meter: Target(url, folder, meter))
+def unpack_into(target: Target, archive: Path) -> None:
+    """Give every file and folder of an archive to a target. Raises UnreadableArchive, UnsafeArchive and Cancelled."""
+    try:
+        target.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with archive.open("rb") as file:
+            start = file.read(4)
+            file.seek(0)
+            if start in _ZIP_STARTS:
+                _unpack_zip(file, target)
+            elif start.startswith(_GZIP_START):
+                _unpack_tar(file, target)
+            else:
+                detail = "it is neither a ZIP archive (.mar) nor a gzip tar archive (.tgz, .tar.gz)"
+                raise UnreadableArchive(target.url, detail)
+    except _BROKEN as error:
+        raise UnreadableArchive(target.url, f"{type(error).__name__}: {error}") from error
 
 
-def walk(
-    file: BinaryIO,
-    url: str,
-    limits: Limits,
-    cancellation: Cancellation,
-    target_for: Callable[[Meter], Target],
-) -> None:
-    """Give every file and folder of an archive to a target. Raises UnreadableArchive, UnsafeArchive and `BROKEN`."""
-    size = file.seek(0, io.SEEK_END)
-    file.seek(0)
-    start = file.read(4)
-    file.seek(0)
-    meter = Meter(url, size, limits, cancellation)
-    target = target_for(meter)
-    if start in _ZIP_STARTS:
-        _unpack_zip(file, target, url)
-    elif start.startswith(_GZIP_START):
-        _unpack_tar(file, target, meter, url)
-    else:
-        raise UnreadableArchive(url, "it is neither a ZIP archive (.mar) nor a gzip tar archive (.tgz, .tar.gz)")
-
-
-def _unpack_zip(file: BinaryIO, target: Target, url: str) -> None:
+def _unpack_zip(file: BinaryIO, target: Target) -> None:
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             kind = stat.S_IFMT(member.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise UnsafeArchive(url, _no_plain_file(member.filename))
+                raise UnsafeArchive(target.url, _no_plain_file(member.filename))
             if member.flag_bits & _ENCRYPTED:
-                raise UnreadableArchive(url, f"{member.filename!r} is encrypted")
+                raise UnreadableArchive(target.url, f"{member.filename!r} is encrypted")
             if member.is_dir():
                 target.add_folder(member.orig_filename)
             else:
@@ -114,7 +99,7 @@ def _unpack_zip(file: BinaryIO, target: Target, url: str) -> None:
                     target.add_file(member.orig_filename, cast(BinaryIO, content))
 
 
-def _unpack_tar(file: BinaryIO, target: Target, meter: Meter, url: str) -> None:
+def _unpack_tar(file: BinaryIO, target: Target) -> None:
     """TorchServe's archiver puts everything below one folder, so the first component of a path is dropped."""
     with (
         gzip.GzipFile(fileobj=file) as stream,
@@ -122,14 +107,14 @@ def _unpack_tar(file: BinaryIO, target: Target, meter: Meter, url: str) -> None:
     ):
         for member in archive:
             if not (member.isreg() or member.isdir()) or member.issparse():
-                raise UnsafeArchive(url, _no_plain_file(member.name))
+                raise UnsafeArchive(target.url, _no_plain_file(member.name))
             name = _without_first_component(member.name)
             if member.isdir():
                 target.add_folder(name)
             else:
                 target.add_file(name, cast(BinaryIO, archive.extractfile(member)))
         while padding := stream.read(_TAR_BUFFER_BYTES):  # to the end, where the checksum tells a truncated archive
-            meter.add_bytes(len(padding))
+            target.count_bytes(len(padding))
 
 
 def _no_plain_file(name: str) -> str:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from torchserve_py.archive import archiver_command
+from torchserve_py.archive.torch_model_archiver import run
 from torchserve_py.workflows.pack import PackOptions, pack
 
 
@@ -37,7 +37,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> PackOptions:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Pack what the command line asks for. Returns the exit status: 0, or 1 after printing what was wrong."""
     options = parse_options(arguments)
-    return archiver_command.run(lambda: pack(options), f"workflow {options.workflow_name}")
+    return run(lambda: pack(options), f"workflow {options.workflow_name}")
 
 
 if __name__ == "__main__":

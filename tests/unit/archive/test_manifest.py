@@ -109,7 +109,7 @@ def test_a_manifest_of_unreasonable_size_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     manifest = stamped(
-        describe(model_name="größe", version="1.0", handler="h:f", config_file="c.yaml"),
+        describe(model_name="größe", model_version="1.0", handler="h:f", config_file="c.yaml"),
         datetime(2024, 5, 30, 21, 41, 47),
     )
     path = tmp_path / "MANIFEST.json"

@@ -7,6 +7,8 @@ import logging
 import os
 import tarfile
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -261,7 +263,7 @@ def test_a_failure_leaves_the_old_archive_and_nothing_else(
         raise OSError("No space left on device")
 
     monkeypatch.setattr(pack_module, "_copy", full_disk)
-    monkeypatch.setattr(pack_module._Watched, "read", full_disk)
+    monkeypatch.setattr(pack_module._ReportingFile, "read", full_disk)
     with pytest.raises(OSError, match="No space left"):
         pack_model(archive_format=archive_format, force=True)
     assert archive.read_bytes() == before
@@ -306,18 +308,10 @@ def test_progress_is_told_for_every_byte(
     told: list[int] = []
     totals: list[int | None] = []
 
-    class Bar:
-        def __enter__(self) -> Bar:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
-        def update(self, n: int) -> None:
-            told.append(n)
-
-    def bar(total: int | None, label: str) -> Bar:
+    @contextmanager
+    def bar(total: int | None, label: str) -> Iterator[Callable[[int], None]]:
         totals.append(total)
-        return Bar()
+        yield told.append
 
     monkeypatch.setattr(pack_module, "progress_bar", bar)
     pack_model(archive_format=archive_format, serialized_file=str(sources / "weights.pt"))

@@ -92,7 +92,7 @@ def test_a_progress_bar_is_for_large_content_on_a_terminal(
 ) -> None:
     def shown(total: int | None) -> str:
         with progress.progress_bar(total, "noop.mar") as bar:
-            bar.update(1)
+            bar(1)
         return capsys.readouterr().err
 
     assert shown(10**9) == ""
