@@ -7,7 +7,7 @@ from typing import Final
 
 from torchserve_py.core.contracts.mlserver import ModelSettings, ServerSettings
 from torchserve_py.core.contracts.truss import TrussConfig
-from torchserve_py.metrics.config import MetricsFile
+from torchserve_py.metrics.metrics_file import MetricsFile
 from torchserve_py.settings.schemas.document import json_schema
 from torchserve_py.settings.schemas.model_config import ModelConfigFile
 from torchserve_py.settings.schemas.schema import Schema

@@ -30,7 +30,7 @@ from torchserve_py.doors.grpc_packages import GrpcPackagesError, check_grpc_pack
 from torchserve_py.logs import access_log
 from torchserve_py.logs.line_logs import FLUSH_INTERVAL, wait_until_written
 from torchserve_py.logs.setup import configure_logging
-from torchserve_py.metrics.config import MetricsConfigError, MetricsPlan, read_metrics_config
+from torchserve_py.metrics.metrics_file import MetricsConfigError, MetricsPlan, read_metrics_config
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.metrics.system import SystemMetrics
 from torchserve_py.pid_file import PidFile, default_path

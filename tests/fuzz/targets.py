@@ -30,7 +30,7 @@ from torchserve_py.archive.target import Limits
 from torchserve_py.core.config import InvalidModelConfig, ModelConfig, read_model_config
 from torchserve_py.core.contracts import mlserver, truss
 from torchserve_py.doors.requests import split_path
-from torchserve_py.metrics.config import MetricsConfigError, read_metrics_config
+from torchserve_py.metrics.metrics_file import MetricsConfigError, read_metrics_config
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.model_spec import parse_model_specs
 from torchserve_py.settings.properties import PropertiesError, parse_properties

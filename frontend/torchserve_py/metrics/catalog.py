@@ -1,6 +1,6 @@
 """Every metric that the server itself has: its name, type, unit and dimensions. `docs/metrics.md` explains them.
 
-`configs/metrics.yaml` says the same in the form in which operators change it; `metrics.config` reads such a file.
+`configs/metrics.yaml` says the same in the form in which operators change it; `metrics.metrics_file` reads such a file.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ class Declaration(NamedTuple):
     kind: str
     unit: str
     dimensions: tuple[str, ...]
+
+
+def _by_name(*declarations: Declaration) -> dict[str, Declaration]:
+    return {each.name: each for each in declarations}
 
 
 _HOST = ("Level", "Hostname")
@@ -53,42 +57,34 @@ LEGACY_NAMES: Final = frozenset(
 )
 """What `metrics_mode=legacy` shows at `/metrics`, and nothing else."""
 
-SERVER_METRICS: Final = {
-    each.name: each
-    for each in (
-        Declaration("Requests2XX", COUNTER, "Count", _HOST),
-        Declaration("Requests4XX", COUNTER, "Count", _HOST),
-        Declaration("Requests5XX", COUNTER, "Count", _HOST),
-        Declaration("ts_inference_requests_total", COUNTER, "Count", _MODEL),
-        Declaration("ts_inference_latency_microseconds", COUNTER, "Microseconds", _MODEL),
-        Declaration("ts_queue_latency_microseconds", COUNTER, "Microseconds", _MODEL),
-        Declaration("QueueTime", GAUGE, "Milliseconds", _HOST),
-        Declaration("WorkerThreadTime", GAUGE, "Milliseconds", _HOST),
-        Declaration("WorkerLoadTime", GAUGE, "Milliseconds", _WORKER),
-        *HOST_GAUGES,
-        *GPU_GAUGES,
-        # TorchServe does not have those that follow.
-        Declaration("ts_queue_seconds", HISTOGRAM, "Seconds", _MODEL),
-        Declaration("ts_handler_seconds", HISTOGRAM, "Seconds", _MODEL),
-        Declaration("ts_request_seconds", HISTOGRAM, "Seconds", _MODEL),
-        Declaration("ts_batch_size", HISTOGRAM, "Count", _MODEL),
-        Declaration("ts_queue_depth", GAUGE, "Count", _MODEL),
-        Declaration("ts_open_sequences", GAUGE, "Count", _MODEL),
-        Declaration("ts_worker_restarts_total", COUNTER, "Count", _MODEL),
-        Declaration(
-            "ts_sequences_closed_total", COUNTER, "Count", ("model_name", "model_version", "reason", "hostname")
-        ),
-    )
-}
+SERVER_METRICS: Final = _by_name(
+    Declaration("Requests2XX", COUNTER, "Count", _HOST),
+    Declaration("Requests4XX", COUNTER, "Count", _HOST),
+    Declaration("Requests5XX", COUNTER, "Count", _HOST),
+    Declaration("ts_inference_requests_total", COUNTER, "Count", _MODEL),
+    Declaration("ts_inference_latency_microseconds", COUNTER, "Microseconds", _MODEL),
+    Declaration("ts_queue_latency_microseconds", COUNTER, "Microseconds", _MODEL),
+    Declaration("QueueTime", GAUGE, "Milliseconds", _HOST),
+    Declaration("WorkerThreadTime", GAUGE, "Milliseconds", _HOST),
+    Declaration("WorkerLoadTime", GAUGE, "Milliseconds", _WORKER),
+    *HOST_GAUGES,
+    *GPU_GAUGES,
+    # TorchServe does not have those that follow.
+    Declaration("ts_queue_seconds", HISTOGRAM, "Seconds", _MODEL),
+    Declaration("ts_handler_seconds", HISTOGRAM, "Seconds", _MODEL),
+    Declaration("ts_request_seconds", HISTOGRAM, "Seconds", _MODEL),
+    Declaration("ts_batch_size", HISTOGRAM, "Count", _MODEL),
+    Declaration("ts_queue_depth", GAUGE, "Count", _MODEL),
+    Declaration("ts_open_sequences", GAUGE, "Count", _MODEL),
+    Declaration("ts_worker_restarts_total", COUNTER, "Count", _MODEL),
+    Declaration("ts_sequences_closed_total", COUNTER, "Count", ("model_name", "model_version", "reason", "hostname")),
+)
 """What the server measures, by name."""
 
 HANDLER_TIME: Final = "HandlerTime"
 PREDICTION_TIME: Final = "PredictionTime"
-MODEL_METRICS: Final = {
-    each.name: each
-    for each in (
-        Declaration(HANDLER_TIME, GAUGE, "ms", ("ModelName", "Level")),
-        Declaration(PREDICTION_TIME, GAUGE, "ms", ("ModelName", "Level")),
-    )
-}
+MODEL_METRICS: Final = _by_name(
+    Declaration(HANDLER_TIME, GAUGE, "ms", ("ModelName", "Level")),
+    Declaration(PREDICTION_TIME, GAUGE, "ms", ("ModelName", "Level")),
+)
 """What every model has, by name: milliseconds of the last BaseHandler.handle, and of the last call of any handler."""

@@ -8,13 +8,14 @@ a metric, the file determines its type, its unit and the names of its dimensions
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from torchserve_py.metrics.catalog import MODEL_METRICS, PREDICTION_TIME, Declaration
-from torchserve_py.metrics.config import MetricsConfigError, MetricsPlan
 from torchserve_py.metrics.families import Family, label_name, metric_name
-from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Instrument, update
+from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Updatable
 from torchserve_py.metrics.metric_log import LineEnds, MetricLog, line_ends, one_line
+from torchserve_py.metrics.metrics_file import MetricsConfigError, MetricsPlan
 from torchserve_py.metrics.model_metrics import RecordPrediction
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ MAX_LENGTH = 500
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 """TorchServe's buckets for custom histograms, in whatever unit they are."""
 
-INSTRUMENTS: Final[dict[str, Callable[[], Instrument]]] = {
+INSTRUMENTS: Final[dict[str, Callable[[], Updatable]]] = {
     "counter": Counter,
     "gauge": Gauge,
     "histogram": lambda: Histogram(BOUNDS),
@@ -44,8 +45,8 @@ class _Refused(ValueError):
 
 
 class _Series(NamedTuple):
-    instrument: Instrument
-    family: Family[Instrument]
+    instrument: Updatable
+    family: Family[Updatable]
     labels: dict[str, str]
     line_ends: LineEnds
 
@@ -68,7 +69,7 @@ class HandlerMetrics:
         self._taken = frozenset(taken)
         self._plan = plan
         self._log = log
-        self._families: dict[str, Family[Instrument]] = {}
+        self._families: dict[str, Family[Updatable]] = {}
         for each in plan.model_metrics.values():
             try:
                 self._family(metric_name(each.name), each.kind, each.unit)
@@ -77,7 +78,7 @@ class HandlerMetrics:
         self._models: dict[str, dict[_Key, _Series]] = {}
         self._warned: dict[str, set[str]] = {}
 
-    def __iter__(self) -> Iterator[Family[Instrument]]:
+    def __iter__(self) -> Iterator[Family[Updatable]]:
         return iter(list(self._families.values()))
 
     def register(self, model_name: str) -> RecordPrediction:
@@ -90,9 +91,7 @@ class HandlerMetrics:
         series = known.get((PREDICTION_TIME, "gauge", dimensions))
         if series is None:
             return lambda milliseconds, rows: None
-        if self._log is None:
-            return _without_log(series)
-        return _with_log(series, self._log)
+        return partial(self._record_prediction, series)
 
     def record(self, model_name: str, entries: Iterable[Any]) -> None:
         """Takes `[name, unit, type, value, [[dimension, value], ..], request ids]` entries of a worker of the model.
@@ -121,6 +120,11 @@ class HandlerMetrics:
             if family.is_empty and name not in listed:
                 del self._families[name]
 
+    def _record_prediction(self, series: _Series, milliseconds: float, rows: Sequence[Sequence[Any]]) -> None:
+        series.instrument.update(milliseconds)
+        if self._log is not None:
+            self._log.note(series.line_ends, milliseconds, ",".join([row[0] for row in rows]))
+
     def _record(self, known: dict[_Key, _Series], entry: Any) -> None:
         try:
             name, unit, kind, value, dimensions, request_ids = entry
@@ -134,7 +138,7 @@ class HandlerMetrics:
             raise _Refused(f"a counter cannot grow by {value}")
         if series is None:
             series = self._add(known, key, unit)
-        update(series.instrument, value)
+        series.instrument.update(value)
         if self._log is not None:
             self._log.note(series.line_ends, value, one_line(request_ids) if isinstance(request_ids, str) else "")
 
@@ -158,7 +162,7 @@ class HandlerMetrics:
         series = known[key] = _Series(family.child(labels), family, labels, ends)
         return series
 
-    def _family(self, name: str, kind: str, unit: str) -> Family[Instrument]:
+    def _family(self, name: str, kind: str, unit: str) -> Family[Updatable]:
         if not name:
             raise _Refused("its name is empty")
         family = self._families.get(name)
@@ -201,27 +205,6 @@ def _as_declared(declaration: Declaration, dimensions: tuple[tuple[str, str], ..
             f"it has the dimensions {', '.join(given) or 'none'}; metrics_config lists {', '.join(declared) or 'none'}"
         )
     return tuple([(name, value) for name, (_, value) in zip(declared, dimensions, strict=True)])
-
-
-def _without_log(series: _Series) -> RecordPrediction:
-    instrument = series.instrument
-    if not isinstance(instrument, Gauge):
-        return lambda milliseconds, rows: update(instrument, milliseconds)
-
-    def record(milliseconds: float, rows: Sequence[Sequence[Any]]) -> None:
-        instrument.value = milliseconds
-
-    return record
-
-
-def _with_log(series: _Series, log: MetricLog) -> RecordPrediction:
-    show = _without_log(series)
-
-    def record(milliseconds: float, rows: Sequence[Sequence[Any]]) -> None:
-        show(milliseconds, rows)
-        log.note(series.line_ends, milliseconds, ",".join([row[0] for row in rows]))
-
-    return record
 
 
 def _labels(dimensions: tuple[tuple[str, str], ...], kind: str) -> dict[str, str]:

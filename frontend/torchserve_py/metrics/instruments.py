@@ -6,7 +6,7 @@ An instrument holds only its value; `families.Family` adds names and labels when
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 
 class Sample(NamedTuple):
@@ -18,21 +18,25 @@ class Sample(NamedTuple):
 
 
 class Instrument(Protocol):
-    """What the exposition needs of an instrument."""
+    """What is shown of an instrument."""
 
-    kind: ClassVar[str]
-    suffixes: ClassVar[tuple[str, ...]]
+    @property
+    def kind(self) -> str:
+        """Its type for Prometheus."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """What follows the metric's name in its samples."""
 
     def samples(self) -> Iterator[Sample]:
         """The numbers to show now."""
-        ...
 
 
 class Counter:
     """A number that only grows."""
 
-    kind: ClassVar[str] = "counter"
-    suffixes: ClassVar[tuple[str, ...]] = ("",)
+    kind: Final = "counter"
+    suffixes: Final = ("",)
     __slots__ = ("value",)
 
     def __init__(self) -> None:
@@ -42,6 +46,8 @@ class Counter:
         """Adds `amount`, which must not be negative (not checked: this is the hot path)."""
         self.value += amount
 
+    update = inc
+
     def samples(self) -> Iterator[Sample]:
         """The numbers to show now."""
         yield Sample("", "", self.value)
@@ -50,13 +56,13 @@ class Counter:
 class Gauge:
     """A number that is set, or read from its owner when it is shown."""
 
-    kind: ClassVar[str] = "gauge"
-    suffixes: ClassVar[tuple[str, ...]] = ("",)
+    kind: Final = "gauge"
+    suffixes: Final = ("",)
     __slots__ = ("_source", "renewed", "value")
 
     def __init__(self) -> None:
         self.value: float = 0
-        #: Whether it was `set` since somebody made this false, be it to the value that it had.
+        #: Whether it was `set`, even to the same value, since the metric log looked at it.
         self.renewed = False
         self._source: Callable[[], float] | None = None
 
@@ -64,6 +70,8 @@ class Gauge:
         """Replaces the value."""
         self.value = value
         self.renewed = True
+
+    update = set
 
     def read_from(self, source: Callable[[], float]) -> None:
         """From now on shows what `source` returns."""
@@ -81,8 +89,8 @@ class Gauge:
 class Histogram:
     """How many observations were at most as large as each bound."""
 
-    kind: ClassVar[str] = "histogram"
-    suffixes: ClassVar[tuple[str, ...]] = ("_bucket", "_sum", "_count")
+    kind: Final = "histogram"
+    suffixes: Final = ("_bucket", "_sum", "_count")
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -95,6 +103,8 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
+    update = observe
+
     def samples(self) -> Iterator[Sample]:
         """The numbers to show now."""
         total = 0
@@ -105,14 +115,8 @@ class Histogram:
         yield Sample("_count", "", total)
 
 
-def update(instrument: Instrument, value: float) -> None:
-    """Adds to a counter, sets a gauge, observes with a histogram."""
-    if isinstance(instrument, Gauge):
-        instrument.set(value)
-    elif isinstance(instrument, Histogram):
-        instrument.observe(value)
-    elif isinstance(instrument, Counter):
-        instrument.inc(value)
+#: What handlers, scripts and the server itself update; the others are computed when they are shown.
+Updatable: TypeAlias = Counter | Gauge | Histogram
 
 
 def number(value: float) -> str:

@@ -5,51 +5,47 @@ They are computed from other counters when they are scraped, and cost nothing pe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import ClassVar, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Instrument, Sample
 from torchserve_py.metrics.outcomes import Outcomes
 
-_NOTHING: Final = Outcomes()
+#: By the suffixes of their samples.
+Numbers: TypeAlias = Mapping[str, Callable[[Outcomes], float]]
 
 
-class _Succeeded:
-    kind: ClassVar[str] = "counter"
-    suffixes: ClassVar[tuple[str, ...]] = ("",)
+class _Computed:
+    """An instrument that shows numbers of a model's outcomes."""
 
-    def __init__(self) -> None:
-        self.outcomes = _NOTHING
-
-    def samples(self) -> Iterator[Sample]:
-        yield Sample("", "", self.outcomes.succeeded)
-
-
-class _Failed(_Succeeded):
-    def samples(self) -> Iterator[Sample]:
-        yield Sample("", "", self.outcomes.failed)
-
-
-class _Took(_Succeeded):
-    """MLServer has the time of what succeeded."""
-
-    kind: ClassVar[str] = "summary"
-    suffixes: ClassVar[tuple[str, ...]] = ("_count", "_sum")
+    def __init__(self, kind: str, numbers: Numbers) -> None:
+        self.kind = kind
+        self.suffixes = tuple(numbers)
+        self.outcomes = Outcomes()
+        self._numbers = numbers
 
     def samples(self) -> Iterator[Sample]:
-        yield Sample("_count", "", self.outcomes.succeeded)
-        yield Sample("_sum", "", self.outcomes.succeeded_seconds)
+        for suffix, number in self._numbers.items():
+            yield Sample(suffix, "", number(self.outcomes))
+
+
+def _family(name: str, kind: str, help_end: str, numbers: Numbers) -> Family[_Computed]:
+    return Family(name, lambda: _Computed(kind, numbers), "", f"Model infer request {help_end}")
 
 
 class MLServerMetrics:
     """The three families, with a series for each model version that is written for MLServer."""
 
     def __init__(self) -> None:
-        self._families: tuple[Family[_Succeeded], ...] = (
-            Family("model_infer_request_success_total", _Succeeded, "Count", "Model infer request success count"),
-            Family("model_infer_request_failure_total", _Failed, "Count", "Model infer request failure count"),
-            Family("model_infer_request_duration", _Took, "Seconds", "Model infer request duration"),
+        succeeded: Numbers = {"": lambda outcomes: outcomes.succeeded}
+        failed: Numbers = {"": lambda outcomes: outcomes.failed}
+        # MLServer has the time of what succeeded.
+        took: Numbers = {"_count": lambda each: each.succeeded, "_sum": lambda each: each.succeeded_seconds}
+        self._families = (
+            _family("model_infer_request_success_total", "counter", "success count", succeeded),
+            _family("model_infer_request_failure_total", "counter", "failure count", failed),
+            _family("model_infer_request_duration", "summary", "duration", took),
         )
 
     def show(self, name: str, version: str, outcomes: Outcomes) -> None:

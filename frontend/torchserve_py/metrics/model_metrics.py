@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from torchserve_py.metrics.families import Family
-from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Instrument
+from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Updatable
 from torchserve_py.metrics.outcomes import Outcomes
 from torchserve_py.scheduling.effects import EndReason
 
@@ -18,7 +18,7 @@ DEFAULT_VERSION_LABEL = "default"
 RecordPrediction: TypeAlias = Callable[[float, Sequence[Sequence[Any]]], None]
 """Takes the milliseconds of a call of the handler, and result rows, each of which begins with the id of its job."""
 
-I = TypeVar("I", bound=Instrument)  # noqa: E741 - an instrument, as in `metrics.families`
+I = TypeVar("I", bound=Updatable)  # noqa: E741 - an instrument, as in `metrics.families`
 
 
 class FamilyMaker(Protocol):
@@ -26,7 +26,6 @@ class FamilyMaker(Protocol):
 
     def __call__(self, name: str, make: Callable[[], I], description: str | None = None) -> Family[I]:
         """Return a family whose instruments `make` makes."""
-        ...
 
 
 class ModelFamilies:
@@ -48,7 +47,7 @@ class ModelFamilies:
         self.worker_restarts = make("ts_worker_restarts_total", Counter, "Workers that died and were started again")
         self.sequences_closed = make("ts_sequences_closed_total", Counter, "Sequences that ended, by reason")
 
-    def __iter__(self) -> Iterator[Family[Instrument]]:
+    def __iter__(self) -> Iterator[Family[Updatable]]:
         return iter(vars(self).values())
 
 
@@ -62,8 +61,6 @@ def _sizes() -> Histogram:
 
 class RequestCounters:
     """TorchServe's three counters of requests, for one value of the label `model_version`."""
-
-    __slots__ = ("inference_latency_microseconds", "queue_latency_microseconds", "requests_total")
 
     def __init__(self, families: ModelFamilies, labels: Mapping[str, str]) -> None:
         self.requests_total = families.requests.child(labels)
@@ -81,29 +78,6 @@ class ModelMetrics:
         record_prediction: Takes the milliseconds of a call of the handler and the result rows that it gave.
     """
 
-    __slots__ = (
-        "_families",
-        "_host_labels",
-        "_labels",
-        "_record_prediction",
-        "_workers",
-        "batch_size",
-        "by_default",
-        "handler_seconds",
-        "inference_latency_microseconds",
-        "open_sequences",
-        "outcomes",
-        "queue_depth",
-        "queue_latency_microseconds",
-        "queue_seconds",
-        "queue_time",
-        "request_seconds",
-        "requests_total",
-        "sequences_closed",
-        "worker_restarts",
-        "worker_thread_time",
-    )
-
     def __init__(
         self,
         families: ModelFamilies,
@@ -118,14 +92,11 @@ class ModelMetrics:
         labels = {"model_name": name, "model_version": version, "hostname": hostname}
         self._families = families
         self._labels = labels
-        self._host_labels = {"Level": "Host", "Hostname": hostname}
+        self._hostname = hostname
         self._record_prediction = record_prediction
         self._workers: set[str] = set()
-        counters = RequestCounters(families, labels)
-        self.requests_total = counters.requests_total
-        self.inference_latency_microseconds = counters.inference_latency_microseconds
-        self.queue_latency_microseconds = counters.queue_latency_microseconds
-        #: The same three for requests that name no version.
+        #: Of requests that name the version, and of requests that name none.
+        self.by_version = RequestCounters(families, labels)
         self.by_default = RequestCounters(families, {**labels, "model_version": DEFAULT_VERSION_LABEL})
         self.queue_time = queue_time
         self.worker_thread_time = worker_thread_time
@@ -148,13 +119,13 @@ class ModelMetrics:
 
     def observe_submission(self, *, by_default: bool = False) -> None:
         """A job was submitted. by_default: its request named no version."""
-        counters = self.by_default if by_default else self
+        counters = self.by_default if by_default else self.by_version
         counters.requests_total.value += 1
 
     def observe_queue(self, seconds: float, *, by_default: bool = False) -> None:
         """A job has waited that long and goes to a worker. by_default: its request named no version."""
         self.queue_seconds.observe(seconds)
-        counters = self.by_default if by_default else self
+        counters = self.by_default if by_default else self.by_version
         counters.queue_latency_microseconds.value += seconds * 1e6
         self.queue_time.set(seconds * 1e3)
 
@@ -168,7 +139,7 @@ class ModelMetrics:
     def observe_request(self, seconds: float, *, by_default: bool = False) -> None:
         """A job has its outcome, that long after it was submitted. by_default: its request named no version."""
         self.request_seconds.observe(seconds)
-        counters = self.by_default if by_default else self
+        counters = self.by_default if by_default else self.by_version
         counters.inference_latency_microseconds.value += seconds * 1e6
 
     def worker_load_time(self, worker_name: str, milliseconds: float) -> None:
@@ -194,8 +165,8 @@ class ModelMetrics:
 
     def _closed_labels(self, reason: EndReason) -> dict[str, str]:
         """In the order of `metrics.catalog`, as all labels are."""
-        model = {name: self._labels[name] for name in ("model_name", "model_version")}
-        return {**model, "reason": reason.value, "hostname": self._labels["hostname"]}
+        *model, hostname = self._labels.items()
+        return dict([*model, ("reason", reason.value), hostname])
 
     def _worker_labels(self, worker_name: str) -> dict[str, str]:
-        return {"WorkerName": worker_name, **self._host_labels}
+        return {"WorkerName": worker_name, "Level": "Host", "Hostname": self._hostname}

@@ -6,44 +6,34 @@ Plain numbers, added to on the hot path: one event loop is their only writer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-#: Where these are in a result row, see `ts.protocol.messages.ResultRow`.
+#: Positions in a result row, see `ts.protocol.messages.ResultRow`.
 _MORE: Final = 1
 _ERROR: Final = 6
 
 
+@dataclass(slots=True)
 class Outcomes:
     """Sums since the model was registered; times are seconds.
 
-    Attributes:
-        succeeded: Jobs that were answered.
-        succeeded_seconds: What they took, from admission to the last part.
-        running_seconds: What of that they spent in a worker.
-        failed: Jobs that were refused, failed, or were given up by their client.
-        failed_seconds: What they took.
-        last_at: When the last one ended (monotonic), 0 if none has.
-        executions: By how many jobs the handler answered at once without an error: how often, and what it took.
+    succeeded          jobs that were answered
+    succeeded_seconds  how long they took, from admission to the last part
+    running_seconds    how much of that time they spent in a worker
+    failed             jobs that were refused, failed, or were given up by their client
+    failed_seconds     how long they took
+    last_at            when the last job ended (monotonic); 0 if none has
+    executions         how often the handler answered so many jobs at once without an error, and how long that took
     """
 
-    __slots__ = (
-        "executions",
-        "failed",
-        "failed_seconds",
-        "last_at",
-        "running_seconds",
-        "succeeded",
-        "succeeded_seconds",
-    )
-
-    def __init__(self) -> None:
-        self.succeeded = 0
-        self.succeeded_seconds = 0.0
-        self.running_seconds = 0.0
-        self.failed = 0
-        self.failed_seconds = 0.0
-        self.last_at = 0.0
-        self.executions: dict[int, tuple[int, float]] = {}
+    succeeded: int = 0
+    succeeded_seconds: float = 0.0
+    running_seconds: float = 0.0
+    failed: int = 0
+    failed_seconds: float = 0.0
+    last_at: float = 0.0
+    executions: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     def answered(self, submitted_at: float, sent_at: float, now: float) -> None:
         """A job has its last part."""

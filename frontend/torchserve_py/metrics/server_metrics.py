@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from torchserve_py.metrics.catalog import GPU_GAUGES, HOST_GAUGES, LEGACY_NAMES, SERVER_METRICS
-from torchserve_py.metrics.config import MetricsPlan
 from torchserve_py.metrics.families import Family, expose, label_name, metric_name
 from torchserve_py.metrics.handler_metrics import INSTRUMENTS, HandlerMetrics
-from torchserve_py.metrics.instruments import Counter, Gauge, Instrument, update
+from torchserve_py.metrics.instruments import Counter, Gauge, Updatable
 from torchserve_py.metrics.metric_log import MODEL_LOGGER, SERVER_LOGGER, Changes, MetricLog
+from torchserve_py.metrics.metrics_file import MetricsPlan
 from torchserve_py.metrics.mlserver_metrics import MLServerMetrics
 from torchserve_py.metrics.model_metrics import ModelFamilies, ModelMetrics
 
 logger = logging.getLogger(__name__)
 
-I = TypeVar("I", bound=Instrument)  # noqa: E741 - an instrument, as in `metrics.families`
+I = TypeVar("I", bound=Updatable)  # noqa: E741 - an instrument, as in `metrics.families`
 
 
 class ServerMetrics:
@@ -32,7 +32,7 @@ class ServerMetrics:
         self._plan = plan or MetricsPlan()
         self._declared = SERVER_METRICS if self._plan.config is None else self._plan.config.server
         self._host_labels = {"Level": "Host", "Hostname": self._hostname}
-        self._host: dict[str, Family[Instrument]] = {}
+        self._host: dict[str, Family[Updatable]] = {}
         self.requests_2xx = self._of_host("Requests2XX", Counter)
         self.requests_4xx = self._of_host("Requests4XX", Counter)
         self.requests_5xx = self._of_host("Requests5XX", Counter)
@@ -41,7 +41,11 @@ class ServerMetrics:
         self._system = {each.name: self._of_host(each.name, Gauge) for each in HOST_GAUGES}
         self._gpus = {each.name: self._family(each.name, Gauge) for each in GPU_GAUGES}
         self._families = ModelFamilies(self._family)
-        self._foreign = [self._foreign_family(name) for name in self._declared if name not in SERVER_METRICS]
+        self._foreign = [  # only a script of the operator has these
+            self._family(name, INSTRUMENTS[each.kind])
+            for name, each in self._declared.items()
+            if name not in SERVER_METRICS
+        ]
         self._models: dict[tuple[str, str], ModelMetrics] = {}
         self._mlserver = MLServerMetrics()
         self._warned: set[str] = set()
@@ -116,7 +120,7 @@ class ServerMetrics:
         names = (SERVER_METRICS.get(name) or self._declared[name]).dimensions
         values = (*dimensions, hostname)
         if len(values) == len(names) and (family.kind != Counter.kind or value >= 0):
-            update(family.child(dict(zip(names, values, strict=True))), value)
+            family.child(dict(zip(names, values, strict=True))).update(value)
         elif name not in self._warned:
             self._warned.add(name)
             logger.warning(
@@ -143,23 +147,17 @@ class ServerMetrics:
         for log in self._logs:
             log.flush()
 
-    def _own_families(self) -> list[Family[Instrument]]:
+    def _own_families(self) -> list[Family[Updatable]]:
         """The families that are listed."""
         every = (*self._host.values(), *self._gpus.values(), *self._families, *self._foreign)
         return [family for family in every if family.name in self._declared or family in self._foreign]
 
     def _family(self, name: str, make: Callable[[], I], description: str | None = None) -> Family[I]:
-        declaration = self._declared.get(name, SERVER_METRICS[name])
+        declaration = self._declared.get(name) or SERVER_METRICS[name]
         label_names = [label_name(each) for each in declaration.dimensions]
-        return Family(name, make, declaration.unit, description, label_names)
+        return Family(metric_name(name), make, declaration.unit, description, label_names)
 
     def _of_host(self, name: str, make: Callable[[], I]) -> I:
         family = self._family(name, make)
         self._host[name] = family
         return family.child(self._host_labels)
-
-    def _foreign_family(self, name: str) -> Family[Instrument]:
-        """A metric that only a script of the operator has."""
-        declaration = self._declared[name]
-        label_names = [label_name(each) for each in declaration.dimensions]
-        return Family(metric_name(name), INSTRUMENTS[declaration.kind], declaration.unit, None, label_names)

@@ -149,7 +149,7 @@ path = Kind("a path", _read_path)
 
 
 def _read_metrics_config(text: str, base: Path) -> Path:
-    from torchserve_py.metrics.config import read_metrics_config  # most servers have no such file
+    from torchserve_py.metrics.metrics_file import read_metrics_config  # most servers have no such file
 
     path = _read_existing_file(text, base)
     read_metrics_config(path)  # for its errors

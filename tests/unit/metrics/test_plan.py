@@ -10,7 +10,7 @@ import pytest
 from tests.unit.metrics.exposition import HOST, documented, scrape
 
 from torchserve_py.metrics.catalog import LEGACY_NAMES, MODEL_METRICS, SERVER_METRICS, Declaration
-from torchserve_py.metrics.config import MetricsConfig, MetricsConfigError, MetricsPlan
+from torchserve_py.metrics.metrics_file import MetricsConfig, MetricsConfigError, MetricsPlan
 from torchserve_py.metrics.server_metrics import ServerMetrics
 
 MODEL = [["ModelName", "noop"], ["Level", "Model"]]
@@ -55,7 +55,7 @@ def test_nothing_but_what_is_listed_is_shown() -> None:
 def test_units_and_names_of_dimensions_are_the_files() -> None:
     requests = Declaration("ts_inference_requests_total", "counter", "Requests", ("model", "model version", "hostname"))
     metrics = listing(server=(requests,))
-    metrics.model("noop", "1.0").requests_total.inc()
+    metrics.model("noop", "1.0").by_version.requests_total.inc()
     assert scrape(metrics)["ts_inference_requests_total model=noop model_version=1.0"] == 1
     assert documented(metrics) == {
         "ts_inference_requests_total": ("counter", "Torchserve prometheus counter metric with unit: Requests")
@@ -198,10 +198,10 @@ def test_a_counters_growth_and_a_gauge_that_was_set_are_lines(logged: Logged) ->
 def test_a_model_that_comes_back_starts_from_nothing(logged: Logged) -> None:
     metrics = ServerMetrics(HOST, MetricsPlan(mode="log"))
     line = "ts_inference_requests_total.Count:{}|#model_name:noop,model_version:1.0|#hostname:box"
-    metrics.model("noop", "1.0").requests_total.inc(5)
+    metrics.model("noop", "1.0").by_version.requests_total.inc(5)
     assert logged(metrics, "TS_METRICS") == [line.format("5.0")]
     metrics.forget("noop", "1.0")
-    metrics.model("noop", "1.0").requests_total.inc(2)
+    metrics.model("noop", "1.0").by_version.requests_total.inc(2)
     assert logged(metrics, "TS_METRICS") == [line.format("2.0")]
 
 
@@ -240,7 +240,7 @@ def test_many_lines_do_not_wait_for_the_next_flush(caplog: pytest.LogCaptureFixt
 
 def test_legacy_shows_three_counters_and_logs_the_rest(logged: Logged) -> None:
     metrics = ServerMetrics(HOST, MetricsPlan(mode="legacy"))
-    metrics.model("noop", "1.0").requests_total.inc()
+    metrics.model("noop", "1.0").by_version.requests_total.inc()
     metrics.requests_2xx.inc()
     metrics.record_model_metrics("noop", [tokens()])
     assert names(metrics) == LEGACY_NAMES

@@ -142,7 +142,7 @@ def test_a_line_looks_like_torchserves(metrics: ServerMetrics) -> None:
                 "ts_request_seconds_count": 1,
             },
         ),
-        (lambda model: model.requests_total.inc(), {"ts_inference_requests_total": 1}),
+        (lambda model: model.by_version.requests_total.inc(), {"ts_inference_requests_total": 1}),
         (lambda model: model.worker_restarts.inc(), {"ts_worker_restarts_total": 1}),
         (lambda model: model.batch_size.observe(3), {"ts_batch_size_sum": 3, "ts_batch_size_count": 1}),
         (lambda model: model.worker_thread_time.set(7), {"WorkerThreadTime Level=Host": 7}),
@@ -195,7 +195,7 @@ def test_filter_by_sample_name(metrics: ServerMetrics) -> None:
 
 def test_an_instrument_is_made_once(metrics: ServerMetrics) -> None:
     assert metrics.model("noop", "1.0") is metrics.model("noop", "1.0")
-    metrics.model("noop", "1.0").requests_total.inc()
+    metrics.model("noop", "1.0").by_version.requests_total.inc()
     metrics.model("noop", "2.0").by_default.requests_total.inc()
     metrics.model("noop", "1.0").by_default.requests_total.inc()
     counted = {name: value for name, value in scrape(metrics).items() if name.startswith("ts_inference_requests_total")}
@@ -232,5 +232,5 @@ def test_a_worker_that_is_gone_for_good_leaves_nothing(metrics: ServerMetrics) -
 
 def test_odd_names_are_escaped(metrics: ServerMetrics) -> None:
     odd = 'a"b\\c\nd=é'
-    metrics.model(odd, "1.0").requests_total.inc()
+    metrics.model(odd, "1.0").by_version.requests_total.inc()
     assert scrape(metrics)[f"ts_inference_requests_total model_name={odd} model_version=1.0"] == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from torchserve_py.metrics.catalog import MODEL_METRICS, SERVER_METRICS, Declaration
-from torchserve_py.metrics.config import MetricsConfigError, read_metrics_config
+from torchserve_py.metrics.metrics_file import MetricsConfigError, read_metrics_config
 
 EXAMPLE = Path(__file__).parents[3] / "configs" / "metrics.yaml"
 
