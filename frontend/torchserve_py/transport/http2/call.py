@@ -1,12 +1,8 @@
-"""One gRPC call: its messages, its status, and the task in which its handler runs.
-
-It is the handler's context as well, with what grpc.aio's has.
-"""
+"""One gRPC call: its messages and its status. It is the handler's context as well, with what grpc.aio's has."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, Final, NoReturn, Protocol
@@ -18,6 +14,7 @@ from torchserve_py.transport.http2 import header_blocks
 from torchserve_py.transport.http2.budget import CALL_COST, BadMessage
 from torchserve_py.transport.http2.context import Context
 from torchserve_py.transport.http2.frames import ErrorCode, StreamFailed
+from torchserve_py.transport.http2.handler_run import HandlerRun
 from torchserve_py.transport.http2.messages import PREFIX, Compressed, MessageReader
 from torchserve_py.transport.http2.methods import Method
 from torchserve_py.transport.http2.request_head import RequestHead
@@ -25,8 +22,6 @@ from torchserve_py.transport.http2.shared import Shared
 from torchserve_py.transport.http2.stalls import Progress
 from torchserve_py.transport.http2.stream import Stream
 from torchserve_py.transport.http2.unread import Unread
-
-logger = logging.getLogger(__name__)
 
 #: Bytes that a client may send on one stream before the handler has read some of them.
 STREAM_WINDOW: Final = 1 << 20
@@ -81,8 +76,6 @@ class Call(Context):
         self.receive_window = STREAM_WINDOW
         #: Whether the client has sent everything.
         self.input_has_ended = False
-        #: Whether its handler has begun to run.
-        self.is_served = False
         self._carrier = carrier
         self._handler: Any = method.handler
         self._limit = method.limit
@@ -93,7 +86,7 @@ class Call(Context):
         self._messages: deque[bytes] = deque()
         self._taken_size = 0  # of the message that the handler has
         self._waiter: asyncio.Future[None] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._run = HandlerRun(self, method.handler)
         self._over = False
         self._initial_sent = False
         self._timer: asyncio.TimerHandle | None = None
@@ -119,7 +112,7 @@ class Call(Context):
         try:
             self._messages += self._reader.feed(data)
         except BadMessage as error:
-            self._fail(error.code, str(error))
+            self.fail(error.code, str(error))
             return
         if self._waiter is not None and self._messages:
             self._wake()
@@ -137,11 +130,11 @@ class Call(Context):
         if self._over:
             return
         if not self._reader.is_between_messages:
-            self._fail(StatusCode.INTERNAL, "The request ends within a message.")
+            self.fail(StatusCode.INTERNAL, "The request ends within a message.")
         elif self._handler.request_streaming:
             self._wake()
         elif len(self._messages) != 1:
-            self._fail(StatusCode.INTERNAL, f"The method takes one message; the request has {len(self._messages)}.")
+            self.fail(StatusCode.INTERNAL, f"The method takes one message; the request has {len(self._messages)}.")
         else:
             self._start()
 
@@ -149,6 +142,11 @@ class Call(Context):
         """Note that the whole answer has been sent."""
         if self._timer is not None:
             self._timer.cancel()
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the handler has been called."""
+        return self._run.has_begun
 
     @property
     def progress(self) -> Progress:
@@ -164,89 +162,70 @@ class Call(Context):
 
     def abandon(self) -> None:
         """End the call: the client has disconnected or cancelled."""
-        self._over = True
+        if not self._over:
+            self._over = True
+            self._code = StatusCode.CANCELLED
         self._release()
         self.stream.discard()
         self._stop()
 
     def _release(self) -> None:
         """Release the client's bytes, except those that the handler still uses."""
-        if self._task is None:
+        if not self._run.is_running:
             self._messages.clear()
             self._reader.release()
 
-    # The handler's task.
+    # The handler.
 
     def _start(self) -> None:
         self._carrier.task_started()
-        self._task = asyncio.get_running_loop().create_task(self._run())
-        self._task.add_done_callback(self._ended)
+        self._run.start(in_task=self._handler.request_streaming or isinstance(self._messages[0], Compressed))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._task = None
+    def handler_ended(self) -> None:
+        """Note that the handler has ended."""
         self._release()
         self._carrier.task_ended()
         for callback in self._callbacks:
             callback(self)
 
-    async def _run(self) -> None:
-        try:
-            await self._serve()
-        except AbortError:
-            pass  # it has ended the call
-        except asyncio.CancelledError:
-            self._fail(StatusCode.CANCELLED, "The server ends the call.")
-        except Exception as error:
-            logger.exception("A handler of gRPC calls has failed.")
-            self._fail(self._code or StatusCode.UNKNOWN, self._details or f"Unexpected {type(error)}: {error}")
-
-    async def _serve(self) -> None:
-        self.is_served = True
-        handler = self._handler
-        request = _Requests(self) if handler.request_streaming else await self._taken()
-        behaviour = (
-            (handler.stream_stream or handler.stream_unary)
-            if handler.request_streaming
-            else (handler.unary_unary or handler.unary_stream)
-        )
-        result = behaviour(request, self)
-        if hasattr(result, "__aiter__"):
-            async for message in result:
-                await self.write(message)
-        else:
-            response = await result if hasattr(result, "__await__") else result
-            if not handler.response_streaming:
-                self._send(response)
+    def respond(self, response: Any) -> None:
+        """End the call with the response of the handler; None of one that has written its messages."""
+        if not self._handler.response_streaming:
+            self.send(response)
         self._conclude(self._code or StatusCode.OK, self._details)
+
+    def follow(self, result: Any) -> None:
+        """Answer with what a handler may return; for one that has returned `LATER`."""
+        self._run.follow(result)
 
     def _expire(self) -> None:
         if not self._over:
-            self._fail(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+            self.fail(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
         elif self.stream.pending:  # the handler has ended, but the client has not fetched its answer
             self.stream.discard()
             self.stream.end(header_blocks.trailers(StatusCode.DEADLINE_EXCEEDED.value[0], "Deadline Exceeded", ()))
             self._carrier.ready(self)
 
-    def _fail(self, code: StatusCode, details: str) -> None:
+    def fail(self, code: StatusCode, details: str, *, is_default: bool = False) -> None:
         """End the call now, without waiting for its handler."""
         if self._over:
             return
         self.stream.discard()
-        self._code, self._details = code, details
+        if is_default:
+            code, details = self._code or code, self._details or details
         self._conclude(code, details)
-        if self._task is not asyncio.current_task():
-            self._stop()
+        self._stop()
 
     def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
+        self._run.stop()
 
     def _conclude(self, code: StatusCode, details: str) -> None:
         if self._over:
             return
         self._over = True
+        self._code, self._details = code, details
         self._release()
         if code is StatusCode.OK and not details and not self._trailing:
             block = header_blocks.OK_TRAILERS
@@ -260,33 +239,51 @@ class Call(Context):
 
     # Messages.
 
+    async def awaited_request(self) -> Any:
+        """Return what the handler gets."""
+        return _Requests(self) if self._handler.request_streaming else await self._taken()
+
     async def _taken(self) -> Any:
         """Return the message that has waited longest, decoded for the handler."""
+        message = self._messages[0]
+        if not isinstance(message, Compressed):
+            return self.next_request()
+        self._messages.popleft()
+        try:
+            whole = await self._shared.decompressor.decompress(message, self._head.encoding, self._limit, self._reader)
+        except BadMessage as error:
+            self.fail(error.code, str(error))
+            raise AbortError from error
+        self._taken_size = len(message) + len(whole)
+        return self._decoded(whole)
+
+    def next_request(self) -> Any:
+        """Return the message that has waited longest, decoded; it is not compressed."""
         message = self._messages.popleft()
         self._taken_size = len(message)
+        return self._decoded(message)
+
+    def _decoded(self, message: bytes) -> Any:
         deserialize = self._handler.request_deserializer
         try:
-            if isinstance(message, Compressed):
-                message = await self._shared.decompressor.decompress(
-                    message, self._head.encoding, self._limit, self._reader
-                )
-                self._taken_size += len(message)
             return message if deserialize is None else deserialize(message)
-        except BadMessage as error:
-            self._fail(error.code, str(error))
-            raise AbortError from error
         except Exception as error:
-            self._fail(StatusCode.INTERNAL, f"The request cannot be read: {error}")
+            self.fail(StatusCode.INTERNAL, f"The request cannot be read: {error}")
             raise AbortError from error
 
-    def _send(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
+        """Send a message without waiting for the client, as `room` does.
+
+        Raises:
+            AbortError: The client leaves too much unread; the call has been ended.
+        """
         serialize = self._handler.response_serializer
         data = message if serialize is None else serialize(message)
         if self._over:
             return
         unread = self._unread
         if unread.held and not unread.has_room(len(data)):
-            self._fail(
+            self.fail(
                 StatusCode.RESOURCE_EXHAUSTED,
                 f"The client has left {unread.held} bytes of answers unread; {len(data)} more are too many.",
             )
@@ -299,8 +296,12 @@ class Call(Context):
 
     async def write(self, message: Any) -> None:
         """Send a message; returns when there is room for another one."""
-        self._send(message)
-        if self.stream.is_full:
+        self.send(message)
+        await self.room()
+
+    async def room(self) -> None:
+        """Wait until the client has read enough of what was sent."""
+        while self.stream.is_full:
             self._carrier.flush()
             await self.stream.drained()
 
@@ -330,12 +331,16 @@ class Call(Context):
             self._waiter.set_result(None)
         self._waiter = None
 
-    async def abort(self, code: StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
+    def end(self, code: StatusCode, details: str = "", trailing_metadata: Any = ()) -> None:
         """End the call with an error."""
         if trailing_metadata:
             self._trailing = tuple(trailing_metadata)
-        self._code, self._details = code, details
         self._conclude(code, details)
+        self._run.end()
+
+    async def abort(self, code: StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
+        """End the call with an error."""
+        self.end(code, details, trailing_metadata)
         raise AbortError("The call has been aborted.")
 
     async def abort_with_status(self, status: Any) -> NoReturn:
@@ -352,7 +357,7 @@ class Call(Context):
 
     def cancelled(self) -> bool:
         """Whether the call has ended without the handler."""
-        return self._over and self._task is not None
+        return self._over and self._run.is_running
 
     def done(self) -> bool:
         """Whether the call has ended."""

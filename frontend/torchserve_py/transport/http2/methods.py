@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from grpc import RpcMethodHandler, StatusCode
 
 from torchserve_py.transport.http2.budget import MessageLimit
 from torchserve_py.transport.http2.request_head import Metadata
+
+#: What a handler returns that will answer by `Call.follow` or `Call.end`.
+LATER: Final = object()
 
 
 class Limits(NamedTuple):

@@ -13,7 +13,7 @@ from tests.unit.transport.http2.raw_client import RawClient
 
 from torchserve_py.transport.admission import Admission
 from torchserve_py.transport.http2.budget import MessageLimit
-from torchserve_py.transport.http2.methods import Limits
+from torchserve_py.transport.http2.methods import LATER, Limits
 from torchserve_py.transport.http2.server import Age, Server
 
 SERVICE = "test.Service"
@@ -33,6 +33,7 @@ class Methods:
         self.cancelled = 0
         self.written = 0
         self.is_held_up = False
+        self.context: Any = None  # of the last call of `later`
 
     async def echo(self, request: bytes, context: Any) -> bytes:
         """Unary."""
@@ -88,6 +89,29 @@ class Methods:
         """What a handler with a bug does."""
         raise ValueError("a bug")
 
+    def later(self, request: bytes, context: Any) -> Any:
+        """Without a task; what it answers, and when, is in the request: now, soon, coroutine, error, bug, never."""
+        if request == b"now":
+            return request
+        loop = asyncio.get_running_loop()
+        self.running += 1
+        self.context = context
+
+        def ended(_: Any) -> None:
+            self.running -= 1
+            self.cancelled += context.code() is not grpc.StatusCode.OK
+
+        context.add_done_callback(ended)
+        if request == b"soon":
+            loop.call_later(0.01, context.follow, request)
+        elif request == b"coroutine":
+            loop.call_later(0.01, lambda: context.follow(self.echo(request, context)))
+        elif request == b"error":
+            loop.call_later(0.01, context.end, grpc.StatusCode.NOT_FOUND, "none", (("cause", "test"),))
+        elif request == b"bug":
+            raise ValueError("a bug")
+        return LATER
+
 
 def handlers(methods: Methods) -> dict[str, Any]:
     """As gRPC names them."""
@@ -101,6 +125,7 @@ def handlers(methods: Methods) -> dict[str, Any]:
         "Wait": grpc.unary_unary_rpc_method_handler(methods.wait),
         "Refuse": grpc.unary_unary_rpc_method_handler(methods.refuse),
         "Raise": grpc.unary_unary_rpc_method_handler(methods.raise_),
+        "Later": grpc.unary_unary_rpc_method_handler(methods.later),
     }
 
 

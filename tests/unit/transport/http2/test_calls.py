@@ -193,3 +193,52 @@ async def test_connections_that_are_too_old_are_replaced() -> None:
             peers.add(eval(await echo(b"", wait_for_ready=True))[1])
             await asyncio.sleep(0.01)
     await running.server.stop(0)
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+async def test_a_handler_without_a_task(running: Running, compression: grpc.Compression) -> None:
+    async with running.channel() as channel:
+        later = channel.unary_unary("/test.Service/Later")
+        for text in (b"now", b"soon", b"coroutine"):
+            assert await later(text, compression=compression) == text
+        error = await failure(later(b"error", compression=compression))
+        assert (error.code(), error.details()) == (StatusCode.NOT_FOUND, "none")
+        assert ("cause", "test") in tuple(error.trailing_metadata())
+        error = await failure(later(b"bug", compression=compression))
+        assert (error.code(), error.details()) == (StatusCode.UNKNOWN, "Unexpected <class 'ValueError'>: a bug")
+        await running.until(running=0, cancelled=2)
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+async def test_a_handler_without_a_task_learns_that_its_call_is_over(
+    running: Running, compression: grpc.Compression
+) -> None:
+    async with running.channel() as channel:
+        later = channel.unary_unary("/test.Service/Later")
+        assert (await failure(later(b"never", timeout=0.1, compression=compression))).code() is (
+            StatusCode.DEADLINE_EXCEEDED
+        )
+        await running.until(running=0, cancelled=1)
+        call = later(b"never", compression=compression)
+        await running.until(running=1)
+        call.cancel()
+        await running.until(running=0, cancelled=2)
+    async with running.channel() as channel:
+        call = channel.unary_unary("/test.Service/Later")(b"never", compression=compression)
+        await running.until(running=1)
+    await running.until(running=0, cancelled=3)
+
+
+async def test_an_answer_that_comes_too_late_is_dropped(running: Running) -> None:
+    methods = running.methods
+    async with running.channel() as channel:
+        later = channel.unary_unary("/test.Service/Later")
+        for answer in (
+            lambda context: context.follow(b"late"),
+            lambda context: context.follow(methods.echo(b"late", context)),
+            lambda context: context.end(StatusCode.NOT_FOUND),
+        ):
+            assert (await failure(later(b"never", timeout=0.1))).code() is StatusCode.DEADLINE_EXCEEDED
+            await running.until(running=0)
+            answer(methods.context)
+        assert await later(b"now") == b"now"
