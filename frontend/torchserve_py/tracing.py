@@ -1,7 +1,7 @@
 """OpenTelemetry traces of the frontend: a span for each job, from its admission to its last byte.
 
 It is a child of the client's span, if the request has a ``traceparent`` header (W3C), and the parent of the worker's
-(`ts.tracing`), which gets the header with the span's own id. Without the setting nothing here is imported.
+(`ts.span_export`), which gets the header with the span's own id. Without the setting nothing here is imported.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ts.tracing import HEADERS, OTLP, provider_of
+from ts.span_export import HEADERS, OTLP, provider_of
 
 Pairs = tuple[tuple[Any, Any], ...]
 

@@ -20,6 +20,7 @@ from typing import Any
 from ts.connection import Connection
 from ts.event_loop import AsyncRuntime
 from ts.protocol.messages import EndedSequence, InferRow, Load
+from ts.runtimes.async_jobs import is_cancelled
 from ts.runtimes.batch import Batch, failure_of
 from ts.runtimes.errors import HandlerFailed
 from ts.runtimes.loader import load_service
@@ -91,7 +92,7 @@ class Call(Batch):
             (result,) = self.checked(await answer if inspect.isawaitable(answer) else answer)
             self.answer(row, result, "false" if row.streaming else None)
         except asyncio.CancelledError:
-            if _is_cancelled() and not row.done:
+            if is_cancelled() and not row.done:
                 raise
             logger.warning("The handler was cancelled by its own code.", exc_info=True)
             self.fail(row, HandlerFailed("Prediction failed"))
@@ -103,8 +104,3 @@ class Call(Batch):
 
 def _leave_it_to_the_loop() -> Any:
     """Read no messages while a handler sends a part: the event loop reads as soon as the handler awaits."""
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -1,6 +1,6 @@
 """A span around each call of a handler, for each of its rows; or around each job of another contract's model.
 
-``TS_TRACES`` in the worker's environment says where spans go (`ts.tracing`); without it this is not imported. The span
+``TS_TRACES`` in the worker's environment says where spans go (`ts.span_export`); without it this is not imported. The span
 of a row is a child of the server's, whose id comes with the row's headers (``traceparent``).
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ts.context import Context, RequestProcessor
 from ts.protocol.messages import InferRow
 from ts.service import EntryPoint
-from ts.tracing import HEADERS, provider_of
+from ts.span_export import HEADERS, provider_of
 
 if TYPE_CHECKING:
     import asyncio

@@ -20,6 +20,7 @@ from ts.open_inference.receive import receive, receive_input
 from ts.open_inference.types import InferenceResponse, Received
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, TAKEN, InferRow
+from ts.runtimes.async_jobs import Outbox
 from ts.runtimes.errors import Failure, too_large, wire_text
 from ts.runtimes.mlserver.api import MLModel, model_context, types
 from ts.runtimes.mlserver.batching import AdaptiveBatcher
@@ -30,7 +31,6 @@ from ts.runtimes.mlserver.failures import failure_of
 from ts.runtimes.mlserver.inputs import FurtherInputs, Inputs
 from ts.runtimes.mlserver.reported_metrics import take_records
 from ts.runtimes.mlserver.response_cache import ResponseCache, key_of
-from ts.runtimes.outbox import Outbox
 from ts.runtimes.responses import error_row
 
 logger = logging.getLogger(__name__)

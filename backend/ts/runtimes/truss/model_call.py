@@ -18,10 +18,10 @@ from starlette.responses import Response, StreamingResponse
 
 from ts import device_loss
 from ts.protocol.messages import InferRow
-from ts.runtimes.outbox import Outbox
+from ts.runtimes.async_jobs import Outbox, is_cancelled
 from ts.runtimes.truss.description import PREDICT, Endpoint
 from ts.runtimes.truss.encodings import to_json
-from ts.runtimes.truss.model_request import Client, ModelRequest, request_of
+from ts.runtimes.truss.model_request import Client, ModelRequest
 from ts.runtimes.truss.model_responses import pass_on
 from ts.runtimes.truss.reply import CLIENT_ERROR, MODEL_ERROR, MODEL_FAILED, SERVER_ERROR, Problem, Reply
 from ts.runtimes.truss.request_forms import Form
@@ -186,7 +186,7 @@ class Call:
 
     def _given_request(self) -> ModelRequest:
         if self._request is None:
-            self._request = request_of(self._row, self._model.name, self._client)
+            self._request = ModelRequest(self._row, self._model.name, self._client)
         return self._request
 
     async def _waited_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -201,7 +201,7 @@ class Call:
             nonlocal cancelled
             cancelled = task.cancel()
 
-        with self._client.telling(cancel):
+        with self._client.calling_when_left(cancel):
             try:
                 return await coroutine
             except asyncio.CancelledError:
@@ -225,7 +225,7 @@ class Call:
         """
         if isinstance(error, Problem):
             return error
-        if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and _is_cancelled()):
+        if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and is_cancelled()):
             raise error
         device_loss.note_loss(error)
         trace = without_server_frames(error, self._model.class_file)
@@ -329,8 +329,3 @@ def _can_be_told(error: HTTPException) -> bool:
     except (TypeError, ValueError, RecursionError):
         return False
     return 200 <= error.status_code <= 599
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -13,7 +13,7 @@ import anyio.to_thread
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message
 
-from ts.runtimes.truss.model_request import Client, ModelRequest, disconnected
+from ts.runtimes.truss.model_request import Client, ModelRequest
 from ts.runtimes.truss.reply import CLIENT_ERROR, Answer, Headers, Reply, error_headers
 from ts.runtimes.truss.slots import Slot
 from ts.runtimes.truss.threads import MOST_THREADS
@@ -40,7 +40,7 @@ async def pass_on(response: Response, request: ModelRequest, client: Client, rep
 
     try:
         async with limit:
-            with client.telling(stop):
+            with client.calling_when_left(stop):
                 await response(request.scope, answer.receive, answer.send)
     except TimeoutError:
         if not limit.expired():
@@ -70,7 +70,7 @@ class _PassedOn:
 
     async def receive(self) -> Message:
         """Wait until the client leaves."""
-        return await disconnected(self._client)
+        return await self._client.disconnected()
 
     async def send(self, message: Message) -> None:
         """Take the head, or a piece of the body."""

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import STATUS_CANCELLED, ResultRow
+from ts.runtimes.async_jobs import Outbox
 from ts.runtimes.errors import too_large, wire_text
-from ts.runtimes.outbox import Outbox
 from ts.runtimes.responses import error_row
 from ts.runtimes.truss.encodings import to_json
 

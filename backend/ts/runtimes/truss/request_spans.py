@@ -7,64 +7,50 @@ A request that comes with the headers of W3C Trace Context continues the trace o
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ts.protocol.messages import InferRow
 from ts.runtimes.truss.truss_config import TrussConfig
+from ts.span_export import provider_with, to_collector, to_file
 from ts.utils.optional_packages import missing_package
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+    from opentelemetry.sdk.trace import SpanProcessor
 
 logger = logging.getLogger(__name__)
 
-_OTLP_VARIABLE: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
-_FILE_VARIABLE: Final = "OTEL_TRACING_NDJSON_FILE"
-_HONEYCOMB_VARIABLE: Final = "HONEYCOMB_DATASET"
 _HONEYCOMB_SECRET: Final = "HONEYCOMB_API_KEY"  # noqa: S105 - the name of one
 _HONEYCOMB_URL: Final = "https://api.honeycomb.io/v1/traces"
-_SERVICE: Final = "truss-server"
 
 
-class Trace(Protocol):
-    """The spans of one request."""
+class Trace:
+    """The spans of one request; this class makes none, for requests that are not traced."""
 
-    def span(self, name: str, section: str | None = None) -> AbstractContextManager[None]:
-        """Make a span of a block, within the one around it; with a ``section`` of that name in it."""
-
-    def section(self, name: str) -> AbstractContextManager[None]:
-        """Tell in the span around a block when it begins and ends, and how long it takes."""
-
-
-class _NoTrace:
-    """What there is of a request that is not traced."""
-
-    def __init__(self) -> None:
-        self._nothing = contextlib.nullcontext()
+    _nothing = contextlib.nullcontext()
 
     def span(self, name: str, section: str | None = None) -> AbstractContextManager[None]:
+        """Make a span of a block, as a child of the span around it; with a ``section`` of that name in the span."""
         return self._nothing
 
     def section(self, name: str) -> AbstractContextManager[None]:
+        """Record in the span around a block when the block begins and ends, and how long it takes."""
         return self._nothing
 
 
-NO_TRACE: Final = _NoTrace()
+NO_TRACE: Final = Trace()
 
 
 def tracing_of(config: TrussConfig, secrets: Mapping[str, str]) -> Tracing | None:
-    """Return what traces the requests of a model; None where that is not configured.
+    """Return the tracing of a model's requests; None if the configuration does not ask for it, or names no exporter.
 
     Raises:
-        ModuleNotFoundError: It is, and OpenTelemetry's packages are not installed.
+        ModuleNotFoundError: OpenTelemetry's packages are not installed.
     """
     if not config.values["runtime"]["enable_tracing_data"]:
         return None
@@ -79,16 +65,12 @@ def tracing_of(config: TrussConfig, secrets: Mapping[str, str]) -> Tracing | Non
 
 
 class Tracing:
-    """Traces requests."""
+    """Traces requests; the spans go to ``processors``."""
 
     def __init__(self, processors: Sequence[SpanProcessor]) -> None:
-        from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-        from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        self._provider: TracerProvider = TracerProvider(resource=Resource.create({SERVICE_NAME: _SERVICE}))
-        for processor in processors:
-            self._provider.add_span_processor(processor)
+        self._provider = provider_with(processors, "truss-server")
         self._tracer = self._provider.get_tracer("ts.runtimes.truss")
         self._propagator = TraceContextTextMapPropagator()
 
@@ -100,11 +82,11 @@ class Tracing:
         return _RequestTrace(self._tracer, self._propagator.extract(headers, Context()))
 
     def close(self) -> None:
-        """Send what was not sent yet."""
+        """Send the remaining spans."""
         self._provider.shutdown()
 
 
-class _RequestTrace:
+class _RequestTrace(Trace):
     def __init__(self, tracer: Any, context: Context) -> None:
         self._tracer = tracer
         self._context = context
@@ -138,29 +120,11 @@ class _RequestTrace:
 
 
 def _processors(secrets: Mapping[str, str]) -> Iterator[SpanProcessor]:
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
-
-    if url := os.environ.get(_OTLP_VARIABLE):
-        yield BatchSpanProcessor(_otlp_exporter(url, {}))
-    if file := os.environ.get(_FILE_VARIABLE):
-        yield SimpleSpanProcessor(_file_exporter(Path(file)))
-    dataset = os.environ.get(_HONEYCOMB_VARIABLE)
+    if url := os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        yield to_collector(endpoint=url, headers={})
+    if path := os.environ.get("OTEL_TRACING_NDJSON_FILE"):
+        yield to_file(path)
+    dataset = os.environ.get("HONEYCOMB_DATASET")
     if dataset and _HONEYCOMB_SECRET in secrets:
         headers = {"x-honeycomb-team": secrets[_HONEYCOMB_SECRET], "x-honeycomb-dataset": dataset}
-        yield BatchSpanProcessor(_otlp_exporter(_HONEYCOMB_URL, headers))
-
-
-def _otlp_exporter(url: str, headers: dict[str, str]) -> Any:
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-    return OTLPSpanExporter(endpoint=url, headers=headers)
-
-
-def _file_exporter(path: Path) -> Any:
-    """Return what writes each span as a line of JSON."""
-    from opentelemetry.sdk.trace.export import ConsoleSpanExporter
-
-    def line(span: ReadableSpan) -> str:
-        return json.dumps(json.loads(span.to_json())) + "\n"
-
-    return ConsoleSpanExporter(out=path.open("a", encoding="utf-8"), formatter=line)
+        yield to_collector(endpoint=_HONEYCOMB_URL, headers=headers)

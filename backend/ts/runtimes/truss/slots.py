@@ -76,7 +76,7 @@ class Slots:
             turn = _Turn(work)
             self._waiting[turn] = None
         try:
-            with client.telling(lambda: self._give_up(turn)):
+            with client.calling_when_left(lambda: self._give_up(turn)):
                 await turn.came
         except asyncio.CancelledError:
             await self._withdraw(turn)

@@ -114,7 +114,7 @@ async def pull(
 
     try:
         async with limit:
-            with client.telling(hurry):
+            with client.calling_when_left(hurry):
                 while (chunk := await chunks.next()) is not END and not limit.expired():
                     if not client.left:
                         take(chunk)

@@ -12,17 +12,18 @@ from typing import Any, Final
 from ts.connection import Connection
 from ts.event_loop import AsyncRuntime
 from ts.protocol.messages import CUSTOM, DECLARES, TRUSS, InferRow, Load
-from ts.runtimes.outbox import Outbox
+from ts.runtimes.asgi_scope import pseudo_header
+from ts.runtimes.async_jobs import FurtherInputs, Outbox
 from ts.runtimes.truss.description import PREDICT, WEBSOCKET
 from ts.runtimes.truss.model_call import Call
-from ts.runtimes.truss.model_request import Client, pseudo_header
+from ts.runtimes.truss.model_request import Client
 from ts.runtimes.truss.reply import Answer, Reply
 from ts.runtimes.truss.request_forms import TrussForm, form_of
 from ts.runtimes.truss.request_logs import enter_request
 from ts.runtimes.truss.request_spans import NO_TRACE
 from ts.runtimes.truss.served_model import HotReload, ServedModel
 from ts.runtimes.truss.truss_config import TrussConfig
-from ts.runtimes.truss.websocket_session import Inputs, Session
+from ts.runtimes.truss.websocket_session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class TrussRuntime(AsyncRuntime):
         self._connection = connection
         self._outbox = Outbox(connection, model.max_response_size)
         self._clients: dict[str, Client] = {}
-        self._inputs: dict[str, Inputs] = {}
+        self._inputs: dict[str, FurtherInputs] = {}
         self._collecting: asyncio.Task[bytes] | None = None
 
     @property
@@ -122,8 +123,8 @@ class TrussRuntime(AsyncRuntime):
         """Pass a frame from the client to its WebSocket session."""
         self._inputs_of(job_id).put(body, more=more)
 
-    def _inputs_of(self, job_id: str) -> Inputs:
-        return self._inputs.setdefault(job_id, Inputs())
+    def _inputs_of(self, job_id: str) -> FurtherInputs:
+        return self._inputs.setdefault(job_id, FurtherInputs())
 
     async def is_healthy(self) -> bool:
         """Return the result of the model's ``is_healthy``, where ``None`` means healthy.

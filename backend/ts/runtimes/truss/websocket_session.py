@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections import deque
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +18,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from ts.connection import Connection
 from ts.protocol.messages import TAKEN, InferRow
 from ts.protocol.websocket_frames import BYTES, CLOSE, TEXT
-from ts.runtimes.truss.model_request import Client, scope_of
+from ts.runtimes.async_jobs import FurtherInputs, is_cancelled
+from ts.runtimes.truss.model_request import Client, model_scope
 from ts.runtimes.truss.reply import MODEL_FAILED, Reply
 from ts.runtimes.truss.request_logs import without_server_frames
 from ts.runtimes.truss.signatures import Method
@@ -32,35 +32,6 @@ _NORMAL, _CANNOT_ACCEPT, _BROKEN, _FAILED = 1000, 1003, 1006, 1011
 _NOT_IMPLEMENTED: Final = "WebSocket is not implemented on this deployment."
 
 
-class Inputs:
-    """The frames that the client has sent and the model has not read; they may come before the session begins."""
-
-    def __init__(self) -> None:
-        self._frames: deque[bytes] = deque()
-        self._arrived = asyncio.Event()
-        self.ended = False
-
-    def put(self, frame: bytes, *, more: bool) -> None:
-        """Add a frame; ``more`` tells whether others may follow."""
-        self._frames.append(frame)
-        self.ended = not more
-        self._arrived.set()
-
-    def end(self) -> None:
-        """Nothing more comes: the client is gone."""
-        self.ended = True
-        self._arrived.set()
-
-    async def get(self) -> bytes | None:
-        """Return the next frame, None if there are no more."""
-        while not self._frames:
-            if self.ended:
-                return None
-            self._arrived.clear()
-            await self._arrived.wait()
-        return self._frames.popleft()
-
-
 class Session:
     """One session."""
 
@@ -68,7 +39,7 @@ class Session:
         self,
         method: Method | None,
         row: InferRow,
-        inputs: Inputs,
+        inputs: FurtherInputs,
         client: Client,
         connection: Connection,
         reply: Reply,
@@ -84,11 +55,11 @@ class Session:
         self._reply = reply
         self._class_file = class_file
         self._connected = False
-        self._websocket = WebSocket(scope_of("websocket", row[1], row[2], model_name), self._receive, self._send)
+        self._websocket = WebSocket(model_scope("websocket", row[1], row[2], model_name), self._receive, self._send)
 
     async def run(self) -> None:
         """Accept the session, have the model hold it, and close it."""
-        with self._client.telling(self._inputs.end):
+        with self._client.calling_when_left(self._inputs.end):
             await self._websocket.accept()
             if self._method is None:
                 logger.error("A client wants a WebSocket session, and the model has no websocket method.")
@@ -103,8 +74,7 @@ class Session:
         except WebSocketDisconnect as error:
             logger.info("The client has closed the WebSocket session (code %s).", error.code)
         except BaseException as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             logger.error(MODEL_FAILED, exc_info=(type(error), error, without_server_frames(error, self._class_file)))
             await self._close(_FAILED, MODEL_FAILED)
@@ -121,7 +91,7 @@ class Session:
         if not self._connected:
             self._connected = True
             return {"type": "websocket.connect"}
-        frame = await self._inputs.get()
+        frame = await self._inputs.take()
         if frame is None:
             return {"type": "websocket.disconnect", "code": _BROKEN, "reason": ""}
         self._connection.send([TAKEN, self._job_id, 1])

@@ -1,8 +1,9 @@
-"""Collects the answers of asynchronous jobs and sends them to the frontend in few frames."""
+"""What the asynchronous runtimes share: the answers' way out, a job's further inputs, and cancellation."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,8 +12,10 @@ from ts.connection import Connection
 from ts.protocol.messages import ResultRow
 
 
-def _no_metrics() -> Sequence[list[Any]]:
-    return ()
+def is_cancelled() -> bool:
+    """Return whether the current task was cancelled, as opposed to something that it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class Outbox:
@@ -24,10 +27,7 @@ class Outbox:
     """
 
     def __init__(
-        self,
-        connection: Connection,
-        max_size: int,
-        take_metrics: Callable[[], Sequence[list[Any]]] = _no_metrics,
+        self, connection: Connection, max_size: int, take_metrics: Callable[[], Sequence[list[Any]]] = tuple
     ) -> None:
         self.max_size = max_size
         self._connection = connection
@@ -55,3 +55,39 @@ class Outbox:
             device_loss.announce(self._connection)
             self._connection.send_results(rows, seconds, self._take_metrics())
             device_loss.end_if_lost()
+
+
+class FurtherInputs:
+    """The inputs of a job that have arrived after its first, and that the model has not taken.
+
+    They may arrive before the job's task runs for the first time.
+
+    Args:
+        more: Whether further inputs follow.
+    """
+
+    def __init__(self, *, more: bool = True) -> None:
+        self._more = more
+        self._bodies: deque[bytes] = deque()
+        self._changed = asyncio.Event()
+
+    def put(self, body: bytes, *, more: bool) -> None:
+        """Append an input; an empty one that is the last only ends the stream."""
+        if body or more:
+            self._bodies.append(body)
+        self._more = more
+        self._changed.set()
+
+    def end(self) -> None:
+        """Let the stream end after the inputs that have arrived, because the client has left."""
+        self._more = False
+        self._changed.set()
+
+    async def take(self) -> bytes | None:
+        """Return the next input as soon as it arrives; None after the last."""
+        while not self._bodies:
+            if not self._more:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        return self._bodies.popleft()

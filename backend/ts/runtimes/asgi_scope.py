@@ -1,0 +1,71 @@
+"""A wire row as an ASGI scope, and the pseudo headers with which the server describes the request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import unquote
+
+from ts.protocol.messages import InferRow
+
+Pairs = Iterable[tuple[Any, Any]]
+
+
+def scope_of(type_: str, headers: Pairs, content_type: str | None = None, default_path: str = "/") -> dict[str, Any]:
+    """Return the ASGI scope of a request.
+
+    Args:
+        type_: ``http`` or ``websocket``.
+        headers: The row's headers; pseudo headers (``:path``, ``:method`` …) describe the request itself.
+        content_type: The media type of the body, used if it is not among the headers.
+        default_path: The path if there is no pseudo header for it.
+    """
+    pseudo: dict[str, str] = {}
+    sent: list[tuple[bytes, bytes]] = []
+    for name, value in headers:
+        if isinstance(name, str) and name.startswith(":"):
+            pseudo[name] = value
+        else:
+            sent.append((as_bytes(name).lower(), as_bytes(value)))
+    if content_type and not any(name == b"content-type" for name, _ in sent):
+        sent.append((b"content-type", as_bytes(content_type)))
+    path, _, query = pseudo.get(":path", default_path).partition("?")
+    return {
+        "type": type_,
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": pseudo.get(":method", "POST"),
+        "scheme": pseudo.get(":scheme", "http"),
+        "path": unquote(path),
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": sent,
+        "client": _address(pseudo.get(":client")),
+        "server": _address(pseudo.get(":authority")),
+        "state": {},
+        "subprotocols": [],
+    }
+
+
+def pseudo_header(row: InferRow, name: str) -> str | None:
+    """Return a pseudo header of a row, or None."""
+    for key, value in reversed(row[1]):  # they are behind those of the client
+        if key == name:
+            return value  # type: ignore[no-any-return]
+    return None
+
+
+def as_bytes(value: Any) -> bytes:
+    """Return a header's name or value, or a body, as bytes."""
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _address(text: str | None) -> tuple[str, int | None] | None:
+    """Return host and port; IPv6 addresses are in brackets."""
+    if not text:
+        return None
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isdigit():
+        host, port = text, ""
+    return host.strip("[]"), int(port) if port else None

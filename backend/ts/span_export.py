@@ -1,0 +1,64 @@
+"""Where OpenTelemetry spans go, those of the server and those of its workers.
+
+A destination is ``otlp`` (the variables ``OTEL_EXPORTER_OTLP_…`` say which collector) or the path of a file, one span
+in JSON per line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from ts.utils.optional_packages import missing_package
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+
+OTLP: Final = "otlp"
+#: The request headers that carry a trace (W3C).
+HEADERS: Final = ("traceparent", "tracestate")
+
+
+def provider_of(destination: str, service: str) -> TracerProvider:
+    """Return the tracer provider whose spans go to a destination; it sends the last spans when the process exits.
+
+    Raises:
+        ModuleNotFoundError: OpenTelemetry's packages are not installed; the message names the extra to install.
+        OSError: The file cannot be written.
+    """
+    try:
+        return provider_with([to_collector() if destination == OTLP else to_file(destination)], service)
+    except ModuleNotFoundError as error:
+        raise missing_package(error, "traces", "tracing") from None
+
+
+def provider_with(processors: Iterable[SpanProcessor], service: str) -> TracerProvider:
+    """Return the tracer provider of a service, whose spans go to ``processors``."""
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+
+    provider = TracerProvider(resource=Resource.create({SERVICE_NAME: service}))
+    for processor in processors:
+        provider.add_span_processor(processor)
+    return provider
+
+
+def to_collector(**options: Any) -> SpanProcessor:
+    """Return the processor that sends spans to a collector by OTLP; ``options`` are those of the exporter."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    return BatchSpanProcessor(OTLPSpanExporter(**options))
+
+
+def to_file(path: str) -> SpanProcessor:
+    """Return the processor that appends each span to a file, as a line of JSON."""
+    from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+
+    out = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - it lives as long as the process
+    return SimpleSpanProcessor(ConsoleSpanExporter(out=out, formatter=_line))
+
+
+def _line(span: ReadableSpan) -> str:
+    return json.dumps(json.loads(span.to_json())) + "\n"
