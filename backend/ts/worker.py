@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 #: Contract to the module that runs it: the module's ``load(load, connection, runner)`` returns a
 #: `ts.event_loop.AsyncRuntime`. The TorchServe contract is missing here: `load_model` builds its runtime itself, and
 #: `ts.runtimes.async_handler` runs its handlers that are coroutines.
-CONTRACT_MODULES: Final = {"truss": "ts.runtimes.truss.load_truss", "mlserver": "ts.runtimes.mlserver.load"}
+CONTRACT_MODULES: Final = {"truss": "ts.runtimes.truss.load_truss", "mlserver": "ts.runtimes.mlserver.load_mlserver"}
 
 _RANK_FROM_ENVIRONMENT = "--rank-from-environment"
 

@@ -81,6 +81,18 @@ def flat_list(tensor: Tensor) -> list[Any]:
     return list(struct.unpack(f"<{len(raw) // size}{code}", raw))
 
 
+def flat(data: Any) -> list[Any]:
+    """Return the elements of an array, a scalar or nested lists as a flat list."""
+    if hasattr(data, "tolist"):
+        data = data.tolist()
+    if not isinstance(data, list | tuple):
+        return [data]
+    kinds = set(map(type, data))  # far faster than to look at each
+    if not any(issubclass(kind, list | tuple) for kind in kinds):
+        return data if isinstance(data, list) else list(data)
+    return [each for element in data for each in flat(element)]
+
+
 def json_numbers(tensor: Tensor) -> list[Any] | np.ndarray[Any, Any]:
     """Return the elements of a tensor of numbers or truth values as `flat_list` does, or if they are many as a flat
     array of the same values, which `orjson` writes several times as fast.

@@ -15,7 +15,7 @@ from ts import device_loss
 from ts.connection import Connection
 from ts.protocol.log_records import Ids, nobody, running
 from ts.protocol.messages import STATUS_CANCELLED, ResultRow
-from ts.runtimes.errors import Failure, HandlerFailed, JobsCancelled, too_large, wire_text
+from ts.runtimes.errors import Failure, HandlerFailed, JobsCancelled, device_failure, too_large, wire_text
 from ts.runtimes.responses import encode_body, error_status
 from ts.runtimes.rows import Row
 from ts.service import PredictionException, Service
@@ -204,12 +204,9 @@ def failure_of(error: Exception) -> Failure:
         return error
     if isinstance(error, JobsCancelled):
         return Failure(STATUS_CANCELLED, "cancelled")
-    if device_loss.memory_ran_out(error):
-        logger.exception("Out of memory")
-        return Failure(507, "Out of resources")
-    if told := device_loss.note_loss(error):
-        logger.exception("The device failed")
-        return Failure(500, told)
+    failure = device_failure(error)
+    if failure is not None:
+        return failure
     if isinstance(error, PredictionException):
         logger.exception("Prediction error")
         # A subclass may not have called the constructor that sets these attributes.

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
+from ts import device_loss
+
+logger = logging.getLogger(__name__)
+
 #: The limit in characters of an error text that is sent to the frontend.
 _MAX_TEXT = 64 * 1024
 
@@ -33,6 +39,17 @@ def too_large(size: int, limit: int) -> str:
 def wire_text(text: str) -> str:
     """Return ``text`` in a form that the socket can carry: of limited length, and without lone surrogates."""
     return text[:_MAX_TEXT].encode("utf-8", "replace").decode()
+
+
+def device_failure(error: BaseException) -> Failure | None:
+    """Return the failure of a call that ran out of memory or lost its device, and log it; None for other errors."""
+    if device_loss.memory_ran_out(error):
+        logger.error("Out of memory", exc_info=error)
+        return Failure(507, "Out of resources")
+    if text := device_loss.note_loss(error):
+        logger.error("The device failed", exc_info=error)
+        return Failure(500, text)
+    return None
 
 
 class LoadError(Exception):

@@ -17,7 +17,7 @@ from typing import Any
 
 from ts.context import Context, RequestProcessor
 from ts.open_inference.receive import receive
-from ts.open_inference.tensors import flat_list, numpy_of, tensor_of
+from ts.open_inference.tensors import flat, flat_list, numpy_of, tensor_of
 from ts.open_inference.types import InferenceResponse, Received, Tensor
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow
@@ -126,17 +126,9 @@ def _output(value: Mapping[str, Any]) -> Tensor:
     if numpy is not None and isinstance(data, numpy.ndarray) and data.dtype.kind in "biuf":
         data = tensor_of(name, data, datatype).data
     elif not isinstance(data, bytes | bytearray | memoryview):
-        data = _flattened(data.tolist() if hasattr(data, "tolist") else data)
+        data = flat(data)
     shape = [int(size) for size in value["shape"]]
     return Tensor(name, datatype, shape, data, dict(value.get("parameters") or {}))
-
-
-def _flattened(data: Any) -> list[Any]:
-    if not isinstance(data, list | tuple):
-        return [data]
-    if not {list, tuple}.intersection(map(type, data)):  # far faster than to look at each
-        return list(data)
-    return [scalar for each in data for scalar in _flattened(each)]
 
 
 def _message(value: Any) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ts.protocol.log_records import Ids, running
+from ts.runtimes.async_jobs import is_cancelled
 from ts.runtimes.mlserver.api import types
 from ts.runtimes.mlserver.merging import fingerprint, merge, split
 
@@ -107,9 +108,8 @@ class AdaptiveBatcher:
             else:
                 responses = split(await self._predict(merge(requests)), requests)
         except (Exception, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # nobody is left; else it is the model's own, and its requests wait
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise  # every client has left; any other cancellation is the model's own, and its requests wait
             for member in wanted:
                 if not member.answer.done():
                     member.answer.set_exception(error)

@@ -1,18 +1,25 @@
-"""Between the requests and responses of `ts.open_inference` and those that MLServer's models take and give."""
+"""Between the requests, responses and errors of `ts.open_inference` and those that MLServer's models take and give."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from ts.open_inference.tensors import flat_list
+from ts.open_inference.tensors import flat, flat_list
 from ts.open_inference.types import InferenceRequest, InferenceResponse, Tensor
-from ts.runtimes.errors import Failure
-from ts.runtimes.mlserver.api import UnreadData, types
+from ts.runtimes.async_jobs import FurtherInputs
+from ts.runtimes.errors import Failure, device_failure
+from ts.runtimes.mlserver.api import MLServerError, types
+from ts.runtimes.mlserver.unread_data import UnreadData
 
+logger = logging.getLogger(__name__)
+
+#: From this length on, a list of elements is not validated.
 _LONG: Final = 1000
 
 
@@ -97,18 +104,6 @@ def unread_tensor(data: Any) -> Tensor | None:
     return data.tensor if isinstance(data, UnreadData) else None
 
 
-def flat(data: Any) -> list[Any]:
-    """Return a tensor's data, however a model has written them, as a flat list."""
-    if hasattr(data, "tolist"):
-        data = data.tolist()
-    if not isinstance(data, list | tuple):
-        return [data]
-    kinds = set(map(type, data))  # far faster than to look at each
-    if not any(issubclass(kind, list | tuple) for kind in kinds):
-        return data if isinstance(data, list) else list(data)
-    return [each for element in data for each in flat(element)]
-
-
 def lower_case_headers(headers: Sequence[tuple[Any, Any]]) -> dict[str, str]:
     """Return the request's headers by their names in lower case, without those that the server itself has added."""
     return {
@@ -123,3 +118,97 @@ def _name(raw: bytes | str) -> str:
     """Return a header's name in lower case; "" for one of the server's own."""
     text = raw.decode("latin-1") if isinstance(raw, bytes) else raw
     return "" if text.startswith(":") else text.lower()
+
+
+def failure_of(error: Exception) -> Failure:
+    """Return status and message for what a model has raised; to be called where it was caught.
+
+    MLServer's own errors say which status they mean. Anything else is 500, told as MLServer's workers tell it: by class
+    and text.
+    """
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, MLServerError):
+        return Failure(_status(error.status_code), str(error))
+    failure = device_failure(error)
+    if failure is not None:
+        return failure
+    logger.exception("The model failed")
+    return Failure(500, f"{type(error).__module__}.{type(error).__qualname__}: {error}")
+
+
+def _status(code: object) -> int:
+    if isinstance(code, int) and 400 <= code <= 599 and code != 499:
+        return int(code)
+    logger.warning("The model failed with the status %r, which is no HTTP status of an error: answering 500", code)
+    return 500
+
+
+_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+class CloudEvents:
+    """Makes the headers of one model."""
+
+    def __init__(self, model_name: str, server_name: str) -> None:
+        namespace = _namespace()
+        source = f"io.seldon.serving.deployment.{server_name}"
+        self._common = {
+            "Ce-Specversion": "0.3",
+            "Ce-Source": f"{source}.{namespace}" if namespace else source,
+            "Ce-Modelid": model_name,
+            "Ce-Inferenceservicename": server_name,
+            "Ce-Endpoint": model_name,
+        }
+        if namespace:
+            self._common["Ce-Namespace"] = namespace
+
+    def of_request(self, request_id: str | None) -> dict[str, str]:
+        """Return the headers for a request."""
+        return self._headers("request", request_id)
+
+    def of_response(self, request_id: str | None) -> dict[str, str]:
+        """Return the headers for the response to a request."""
+        return self._headers("response", request_id)
+
+    def _headers(self, kind: str, request_id: str | None) -> dict[str, str]:
+        headers = {**self._common, "Ce-Type": f"io.seldon.serving.inference.{kind}"}
+        if request_id and request_id.isprintable():  # no header can hold what is not
+            headers["Ce-Id"] = headers["Ce-Requestid"] = request_id
+        return headers
+
+
+def _namespace() -> str:
+    """Return the name of the Kubernetes namespace that this runs in; "" outside of Kubernetes."""
+    try:
+        return _NAMESPACE_FILE.read_text().strip()
+    except OSError:
+        return ""
+
+
+class RequestStream(AsyncIterator[types.InferenceRequest]):
+    """The requests that a ``predict_stream`` reads; further inputs are decoded when the model takes them, not before.
+
+    Args:
+        decode: Returns the request of a further input; an exception that it raises comes out of the iterator.
+    """
+
+    def __init__(
+        self,
+        first: types.InferenceRequest,
+        further: FurtherInputs,
+        decode: Callable[[bytes], types.InferenceRequest],
+    ) -> None:
+        self._first: types.InferenceRequest | None = first
+        self._further = further
+        self._decode = decode
+
+    async def __anext__(self) -> types.InferenceRequest:
+        """Return the next request as soon as it arrives."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        body = await self._further.take()
+        if body is None:
+            raise StopAsyncIteration
+        return self._decode(body)

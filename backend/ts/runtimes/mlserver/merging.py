@@ -15,11 +15,12 @@ from math import prod
 from typing import Any
 
 from ts.open_inference.datatypes import DATATYPES
-from ts.open_inference.tensors import element_count, numpy_of, raw_bytes
+from ts.open_inference.tensors import element_count, flat, numpy_of, raw_bytes
 from ts.open_inference.types import Tensor
 from ts.runtimes.errors import Failure
-from ts.runtimes.mlserver.api import UnreadData, types
-from ts.runtimes.mlserver.conversion import flat, parameters_of, unread_tensor
+from ts.runtimes.mlserver.api import types
+from ts.runtimes.mlserver.conversion import parameters_of, unread_tensor
+from ts.runtimes.mlserver.unread_data import UnreadData
 
 _OWN_FOR_EVERY_REQUEST = ("content_type", "headers")
 

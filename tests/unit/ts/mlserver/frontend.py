@@ -12,11 +12,11 @@ from tests.unit.ts.sent_jobs import FakeConnection, SentJob
 from ts.open_inference.protos import infer_pb2
 from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST
 from ts.runtimes.mlserver.api import MLModel, ModelSettings
-from ts.runtimes.mlserver.cloud_events import CloudEvents
-from ts.runtimes.mlserver.custom_routes import CustomRoutes
-from ts.runtimes.mlserver.declarations import declarations
+from ts.runtimes.mlserver.conversion import CloudEvents
+from ts.runtimes.mlserver.load_mlserver import declarations
+from ts.runtimes.mlserver.mlserver_runtime import MLServerRuntime
+from ts.runtimes.mlserver.model_routes import CustomRoutes
 from ts.runtimes.mlserver.response_cache import ResponseCache
-from ts.runtimes.mlserver.runtime import MLServerRuntime
 
 
 class Job(SentJob):

@@ -12,7 +12,8 @@ from mlserver.types import InferenceRequest, RequestInput, TensorData
 
 from ts.open_inference.tensors import flat_list
 from ts.open_inference.types import Tensor
-from ts.runtimes.mlserver.api import UnreadData, adapt
+from ts.runtimes.mlserver.api import adapt
+from ts.runtimes.mlserver.unread_data import UnreadData
 
 KINDS = {"FP16": "f2", "FP32": "f4", "FP64": "f8", "INT8": "i1", "INT64": "i8", "UINT16": "u2", "UINT64": "u8"}
 ARRAYS = {name: np.array([[0, 1, 100], [1, 0, 7]]).astype(kind) for name, kind in {**KINDS, "BOOL": "?"}.items()}

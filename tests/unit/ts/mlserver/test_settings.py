@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ts.runtimes.errors import LoadError
-from ts.runtimes.mlserver.load import load, model_settings, read_settings
+from ts.runtimes.mlserver.load_mlserver import model_settings, read_settings
 
 
 def write(folder: Path, **values: Any) -> Path:
@@ -47,6 +48,6 @@ def test_the_servers_settings_are_checked_too(tmp_path: Path) -> None:
 
 def test_a_worker_without_mlserver_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    anything: Any = None
+    monkeypatch.delitem(sys.modules, "ts.runtimes.mlserver.load_mlserver")
     with pytest.raises(LoadError, match=r"pip install 'torchserve-py\[mlserver\]'"):
-        load(anything, anything, anything)
+        importlib.import_module("ts.runtimes.mlserver.load_mlserver")

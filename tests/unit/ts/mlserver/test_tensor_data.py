@@ -20,16 +20,18 @@ from hypothesis import strategies as st
 from mlserver.codecs import NumpyCodec, PandasCodec, StringCodec
 from mlserver.types import InferenceRequest, InferenceResponse, RequestInput, ResponseOutput, TensorData
 
-from ts.open_inference import grpc, unread
+from ts.open_inference import grpc
 from ts.open_inference.datatypes import BOUNDS, DATATYPES
 from ts.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
 from ts.open_inference.receive import receive
 from ts.open_inference.tensors import flat_list, raw_bytes
 from ts.open_inference.types import Tensor
 from ts.protocol.messages import OPEN_INFERENCE_REST
-from ts.runtimes.mlserver.api import UnreadData, adapt
+from ts.runtimes.mlserver import unread_data
+from ts.runtimes.mlserver.api import adapt
 from ts.runtimes.mlserver.batching import merge, split
 from ts.runtimes.mlserver.conversion import model_request, wire_response
+from ts.runtimes.mlserver.unread_data import UnreadData
 
 adapt()
 #: MLServer knows no BF16.
@@ -228,7 +230,7 @@ def test_threads_that_read_at_once_get_one_list(monkeypatch: pytest.MonkeyPatch)
             inside[0] = data.root  # as another thread would
         return flat_list(tensor)
 
-    monkeypatch.setattr(unread, "flat_list", read_in_between)
+    monkeypatch.setattr(unread_data, "flat_list", read_in_between)
     assert data.root is inside[0]
     assert data.root == [1.0, 2.0]
 

@@ -20,22 +20,26 @@ from ts.open_inference.receive import receive, receive_input
 from ts.open_inference.types import InferenceResponse, Received
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, TAKEN, InferRow
-from ts.runtimes.async_jobs import Outbox
+from ts.runtimes.asgi_scope import pseudo_header
+from ts.runtimes.async_jobs import FurtherInputs, Outbox, is_cancelled
 from ts.runtimes.errors import Failure, too_large, wire_text
 from ts.runtimes.mlserver.api import MLModel, model_context, types
 from ts.runtimes.mlserver.batching import AdaptiveBatcher
-from ts.runtimes.mlserver.cloud_events import CloudEvents
-from ts.runtimes.mlserver.conversion import lower_case_headers, model_request, wire_response
-from ts.runtimes.mlserver.custom_routes import CustomRoutes
-from ts.runtimes.mlserver.failures import failure_of
-from ts.runtimes.mlserver.inputs import FurtherInputs, Inputs
+from ts.runtimes.mlserver.conversion import (
+    CloudEvents,
+    RequestStream,
+    failure_of,
+    lower_case_headers,
+    model_request,
+    wire_response,
+)
+from ts.runtimes.mlserver.model_routes import CustomRoutes
 from ts.runtimes.mlserver.reported_metrics import take_records
 from ts.runtimes.mlserver.response_cache import ResponseCache, key_of
 from ts.runtimes.responses import error_row
 
 logger = logging.getLogger(__name__)
 
-_ENDPOINT: Final = ":endpoint"
 #: The parameter names that TorchServe's request forms use for a body.
 _BODY_NAMES: Final = (None, "body", "data")
 _STREAMS: Final = frozenset(("infer_stream", "generate_stream"))
@@ -96,14 +100,13 @@ class MLServerRuntime(AsyncRuntime):
                     return
                 received = receive(_open_inference_row(wire_row), self._declares, length_as_shape=True)
                 request = self._as_model_request(received, lower_case_headers(headers))
-                if next((value for name, value in headers if name == _ENDPOINT), None) in _STREAMS:
+                if pseudo_header(wire_row, ":endpoint") in _STREAMS:
                     await self._stream(job_id, received, request, further)
                 else:
                     self._send(job_id, False, *await self._answer(received, request), started)
             except (Exception, asyncio.CancelledError) as error:
-                task = asyncio.current_task()
                 if isinstance(error, asyncio.CancelledError):
-                    if task is not None and task.cancelling():
+                    if is_cancelled():
                         raise
                     failure = Failure(500, "The model awaited something that was cancelled.")
                 else:
@@ -174,7 +177,7 @@ class MLServerRuntime(AsyncRuntime):
             Failure: It is not.
         """
         responses: list[types.InferenceResponse] = []
-        async with aclosing(self._responses(Inputs(request, FurtherInputs(more=False), _no_request))) as stream:
+        async with aclosing(self._responses(RequestStream(request, FurtherInputs(more=False), _no_request))) as stream:
             async for response in stream:
                 responses.append(response)
                 if len(responses) > 1:
@@ -198,7 +201,7 @@ class MLServerRuntime(AsyncRuntime):
             return taken
 
         started = time.perf_counter()
-        async with aclosing(self._responses(Inputs(request, further, decode))) as stream:
+        async with aclosing(self._responses(RequestStream(request, further, decode))) as stream:
             async for response in stream:
                 self._send(job_id, True, *received.encode(self._as_wire_response(response, request)), started)
                 started = time.perf_counter()
@@ -206,7 +209,7 @@ class MLServerRuntime(AsyncRuntime):
                 await asyncio.sleep(0)
         self._send(job_id, False, [], b"", started)
 
-    async def _responses(self, inputs: Inputs) -> AsyncGenerator[types.InferenceResponse, None]:
+    async def _responses(self, inputs: RequestStream) -> AsyncGenerator[types.InferenceResponse, None]:
         stream: Any = self._model.predict_stream(inputs)
         if inspect.isawaitable(stream):
             stream = await stream

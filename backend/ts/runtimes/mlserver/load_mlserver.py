@@ -8,17 +8,34 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ts.connection import Connection
 from ts.protocol.log_records import write_records
 from ts.protocol.messages import Load
 from ts.runtimes.errors import LoadError
 
-if TYPE_CHECKING:
-    from mlserver import MLModel, ModelSettings, Settings
+if importlib.util.find_spec("mlserver") is None:
+    raise LoadError(
+        "An MLServer model needs the package mlserver, which its worker's Python does not have: "
+        "pip install 'torchserve-py[mlserver]'"
+    )
 
-    from ts.runtimes.mlserver.runtime import MLServerRuntime
+from ts.runtimes.mlserver.api import (
+    MLModel,
+    ModelParameters,
+    ModelSettings,
+    Settings,
+    adapt,
+    configure_logger,
+    get_custom_handlers,
+    model_context,
+    types,
+)
+from ts.runtimes.mlserver.conversion import CloudEvents, parameters_of
+from ts.runtimes.mlserver.mlserver_runtime import MLServerRuntime
+from ts.runtimes.mlserver.model_routes import CustomRoutes
+from ts.runtimes.mlserver.response_cache import ResponseCache
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +50,6 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> MLServer
         LoadError: A settings file is wrong, or the implementation is no model.
         Exception: Whatever the model's own code raises.
     """
-    _check_installed()
-    from ts.runtimes.mlserver.api import MLModel, adapt, configure_logger, model_context
-
     adapt()
     folder = Path(load["model_dir"])
     settings = model_settings(folder, load["model_name"])
@@ -64,8 +78,6 @@ def model_settings(folder: Path, model_name: str) -> ModelSettings:
     Raises:
         LoadError: The file is missing, no JSON, or a value in it is wrong.
     """
-    from ts.runtimes.mlserver.api import ModelParameters, ModelSettings
-
     path = folder / MODEL_SETTINGS_FILE
     settings: ModelSettings = _read(path, lambda: ModelSettings.parse_file(str(path)))
     settings.name = model_name
@@ -82,8 +94,6 @@ def read_settings(folder: Path) -> Settings:
     Raises:
         LoadError: The file is no JSON object, or a value in it is wrong.
     """
-    from ts.runtimes.mlserver.api import Settings
-
     path = folder / SETTINGS_FILE
     if not path.is_file():
         return Settings()
@@ -106,28 +116,10 @@ def _first_problem(error: Exception) -> str:
     return f"{'.'.join(str(each) for each in first['loc'])} is {first['input']!r}: {first['msg']}"
 
 
-def _check_installed() -> None:
-    if importlib.util.find_spec("mlserver") is None:
-        raise LoadError(
-            "An MLServer model needs the package mlserver, which its worker's Python does not have: "
-            "pip install 'torchserve-py[mlserver]'"
-        )
-
-
 def _runtime(
     model: MLModel, server_settings: Settings, load: Load, connection: Connection, runner: asyncio.Runner
 ) -> MLServerRuntime:
-    from ts.runtimes.mlserver.api import get_custom_handlers
-    from ts.runtimes.mlserver.cloud_events import CloudEvents
-    from ts.runtimes.mlserver.declarations import declarations
-    from ts.runtimes.mlserver.response_cache import ResponseCache
-    from ts.runtimes.mlserver.runtime import MLServerRuntime
-
-    routes = None
-    if get_custom_handlers(model):
-        from ts.runtimes.mlserver.custom_routes import CustomRoutes
-
-        routes = CustomRoutes(model)
+    routes = CustomRoutes(model) if get_custom_handlers(model) else None
     caches = server_settings.cache_enabled and model.settings.cache_enabled and server_settings.cache_size > 0
     declares = runner.get_loop().run_until_complete(declarations(model))
     declares["response_cache"] = caches
@@ -142,3 +134,35 @@ def _runtime(
         cache=ResponseCache(server_settings.cache_size) if caches else None,
         max_response_size=load["max_response_size"],
     )
+
+
+async def declarations(model: MLModel) -> dict[str, Any]:
+    """Return what the model's ``metadata()`` says, and what can be seen from its class and settings."""
+    metadata = await model.metadata()
+    streams = type(model).predict_stream is not MLModel.predict_stream
+    declared: dict[str, Any] = {
+        "platform": metadata.platform or "",
+        "inputs": [_tensor(tensor) for tensor in metadata.inputs or ()],
+        "outputs": [_tensor(tensor) for tensor in metadata.outputs or ()],
+        "parameters": parameters_of(metadata),
+        "decoupled": streams,
+        "streams_in": streams,
+        "has_health_check": True,
+    }
+    settings = model.settings
+    if settings.max_batch_size > 1 and settings.max_batch_time > 0 and _have_rows(declared):
+        declared["max_batch_size"] = settings.max_batch_size
+        declared["max_batch_time"] = settings.max_batch_time
+    return declared
+
+
+def _tensor(tensor: types.MetadataTensor) -> dict[str, Any]:
+    datatype = str(getattr(tensor.datatype, "value", tensor.datatype))
+    declared = {"name": tensor.name, "datatype": datatype, "shape": list(tensor.shape)}
+    parameters = parameters_of(tensor)
+    return {**declared, "parameters": parameters} if parameters else declared
+
+
+def _have_rows(declared: dict[str, Any]) -> bool:
+    """Return whether all declared tensors have a first dimension of any size, which the protocol calls a batch."""
+    return all(tensor["shape"][:1] == [-1] for tensor in (*declared["inputs"], *declared["outputs"]))

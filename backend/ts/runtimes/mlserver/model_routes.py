@@ -9,14 +9,14 @@ import asyncio
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import unquote
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from ts.protocol.messages import InferRow
+from ts.runtimes.asgi_scope import scope_of
 from ts.runtimes.mlserver.api import MLModel, get_custom_handlers
-from ts.runtimes.mlserver.failures import failure_of
+from ts.runtimes.mlserver.conversion import failure_of
 
 #: Whether another part follows, status, headers and body.
 Part = tuple[bool, int, list[tuple[str, str]], bytes]
@@ -70,7 +70,7 @@ class CustomRoutes:
                 await parts.put((more, *head, bytes(message.get("body", b""))))
 
         try:
-            await self._app(_scope(row), receive, send)
+            await self._app(scope_of("http", row[1]), receive, send)
         except Exception as error:
             # It is answered already: the application raises it once more for the server's log.
             failure_of(error)
@@ -80,27 +80,6 @@ class CustomRoutes:
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:
     failure = failure_of(error)
     return JSONResponse({"error": failure.message}, failure.status)
-
-
-def _scope(row: InferRow) -> dict[str, Any]:
-    """Return a row's request line and headers as ASGI has them."""
-    told = {name: value for name, value in row[1] if isinstance(name, str) and name.startswith(":")}
-    path, _, query = told[":path"].partition("?")
-    host, _, port = told.get(":client", "").rpartition(":")
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.1",
-        "method": told[":method"],
-        "scheme": told.get(":scheme", "http"),
-        "path": unquote(path),
-        "raw_path": path.encode(),
-        "root_path": "",
-        "query_string": query.encode(),
-        "headers": [(name.lower(), value) for name, value in row[1] if isinstance(name, bytes)],
-        "client": (host, int(port)) if port.isdigit() else None,
-        "server": None,
-    }
 
 
 def _texts(headers: Any) -> list[tuple[str, str]]:
