@@ -43,7 +43,7 @@ class Setting:
             self.scheduler.submit(Job(sequence_id, sequence_id), self.now)
             self.now += policy.max_batch_delay
             self.scheduler.tick(self.now)
-            self.scheduler.part(sequence_id, False, self.now)
+            self.scheduler.parts([(sequence_id, False)], self.now)
 
     def round(self) -> None:
         """Play one round and note its microseconds per job."""

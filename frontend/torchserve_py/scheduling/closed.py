@@ -1,4 +1,4 @@
-"""What is remembered of closed sequences: whose next job must hear that the state is gone, and which only rest."""
+"""What is remembered of sequences that are not open: those whose state is gone, and those whose state is stored."""
 
 from collections import OrderedDict
 
@@ -28,7 +28,7 @@ class ClosedIds:
         return len(self._ids)
 
     def remember(self, sequence_id: str, reason: EndReason, now: float) -> None:
-        """The sequence closed for this reason; one that simply ended may begin anew and is not remembered."""
+        """Remember why the sequence closed, unless it simply ended: then it may begin anew."""
         if (cause := REFUSALS.get(reason)) is None:
             return
         self._ids[sequence_id] = (cause, now)
@@ -37,19 +37,19 @@ class ClosedIds:
             self._ids.popitem(last=False)
 
     def refusal(self, sequence_id: str | None, now: float) -> Cause | None:
-        """Why a job that continues this sequence is refused; None if nothing is known against it."""
+        """Return why a job that continues this sequence is refused, or None if it is not."""
         cause, closed_at = self._ids.get(sequence_id, (None, now))
         return cause if now - closed_at <= REMEMBERED_SECONDS else None
 
     def forget(self, sequence_id: str) -> None:
-        """The id is open again."""
+        """Forget an id that is open again."""
         self._ids.pop(sequence_id, None)
 
 
 class SuspendedIds:
-    """Sequences whose states are stored and that are open nowhere in this server at present, though their time runs.
+    """Sequences that are not open, but whose states are stored; their idle time runs.
 
-    Bounded in number, the oldest goes first: of those the store knows nearly as well.
+    Bounded in number, the oldest goes first: the store knows nearly the same about those.
     """
 
     __slots__ = ("_ids",)
@@ -58,7 +58,7 @@ class SuspendedIds:
         self._ids: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def remember(self, sequence: Sequence, now: float) -> None:
-        """The sequence leaves its worker, or never came to one; its next job opens it again."""
+        """Remember a sequence that leaves its worker, or had none; its next job opens it again."""
         idle_since = sequence.idle_since if sequence.state is IDLE else now
         self._ids[sequence.id] = (sequence.active_since, idle_since + sequence.max_idle)
         self._ids.move_to_end(sequence.id)
@@ -66,6 +66,6 @@ class SuspendedIds:
             self._ids.popitem(last=False)
 
     def take(self, sequence_id: str, now: float) -> float:
-        """Since when a sequence that opens again is known not to have been idle for too long; forget it."""
+        """Forget a sequence that opens again; return since when it is known not to have been idle for too long."""
         active_since, idle_at = self._ids.pop(sequence_id, (now, now))
         return active_since if now < idle_at else now

@@ -8,23 +8,23 @@ SMALLEST_CLEANING = 1_000
 
 
 class HasDeadline(Protocol):
-    """Something with a deadline that may move later, or go away, without telling anyone."""
+    """Something with a deadline that may move later, or disappear, without notice."""
 
     has_timer: bool
 
     def due(self, now: float) -> float | None:
-        """When it needs attention; None if it does not any more.
+        """When it is due; None if never.
 
-        What cannot say yet names a moment after `now` before which it certainly will not, and is asked again then.
+        If that is not known yet: a moment after `now` before which it is certainly not due. It is asked again then.
         """
 
 
 class Deadlines:
     """At most one heap entry per thing, at or before its deadline.
 
-    A deadline that moves later leaves its entry where it is: when that comes to the top the thing is asked again. So an
-    idle deadline that moves with every step costs nothing per step. Entries of things that are over are dropped when
-    they come to the top, or all together whenever the heap has doubled, which keeps memory in proportion.
+    A deadline that moves later leaves its entry where it is: when the entry comes to the top, the thing is asked again.
+    So an idle deadline that moves with every step costs nothing per step. Obsolete entries are dropped when they come
+    to the top, or all together whenever the heap has doubled, which keeps memory in proportion.
     """
 
     __slots__ = ("_cleaning_size", "_heap", "_order")
@@ -38,11 +38,11 @@ class Deadlines:
         return len(self._heap)
 
     def next(self) -> float | None:
-        """The first moment at which something may need attention."""
+        """Return the first moment at which something may be due."""
         return self._heap[0][0] if self._heap else None
 
     def start_timer(self, thing: HasDeadline, now: float) -> None:
-        """Have `pop` return the thing once it is due, unless it has a timer already. Its timer is gone after that."""
+        """Have `pop` return the thing once it is due, unless it has a timer already. That ends its timer."""
         if thing.has_timer or (due := thing.due(now)) is None:
             return
         thing.has_timer = True

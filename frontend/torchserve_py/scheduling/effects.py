@@ -29,7 +29,7 @@ class Cause(StrEnum):
 
 
 class EndReason(StrEnum):
-    """Why a sequence is over; its handler hears it in `on_sequence_end`."""
+    """Why a sequence is over; its handler gets it in `on_sequence_end`."""
 
     ended = "ended"
     idle = "idle"
@@ -49,23 +49,23 @@ class Send(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """The job is over without an answer from its handler: tell its client why. At most once per job."""
+    """Tell the client why its job is over without an answer from the handler. At most once per job."""
 
     job: Job
     cause: Cause
 
 
 class Cancel(NamedTuple):
-    """Tell the worker that nobody waits for these jobs any more; it still answers each with a last part."""
+    """Tell the worker to drop these jobs; it still answers each with a last part."""
 
     worker_id: str
     job_ids: Sequence[str]
 
 
 class EndSequence(NamedTuple):
-    """The sequence is over: its worker may drop the state. Once per opened sequence; None: it had no worker.
+    """The sequence is over: its worker, None if it had none, may drop the state. Once per opened sequence.
 
-    `at` is since when: one that has expired may be due for some time, until something looks at the clock.
+    `at` is since when it is over: the next event may come long after a sequence has expired.
     """
 
     worker_id: str | None
@@ -75,7 +75,7 @@ class EndSequence(NamedTuple):
 
 
 class Released(NamedTuple):
-    """The retired worker has nothing in flight any more and may be stopped."""
+    """The retired worker has no jobs in flight any more and may be stopped."""
 
     worker_id: str
 

@@ -57,18 +57,18 @@ class Fifo:
         return None
 
     def withdraw(self, job: Job, now: float) -> None:
-        """Take a waiting job, which is over, out of the queue."""
+        """Take a waiting job that has ended out of the queue."""
         del self.lane.items[job]
-        self.lane.ranking.left(self.lane.items)
+        self.lane.ranking.withdraw(self.lane.items)
 
     def worker_up(self, worker_id: str, now: float) -> WorkerLoad:
-        """Return a new worker, which takes from the one lane as every other."""
+        """Return a new worker, which takes from the one lane like every other."""
         return WorkerLoad(worker_id, self.lane)
 
     def close(self, reason: EndReason, now: float) -> None:
         """Forget every waiting job."""
         self.lane.items.clear()
-        self.lane.ranking.left(self.lane.items)
+        self.lane.ranking.withdraw(self.lane.items)
 
     @property
     def remaining_capacity(self) -> int:

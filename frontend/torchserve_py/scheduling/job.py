@@ -4,9 +4,9 @@
                       ◀── requeue ────┘└──── cancel ──────┴──── cancel ▶ CANCELLED
 
     sent, then answered by its worker:     answer ▶ DONE
-    over in any other way, sent or not:    finish ▶ DONE
+    ended in any other way, sent or not:   finish ▶ DONE
 
-A CANCELLED job has its outcome, but its worker has not let go of it yet.
+A CANCELLED job has its outcome, but its worker still holds it.
 """
 
 from dataclasses import dataclass, field
@@ -75,7 +75,7 @@ class Job:
     sends         how often the job was sent
     opens         whether the job is the first of its sequence for its worker
     active_since  for a job that opens: since when the sequence is known not to have been idle for too long
-    only_ask      why the job ends; it is sent only to ask whether a worker that was lost has applied it
+    only_ask      why the job ends, if it is sent only to ask whether a worker that was lost has applied it
     has_timer     kept by `Deadlines`
     """
 
@@ -98,12 +98,12 @@ class Job:
     has_timer: bool = field(default=False, init=False, repr=False)
 
     def due(self, now: float) -> float | None:
-        """When the job expires; None if it cannot any more: what was sent may have been run."""
+        """When the job expires; None once it was sent, since it may have run."""
         return self.expires_at if self.state is WAITING and not self.sends else None
 
 
-class Unsettled:
-    """A job that is sent only to ask what has become of it, and that ends without an answer `by` that moment."""
+class OutcomeQuery:
+    """The deadline of a job that is sent only to ask what has become of it: it ends without an answer `by` then."""
 
     __slots__ = ("by", "has_timer", "job")
 
@@ -113,7 +113,7 @@ class Unsettled:
         self.has_timer = False
 
     def due(self, now: float) -> float | None:
-        """When to give it up while it waits for a worker; once a worker has it, that worker's limits hold."""
+        """When to give the job up while it waits for a worker; once a worker has it, the worker's limits hold."""
         if self.job.state is WAITING:
             return self.by
         return max(self.by, now + 1.0) if self.job.state is RUNNING else None

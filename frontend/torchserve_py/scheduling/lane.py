@@ -1,7 +1,7 @@
 """Lanes, and the workers that take their batches from them.
 
-Under `Fifo` every worker takes from one shared lane of jobs. Under `Sequences` each worker has a lane of its own, in
-which the ready ones of its sequences stand.
+Under `Fifo` every worker takes from one shared lane of jobs. Under `Sequences` each worker has a lane of its own, which
+holds its ready sequences.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Lane(ABC, Generic[Item]):
     @property
     @abstractmethod
     def members(self) -> int:
-        """How many items could stand here at once: when they do, waiting for more is of no use."""
+        """How many items the lane could hold at once: when it does, waiting for more is of no use."""
 
     @abstractmethod
     def take(self, room: int) -> list[Job]:
-        """The next jobs for one worker, `room` at most; they are in flight from now on."""
+        """Remove and return the next jobs for one worker, `room` at most; they are in flight from now on."""
 
     def due(self, now: float) -> float | None:
         """When the oldest item will have waited long enough for a fuller batch; None if there is none."""
@@ -49,7 +49,7 @@ class Lane(ABC, Generic[Item]):
 
 
 class WorkerLoad:
-    """A worker as far as scheduling goes: what it takes from and what it has in flight."""
+    """What the scheduler knows of a worker: the lane that it takes jobs from, and the jobs that it has in flight."""
 
     __slots__ = ("id", "in_flight", "lane", "retiring")
 

@@ -1,4 +1,4 @@
-"""The order in which what waits is taken where clients have given priorities."""
+"""The order in which waiting items are taken where clients have given priorities."""
 
 import heapq
 from collections.abc import Collection
@@ -12,10 +12,10 @@ UNSET = 0
 
 
 class Ranking(Generic[Item]):
-    """What waits by priority, the oldest first among equals.
+    """Waiting items by priority, the oldest first among equals.
 
-    Empty, and of no cost, until an item with a priority comes; from then on, until nothing waits any more, it has every
-    item that waits. An item comes once.
+    Empty, and of no cost, until an item with a priority comes; from then on it has every waiting item, until none waits
+    any more. An item comes once.
     """
 
     __slots__ = ("_heap", "_order")
@@ -28,21 +28,21 @@ class Ranking(Generic[Item]):
         return bool(self._heap)
 
     def add(self, item: Item, priority: int, waiting: Collection[Item]) -> None:
-        """An item comes to those that are `waiting`, which are in the order in which they came."""
+        """Add an item to those that are `waiting`, which are in the order in which they came."""
         if not self._heap:
             self._heap = [(True, UNSET, next(self._order), other) for other in waiting]  # sorted, and so a heap
         heapq.heappush(self._heap, (priority == UNSET, priority, next(self._order), item))
 
     def pop(self, waiting: Collection[Item]) -> Item:
-        """The item that is next; it is one of those `waiting`."""
+        """Remove and return the next of the items `waiting`."""
         while (item := heapq.heappop(self._heap)[3]) not in waiting:
             pass
         if len(waiting) == 1:
             self._heap.clear()
         return item
 
-    def left(self, waiting: Collection[Item]) -> None:
-        """An item has left without having been taken; these are still `waiting`."""
+    def withdraw(self, waiting: Collection[Item]) -> None:
+        """An item was withdrawn; these are still `waiting`."""
         if len(self._heap) > 2 * len(waiting):
             self._heap = [entry for entry in self._heap if entry[3] in waiting]
             heapq.heapify(self._heap)

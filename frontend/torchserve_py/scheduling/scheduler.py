@@ -1,8 +1,8 @@
 """When the jobs of a model version run, and on which of its workers.
 
-One synchronous object. Events come in with the time, effects go out as values; there is no I/O, no clock and no task in
-here. It is a product of two choices: where the next jobs come from (`Fifo`, `Sequences`) and when a worker takes more
-(`WhenIdle`, `WhileBelow`). An event does what was due before it, then its own work, then sends what may be sent.
+One synchronous object. Events come in with the time, effects go out as values; there is no I/O, no clock and no task.
+Each event first does what was due before it, then its own work, then sends what may be sent. `modes` lists the choices
+that a policy makes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,28 +20,28 @@ from torchserve_py.scheduling.job import (
     STREAMING,
     WAITING,
     Job,
-    Unsettled,
+    OutcomeQuery,
 )
 from torchserve_py.scheduling.lane import Lane, WorkerLoad
+from torchserve_py.scheduling.modes import Source, compose
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.sequence import Sequence
 from torchserve_py.scheduling.sequences import Sequences
 from torchserve_py.scheduling.shared_state import SharedState
-from torchserve_py.scheduling.source import Source, compose
 
 MOST_SENDS = 3
-"""How often a job is sent to be run: to so many workers that die."""
+"""How many workers a job is sent to while each of them dies."""
 
 SETTLE_LIMIT = 30.0
-"""Seconds within which a worker has to be found that can tell what has become of a job."""
+"""Seconds within which a worker must be found that can tell what has become of a job."""
 
 
 class Scheduler:
     """Queues, batches and sequences of one model version.
 
-    Every job gets exactly one outcome: its owner's, when it hands the last part to `part`, or a `Finish`. Every
-    sequence that was opened gets exactly one `EndSequence`. `now` is monotonic seconds and never goes back. Events
-    about workers that are not up raise ValueError.
+    Every job gets exactly one outcome: from its owner, which passes the last part to `parts`, or through a `Finish`.
+    Every sequence that was opened gets exactly one `EndSequence`. `now` is monotonic seconds and never goes back.
+    Events about workers that are not up raise ValueError.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -58,7 +58,7 @@ class Scheduler:
     # Jobs
 
     def submit(self, job: Job, now: float) -> Effects:
-        """A new job. It is queued, and perhaps sent at once; or refused with a Finish."""
+        """Queue a new job, and perhaps send it at once; or refuse it with a Finish."""
         self._catch_up(now)
         if job.id in self._shared.jobs:
             raise ValueError(f"there is a job {job.id!r} already; ids must be unique")
@@ -71,21 +71,18 @@ class Scheduler:
                 self._shared.lanes_to_serve += [worker.lane for worker in self._workers.values()]
         return self._conclude(now)
 
-    def part(self, job_id: str, more: bool, now: float) -> Effects:
-        """A part of the job's answer has come from its worker; the last one (`more` false) frees its place there.
-
-        If the answer also ends the sequence, call `end_sequence` first: this call may send the sequence's next job.
-        """
-        return self.parts(((job_id, more),), now)
-
     def parts(self, arrived: Iterable[tuple[str, bool]], now: float) -> Effects:
-        """The same for several that have come together: pairs of job and `more`. What may be sent is looked at once."""
+        """Parts of answers have come from a worker: pairs of job id and whether more follow.
+
+        The last part frees the job's place on the worker. If an answer also ends the sequence, call `end_sequence`
+        first: this call may send the sequence's next job.
+        """
         self._catch_up(now)
         jobs = self._shared.jobs
         for job_id, more in arrived:
             job = jobs.get(job_id)
             if job is None:
-                pass  # its worker was given up, or everything is closed
+                pass  # the worker was given up, or the scheduler is closed
             elif not more:
                 self._return(job, now)
             elif job.state is not STREAMING:
@@ -95,14 +92,14 @@ class Scheduler:
         return self._conclude(now)
 
     def failed(self, job_id: str) -> None:
-        """The job is about to end with an error: a step of a stored sequence does not count then, and ends nothing."""
+        """The job is about to end with an error: a failed step of a stored sequence is undone, and ends no sequence."""
         if self._durable and job_id in self._shared.jobs:
             self._shared.jobs[job_id].ends_sequence = False
 
     def cancel(self, job_id: str, now: float, cause: Cause | None = Cause.cancelled) -> Effects:
-        """End the job for `cause`; None if its owner has given it its outcome, and its worker may still send parts.
+        """End the job for `cause`. None: the owner has given the job its outcome, but its worker may still send parts.
 
-        A job in flight keeps its place until its worker's last part. Cancelling it again changes nothing.
+        A job in flight keeps its place until the worker's last part. Cancelling it again changes nothing.
         """
         self._catch_up(now)
         job = self._shared.jobs.get(job_id)
@@ -120,7 +117,7 @@ class Scheduler:
     # Time
 
     def next_deadline(self) -> float | None:
-        """When to call `tick` at the latest; None if nothing waits for a moment. It may turn out to be too early."""
+        """Return when to call `tick` at the latest, None if there is no deadline. Nothing may be due yet by then."""
         return self._shared.deadlines.next()
 
     def tick(self, now: float) -> Effects:
@@ -141,7 +138,7 @@ class Scheduler:
         return self._conclude(now)
 
     def worker_lost(self, worker_id: str, cause: Cause, now: float) -> Effects:
-        """A worker is gone, and with it what it had in flight and the state of its sequences, unless that is stored."""
+        """A worker is gone with its jobs in flight, and with the state of its sequences unless that is stored."""
         self._catch_up(now)
         worker = self._remove(self._worker(worker_id))
         for job in worker.in_flight.values():
@@ -152,7 +149,7 @@ class Scheduler:
         return self._conclude(now)
 
     def retire(self, worker_id: str, now: float) -> Effects:
-        """Scale down: the worker takes nothing more, and is Released once nothing is in flight there."""
+        """Send the worker no more jobs; it is Released once it has none in flight."""
         self._catch_up(now)
         worker = self._worker(worker_id)
         if not worker.retiring:
@@ -165,7 +162,7 @@ class Scheduler:
         return self._conclude(now)
 
     def set_workers(self, count: int, now: float) -> Effects:
-        """So many workers are wanted. With none wanted and none up, jobs are refused as no_worker."""
+        """Set how many workers are wanted. With none wanted and none up, jobs are refused as no_worker."""
         self._catch_up(now)
         self._wanted_workers = count
         if self._sequences is not None:
@@ -176,14 +173,14 @@ class Scheduler:
     # Ends
 
     def end_sequence(self, sequence_id: str, reason: EndReason, now: float) -> Effects:
-        """The handler or its cache says that the sequence is over; it closes once nothing of it is in flight."""
+        """Close a sequence that its handler or cache has ended, once none of its jobs is in flight."""
         self._catch_up(now)
         if self._sequences is not None:
             self._sequences.end_sequence(sequence_id, reason, now)
         return self._conclude(now)
 
     def drain(self, now: float, cause: Cause = Cause.draining) -> Effects:
-        """Refuse new jobs with `cause`, but for those of open sequences that nobody else can continue."""
+        """Refuse new jobs with `cause`, except jobs of open sequences that no other server can continue."""
         self._catch_up(now)
         self._draining = cause
         return self._conclude(now)
@@ -191,14 +188,14 @@ class Scheduler:
     def close(self, cause: Cause, now: float, most: int | None = None) -> Effects:
         """Finish every job and end every sequence now; refuse every later job with the same cause.
 
-        With `most`, no more of the sequences that have no job are ended at a time; call again until none is open.
+        `most` limits how many sequences without a job are ended in one call; call again until none is open.
         """
         self._catch_up(now)
         if self._closed is None:
             self._closed = cause
             self._shared.effects += self._cancel_in_flight()
             for job in list(self._shared.jobs.values()):
-                self._shared.leave(job, self._truth(job, cause))
+                self._shared.leave(job, self._final_cause(job, cause))
             self._unbatched.close(EndReason.drained, now)
             self._source.close(self._end_reason, now)
             for worker in list(self._workers.values()):
@@ -208,34 +205,34 @@ class Scheduler:
             self._sequences.end_idle(self._end_reason, now, most)
         return self._conclude(now)
 
-    # What can be read
+    # State
 
     @property
     def jobs(self) -> Mapping[str, Job]:
-        """Every job that was accepted and is not over, by id: always the same mapping, which changes."""
+        """Every accepted job that is not over, by id: a live view."""
         return self._shared.jobs
 
     def jobs_of(self, worker_id: str) -> Mapping[str, Job]:
-        """The jobs that a worker has in flight, cancelled ones included: a mapping that changes."""
+        """The jobs that a worker has in flight, cancelled ones included: a live view."""
         return self._worker(worker_id).in_flight
 
     @property
     def queued(self) -> int:
-        """Jobs that wait."""
+        """How many jobs wait."""
         return len(self._shared.jobs) - self.in_flight
 
     @property
     def in_flight(self) -> int:
-        """Jobs that workers have, cancelled ones included."""
+        """How many jobs workers have, cancelled ones included."""
         return sum(len(worker.in_flight) for worker in self._workers.values())
 
     @property
     def open_sequences(self) -> int:
-        """Sequences that are not closed."""
+        """How many sequences are not closed."""
         return 0 if self._sequences is None else len(self._sequences.open)
 
     def knows_sequence(self, sequence_id: str, now: float) -> bool:
-        """Whether the sequence is open, or remembered as one whose next job must hear that its state is gone."""
+        """Whether the sequence is open, or is remembered as one whose state is gone."""
         return self._sequences is not None and self._sequences.knows(sequence_id, now)
 
     @property
@@ -245,23 +242,23 @@ class Scheduler:
 
     @property
     def is_idle(self) -> bool:
-        """There is no job, and no open sequence that would be lost."""
+        """Whether there is no job, and no open sequence that would be lost."""
         return not self._shared.jobs and (self._durable or not self.open_sequences)
 
     @property
     def remaining_capacity(self) -> int:
-        """Jobs that may still be queued; sequences that may still open, for a stateful model."""
+        """How many more jobs may be queued; of a stateful model, how many more sequences may open."""
         return self._source.remaining_capacity
 
     # Within an event
 
     def _catch_up(self, now: float) -> None:
-        """Do what was due before this event, so that no event meets a job or a sequence whose time is over."""
+        """Do what was due before this event, so that no event meets an expired job or sequence."""
         while (thing := self._shared.deadlines.pop(now)) is not None:
             match thing:
                 case Job():
                     self._withdraw(thing, Cause.client_timeout, now)
-                case Unsettled():
+                case OutcomeQuery():
                     self._withdraw(thing.job, Cause.outcome_unknown, now)
                 case Sequence() if self._sequences is not None:
                     self._sequences.end_sequence(thing.id, thing.expiry(), now)
@@ -269,7 +266,7 @@ class Scheduler:
                     self._shared.lanes_to_serve.append(thing)
 
     def _conclude(self, now: float) -> Effects:
-        """Send what may be sent now; the event's effects."""
+        """Send what may be sent now, and return the effects of the event."""
         shared = self._shared
         while shared.lanes_to_serve:
             self._serve(shared.lanes_to_serve.pop(), now)
@@ -326,10 +323,12 @@ class Scheduler:
             self._shared.effects.append(Released(worker.id))
 
     def _cancel_in_flight(self) -> list[Cancel]:
-        """What tells every worker to drop what it has, but for what it was told to drop before."""
-        had = {w.id: w.in_flight.values() for w in self._workers.values()}
-        dropped = {each: [job.id for job in jobs if job.state is not CANCELLED] for each, jobs in had.items()}
-        return [Cancel(worker_id, job_ids) for worker_id, job_ids in dropped.items() if job_ids]
+        """Return the effects that cancel every job in flight that is not cancelled yet."""
+        job_ids = {
+            worker.id: [job.id for job in worker.in_flight.values() if job.state is not CANCELLED]
+            for worker in self._workers.values()
+        }
+        return [Cancel(worker_id, ids) for worker_id, ids in job_ids.items() if ids]
 
     def _withdraw(self, job: Job, cause: Cause, now: float) -> None:
         """End a waiting job."""
@@ -349,17 +348,17 @@ class Scheduler:
         return self._source_of(job).admit(job, now)
 
     def _refuse_without_workers(self, now: float) -> None:
-        """With no worker up and none to come, whatever waits would wait for ever."""
+        """End the waiting jobs if no worker is up and none is wanted: they would wait for ever."""
         if not self._wanted_workers and not self._any_worker():
             for job in [job for job in self._shared.jobs.values() if job.state is WAITING]:
-                self._withdraw(job, self._truth(job, Cause.no_worker), now)
+                self._withdraw(job, self._final_cause(job, Cause.no_worker), now)
 
     def _lose(self, job: Job, cause: Cause, now: float) -> None:
-        """The job's worker is gone: it goes on with another, asks another whether it was applied, or ends.
+        """The job's worker is gone: another worker runs the job, or tells whether it was applied, or the job ends.
 
-        It goes on if nobody has seen a part of its answer, since the store knows whether it was applied. One that was
-        with every worker that died may be what kills them; one that a worker was silent about for too long would be so
-        with the next one. These only ask.
+        A job of a stored sequence is sent again if its client has seen no part of an answer, since the store knows
+        whether the job was applied. A job that was with every worker that died may be what kills them, and a job that a
+        worker was silent about for too long would silence the next one too: these jobs only ask for their outcome.
         """
         if not self._durable or job.unbatched or job.state is CANCELLED:
             self._shared.leave(job, cause)
@@ -368,11 +367,11 @@ class Scheduler:
         else:
             if not job.only_ask and (job.sends >= MOST_SENDS or cause is Cause.response_timeout):
                 job.only_ask = cause.value
-                self._shared.deadlines.start_timer(Unsettled(job, now + SETTLE_LIMIT), now)
+                self._shared.deadlines.start_timer(OutcomeQuery(job, now + SETTLE_LIMIT), now)
             job.state = JOB_TRANSITIONS[job.state, REQUEUE]
 
-    def _truth(self, job: Job, cause: Cause) -> Cause:
-        """What a job is told that ends for `cause`: what a worker has had may be applied, if that is stored."""
+    def _final_cause(self, job: Job, cause: Cause) -> Cause:
+        """The cause that the client hears: whether a worker has applied a step of a stored sequence is unknown."""
         return Cause.outcome_unknown if self._durable and job.sends and not job.unbatched else cause
 
     @property

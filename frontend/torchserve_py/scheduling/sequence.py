@@ -5,7 +5,7 @@ PENDING ─ bind ▶ READY ─ send ▶ RUNNING ─ call ▶ READY (recall: back
 any of them ─ close ▶ CLOSED
 
 PENDING  a job waits, no worker has a slot yet
-READY    bound; its next job may be sent: it stands in its worker's lane
+READY    bound; its next job may be sent: the sequence is in its worker's lane
 RUNNING  bound; it has a job in flight, and no other may be sent now
 IDLE     bound; nothing waits, nothing is in flight: the idle deadline runs
 """
@@ -67,10 +67,10 @@ class Sequence:
     """The jobs of one sequence id, from the first to the end of the sequence.
 
     `waiting` and `in_flight` are lists, not deques: they hold a handful of jobs, and an empty deque takes 600 bytes.
-    `successors` wait for the next sequence of this id: they came when this one had lived its time and was busy.
+    `successors` wait for the next sequence of this id: they came when this one had reached its time limit and was busy.
     `active_since` is the moment since when the sequence is known not to have been idle for too long.
-    `ending` is set when the sequence is to close as soon as nothing of it is in flight; `has_state` once its worker has
-    had a job of it, and so state that can be lost.
+    `ending` is why the sequence closes as soon as none of its jobs is in flight, if it does; `has_state` is true once a
+    worker has had one of its jobs, and so state that can be lost.
     """
 
     __slots__ = (
@@ -117,18 +117,18 @@ class Sequence:
         return min(idle_at_the_earliest, self.ends_at) if self.ends_at > now else idle_at_the_earliest
 
     def over_at(self, now: float) -> float:
-        """Since when it is over, if it closes now."""
+        """Since when the sequence is over, if it closes now."""
         return min(now, self.idle_since + self.max_idle, self.ends_at) if self.state is IDLE else now
 
     def expiry(self) -> EndReason:
-        """Which of its two deadlines an idle sequence meets first."""
+        """Which of its two deadlines an idle sequence reaches first."""
         return EndReason.timeout if self.ends_at <= self.idle_since + self.max_idle else EndReason.idle
 
 
 class SequenceLane(Lane[Sequence]):
-    """One worker's ready sequences; its members are those bound to it: `bound`, in the order in which they came.
+    """One worker's ready sequences. `bound` are all that are bound to the worker, in the order in which they came.
 
-    `running` of them, at most `batch_size`, have a job in flight. Pending sequences stand in a lane without a worker.
+    `running` of them, at most `batch_size`, have a job in flight. Pending sequences are in a lane without a worker.
     """
 
     __slots__ = ("batch_size", "bound", "running", "worker_id")
@@ -142,11 +142,11 @@ class SequenceLane(Lane[Sequence]):
 
     @property
     def members(self) -> int:
-        """Those bound to its worker."""
+        """How many sequences are bound to the worker."""
         return len(self.bound)
 
     def take(self, room: int) -> list[Job]:
-        """One job of each of the next sequences, as far as these may run together."""
+        """Remove and return one job of each of the next sequences, as far as these may run together."""
         jobs: list[Job] = []
         items = self.items
         while items and len(jobs) < room:

@@ -35,7 +35,7 @@ class Sequences:
     """Open sequences by id; at most `batch_size` of them run on a worker at once.
 
     A sequence has one job in flight. With `joins`, a second may join it once the first streams: that is how a request
-    cancels a stream of its own sequence. It finds room even where every place of a batch is taken.
+    cancels a stream of its own sequence. The second job finds room even if every place of a batch is taken.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Sequences:
     # Jobs
 
     def admit(self, job: Job, now: float) -> Cause | None:
-        """Queue the job in its sequence, which it opens if need be; or say why it is refused."""
+        """Queue the job in its sequence, opening that if necessary; or say why the job is refused."""
         sequence = self.open.get(job.sequence_id)
         if sequence is None:
             if (cause := self._closed_cause(job, now)) is not None:
@@ -79,17 +79,17 @@ class Sequences:
         return None
 
     def withdraw(self, job: Job, now: float) -> None:
-        """A waiting job is over: its place in the queue of its sequence is free."""
+        """Take a waiting job that has ended out of the queue of its sequence."""
         sequence = self.open[job.sequence_id]
         (sequence.waiting if job in sequence.waiting else sequence.successors).remove(job)
         self._settle(sequence, now)
 
     def streams(self, job: Job, now: float) -> None:
-        """The next job of the sequence may join."""
+        """The job has begun to stream: the next job of its sequence may join."""
         self._settle(self.open[job.sequence_id], now)
 
     def returned(self, job: Job, now: float) -> None:
-        """A job in flight is over: the next one is called, or the sequence rests, or ends if the job was its last."""
+        """A job in flight is over: the next one may be sent, or the sequence rests, or ends if the job was its last."""
         sequence = self.open[job.sequence_id]
         sequence.in_flight.remove(job)
         if not sequence.in_flight:
@@ -101,25 +101,25 @@ class Sequences:
     # Workers
 
     def worker_up(self, worker_id: str, now: float) -> WorkerLoad:
-        """The worker gets a lane and slots; pending sequences are bound."""
+        """Return a new worker with a lane and slots of its own; pending sequences are bound to it."""
         lane = self._lanes[worker_id] = SequenceLane(worker_id, self._batch_size, self._delay)
         self._bind_pending(now)
         return WorkerLoad(worker_id, lane)
 
     def retire(self, worker: WorkerLoad, now: float) -> None:
-        """Its sequences lose their state with it, or go on elsewhere, as soon as nothing of them is in flight."""
+        """End the worker's sequences, or suspend them if stored, as soon as none of their jobs is in flight."""
         for sequence in self._unlink(worker):
             self._end(sequence, self._without_worker, now)
 
     def worker_lost(self, worker: WorkerLoad, now: float) -> None:
-        """Its sequences have lost their state, or go on elsewhere with what is to be sent again."""
+        """Close the worker's sequences, whose state is lost, or continue stored ones with the jobs to send again."""
         for sequence in self._unlink(worker):
             sequence.waiting[:0] = [job for job in sequence.in_flight if job.state is WAITING]
             self._drop_in_flight(sequence)
             self._close(sequence, sequence.ending or self._without_worker, now)
 
     def set_workers(self, count: int, now: float) -> None:
-        """Capacity is never less than what the workers' batches hold (D10), and is shared evenly as slots."""
+        """Set the capacity, which is never less than what the workers' batches hold, and share it evenly as slots."""
         self._capacity = max(self._policy.max_sequences, count * self._batch_size)
         self._slots = math.ceil(self._capacity / max(count, 1))
         self._bind_pending(now)
@@ -132,7 +132,7 @@ class Sequences:
             self._end(sequence, reason, now)
 
     def close(self, reason: EndReason, now: float) -> None:
-        """End every sequence that had a job; these are over already. Pending ones first, so that none takes a slot."""
+        """End every sequence that had a job; the jobs are over. Pending ones first, so that none takes a slot."""
         busy = [sequence for sequence in self.open.values() if sequence.state is not IDLE]
         for sequence in sorted(busy, key=lambda sequence: sequence.state is not PENDING):
             self._drop_in_flight(sequence)
@@ -146,9 +146,9 @@ class Sequences:
             self._close(sequence, reason, now)
 
     def knows(self, sequence_id: str, now: float) -> bool:
-        """Whether the sequence is open, here or where its state is stored, or remembered as one whose state is gone."""
+        """Whether the sequence is open, or remembered as one whose state is gone. Always true if states are stored."""
         if self._policy.durable:
-            return True  # who knows? Its worker will
+            return True  # only a worker can look into the store
         return sequence_id in self.open or self._closed.refusal(sequence_id, now) is not None
 
     @property
@@ -156,7 +156,7 @@ class Sequences:
         """How many more sequences may open."""
         return max(0, self._capacity - len(self.open))
 
-    # What a sequence goes through
+    # Lifecycle of a sequence
 
     def _closed_cause(self, job: Job, now: float) -> Cause | None:
         """Why a job must not open a sequence: it continues one whose state is gone."""
@@ -199,7 +199,7 @@ class Sequences:
             self._shared.lanes_to_serve.append(lane)
 
     def _call(self, sequence: Sequence, now: float) -> None:
-        """Its next job may be sent. One that joins a job in flight goes to the front: its place is kept for it."""
+        """Let its next job be sent. A job that joins one in flight goes to the front: its place is kept for it."""
         sequence.state = SEQUENCE_TRANSITIONS[sequence.state, CALL]
         lane = sequence.lane
         lane.items[sequence] = now
@@ -208,7 +208,7 @@ class Sequences:
         self._shared.lanes_to_serve.append(lane)
 
     def _recall(self, sequence: Sequence) -> None:
-        """The job that was to join is over, or the sequence is about to end."""
+        """Let no second job join: the one that was to join is over, or the sequence is about to end."""
         if sequence.state is READY:
             sequence.state = SEQUENCE_TRANSITIONS[READY, RECALL]
             del sequence.lane.items[sequence]
@@ -219,7 +219,7 @@ class Sequences:
         return self._joins and len(running) == 1 and running[0].state is STREAMING and sequence.ending is None
 
     def _settle(self, sequence: Sequence, now: float) -> None:
-        """A job of the sequence has left it or begun to stream: what may it do now?"""
+        """Take the next step of the lifecycle after a job has left the sequence or begun to stream."""
         if sequence.in_flight:
             if not (sequence.waiting and self._may_join(sequence)):
                 self._recall(sequence)
@@ -233,14 +233,14 @@ class Sequences:
         elif sequence.ends_at <= now:
             self._close(sequence, EndReason.timeout, now)
         elif sequence.state is PENDING:
-            self._close(sequence, EndReason.ended, now)  # it has no state that could be missed
+            self._close(sequence, EndReason.ended, now)  # it has no state that could be lost
         else:
             sequence.lane.items.pop(sequence, None)
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, REST]
             sequence.idle_since = now
 
     def _drop_in_flight(self, sequence: Sequence) -> None:
-        """What it had in flight is over, all at once."""
+        """Forget its jobs in flight, which are over."""
         if sequence.in_flight:
             sequence.in_flight.clear()
             sequence.lane.running -= 1
@@ -250,8 +250,10 @@ class Sequences:
         self._settle(sequence, now)
 
     def _close(self, sequence: Sequence, reason: EndReason, now: float) -> None:
-        """The one way out for a sequence. Its slot is free, and jobs that still wait go the way of new ones: they open
-        a new sequence under the id, or are refused if they continue a state that is gone."""
+        """Close a sequence; there is no other way out. Its slot is free, and its waiting jobs are treated as new ones.
+
+        They open a new sequence under the id, or are refused if they continue a state that is gone.
+        """
         if reason is EndReason.suspended or (reason is EndReason.ended and not sequence.has_state):
             self._suspended.remember(sequence, now)
         over_at = sequence.over_at(now)
@@ -261,9 +263,9 @@ class Sequences:
         del lane.bound[sequence]
         lane.items.pop(sequence, None)
         if self._ranking:
-            self._ranking.left(self._pending.items)
+            self._ranking.withdraw(self._pending.items)
         if lane.items:
-            self._shared.lanes_to_serve.append(lane)  # those left may all be ready now
+            self._shared.lanes_to_serve.append(lane)  # the remaining sequences may all be ready now
         if sequence.has_state and not self._policy.durable:  # what is stored may have been begun anew elsewhere
             self._closed.remember(sequence.id, reason, now)
         self._shared.effects.append(EndSequence(lane.worker_id, sequence.id, reason, over_at))
@@ -272,7 +274,7 @@ class Sequences:
             self._admit_again(job, now)
 
     def _admit_again(self, job: Job, now: float) -> None:
-        """A job that was accepted once: limits do not apply, but it must not continue a state that is gone."""
+        """Admit a job that was accepted before: limits do not apply, but it must not continue a lost state."""
         if (sequence := self.open.get(job.sequence_id)) is not None:
             sequence.waiting.append(job)
         elif (cause := self._closed_cause(job, now)) is not None:
@@ -281,6 +283,6 @@ class Sequences:
             self._open(job, now)
 
     def _unlink(self, worker: WorkerLoad) -> list[Sequence]:
-        """No further sequence is bound to the worker; those that are."""
+        """Bind no further sequence to the worker; return those that are bound."""
         self._lanes.pop(worker.id, None)
         return list(cast(SequenceLane, worker.lane).bound)

@@ -1,4 +1,4 @@
-"""What a scheduler and its sources share: every live job, the deadlines, and what the present event brings about."""
+"""What a scheduler and its sources share: every live job, the deadlines, and the effects of the present event."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from torchserve_py.scheduling.lane import Lane
 class SharedState:
     """`jobs` are those accepted and not yet over.
 
-    `effects` are what the present event has brought about so far, `lanes_to_serve` the lanes of which it has let
-    something be sent that could not be sent before; both are empty between events.
+    `effects` are those of the present event so far, `lanes_to_serve` the lanes in which it has made something sendable;
+    both are empty between events.
     """
 
     __slots__ = ("deadlines", "effects", "jobs", "lanes_to_serve")
@@ -31,7 +31,7 @@ class SharedState:
             self.deadlines.start_timer(job, now)
 
     def leave(self, job: Job, cause: Cause | None) -> None:
-        """Remove a job, the one way out: its worker has answered it (`cause` is None), or it is over for this cause.
+        """Remove a job; there is no other way out. `cause` is None if its worker has answered it.
 
         A cancelled job that was in flight has had its outcome already and gets no other.
         """

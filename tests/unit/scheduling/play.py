@@ -51,12 +51,12 @@ class Play:
         return self._written(self.scheduler.submit(Job(job_id, sequence_id, **fields), self.now))
 
     def part(self, job_id: str) -> list[str]:
-        return self._written(self.scheduler.part(job_id, True, self.now))
+        return self._written(self.scheduler.parts([(job_id, True)], self.now))
 
     def answer(self, *job_ids: str) -> list[str]:
         effects: list[str] = []
         for job_id in job_ids:
-            effects += self._written(self.scheduler.part(job_id, False, self.now))
+            effects += self._written(self.scheduler.parts([(job_id, False)], self.now))
         return effects
 
     def answer_together(self, *job_ids: str) -> list[str]:

@@ -26,10 +26,10 @@ def test_with_1000_idle_sequences_a_ready_one_is_dispatched_at_once():
     scheduler = started(sequences(batch_size=8, max_batch_delay=0.0, max_idle=60.0, max_sequences=1_001))
     for number in range(1_000):
         assert batches(scheduler.submit(Job(f"open{number}", f"s{number}"), 0.0)) == [[f"open{number}"]]
-        scheduler.part(f"open{number}", False, 0.0)
+        scheduler.parts([(f"open{number}", False)], 0.0)
     assert scheduler.open_sequences == 1_000
     assert batches(scheduler.submit(Job("known", "s500"), 1.0)) == [["known"]]
-    scheduler.part("known", False, 1.0)
+    scheduler.parts([("known", False)], 1.0)
     assert batches(scheduler.submit(Job("new", "s1000"), 1.0)) == [["new"]]
 
 
@@ -38,7 +38,7 @@ def test_with_1000_idle_sequences_a_ready_one_waits_for_no_more_than_the_batch_d
     for number in range(1_000):
         scheduler.submit(Job(f"open{number}", f"s{number}"), 0.0)
         scheduler.tick(0.1)
-        scheduler.part(f"open{number}", False, 0.1)
+        scheduler.parts([(f"open{number}", False)], 0.1)
     assert scheduler.submit(Job("known", "s500"), 1.0) == ()
     assert batches(scheduler.tick(1.1)) == [["known"]]
 
@@ -56,7 +56,7 @@ def test_1000_open_sequences_on_one_worker_with_batches_of_8_are_all_answered():
             batch = running.pop()
             assert len(batch) <= 8
             for job_id in batch:
-                running += batches(scheduler.part(job_id, False, float(step)))
+                running += batches(scheduler.parts([(job_id, False)], float(step)))
                 answered += 1
     assert answered == 3_000
     assert scheduler.open_sequences == 1_000
@@ -80,9 +80,9 @@ def test_order_within_a_sequence_is_strict_under_many_posts():
         expected[sequence_id].append(f"job{number}")
         note(scheduler.submit(Job(f"job{number}", sequence_id), 0.0))
         if number % 3 == 0:
-            note(scheduler.part(running.pop(), False, 0.0))
+            note(scheduler.parts([(running.pop(), False)], 0.0))
     while running:
-        note(scheduler.part(running.pop(), False, 0.0))
+        note(scheduler.parts([(running.pop(), False)], 0.0))
     assert sent == expected
 
 
@@ -105,7 +105,7 @@ def test_a_worker_that_leaves_costs_a_look_at_its_own_sequences_only(leave):
     scheduler.worker_up("w2", 0.0)
     for number in range(100):
         scheduler.submit(Job(f"open{number}", f"s{number}"), 0.0)
-        scheduler.part(f"open{number}", False, 0.0)
+        scheduler.parts([(f"open{number}", False)], 0.0)
     scheduler._source.open = Unsearchable(scheduler._source.open)
     ended = [effect for effect in leave(scheduler) if isinstance(effect, EndSequence)]
     assert len(ended) == scheduler.open_sequences == 50
@@ -117,7 +117,7 @@ def test_closing_ends_sequences_some_at_a_time():
     for number in range(10):
         scheduler.submit(Job(f"open{number}", f"s{number}"), 0.0)
         if number < 8:
-            scheduler.part(f"open{number}", False, 0.0)
+            scheduler.parts([(f"open{number}", False)], 0.0)
     kinds = [[type(effect) for effect in scheduler.close(Cause.unregistered, 1.0, 3)] for _ in range(4)]
     assert kinds[0].count(Finish) == 2
     assert [each.count(EndSequence) for each in kinds] == [2 + 3, 3, 2, 0]
