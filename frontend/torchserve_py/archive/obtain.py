@@ -1,4 +1,4 @@
-"""The way in to this package: from the `url` of a registration to a model's files, downloaded or found, then opened."""
+"""From the `url` of a registration to a model's files: downloaded or found, then opened. Read this module first."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from torchserve_py.archive.cancellation import Cancellation
@@ -37,8 +38,9 @@ def obtain(
     not removed with the model.
     Raises ArchiveError, Cancelled; then nothing is left behind, in the model store or in `temp_dir`.
     """
+    open_found = partial(open_model, temp_dir=temp_dir, url=url, handler=handler, cancellation=cancellation)
     if not is_url(url):
-        return open_model(locate(url, model_store), temp_dir, url=url, handler=handler, cancellation=cancellation)
+        return open_found(locate(url, model_store))
     try:
         archive = fetch(
             url,
@@ -51,10 +53,9 @@ def obtain(
         if not reuse or not error.file.is_file():
             raise
         logger.info("%s is not downloaded again: the model store has %s", url, error.file.name)
-        return open_model(error.file, temp_dir, url=url, handler=handler, cancellation=cancellation)
+        return open_found(error.file)
     try:
-        files = open_model(archive, temp_dir, url=url, handler=handler, cancellation=cancellation)
-        return replace(files, downloaded=archive)
+        return replace(open_found(archive), downloaded=archive)
     except BaseException:
         archive.unlink(missing_ok=True)
         raise

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import IO, BinaryIO, Literal, cast
+from typing import Literal
 
 from torchserve_py.archive.artifacts import Artifacts
 from torchserve_py.archive.contract import TORCHSERVE, TRUSS, contract_of
@@ -181,11 +181,7 @@ def _completed(target: Path) -> Iterator[Path]:
 
 
 def write_zip(
-    target: Path,
-    files: Files,
-    manifest_path: PurePosixPath,
-    manifest: str,
-    compression: int = zipfile.ZIP_DEFLATED,
+    target: Path, files: Files, manifest_path: PurePosixPath, manifest: str, compression: int = zipfile.ZIP_DEFLATED
 ) -> None:
     """Write a ZIP archive of `files` and a manifest. Raises OSError; then what was at `target` is as it was."""
     with (
@@ -196,17 +192,17 @@ def write_zip(
         for name, file in files:
             member = zipfile.ZipInfo.from_file(file, str(name), strict_timestamps=False)
             member.compress_type = compression
-            with archive.open(member, "w") as sink, file.open("rb") as source:
-                _copy(source, sink, progress)
+            with archive.open(member, "w") as sink, _ReportingFile(file, progress) as source:
+                shutil.copyfileobj(source, sink, _CHUNK_BYTES)
         archive.writestr(str(manifest_path), manifest)
 
 
 def _write_tar(target: Path, top_folder: str, manifest: Manifest, files: Files, progress: Progress) -> None:
     with tarfile.open(target, "w:gz", compresslevel=_GZIP_LEVEL, dereference=True) as archive:
         for name, file in files:
-            with file.open("rb") as source:
+            with _ReportingFile(file, progress) as source:
                 member = archive.gettarinfo(arcname=f"{top_folder}/{name}", fileobj=source)
-                archive.addfile(_anonymous(member), cast(IO[bytes], _ReportingFile(source, progress)))
+                archive.addfile(_anonymous(member), source)
         content = manifest.to_json().encode()
         member = tarfile.TarInfo(f"{top_folder}/{MANIFEST_PATH}")
         member.size, member.mtime = len(content), int(time.time())
@@ -219,8 +215,8 @@ def _write_folder(target: Path, manifest: Manifest, files: Files, progress: Prog
         if copy.exists() and copy.samefile(file):
             continue
         copy.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("rb") as source, copy.open("wb") as sink:
-            _copy(source, sink, progress)
+        with _ReportingFile(file, progress) as source, copy.open("wb") as sink:
+            shutil.copyfileobj(source, sink, _CHUNK_BYTES)
         shutil.copymode(file, copy)
     (target / MANIFEST_PATH).parent.mkdir(parents=True, exist_ok=True)
     (target / MANIFEST_PATH).write_text(manifest.to_json(), encoding="utf-8")
@@ -233,20 +229,14 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def _copy(source: BinaryIO, sink: IO[bytes], progress: Progress) -> None:
-    while chunk := source.read(_CHUNK_BYTES):
-        sink.write(chunk)
-        progress(len(chunk))
-
-
-class _ReportingFile:
+class _ReportingFile(io.FileIO):
     """A file that reports to a progress bar how much of it was read."""
 
-    def __init__(self, file: BinaryIO, progress: Progress) -> None:
-        self._file = file
+    def __init__(self, path: Path, progress: Progress) -> None:
+        super().__init__(path)
         self._progress = progress
 
-    def read(self, size: int) -> bytes:
-        chunk = self._file.read(size)
+    def read(self, size: int | None = -1, /) -> bytes:
+        chunk = super().read(size)
         self._progress(len(chunk))
         return chunk

@@ -31,22 +31,20 @@ def describe_folder(
     What is not there is left out. Models of another contract than TorchServe's say themselves which files are theirs.
     Raises InvalidArchive, naming the candidates, where there are several.
     """
-    names = [entry.name for entry in folder.iterdir() if entry.is_file()]
-    if contract != TORCHSERVE:
-        return describe(
-            model_name=model_name,
-            config_file=CONFIG_FILE if CONFIG_FILE in names else None,
-            requirements_file="requirements.txt" if "requirements.txt" in names else None,
-        )
-    names = sorted(name for name in names if not name.startswith("."))
-    handlers = [name for name in names if name.endswith(".py") and "handler" in name and not name.startswith("test")]
-    weights = [name for name in names if name.endswith(_WEIGHT_SUFFIXES)]
+    names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+    handlers, weights = [], []
+    if contract == TORCHSERVE:
+        shown = [name for name in names if not name.startswith(".")]
+        handlers = [
+            name for name in shown if name.endswith(".py") and "handler" in name and not name.startswith("test")
+        ]
+        weights = [name for name in shown if name.endswith(_WEIGHT_SUFFIXES)]
     preferred_weights = [f"model{suffix}" for suffix in _WEIGHT_SUFFIXES]
     return describe(
         model_name=model_name,
         handler=handler or _only("the handler", handlers, ["handler.py"], folder),
         config_file=CONFIG_FILE if CONFIG_FILE in names else None,
-        model_file="model.py" if "model.py" in names else None,
+        model_file="model.py" if contract == TORCHSERVE and "model.py" in names else None,
         serialized_file=_only("the weights", weights, preferred_weights, folder),
         requirements_file="requirements.txt" if "requirements.txt" in names else None,
     )

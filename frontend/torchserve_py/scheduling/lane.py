@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from torchserve_py.scheduling.job import Job
@@ -48,16 +49,14 @@ class Lane(ABC, Generic[Item]):
         return None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class WorkerLoad:
     """What the scheduler knows of a worker: the lane that it takes jobs from, and the jobs that it has in flight."""
 
-    __slots__ = ("id", "in_flight", "lane", "retiring")
-
-    def __init__(self, worker_id: str, lane: Lane[Any]) -> None:
-        self.id = worker_id
-        self.lane = lane
-        self.in_flight: dict[str, Job] = {}
-        self.retiring = False
+    id: str
+    lane: Lane[Any]
+    in_flight: dict[str, Job] = field(default_factory=dict)
+    retiring: bool = False
 
     def __repr__(self) -> str:
         return f"WorkerLoad({self.id!r}, in_flight={list(self.in_flight)}{', retiring' if self.retiring else ''})"

@@ -12,13 +12,12 @@ IDLE     bound; nothing waits, nothing is in flight: the idle deadline runs
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from torchserve_py.scheduling.effects import EndReason
 from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.lane import Lane
-from torchserve_py.scheduling.policy import SequencePolicy
 from torchserve_py.scheduling.transitions import Transitions
 
 
@@ -63,46 +62,33 @@ SEQUENCE_TRANSITIONS = Transitions[SequenceState, SequenceEvent](
 )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Sequence:
     """The jobs of one sequence id, from the first to the end of the sequence.
 
-    `waiting` and `in_flight` are lists, not deques: they hold a handful of jobs, and an empty deque takes 600 bytes.
-    `successors` wait for the next sequence of this id: they came when this one had reached its time limit and was busy.
-    `active_since` is the moment since when the sequence is known not to have been idle for too long.
-    `ending` is why the sequence closes as soon as none of its jobs is in flight, if it does; `has_state` is true once a
-    worker has had one of its jobs, and so state that can be lost.
+    lane          the lane of the worker that it is bound to, or that of the pending sequences
+    waiting       jobs; like `in_flight` a list, not a deque: it holds a handful, and an empty deque takes 600 bytes
+    ends_at       when the sequence reaches its time limit
+    active_since  since when the sequence is known not to have been idle for too long
+    successors    jobs for the next sequence of this id: they came when this one had reached its time limit and was busy
+    ending        why the sequence closes as soon as none of its jobs is in flight, if it does
+    has_state     whether a worker has had one of its jobs, and so state that can be lost
+    has_timer     kept by `Deadlines`
     """
 
-    __slots__ = (
-        "active_since",
-        "ending",
-        "ends_at",
-        "has_state",
-        "has_timer",
-        "id",
-        "idle_since",
-        "in_flight",
-        "lane",
-        "max_idle",
-        "state",
-        "successors",
-        "waiting",
-    )
-
-    def __init__(self, sequence_id: str, first: Job, lane: SequenceLane, policy: SequencePolicy, now: float) -> None:
-        self.id = sequence_id
-        self.state = PENDING
-        self.lane = lane
-        self.waiting: list[Job] = [first]
-        self.successors: list[Job] = []
-        self.in_flight: list[Job] = []
-        self.max_idle = policy.max_idle
-        self.ends_at = math.inf if policy.timeout is None else now + policy.timeout
-        self.idle_since = now
-        self.ending: EndReason | None = None
-        self.active_since = now
-        self.has_state = False
-        self.has_timer = False
+    id: str
+    lane: SequenceLane
+    waiting: list[Job]
+    max_idle: float
+    ends_at: float
+    idle_since: float
+    active_since: float
+    state: SequenceState = PENDING
+    successors: list[Job] = field(default_factory=list)
+    in_flight: list[Job] = field(default_factory=list)
+    ending: EndReason | None = None
+    has_state: bool = False
+    has_timer: bool = False
 
     def __repr__(self) -> str:
         return f"Sequence({self.id!r}, {self.state}, waiting={len(self.waiting)}, in_flight={len(self.in_flight)})"

@@ -171,8 +171,15 @@ class Sequences:
             raise ValueError(
                 f"job {job.id} has no sequence_id, and every job of a stateful model needs one unless it is unbatched"
             )
-        sequence = Sequence(job.sequence_id, job, self._pending, self._policy, now)
-        sequence.active_since = self._suspended.take(job.sequence_id, now)
+        sequence = Sequence(
+            job.sequence_id,
+            lane=self._pending,
+            waiting=[job],
+            max_idle=self._policy.max_idle,
+            ends_at=math.inf if self._policy.timeout is None else now + self._policy.timeout,
+            idle_since=now,
+            active_since=self._suspended.take(job.sequence_id, now),
+        )
         self.open[sequence.id] = sequence
         self._pending.bound[sequence] = None
         if job.priority or self._ranking:

@@ -262,7 +262,6 @@ def test_a_failure_leaves_the_old_archive_and_nothing_else(
     def full_disk(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(pack_module, "_copy", full_disk)
     monkeypatch.setattr(pack_module._ReportingFile, "read", full_disk)
     with pytest.raises(OSError, match="No space left"):
         pack_model(archive_format=archive_format, force=True)

@@ -77,9 +77,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(workers):
             self.worker_up()
 
-    def opening(self, sequence_id, *rest):
+    def opening(self, sequence_id, **fields):
         self.opened[sequence_id] += 1
-        return Sequence(sequence_id, *rest)
+        return Sequence(sequence_id, **fields)
 
     # Events
 
