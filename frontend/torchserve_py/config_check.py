@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 
 from torchserve_py.core.check import ModelCheck, check_models
 from torchserve_py.settings.model_spec import is_url
-from torchserve_py.settings.report import show
+from torchserve_py.settings.report import shown
 from torchserve_py.settings.resolution import DEFAULT_ORIGIN, Resolution, Settings
-from torchserve_py.settings.table import SOURCES
 from torchserve_py.workers.process import worker_package_root
-
-_MASK = "********"
 
 
 @dataclass(slots=True)
@@ -56,8 +53,7 @@ def _section(title: str, lines: Iterable[str], nothing: str | None = None) -> It
 def _acted_on(resolution: Resolution) -> Iterator[str]:
     for name, effective in resolution.effective.items():
         if effective.origin != DEFAULT_ORIGIN:
-            value = _MASK if SOURCES[name].secret else show(effective.value, SOURCES[name].default_text)
-            yield f"{name} = {value}  ({effective.origin})"
+            yield f"{name} = {shown(name, effective.value)}  ({effective.origin})"
 
 
 def _setting_problems(settings: Settings) -> Iterator[str]:

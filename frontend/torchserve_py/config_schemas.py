@@ -11,9 +11,11 @@ from torchserve_py.metrics.metrics_file import MetricsFile
 from torchserve_py.settings.schemas.document import json_schema
 from torchserve_py.settings.schemas.model_config import ModelConfigFile
 from torchserve_py.settings.schemas.schema import Schema
+from torchserve_py.settings.table import Settings
 
 #: By the name that the flag takes: the file and its schema.
 SCHEMAS: Final[dict[str, tuple[str, type[Schema]]]] = {
+    "config.properties": ("config.properties", Settings),
     "model-config": ("model-config.yaml", ModelConfigFile),
     "metrics": ("metrics.yaml", MetricsFile),
     "truss": ("config.yaml of a Truss", TrussConfig),

@@ -163,7 +163,7 @@ def test_a_bad_value_is_told_before_anything_starts(workplace: Workplace) -> Non
     workplace.config.write_text("\n".join([*lines, "job_queue_size=abc"]))
     code, printed = workplace.run(START)
     assert code == 1
-    expected = f"config.properties:{len(lines) + 1}: job_queue_size = abc: expected a whole number of at least 1"
+    expected = f"config.properties:{len(lines) + 1}: job_queue_size = abc: it must be an integer from 1"
     assert printed.startswith("Invalid configuration: ")
     assert expected in printed
     assert workplace.server is None

@@ -183,7 +183,7 @@ def config_properties(data: bytes) -> None:
 def snapshot(data: bytes) -> None:
     """The snapshot of a configuration."""
     try:
-        parse_snapshot(data.decode("utf-8", "replace"), _WORKPLACE)
+        parse_snapshot(data.decode("utf-8", "replace"))
     except ValueError:
         pass
 

@@ -114,7 +114,7 @@ def test_a_wrong_configuration_is_told_before_any_process_starts(home, capsys, a
     assert launch(home, *argv) == 1
     assert capsys.readouterr().out.strip() in (
         "--model-store directory not found: no",
-        "Invalid configuration: config.properties:1: debug = maybe: expected true or false",
+        "Invalid configuration: config.properties:1: debug = maybe: it must be true or false",
     )
     assert not (home / "pid").exists()
 
@@ -343,7 +343,7 @@ def test_print_config_of_a_wrong_configuration(home, capsys):
     assert launch(home, "--print-config") == 1
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "Missing mandatory parameter --model-store",
-        "Invalid configuration: config.properties:1: debug = maybe: expected true or false",
+        "Invalid configuration: config.properties:1: debug = maybe: it must be true or false",
     ]
 
 

@@ -43,6 +43,8 @@ def test_the_metrics_configuration_here_is_valid(capsys: pytest.CaptureFixture[s
         ("model-config", {"batchSize": "4"}),
         ("model-config", {"deviceType": "tpu"}),
         ("model-config", {"torchrun": {"nproc-per-node": 0}}),
+        ("config.properties", {"job_queue_size": "many"}),
+        ("config.properties", {"models": {"m": {"1.0": {"batchSize": "4"}}}}),
         ("metrics", {"mode": "log"}),
         ("metrics", {"ts_metrics": {"gauge": [{"unit": "s"}]}}),
         ("truss", {"runtime": {"predict_concurrency": 0}}),
@@ -53,5 +55,14 @@ def test_mistakes_are_found(name: str, document: Any, capsys: pytest.CaptureFixt
         jsonschema.validate(document, schema(name, capsys))
 
 
-def test_every_key_of_a_model_config_says_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert all(each["description"] for each in schema("model-config", capsys)["properties"].values())
+@pytest.mark.parametrize("name", ["config.properties", "model-config"])
+def test_every_key_says_what_it_is_for(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert all(each["description"] for each in schema(name, capsys)["properties"].values())
+
+
+def test_settings_are_written_as_their_types_or_as_the_file_writes_them(capsys: pytest.CaptureFixture[str]) -> None:
+    found = schema("config.properties", capsys)
+    values = {"job_queue_size": 5, "debug": True, "inference_address": "http://0.0.0.0:80", "model_store": "store"}
+    jsonschema.validate(values, found)
+    assert found["properties"]["inference_address"]["default"] == "http://127.0.0.1:8080"
+    assert "log_location" not in found["properties"]

@@ -19,7 +19,9 @@ DEADLINE = 30.0
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(model_store=tmp_path, temp_dir=tmp_path, log_location=tmp_path / "logs", metric_time_interval=0)
+    return Settings.model_construct(
+        model_store=tmp_path, temp_dir=tmp_path, log_location=tmp_path / "logs", metric_time_interval=0
+    )
 
 
 @pytest.mark.parametrize("error", [OSError("no room"), ZeroDivisionError("no divisor")], ids=["expected", "unexpected"])

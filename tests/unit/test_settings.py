@@ -10,8 +10,7 @@ from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.report import report
 from torchserve_py.settings.resolution import Settings, SettingsError, load, resolve
-from torchserve_py.settings.source import env_of
-from torchserve_py.settings.table import JVM_KEYS, SOURCES
+from torchserve_py.settings.table import JVM_KEYS, SOURCES, VersionSettings
 
 
 @pytest.fixture
@@ -95,7 +94,7 @@ def test_the_file_of_the_environment_beats_that_of_the_flag_beats_that_of_the_di
     ],
 )
 def test_the_environment_variable_of_a_setting(name, variable):
-    assert env_of(name, SOURCES[name]) == variable
+    assert SOURCES[name].env == variable
 
 
 def test_an_environment_variable_without_the_switch_is_told_of(home):
@@ -174,7 +173,7 @@ def test_values_are_typed(home):
     assert settings.decode_input_request is False
     assert settings.number_of_gpu == 0
     assert settings.load_models == (ModelSpec(None, "a.mar"), ModelSpec("b", "b.mar"))
-    assert settings.models == {"noop": {"1.0": {"batchSize": 4}}}
+    assert settings.models == {"noop": {"1.0": VersionSettings(batch_size=4)}}
     assert settings.metrics_mode == "prometheus"
     assert settings.blacklist_env_vars.fullmatch("MY_PASSWORD_X")
     assert settings.service_envelope is None
@@ -190,42 +189,50 @@ def test_an_empty_list_of_allowed_urls_allows_none(home):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("job_queue_size=abc", "job_queue_size = abc: expected a whole number of at least 1"),
-        ("job_queue_size=0", "job_queue_size = 0: expected a whole number of at least 1"),
-        ("job_queue_size=", "job_queue_size = : expected a whole number of at least 1"),
-        ("grpc_inference_port=70000", "grpc_inference_port = 70000: expected a whole number from 0 to 65535"),
-        ("debug=yes", "debug = yes: expected true or false"),
-        ("token_expiration_min=-1", "token_expiration_min = -1: expected a number greater than 0"),
-        ("token_expiration_min=nan", "token_expiration_min = nan: expected a number greater than 0"),
-        ("metrics_mode=loud", "metrics_mode = loud: expected one of log, prometheus, legacy"),
+        ("job_queue_size=abc", "job_queue_size = abc: it must be an integer from 1"),
+        ("job_queue_size=0", "job_queue_size = 0: it must be an integer from 1"),
+        ("job_queue_size=", "job_queue_size = : it must be an integer from 1"),
+        ("grpc_inference_port=70000", "grpc_inference_port = 70000: it must be an integer from 0 to 65535"),
+        ("debug=yes", "debug = yes: it must be true or false"),
+        ("token_expiration_min=-1", "token_expiration_min = -1: it must be a number above 0"),
+        ("token_expiration_min=nan", "token_expiration_min = nan: it must be a number above 0"),
+        ("metrics_mode=loud", "metrics_mode = loud: it must be one of log, prometheus, legacy"),
         (
             "metrics_config=no.yaml",
-            "metrics_config = no.yaml: no such file, expected a file as docs/metrics.md describes it",
+            "metrics_config = no.yaml: no such file, it must be a file as docs/metrics.md describes it",
         ),
         (
             "inference_address=127.0.0.1:8080",
-            "inference_address = 127.0.0.1:8080: Invalid binding address: 127.0.0.1:8080, expected http://host[:port], "
-            "https://host[:port] or unix:/path, with a port below 65535",
+            "inference_address = 127.0.0.1:8080: Invalid binding address: 127.0.0.1:8080, it must be "
+            "http://host[:port], https://host[:port] or unix:/path, with a port below 65535",
         ),
         (
             "blacklist_env_vars=(",
             "blacklist_env_vars = (: ( is no regular expression: missing ), unterminated subpattern at position 0, "
-            "expected a regular expression",
+            "it must be a regular expression",
         ),
         (
             'models={"a": 1}',
-            'models = {"a": 1}: the value of model a is no JSON object, '
-            'expected a JSON object: {"model": {"version": {"batchSize": 4, ...}}}',
+            "models.a is 1 (int), it must be a JSON object with an object of settings for each version",
+        ),
+        (
+            'models={"a": {"1.0": []}}',
+            'models.a.1.0 is [] (list), it must be a JSON object of settings, such as {"batchSize": 4}',
+        ),
+        ('models={"a": {"1.0": {"batchSize": "4"}}}', "models.a.1.0.batchSize is '4' (str), it must be an integer"),
+        (
+            'models={"a": {"1.0": {"minWorkers": 3, "maxWorkers": 2}}}',
+            "models.a.1.0.minWorkers is 3 but maxWorkers is 2; maxWorkers must be at least 3",
         ),
         (
             "models={",
             "models = {: no valid JSON: Expecting property name enclosed in double quotes at character 2, "
-            'expected a JSON object: {"model": {"version": {"batchSize": 4, ...}}}',
+            'it must be a JSON object: {"model": {"version": {"batchSize": 4, ...}}}',
         ),
-        ("ts_header_key_sequence_id=", "ts_header_key_sequence_id = : expected a text that is not empty"),
+        ("ts_header_key_sequence_id=", "ts_header_key_sequence_id = : it must be a text that is not empty"),
         (
             "load_models=x.mar, a=",
-            'load_models = x.mar, a=: "a=" has no location behind its "=", expected all, or [name=]location with '
+            'load_models = x.mar, a=: "a=" has no location behind its "=", it must be all, or [name=]location with '
             "commas between them, a location being an archive, a directory or a URL",
         ),
         (
@@ -244,14 +251,14 @@ def test_a_wrong_value_names_file_line_key_value_and_what_would_be_right(home, l
 def test_a_wrong_value_of_the_environment_names_the_variable(home):
     resolution = configure(home, "enable_envvars_config=true", environ={"TS_JOB_QUEUE_SIZE": "x"})
     assert resolution.errors == [
-        "Invalid configuration: environment variable TS_JOB_QUEUE_SIZE = x: expected a whole number of at least 1"
+        "Invalid configuration: environment variable TS_JOB_QUEUE_SIZE = x: it must be an integer from 1"
     ]
 
 
 def test_a_wrong_model_of_the_command_line_is_told(home):
     (error,) = configure(home, argv=["--model-store", "store", "--models", "a.mar", "=b.mar"]).errors
     assert error.startswith(
-        'Invalid configuration: --models a.mar =b.mar: "=b.mar" has no name before its "=", expected'
+        'Invalid configuration: --models a.mar =b.mar: "=b.mar" has no name before its "=", it must be'
     )
 
 
@@ -361,7 +368,7 @@ def test_a_metrics_file_is_read_for_its_mistakes(home):
 def test_a_key_of_models_that_has_no_effect_is_told(home):
     resolution = configure(home, 'models={"m": {"1.0": {"batchsize": 4, "maxWorkers": 2, "marName": "m.mar"}}}')
     (warning,) = resolution.warnings
-    assert "config.properties:1: models, m 1.0: batchsize is not known and has no effect; known are" in warning
+    assert "config.properties:1: models.m.1.0.batchsize is not known and has no effect; known are" in warning
 
 
 def test_a_logging_configuration_is_read_for_its_mistakes(home):
@@ -422,7 +429,7 @@ def test_the_report_shows_value_and_origin_and_no_secret(home):
     assert rows["model_store"].split() == [str(home / "store"), "flag", "--model-store"]
     assert rows["debug"] == "(missing or wrong, see below)"
     assert lines[-2].startswith("Warning: No effect")
-    assert lines[-1] == "Invalid configuration: config.properties:3: debug = maybe: expected true or false"
+    assert lines[-1] == "Invalid configuration: config.properties:3: debug = maybe: it must be true or false"
     assert "hunter2" not in "\n".join(lines)
     origins = [
         line.rindex(line.split()[-1]) for line in lines if line.endswith((" default", ":2")) and str(home) not in line

@@ -105,5 +105,5 @@ def test_other_text_behind_a_boolean_is_a_mistake(tmp_path: Path, value: str) ->
     (tmp_path / "store").mkdir()
     resolution = resolved(tmp_path, f"enable_model_api={value}", "--model-store", "store")
     assert resolution.errors == [
-        f"Invalid configuration: ts.properties:1: enable_model_api = {value}: expected true or false"
+        f"Invalid configuration: ts.properties:1: enable_model_api = {value}: it must be true or false"
     ]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.model_spec import ModelSpec
-from torchserve_py.settings.properties import parse_properties
+from torchserve_py.settings.properties import parse_properties, properties_text
 from torchserve_py.settings.resolution import resolve
-from torchserve_py.settings.snapshot_file import SavedModel, Snapshot, newest_snapshot, parse_snapshot, properties_text
+from torchserve_py.settings.snapshot_file import SavedModel, Snapshot, newest_snapshot, parse_snapshot
 
 # As TorchServe's documentation shows one.
 TORCHSERVE = r"""
@@ -74,9 +74,9 @@ snapshots = st.builds(
 
 
 @given(snapshots)
-def test_a_snapshot_reads_back_as_it_was(tmp_path_factory, snapshot):
+def test_a_snapshot_reads_back_as_it_was(snapshot):
     (entry,) = parse_properties(properties_text([("model_snapshot", str(snapshot))]))
-    assert parse_snapshot(entry.value, tmp_path_factory.getbasetemp()) == snapshot
+    assert parse_snapshot(entry.value) == snapshot
 
 
 @given(
@@ -114,9 +114,9 @@ def test_a_snapshot_of_torchserve_is_restored(home):
     assert "that of the snapshot logs/config/20200429132324374-startup.cfg; --no-config-snapshots" in warning
 
 
-def test_numbers_that_say_nothing_do_not_count(home):
+def test_numbers_that_say_nothing_do_not_count():
     values = {"marName": "x.mar", "minWorkers": 0, "batchSize": 0, "maxBatchDelay": -10000, "responseTimeout": "9"}
-    snapshot = parse_snapshot(json.dumps({"models": {"m": {"1.0": values}}}), home)
+    snapshot = parse_snapshot(json.dumps({"models": {"m": {"1.0": values}}}))
     assert snapshot.models == (SavedModel(name="m", version="1.0", location="x.mar", min_workers=0),)
 
 
@@ -134,7 +134,7 @@ def test_numbers_that_say_nothing_do_not_count(home):
 )
 def test_what_is_no_snapshot_is_refused(home, text, problem):
     with pytest.raises(ValueError, match=problem):
-        parse_snapshot(text, home)
+        parse_snapshot(text)
     write(home, "20200429132324374-startup.cfg", f"model_store=store\nmodel_snapshot={text}")
     (error,) = resolve(parse_flags([]), {}, home).errors
     assert error.startswith("Invalid configuration: logs/config/20200429132324374-startup.cfg:2: model_snapshot = ")

@@ -7,7 +7,6 @@ that it does not contain, and for the number of workers; its documentation says 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -18,6 +17,7 @@ from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.settings.schemas.cache import CacheConfig
 from torchserve_py.settings.schemas.model_config import TorchrunConfig
 from torchserve_py.settings.schemas.values import MAX_INT
+from torchserve_py.settings.table import VersionSettings
 
 DEFAULT_BATCH_SIZE = 1
 DEFAULT_MAX_BATCH_DELAY_MS = 100
@@ -137,7 +137,7 @@ class EffectiveConfig:
 def resolve(
     overrides: RegistrationOverrides,
     yaml: ModelConfig,
-    models_json: Mapping[str, Any],
+    models_json: VersionSettings,
     settings: Defaults,
     *,
     model_name: str,
@@ -151,8 +151,7 @@ def resolve(
     Args:
         overrides: The settings of the registration call or snapshot.
         yaml: The model's configuration file.
-        models_json: The entry of this name and version in the `models` JSON ({} if there is none). Integers below 1
-            in it count as not given, as in TorchServe.
+        models_json: The entry of this name and version in the `models` JSON (without values if there is none).
         settings: The server's defaults.
         model_name: The name of the model, for error messages.
         hardware: The host's resources.
@@ -163,32 +162,27 @@ def resolve(
 
     Raises:
         BadParameter: An override is invalid.
-        InvalidModelConfig: `yaml` is invalid on this hardware, or `models_json` is invalid.
+        InvalidModelConfig: `yaml` is invalid on this hardware.
         NotEnoughDevices: One worker needs more devices than there are.
     """
     _check_overrides(overrides)
-    json = _read_models_json(models_json)
 
-    def first(override: int | None, in_yaml: int | None, json_key: str, default: int) -> int:
-        return next(value for value in (override, in_yaml, json.get(json_key), default) if value is not None)
+    def first(name: str, in_yaml: int | None, default: int) -> int:
+        places = (getattr(overrides, name), in_yaml, getattr(models_json, name), default)
+        return next(value for value in places if value is not None)
 
-    batch_size = first(overrides.batch_size, yaml.batch_size, "batchSize", DEFAULT_BATCH_SIZE)
+    batch_size = first("batch_size", yaml.batch_size, DEFAULT_BATCH_SIZE)
     asynchronous = bool(yaml.async_communication) or not CONTRACTS[contract].batches
     if asynchronous and batch_size > 1:
         why = "asyncCommunication is true" if yaml.async_communication else f"the model's contract is {contract}"
         problem = f"{why} but the batch size is {batch_size}; each request is a call of its own, so it must be 1"
         raise InvalidModelConfig(yaml.source, [problem])
+    workers = _workers(overrides, yaml, models_json, settings, hardware, at_startup=at_startup)
     return EffectiveConfig(
         batch_size=batch_size,
-        max_batch_delay_ms=first(
-            overrides.max_batch_delay, yaml.max_batch_delay_ms, "maxBatchDelay", DEFAULT_MAX_BATCH_DELAY_MS
-        ),
-        response_timeout=first(
-            overrides.response_timeout, yaml.response_timeout, "responseTimeout", settings.default_response_timeout
-        ),
-        startup_timeout=first(
-            overrides.startup_timeout, yaml.startup_timeout, "startupTimeout", settings.default_startup_timeout
-        ),
+        max_batch_delay_ms=first("max_batch_delay", yaml.max_batch_delay_ms, DEFAULT_MAX_BATCH_DELAY_MS),
+        response_timeout=first("response_timeout", yaml.response_timeout, settings.default_response_timeout),
+        startup_timeout=first("startup_timeout", yaml.startup_timeout, settings.default_startup_timeout),
         max_retry_timeout=DEFAULT_MAX_RETRY_TIMEOUT if yaml.max_retry_timeout is None else yaml.max_retry_timeout,
         client_timeout_ms=yaml.client_timeout_ms or 0,
         job_queue_size=yaml.job_queue_size or settings.job_queue_size,
@@ -198,11 +192,9 @@ def resolve(
         concurrency_target=yaml.concurrency_target or MAX_ASYNC_JOBS,
         use_venv=bool(yaml.use_venv),
         openai=bool(yaml.openai),
-        runtime=_runtime(overrides, json, manifest_runtime),
+        runtime=_runtime(overrides, models_json, manifest_runtime),
         **_sequences(yaml),
-        **_places(
-            _workers(overrides, yaml, json, settings, hardware, at_startup=at_startup), yaml, hardware, model_name
-        ),
+        **_places(workers, yaml, hardware, model_name),
     )
 
 
@@ -276,26 +268,6 @@ def _check_overrides(overrides: RegistrationOverrides) -> None:
             raise BadParameter(f"Parameter {name} is {value}, it must be an integer from {minimum} to {MAX_INT}.")
 
 
-def _read_models_json(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the entry that are in effect."""
-    values: dict[str, Any] = {}
-    problems = []
-    for name in ("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout"):
-        value = entry.get(name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            problems.append(f"{name} is {value!r}, it must be an integer")
-        elif value > 0:
-            values[name] = value
-    low, high = values.get("minWorkers"), values.get("maxWorkers")
-    if low and high and low > high:
-        problems.append(f"minWorkers is {low} but maxWorkers is {high}; maxWorkers must be at least {low}")
-    if problems:
-        raise InvalidModelConfig("models in config.properties", problems)
-    return {**values, "runtimeType": entry.get("runtimeType")}
-
-
 def _parallel_level(yaml: ModelConfig) -> int:
     """Return the GPUs (without GPUs: processes) per worker; 0 = the worker is one process on at most one GPU."""
     if not yaml.parallel_type:
@@ -306,7 +278,7 @@ def _parallel_level(yaml: ModelConfig) -> int:
 def _workers(
     overrides: RegistrationOverrides,
     yaml: ModelConfig,
-    json: Mapping[str, Any],
+    models_json: VersionSettings,
     settings: Defaults,
     hardware: Hardware,
     *,
@@ -319,7 +291,9 @@ def _workers(
     if overrides.initial_workers is not None:
         return overrides.initial_workers, max(overrides.initial_workers, overrides.max_workers or 0)
     bound = MAX_INT
-    for low, high in ((yaml.min_workers, yaml.max_workers), (json.get("minWorkers"), json.get("maxWorkers"))):
+    places: tuple[ModelConfig | VersionSettings, ...] = (yaml, models_json)
+    for place in places:
+        low, high = place.min_workers, place.max_workers
         bound = min(bound, high or MAX_INT)
         if low:
             return min(low, bound), min(high or low, bound)
@@ -329,8 +303,8 @@ def _workers(
     return min(count, bound), min(count, bound)
 
 
-def _runtime(overrides: RegistrationOverrides, json: Mapping[str, Any], manifest_runtime: str | None) -> str:
-    runtime = overrides.runtime or json.get("runtimeType") or manifest_runtime or DEFAULT_RUNTIME
+def _runtime(overrides: RegistrationOverrides, models_json: VersionSettings, manifest_runtime: str | None) -> str:
+    runtime = overrides.runtime or models_json.runtime or manifest_runtime or DEFAULT_RUNTIME
     if runtime not in RUNTIMES:
         why = "the C++ backend is not run here, " if runtime == "LSP" else ""
         raise BadParameter(f"Invalid RuntimeType value: {runtime}: {why}it must be {' or '.join(RUNTIMES)}")

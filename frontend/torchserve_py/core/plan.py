@@ -16,7 +16,7 @@ from torchserve_py.core.contracts import Configured
 from torchserve_py.core.effective import EffectiveConfig, Hardware, RegistrationOverrides, resolve
 from torchserve_py.core.errors import InvalidModel
 from torchserve_py.core.names import check_names
-from torchserve_py.settings.table import Settings
+from torchserve_py.settings.table import Settings, VersionSettings
 from torchserve_py.workers.devices import Devices, ModelDevices, UnsuitableDevices
 from torchserve_py.workers.processors import available_processors
 
@@ -93,7 +93,7 @@ def _settle(
             runtime=request.runtime,
         ),
         yaml,
-        settings.models.get(name, {}).get(version, {}),
+        settings.models.get(name, {}).get(version, VersionSettings()),
         settings,
         model_name=name,
         hardware=Hardware(gpus=devices.count, cpus=available_processors()),

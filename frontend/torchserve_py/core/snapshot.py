@@ -8,7 +8,6 @@ that hangs keeps neither the server's end nor the process waiting.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import secrets
@@ -17,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from torchserve_py.archive.checksum import split_checksum
 from torchserve_py.archive.errors import ArchiveNotFound
@@ -25,9 +24,9 @@ from torchserve_py.archive.fetch import file_name
 from torchserve_py.archive.locate import locate
 from torchserve_py.core.daemon_thread import run_in_daemon_thread
 from torchserve_py.settings.model_spec import ModelSpec, is_url
-from torchserve_py.settings.report import show
+from torchserve_py.settings.properties import properties_text, written
 from torchserve_py.settings.resolution import Settings, default_of
-from torchserve_py.settings.snapshot_file import FOLDER, SavedModel, Snapshot, oldest_first, properties_text
+from torchserve_py.settings.snapshot_file import FOLDER, SavedModel, Snapshot, oldest_first
 from torchserve_py.settings.table import SOURCES
 from torchserve_py.version import __version__
 
@@ -139,19 +138,8 @@ def _entries(settings: Settings, snapshot: Snapshot) -> Iterator[tuple[str, str]
     for name, source in SOURCES.items():
         value = getattr(settings, name)
         if source.in_file and name != "model_snapshot" and value != default_of(name, Path()):
-            yield name, _text(value)
+            yield name, written(value)
     yield "model_snapshot", str(snapshot)
-
-
-def _text(value: Any) -> str:
-    """Return a value exactly as config.properties writes it."""
-    if isinstance(value, tuple) and not isinstance(value, ModelSpec):
-        return ",".join(map(_text, value))
-    if isinstance(value, dict):
-        return json.dumps(value)
-    if isinstance(value, float):
-        return repr(value)
-    return show(value)
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Java properties files, with the line that each key stands on.
+"""Java properties files: reading them, with the line of each key, and writing them.
 
 The format is that of ``java.util.Properties``: ``key=value`` (also ``key: value`` and ``key value``), ``#`` and ``!``
 start a comment line, a backslash at the end of a line joins the next one, and ``\\t``, ``\\n``, ``\\uXXXX`` are
@@ -7,10 +7,14 @@ escapes. A backslash before any other character is dropped, as Java does: a regu
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from torchserve_py.settings.model_spec import ModelSpec
 
 _KEY = re.compile(r"(?:\\.|[^\\=:\s])*", re.DOTALL)
 _SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
@@ -120,3 +124,32 @@ def _unescape(text: str, line: int) -> str:
         return chr(int(digits, 16))
 
     return _ESCAPE.sub(replacement, text)
+
+
+def properties_text(entries: Iterable[tuple[str, str]]) -> str:
+    """Return the text of a properties file that holds the entries."""
+    return "".join(f"{key}={_escape(value)}\n" for key, value in entries)
+
+
+def _escape(value: str) -> str:
+    text = value.replace("\\", "\\\\")
+    for character, name in (("\n", "n"), ("\r", "r"), ("\t", "t"), ("\f", "f")):
+        text = text.replace(character, f"\\{name}")
+    return "\\" + text if text.startswith(" ") else text
+
+
+def written(value: Any) -> str:
+    """Return a value exactly as config.properties writes it; None and empty lists and maps are empty."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, re.Pattern):
+        return str(value.pattern)
+    if isinstance(value, tuple) and not isinstance(value, ModelSpec):
+        return ",".join(map(written, value))
+    if isinstance(value, dict):
+        return (
+            json.dumps(value, default=lambda entry: entry.model_dump(by_alias=True, exclude_none=True)) if value else ""
+        )
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    return "" if value is None else str(value)

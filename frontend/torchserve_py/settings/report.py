@@ -1,17 +1,15 @@
-"""What ``--print-config`` prints: every setting, its effective value and where that came from."""
+"""Settings for people: what ``--print-config`` prints, and the rows of the tables in docs/configuration.md."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
-from torchserve_py.settings.model_spec import ModelSpec
+from torchserve_py.settings.properties import written
 from torchserve_py.settings.resolution import Resolution
-from torchserve_py.settings.table import SOURCES
+from torchserve_py.settings.schemas.document import default_text, row
+from torchserve_py.settings.table import SOURCES, Settings
 
-_MASK = "********"
 _WIDEST_COLUMN = 48
 
 
@@ -36,24 +34,21 @@ def _cells(name: str, resolution: Resolution) -> tuple[str, str]:
     effective = resolution.effective.get(name)
     if effective is None:
         return "(missing or wrong, see below)", ""
-    value = _MASK if SOURCES[name].secret else show(effective.value, SOURCES[name].default_text)
-    return value, effective.origin
+    return shown(name, effective.value), effective.origin
 
 
-def show(value: Any, nothing: str | None = None) -> str:
-    """Return ``value`` as it would stand in config.properties; for None, ``nothing`` in parentheses."""
-    if value is None:
-        return f"({nothing or 'none'})"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, re.Pattern):
-        return str(value.pattern)
-    if isinstance(value, ModelSpec):
-        return str(value)
-    if isinstance(value, tuple):
-        return ",".join(map(show, value)) or "(none)"
-    if isinstance(value, dict):
-        return json.dumps(value) if value else "(none)"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value)
+def documented(name: str) -> str:
+    """Return the row of a setting in the tables of docs/configuration.md."""
+    field, source = Settings.model_fields[name], SOURCES[name]
+    default = default_text(field)
+    if default == "none" and field.default is not None:
+        default = f"`{written(field.default)}`"
+    ways = ", ".join(f"`{way}`" for way in (source.env, source.flag) if way is not None)
+    return row(f"`{name}`", source.kind.words, default, ways or "–", field.description or "")
+
+
+def shown(name: str, value: Any) -> str:
+    """Return the value of a setting for people: no secret, and a default that is no value in parentheses."""
+    if SOURCES[name].secret:
+        return "********"
+    return written(value) or f"({default_text(Settings.model_fields[name]) if value is None else 'none'})"

@@ -10,35 +10,36 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from torchserve_py.settings import value_kinds
+from torchserve_py.settings.consistency import contradictions, doubts
 from torchserve_py.settings.flags import JVM_FLAGS, Flags, parse_flags
 from torchserve_py.settings.log_config import is_log4j
 from torchserve_py.settings.properties import PropertiesError, Property, read_properties, split_glued
+from torchserve_py.settings.schemas.schema import told, validate
+from torchserve_py.settings.schemas.values import FLAG
 from torchserve_py.settings.snapshot_file import newest_snapshot
-from torchserve_py.settings.source import Source, env_of
-from torchserve_py.settings.table import INTERNAL_KEYS, JVM_KEYS, SOURCES, Settings
+from torchserve_py.settings.table import (
+    DEFAULT_ORIGIN,
+    INTERNAL_KEYS,
+    JVM_KEYS,
+    SOURCES,
+    Effective,
+    Settings,
+    default_of,
+)
 
 __all__ = ["DEFAULT_ORIGIN", "Effective", "Resolution", "Settings", "SettingsError", "default_of", "load", "resolve"]
 
 _log = logging.getLogger(__name__)
 _REFERENCE = re.compile(r"\$\$(\w+)\$\$")
-DEFAULT_ORIGIN = "default"
+_FILE_KEYS = {name for name, source in SOURCES.items() if source.in_file}
 
 
 class SettingsError(Exception):
     """The configuration is wrong; the message has one line per mistake, each ready to be shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Effective:
-    """The value of one setting and where it came from, for people: ``default``, ``flag --models``, ``file:line``, …"""
-
-    value: Any
-    origin: str
 
 
 @dataclass(slots=True)
@@ -46,8 +47,8 @@ class Resolution:
     """The outcome of reading all sources.
 
     Attributes:
-        effective: Setting name -> value and origin. A setting whose value is wrong or missing is not there; there is
-            none at all when the file or a flag cannot be read.
+        effective: Setting name -> value and origin. A setting whose value is wrong or missing is absent; all are
+            absent when the file or a flag cannot be read.
         warnings: What the user should know although the server can start.
         errors: Why it cannot start, one line per mistake.
     """
@@ -57,10 +58,10 @@ class Resolution:
     errors: list[str] = field(default_factory=list)
 
     def settings(self) -> Settings:
-        """The settings. Raises `SettingsError` when there are errors."""
+        """Return the settings. Raises `SettingsError` when there are errors."""
         if self.errors:
             raise SettingsError("\n".join(self.errors))
-        return Settings(**{name: each.value for name, each in self.effective.items()})
+        return Settings.model_construct(**{name: each.value for name, each in self.effective.items()})
 
 
 def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
@@ -82,6 +83,18 @@ def resolve(flags: Flags, environ: Mapping[str, str], cwd: Path) -> Resolution:
     return _Resolver(flags, environ, cwd).run()
 
 
+class _Given(NamedTuple):
+    """A value as a source gives it, where that is, and how messages quote it."""
+
+    value: str | list[str] | bool
+    origin: str
+    quoted: str
+
+
+class _Refused(Exception):
+    """The value of a setting cannot be used; the text is the message."""
+
+
 class _Resolver:
     """One pass over all sources."""
 
@@ -91,6 +104,7 @@ class _Resolver:
         self._cwd = cwd
         self._file = ""
         self._properties: dict[str, Property] = {}
+        self._env_enabled = False
         self._out = Resolution()
 
     def run(self) -> Resolution:
@@ -99,15 +113,11 @@ class _Resolver:
         if self._out.errors:
             return self._out
         self._check_keys()
-        env_enabled = self._file_switch("enable_envvars_config")
-        for name, source in SOURCES.items():
-            self._resolve_one(name, source, env_enabled=env_enabled)
-        self._check_environment(env_enabled=env_enabled)
-        self._check_tls()
-        self._check_cors()
-        self._check_workflow_store()
-        self._check_snapshot()
-        self._check_models_map()
+        self._env_enabled = self._file_switch("enable_envvars_config")
+        self._read_values()
+        self._check_environment()
+        self._out.errors += contradictions(self._out.effective)
+        self._out.warnings += doubts(self._out.effective)
         return self._out
 
     # The file
@@ -139,12 +149,10 @@ class _Resolver:
             self._properties[entry.key] = entry
 
     def _unglued(self, entries: Sequence[Property]) -> Iterator[Property]:
-        """The entries, those apart that a missing line break has made one."""
-        known = {name for name, source in SOURCES.items() if source.in_file} | {*JVM_KEYS, *INTERNAL_KEYS}
+        """Yield the entries; two that a missing line break has joined are separated."""
         for entry in entries:
-            source = SOURCES.get(entry.key)
-            is_boolean = source is not None and source.kind is value_kinds.boolean
-            parts = split_glued(entry, known) if is_boolean else (entry,)
+            is_flag = entry.key in SOURCES and SOURCES[entry.key].kind is FLAG
+            parts = split_glued(entry, {*_FILE_KEYS, *JVM_KEYS, *INTERNAL_KEYS}) if is_flag else (entry,)
             if len(parts) > 1:
                 self._out.warnings.append(
                     f"{self._place(entry)}: a line break is missing between {entry.key}={parts[0].value} and"
@@ -172,30 +180,29 @@ class _Resolver:
         entry = self._properties.get(key)
         return entry is not None and entry.value.strip().lower() == "true"
 
+    # What has no effect
+
     def _check_keys(self) -> None:
-        known = {name for name, source in SOURCES.items() if source.in_file}
         ignored = [JVM_FLAGS[name] for name in JVM_FLAGS if getattr(self._flags, name) is not None]
         if self._flags.log_config is not None and is_log4j(Path(self._flags.log_config)):
             ignored.append("--log-config with a file of log4j2 (see docs/logging.md for Python's form)")
         for key, entry in self._properties.items():
             if key in JVM_KEYS:
                 ignored.append(f"{key} ({self._place(entry)})")
-            elif key not in known and key not in INTERNAL_KEYS:
-                self._out.warnings.append(self._unknown_key(entry, [*known, *JVM_KEYS]))
+            elif key not in _FILE_KEYS and key not in INTERNAL_KEYS:
+                self._out.warnings.append(self._unknown_key(entry))
         if ignored:
             self._out.warnings.append(
                 "No effect, because only the Java virtual machine or the C++ backend of TorchServe has a use for it: "
                 + ", ".join(ignored)
             )
 
-    def _unknown_key(self, entry: Property, known: list[str]) -> str:
+    def _unknown_key(self, entry: Property) -> str:
         from difflib import get_close_matches  # 5 ms that a right file need not pay
 
         message = f"{self._place(entry)}: {entry.key} is no key of config.properties and has no effect"
-        closest = get_close_matches(entry.key, sorted(known), n=1)
+        closest = get_close_matches(entry.key, sorted([*_FILE_KEYS, *JVM_KEYS]), n=1)
         return f"{message}; did you mean {closest[0]}?" if closest else message
-
-    # Flags and environment
 
     def _check_flags(self) -> None:
         for flag, value in (
@@ -205,183 +212,98 @@ class _Resolver:
             if value is not None and not (self._cwd / value).is_file():
                 self._out.errors.append(f"{flag} file not found: {value}")
 
-    def _check_environment(self, *, env_enabled: bool) -> None:
-        """Tell of variables that would override a setting but are not looked at."""
-        switch = "use_env_allowed_urls" if env_enabled else "enable_envvars_config"
+    def _check_environment(self) -> None:
+        """Warn of variables that would override a setting but are not looked at."""
+        switch = "use_env_allowed_urls" if self._env_enabled else "enable_envvars_config"
         without_effect = [
-            variable
+            source.env
             for name, source in SOURCES.items()
-            if (variable := env_of(name, source)) is not None
-            and variable in self._environ
-            and not self._is_env_heeded(name, source, env_enabled=env_enabled)
+            if source.env is not None and source.env in self._environ and not self._is_env_heeded(name)
         ]
         if without_effect:
             self._out.warnings.append(
                 f"No effect without {switch}=true in config.properties: {', '.join(without_effect)}"
             )
 
-    def _is_env_heeded(self, name: str, source: Source, *, env_enabled: bool) -> bool:
+    def _is_env_heeded(self, name: str) -> bool:
         if name == "allowed_urls" and not self._file_switch("use_env_allowed_urls"):
             return False
-        return source.env_always or env_enabled
-
-    def _check_tls(self) -> None:
-        """Tell of missing files before the server starts, if an https listener or gRPC with TLS needs them."""
-        for name, why in self._tls_files().items():
-            path = self._out.effective[name].value if name in self._out.effective else None
-            if path is None:
-                self._out.errors.append(f"Invalid configuration: {name}: {why}")
-            elif not path.is_file():
-                origin = self._out.effective[name].origin
-                self._out.errors.append(f"Invalid configuration: {origin}: {name} = {path}: no such file")
-
-    def _tls_files(self) -> dict[str, str]:
-        """The settings whose files are needed, and why."""
-        values = {name: each.value for name, each in self._out.effective.items()}
-        pair = ("certificate_file", "private_key_file")
-        needed: dict[str, str] = {}
-        if values.get("enable_grpc_ssl"):
-            needed.update(dict.fromkeys(pair, f"enable_grpc_ssl needs {' and '.join(pair)}"))
-        addresses = (values.get(f"{door}_address") for door in ("inference", "management", "metrics"))
-        if any(address is not None and address.is_tls for address in addresses):
-            if values.get("keystore") is not None:
-                needed["keystore"] = "https needs its file"
-            elif any(values.get(name) is not None for name in pair):  # else a certificate is made
-                needed.update(dict.fromkeys(pair, f"https with {' and '.join(pair)} needs both"))
-        return needed
-
-    def _check_cors(self) -> None:
-        """Tell of a setting for other origins that lacks the two others."""
-        names = ("cors_allowed_origin", "cors_allowed_methods", "cors_allowed_headers")
-        missing = [name for name in names if name not in self._out.effective or not self._out.effective[name].value]
-        given = [name for name in names if name not in missing]
-        if given and missing:
-            self._out.warnings.append(
-                f"{self._out.effective[given[0]].origin}: {' and '.join(given)} without {' and '.join(missing)}:"
-                " no other origin is allowed until all three are set"
-            )
-
-    def _check_workflow_store(self) -> None:
-        """Tell of a workflow store that is missing; only workflows need it, and TorchServe starts without."""
-        store = self._out.effective.get("workflow_store")
-        if store is not None and store.value is not None and not store.value.is_dir():
-            self._out.warnings.append(
-                f"{store.origin}: workflow_store = {store.value}: there is no such directory;"
-                " workflows cannot be registered until there is"
-            )
-
-    def _check_snapshot(self) -> None:
-        """Tell of archives that a snapshot needs, and of the flag that it overrides."""
-        snapshot, store, wanted = (
-            self._out.effective.get(name) for name in ("model_snapshot", "model_store", "load_models")
-        )
-        if snapshot is None or snapshot.value is None:
-            return
-        if store is not None:
-            self._out.errors += snapshot.value.missing(store.value)
-        if wanted is not None and wanted.origin == f"flag {SOURCES['load_models'].flag}":
-            self._out.warnings.append(f"--models has no effect: {snapshot.origin} says which models are loaded")
-
-    def _check_models_map(self) -> None:
-        """Warn of keys of ``models`` that have no effect."""
-        models = self._out.effective.get("models")
-        if models is None:
-            return
-        for name, versions in models.value.items():
-            for version, values in versions.items():
-                for key in sorted(values.keys() - set(value_kinds.MODELS_MAP_KEYS)):
-                    self._out.warnings.append(
-                        f"{models.origin}: models, {name} {version}: {key} is not known and has no effect; known are"
-                        f" {', '.join(value_kinds.MODELS_MAP_KEYS)}"
-                    )
+        return SOURCES[name].env_always or self._env_enabled
 
     # Values
 
-    def _resolve_one(self, name: str, source: Source, *, env_enabled: bool) -> None:
-        variable = env_of(name, source)
-        env_heeded = self._is_env_heeded(name, source, env_enabled=env_enabled)
-        if variable is not None and variable in self._environ and env_heeded:
-            self._from_environment(name, source, variable)
-        elif source.flag is not None and getattr(self._flags, name) is not None:
-            self._from_flag(name, source, source.flag)
-        elif source.in_file and name in self._properties:
-            self._from_file(name, source, self._properties[name])
-        else:
-            self._from_default(name)
-
-    def _from_environment(self, name: str, source: Source, variable: str) -> None:
-        text = self._environ[variable]
-        if name == "ts_open_inference_protocol":  # the one variable with a rule of its own: not true/false, but oip
-            self._out.effective[name] = Effective(text == "oip", f"environment variable {variable}")
-            return
-        if name == "temp_dir" and not (self._cwd / text).is_dir():
-            self._out.errors.append(f"Invalid temp directory: {text}, please check TEMP environment variable.")
-            return
-        self._read(name, source, text, f"environment variable {variable}", f"environment variable {variable} = {text}")
-
-    def _from_flag(self, name: str, source: Source, flag: str) -> None:
-        given = getattr(self._flags, name)
-        if name == "load_models":
-            self._from_texts(name, source, given, flag)
-            return
-        if name in ("model_store", "workflow_store") and not (self._cwd / given).is_dir():
-            self._out.errors.append(f"{flag} directory not found: {given}")
-            return
-        self._read(name, source, given, f"flag {flag}", f"{flag} {given}")
-
-    def _from_texts(self, name: str, source: Source, texts: Sequence[str], flag: str) -> None:
-        """Store what the values of a flag with several make together."""
-        try:
-            values = [value for text in texts for value in source.kind.read(text, self._cwd)]
-        except ValueError as error:
-            self._refuse(source, f"{flag} {' '.join(texts)}", error)
-        else:
-            self._out.effective[name] = Effective(tuple(values), f"flag {flag}")
-
-    def _from_file(self, name: str, source: Source, entry: Property) -> None:
-        place = self._place(entry)
-        described = f"{place}: {name} = {'********' if source.secret else entry.value}"
-        try:
-            text = _REFERENCE.sub(self._substitute, entry.value)
-        except KeyError as missing:
-            self._out.errors.append(
-                f"Invalid configuration: {described}: Invalid Environment Variable {missing.args[0]} (it is not set)"
+    def _read_values(self) -> None:
+        given: dict[str, _Given | None] = {}
+        problems: dict[str, list[str]] = {}
+        for name in SOURCES:
+            try:
+                given[name] = self._given(name)
+            except _Refused as refused:
+                problems[name] = [str(refused)]
+        converted = {name: self._converted(name, each.value) for name, each in given.items() if each is not None}
+        values, errors = validate(Settings, converted, self._cwd)
+        for error in errors:
+            name = str(error["loc"][0])
+            each = given[name]
+            assert each is not None  # defaults are right
+            what = (
+                f"{each.quoted}: {error['msg']}"
+                if len(error["loc"]) == 1
+                else f"{each.origin}: {told(Settings, error)}"
             )
-            return
-        self._read(name, source, text, place, described)
+            problems.setdefault(name, []).append(f"Invalid configuration: {what}")
+        for name, each in given.items():
+            if name in problems:
+                continue
+            if each is not None:
+                self._out.effective[name] = Effective(getattr(values, name), each.origin)
+            elif name == "model_store":
+                problems[name] = ["Missing mandatory parameter --model-store"]
+            else:
+                self._out.effective[name] = Effective(default_of(name, self._cwd), DEFAULT_ORIGIN)
+        self._out.errors += [line for name in SOURCES for line in problems.get(name, ())]
 
-    def _substitute(self, reference: re.Match[str]) -> str:
-        return self._environ[reference[1]]
+    def _converted(self, name: str, value: str | list[str] | bool) -> Any:
+        """Return the value for the schema; an empty text unsets a setting whose default is None."""
+        if not isinstance(value, str):
+            return value
+        if not value.strip() and default_of(name, self._cwd) is None:
+            return None
+        return SOURCES[name].kind.from_text(value)
 
-    def _from_default(self, name: str) -> None:
-        if name == "model_store":
-            self._out.errors.append("Missing mandatory parameter --model-store")
-            return
-        self._out.effective[name] = Effective(default_of(name, self._cwd), DEFAULT_ORIGIN)
+    def _given(self, name: str) -> _Given | None:
+        source = SOURCES[name]
+        if source.env is not None and source.env in self._environ and self._is_env_heeded(name):
+            return self._from_environment(name, source.env)
+        if source.flag is not None and getattr(self._flags, name) is not None:
+            return self._from_flag(name, source.flag)
+        if source.in_file and name in self._properties:
+            return self._from_file(name, self._properties[name])
+        return None
 
-    def _read(self, name: str, source: Source, text: str, origin: str, described: str) -> None:
-        """Store the value that ``text`` stands for; an empty one unsets a setting whose default is "none"."""
-        if not text.strip() and default_of(name, self._cwd) is None:
-            self._out.effective[name] = Effective(None, origin)
-            return
+    def _from_environment(self, name: str, variable: str) -> _Given:
+        text = self._environ[variable]
+        origin = f"environment variable {variable}"
+        if name == "ts_open_inference_protocol":  # the one variable with a rule of its own: not true/false, but oip
+            return _Given(text == "oip", origin, "")
+        if name == "temp_dir" and not (self._cwd / text).is_dir():
+            raise _Refused(f"Invalid temp directory: {text}, please check TEMP environment variable.")
+        return _Given(text, origin, f"{origin} = {text}")
+
+    def _from_flag(self, name: str, flag: str) -> _Given:
+        value = getattr(self._flags, name)
+        if name in ("model_store", "workflow_store") and not (self._cwd / value).is_dir():
+            raise _Refused(f"{flag} directory not found: {value}")
+        return _Given(value, f"flag {flag}", f"{flag} {value if isinstance(value, str) else ' '.join(value)}")
+
+    def _from_file(self, name: str, entry: Property) -> _Given:
+        place = self._place(entry)
+        quoted = f"{place}: {name} = {'********' if SOURCES[name].secret else entry.value}"
         try:
-            self._out.effective[name] = Effective(source.kind.read(text, self._cwd), origin)
-        except ValueError as error:
-            self._refuse(source, described, error)
-
-    def _refuse(self, source: Source, described: str, error: ValueError) -> None:
-        reason = f"{error}, expected" if error.args else "expected"
-        self._out.errors.append(f"Invalid configuration: {described}: {reason} {source.kind.expected}")
-
-
-_FIELDS = {each.name: each for each in fields(Settings)}
-
-
-def default_of(name: str, cwd: Path) -> Any:
-    """The default of a setting, `dataclasses.MISSING` where it is mandatory; relative paths start from ``cwd``."""
-    setting = _FIELDS[name]
-    if setting.default_factory is not MISSING:
-        return setting.default_factory()
-    if setting.default is MISSING:
-        return MISSING
-    return cwd / setting.default if isinstance(setting.default, Path) else setting.default
+            text = _REFERENCE.sub(lambda reference: self._environ[reference[1]], entry.value)
+        except KeyError as missing:
+            variable = missing.args[0]
+            raise _Refused(
+                f"Invalid configuration: {quoted}: Invalid Environment Variable {variable} (it is not set)"
+            ) from None
+        return _Given(text, place, quoted)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ class Snapshot:
         ]
 
 
-def parse_snapshot(text: str, _: Path) -> Snapshot:
+def parse_snapshot(text: str) -> Snapshot:
     """Read the value of `model_snapshot`. Raises ValueError, saying what is wrong."""
     try:
         content = json.loads(text)
@@ -139,18 +139,6 @@ def oldest_first(folder: Path) -> list[Path]:
     """The snapshots in a folder by the time at which they were written. Raises OSError."""
     found = [path for path in folder.iterdir() if FILE_NAME.fullmatch(path.name)]
     return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
-
-
-def properties_text(entries: Iterable[tuple[str, str]]) -> str:
-    """The entries as the text of a properties file, which reads back as they are."""
-    return "".join(f"{key}={_escape(value)}\n" for key, value in entries)
-
-
-def _escape(value: str) -> str:
-    text = value.replace("\\", "\\\\")
-    for character, name in (("\n", "n"), ("\r", "r"), ("\t", "t"), ("\f", "f")):
-        text = text.replace(character, f"\\{name}")
-    return "\\" + text if text.startswith(" ") else text
 
 
 def _is_there(location: str, model_store: Path) -> bool:

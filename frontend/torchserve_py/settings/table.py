@@ -1,375 +1,375 @@
-"""Every setting there is: its name, type, default, meaning, and where its value may come from.
+"""Every setting of the server: its name, kind, default and meaning, and where its value may come from.
 
-`Settings` is the table. Each attribute is one key of config.properties, except the last few, which have no key.
-`torchserve_py.settings.resolution` fills it; nothing else reads files or the environment for configuration.
+`Settings` is the schema of config.properties, of the `TS_...` environment variables and of the flags of settings; its
+field names are the keys. `torchserve_py.settings.resolution` fills it, and the tables of docs/configuration.md follow
+from it.
 """
 
-# ruff: noqa: RUF009  (`setting` is a dataclass field with its source attached, evaluated once as a field should be)
 from __future__ import annotations
 
 import re
 import tempfile
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AfterValidator, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from torchserve_py.settings import value_kinds as kinds
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.networks import Network
+from torchserve_py.settings.properties import written
+from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, key
+from torchserve_py.settings.schemas.values import (
+    ANY_TEXT,
+    FLAG,
+    MAX_INT,
+    MAX_LONG,
+    NAME,
+    POSITIVE,
+    AnyText,
+    Choice,
+    Integer,
+    JsonText,
+    Nested,
+)
 from torchserve_py.settings.snapshot_file import Snapshot
-from torchserve_py.settings.source import Source, from_source, setting
-from torchserve_py.settings.value_kinds import ModelsMap
 
-_LOCAL_FILES = "file://.*"  # TorchServe's default allows every URL
+DEFAULT_ORIGIN = "default"
+_BY_RULE = "TS_<KEY>"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+class Effective(NamedTuple):
+    """The value of one setting and where it came from, for people: ``default``, ``flag --models``, ``file:line``, …"""
+
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the value of a setting may come from, if not only from the file and from the variable `TS_<KEY>`.
+
+    Attributes:
+        env: The environment variable that overrides the setting, or None.
+        env_always: Whether that variable counts without ``enable_envvars_config=true``.
+        in_file: Whether the setting is a key of config.properties.
+        flag: The command line flag that sets it, or None.
+        secret: Whether its value must never be shown.
+        kind: The kind of its value.
+    """
+
+    env: str | None = _BY_RULE
+    env_always: bool = False
+    in_file: bool = True
+    flag: str | None = None
+    secret: bool = False
+    kind: Any = None
+
+
+def _setting(default: Any, meaning: str, shown: str = "", **more: Any) -> Any:
+    """Return the field of a setting; `shown` tells its default where the value itself does not."""
+    return key(None, meaning, shown, default, **more)
+
+
+def _positive(value: int | None) -> int | None:
+    return value if value is not None and value > 0 else None
+
+
+#: An integer below 1 counts as not given, as in TorchServe.
+_Number = Annotated[int | None, Integer(-MAX_INT - 1), AfterValidator(_positive)]
+
+
+class VersionSettings(Schema):
+    """The entry of one model version in `models`. Keys without effect are kept: snapshots have further ones."""
+
+    model_config = ConfigDict(extra="allow")
+
+    min_workers: _Number = key("minWorkers", "workers to start")
+    max_workers: _Number = key("maxWorkers", "the most workers")
+    batch_size: _Number = key("batchSize", "requests in one call of the handler")
+    max_batch_delay: _Number = key("maxBatchDelay", "milliseconds that a request may wait for a fuller batch")
+    response_timeout: _Number = key("responseTimeout", "seconds that an inference may take")
+    startup_timeout: _Number = key("startupTimeout", "seconds that loading the model may take")
+    runtime: AnyText = key("runtimeType", "the interpreter of the workers: `python` or `python3`")
+
+
+#: The keys of an entry; the last three stand in the entries of snapshots.
+VERSION_KEYS = (*VersionSettings.key_names(), "marName", "defaultVersion", "defaultVersionChosen")
+
+_Version = Annotated[VersionSettings, Nested('a JSON object of settings, such as {"batchSize": 4}')]
+_Versions = Annotated[dict[str, _Version], Nested("a JSON object with an object of settings for each version")]
+
+Switch = Annotated[bool, FLAG]
+SwitchWithoutVariable = Annotated[bool, FLAG, Source(env=None)]
+Name = Annotated[str, NAME]
+OptionalName = Annotated[str | None, NAME]
+Port = Annotated[int, Integer(0, 65535)]
+Number = Annotated[int, Integer(1, MAX_LONG)]
+NumberFrom0 = Annotated[int, Integer(0, MAX_LONG)]
+OptionalNumber = Annotated[int | None, Integer(1, MAX_LONG)]
+Bytes = Annotated[int, Integer(1, MAX_LONG, "bytes")]
+Seconds = Annotated[int, Integer(1, MAX_LONG, "seconds")]
+Milliseconds = Annotated[int | None, Integer(1, MAX_LONG, "milliseconds")]
+MillisecondsFrom0 = Annotated[int | None, Integer(0, MAX_LONG, "milliseconds")]
+OptionalPath = Annotated[Path | None, kinds.PATH]
+
+
+class Settings(ClosedSchema):
     """The effective configuration of one server. Paths are absolute where `resolution` has made it."""
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the JSON Schema of config.properties: its keys only, and texts as the file writes them."""
+        schema = handler.resolve_ref_schema(handler(core))
+        schema["description"] = "config.properties"
+        keys = {name: schema["properties"][name] for name, source in SOURCES.items() if source.in_file}
+        for name, each in keys.items():
+            default = written(default_of(name, Path()))
+            if default == "" or name == "model_store":
+                del each["default"]
+            elif each.get("type") == "string":
+                each["default"] = default
+        return {**schema, "properties": keys}
+
     # Listeners
-    inference_address: Address = setting(
-        kinds.address(http_port=80, https_port=443),
-        Address("http", "127.0.0.1", 8080),
-        "where the inference API listens",
+    inference_address: Annotated[Address, kinds.address(http_port=80, https_port=443)] = _setting(
+        Address("http", "127.0.0.1", 8080), "where the inference API listens"
     )
-    management_address: Address = setting(
-        kinds.address(http_port=8081, https_port=8444),
+    management_address: Annotated[Address, kinds.address(http_port=8081, https_port=8444)] = _setting(
         Address("http", "127.0.0.1", 8081),
         "where the management API listens; the same as `inference_address` makes one listener serve both",
     )
-    metrics_address: Address = setting(
-        kinds.address(http_port=8082, https_port=8445),
-        Address("http", "127.0.0.1", 8082),
-        "where `/metrics` listens",
+    metrics_address: Annotated[Address, kinds.address(http_port=8082, https_port=8445)] = _setting(
+        Address("http", "127.0.0.1", 8082), "where `/metrics` listens"
     )
-    enable_metrics_api: bool = setting(kinds.boolean, True, "whether the metrics listener is started")
-    grpc_inference_address: str = setting(kinds.text, "127.0.0.1", "host that the gRPC inference API binds to")
-    grpc_management_address: str = setting(kinds.text, "127.0.0.1", "host that the gRPC management API binds to")
-    grpc_inference_port: int = setting(kinds.integer(0, 65535), 7070, "port of the gRPC inference API")
-    grpc_management_port: int = setting(kinds.integer(0, 65535), 7071, "port of the gRPC management API")
-    grpc_stream_envelope: str = setting(
-        kinds.choice("auto", "triton", "mlserver"),
-        "auto",
-        "whose messages `ModelStreamInfer` answers with; `auto`: its first request tells",
+    enable_metrics_api: Switch = _setting(True, "whether the metrics listener is started")
+    grpc_inference_address: Name = _setting("127.0.0.1", "host that the gRPC inference API binds to")
+    grpc_management_address: Name = _setting("127.0.0.1", "host that the gRPC management API binds to")
+    grpc_inference_port: Port = _setting(7070, "port of the gRPC inference API")
+    grpc_management_port: Port = _setting(7071, "port of the gRPC management API")
+    grpc_stream_envelope: Annotated[Literal["auto", "triton", "mlserver"], Choice("auto", "triton", "mlserver")] = (
+        _setting("auto", "whose messages `ModelStreamInfer` answers with; `auto`: as its first request tells")
     )
-    grpc_inference_max_connection_age_ms: int | None = setting(
-        kinds.integer(1),
-        None,
-        "milliseconds after which a gRPC inference connection is closed",
-        default_text="unlimited",
+    grpc_inference_max_connection_age_ms: Milliseconds = _setting(
+        None, "age at which a gRPC inference connection is closed", "unlimited"
     )
-    grpc_management_max_connection_age_ms: int | None = setting(
-        kinds.integer(1),
-        None,
-        "milliseconds after which a gRPC management connection is closed",
-        default_text="unlimited",
+    grpc_management_max_connection_age_ms: Milliseconds = _setting(
+        None, "age at which a gRPC management connection is closed", "unlimited"
     )
-    grpc_inference_max_connection_age_grace_ms: int | None = setting(
-        kinds.integer(0),
-        None,
-        "milliseconds that running calls have after the maximum age of an inference connection",
-        default_text="unlimited",
+    grpc_inference_max_connection_age_grace_ms: MillisecondsFrom0 = _setting(
+        None, "how long running calls may go on after the maximum age of an inference connection", "unlimited"
     )
-    grpc_management_max_connection_age_grace_ms: int | None = setting(
-        kinds.integer(0),
-        None,
-        "milliseconds that running calls have after the maximum age of a management connection",
-        default_text="unlimited",
+    grpc_management_max_connection_age_grace_ms: MillisecondsFrom0 = _setting(
+        None, "how long running calls may go on after the maximum age of a management connection", "unlimited"
     )
 
     # Models
-    model_store: Path = field(
-        metadata=from_source(
-            kinds.existing_directory,
-            "directory of the model archives",
-            flag="--model-store",
-            default_text="none, mandatory",
-        )
+    model_store: Annotated[Path, kinds.DIRECTORY, Source(flag="--model-store")] = _setting(
+        Path(), "directory of the model archives", "none, mandatory"
     )
-    workflow_store: Path | None = setting(
-        kinds.path,
+    workflow_store: Annotated[Path | None, kinds.PATH, Source(flag="--workflow-store")] = _setting(
         None,
-        "directory of the workflow archives; where it does not exist, no workflow can be registered",
-        flag="--workflow-store",
-        default_text="the model store",
+        "directory of the workflow archives; while it does not exist, no workflow can be registered",
+        "the model store",
     )
-    load_models: tuple[ModelSpec, ...] = setting(
-        kinds.model_list, (), "models to load at start-up; `all` loads the whole model store", flag="--models"
+    load_models: Annotated[tuple[ModelSpec, ...], kinds.MODELS, Source(flag="--models")] = _setting(
+        (), "models to load at start-up; `all` loads the whole model store", "none"
     )
-    models: ModelsMap = field(
-        default_factory=dict,
-        metadata=from_source(kinds.models_map, "settings per model and version, as JSON", env=None),
+    models: Annotated[
+        dict[str, _Versions],
+        JsonText('a JSON object: {"model": {"version": {"batchSize": 4, ...}}}'),
+        Source(env=None),
+    ] = _setting({}, "settings per model and version, as JSON", "none")
+    model_snapshot: Annotated[Snapshot | None, kinds.SNAPSHOT, Source(env=None)] = _setting(
+        None, "models to serve instead of `load_models`; the server writes it into its snapshots"
     )
-    model_snapshot: Snapshot | None = setting(
-        kinds.snapshot,
-        None,
-        "models to serve instead of `load_models`; the server writes it into its snapshots",
-        env=None,
-        default_text="none",
+    snapshots_kept: Number = _setting(10, "how many snapshots are kept; each new one replaces the oldest beyond that")
+    enable_model_api: Annotated[bool, FLAG, Source(flag="--enable-model-api")] = _setting(
+        False, "whether models can be registered and unregistered over the APIs"
     )
-    snapshots_kept: int = setting(
-        kinds.integer(1), 10, "how many snapshots are kept; each new one replaces the oldest beyond that"
+    allowed_urls: Annotated[tuple[re.Pattern[str], ...], kinds.REGEXES] = _setting(
+        (re.compile("file://.*", re.IGNORECASE),),  # TorchServe's default allows every URL
+        "the whole URL of an archive must match one of these; case does not count",
     )
-    enable_model_api: bool = setting(
-        kinds.boolean,
-        False,
-        "whether models can be registered and unregistered over the APIs",
-        flag="--enable-model-api",
+    allowed_url_networks: Annotated[tuple[Network, ...], kinds.NETWORKS] = _setting(
+        (), "networks beyond the public internet that archives may be downloaded from", "none"
     )
-    allowed_urls: tuple[re.Pattern[str], ...] = setting(
-        kinds.regexes,
-        (re.compile(_LOCAL_FILES, re.IGNORECASE),),
-        "regular expressions, one of which the whole URL of an archive must match; case does not count",
+    use_env_allowed_urls: SwitchWithoutVariable = _setting(False, "whether `TS_ALLOWED_URLS` overrides `allowed_urls`")
+    install_py_dep_per_model: Switch = _setting(
+        False, "whether the requirements file of each model is installed with pip"
     )
-    allowed_url_networks: tuple[Network, ...] = setting(
-        kinds.networks,
-        (),
-        "networks beyond the public internet that archives may be downloaded from",
-    )
-    use_env_allowed_urls: bool = setting(
-        kinds.boolean, False, "whether `TS_ALLOWED_URLS` overrides `allowed_urls`", env=None
-    )
-    install_py_dep_per_model: bool = setting(
-        kinds.boolean, False, "whether the requirements file of each model is installed with pip"
-    )
-    default_service_handler: str | None = setting(
-        kinds.text, None, "handler of an archive that names none", default_text="none"
-    )
-    service_envelope: str | None = setting(
-        kinds.text,
-        None,
-        "request envelope of all models; replaces the one that an archive names",
-        default_text="none",
+    default_service_handler: OptionalName = _setting(None, "handler of an archive that names none")
+    service_envelope: OptionalName = _setting(
+        None, "request envelope of all models; replaces the one that an archive names"
     )
 
     # Workers
-    default_workers_per_model: int = setting(
-        kinds.integer(0),
-        0,
-        "workers of a model loaded at start-up; 0 means one per GPU, or one per CPU where there is no GPU",
+    default_workers_per_model: NumberFrom0 = _setting(
+        0, "workers of a model loaded at start-up; 0 means one per GPU, or one per CPU where there is no GPU"
     )
-    number_of_gpu: int | None = setting(kinds.integer(0), None, "upper bound on the GPUs used", default_text="all")
-    default_startup_timeout: int = setting(kinds.integer(1), 120, "seconds that a model may take to load")
-    default_response_timeout: int = setting(kinds.integer(1), 120, "seconds that an inference may take")
-    unregister_model_timeout: int = setting(
-        kinds.integer(1),
+    number_of_gpu: Annotated[int | None, Integer(0)] = _setting(None, "upper bound on the GPUs used", "all")
+    default_startup_timeout: Seconds = _setting(120, "how long a model may take to load")
+    default_response_timeout: Seconds = _setting(120, "how long an inference may take")
+    unregister_model_timeout: Seconds = _setting(
         120,
-        "seconds that stopping a worker may take, and that accepted requests have when the repository unloads their"
+        "how long stopping a worker may take, and how long accepted requests have when the repository unloads their"
         " model",
     )
-    worker_heartbeat_timeout: int = setting(
-        kinds.integer(1), 30, "seconds without a sign of life after which a loaded worker is killed and replaced"
+    worker_heartbeat_timeout: Seconds = _setting(
+        30, "a loaded worker without a sign of life for that long is killed and replaced"
     )
-    worker_user: str | None = setting(
-        kinds.text,
-        None,
-        "user that workers run as; the server must then be started by root",
-        default_text="the server's own",
+    worker_user: OptionalName = _setting(
+        None, "user that workers run as; the server must then be started by root", "the server's own"
     )
-    worker_memory_limit: int | None = setting(
-        kinds.integer(64),
-        None,
-        "megabytes that each process of a worker may allocate (Linux); beyond them its allocations fail",
-        default_text="unlimited",
+    worker_memory_limit: Annotated[int | None, Integer(64, MAX_LONG, "megabytes")] = _setting(
+        None, "memory that each process of a worker may allocate (Linux); allocations beyond it fail", "unlimited"
     )
-    blacklist_env_vars: re.Pattern[str] | None = setting(
-        kinds.regex,
-        None,
-        "regular expression; environment variables whose whole name matches are hidden from workers",
-        default_text="none",
+    blacklist_env_vars: Annotated[re.Pattern[str] | None, kinds.REGEX] = _setting(
+        None, "environment variables whose whole name matches are hidden from workers"
     )
-    initial_worker_port: int = setting(
-        kinds.integer(0), 9000, "first worker id; every new worker takes the next one, none is used twice"
+    initial_worker_port: NumberFrom0 = _setting(
+        9000, "first worker id; every new worker takes the next one, and no id is used twice"
     )
-    initial_distribution_port: int = setting(
-        kinds.integer(0),
-        29500,
-        "first id of workers that torchrun starts; the next is higher by the number of its processes",
+    initial_distribution_port: NumberFrom0 = _setting(
+        29500, "first id of workers that torchrun starts; the next is higher by the number of the worker's processes"
     )
-    decode_input_request: bool = setting(kinds.boolean, True, "whether workers decode JSON and text for the handler")
-    limit_max_image_pixels: bool = setting(
-        kinds.boolean, True, "whether vision handlers keep Pillow's limit on the size of an image"
+    decode_input_request: Switch = _setting(True, "whether workers decode JSON and text for the handler")
+    limit_max_image_pixels: Switch = _setting(
+        True, "whether vision handlers keep Pillow's limit on the size of an image"
     )
-    ipex_enable: bool = setting(kinds.boolean, False, "whether BaseHandler uses the Intel extension for PyTorch")
-    ipex_gpu_enable: bool = setting(kinds.boolean, False, "whether it uses that extension on Intel GPUs")
-    cpu_launcher_enable: bool = setting(
-        kinds.boolean, False, "whether workers are started through `torch.backends.xeon.run_cpu`"
-    )
-    cpu_launcher_args: str | None = setting(
-        kinds.text, None, "further arguments of that launcher, separated by spaces", default_text="none"
-    )
-    debug: bool = setting(
-        kinds.boolean,
-        False,
-        "one worker per model, no time limits, and no worker is started: the log says how to start one by hand",
+    ipex_enable: Switch = _setting(False, "whether BaseHandler uses the Intel extension for PyTorch")
+    ipex_gpu_enable: Switch = _setting(False, "whether BaseHandler uses the Intel extension for PyTorch on Intel GPUs")
+    cpu_launcher_enable: Switch = _setting(False, "whether workers are started through `torch.backends.xeon.run_cpu`")
+    cpu_launcher_args: OptionalName = _setting(None, "further arguments of that launcher, separated by spaces")
+    debug: Switch = _setting(
+        False, "one worker per model, no time limits, and no worker is started: the log says how to start one by hand"
     )
 
     # Requests
-    job_queue_size: int = setting(kinds.integer(1), 100, "requests that may wait for one model version")
-    max_request_size: int = setting(kinds.integer(1), 6553500, "bytes that a request body may have")
-    max_response_size: int = setting(kinds.integer(1), 6553500, "bytes that a worker's response may have")
-    max_connections: int = setting(
-        kinds.integer(1),
-        32768,
-        "connections that one listener holds at once; all listeners share three quarters of the file descriptors",
+    job_queue_size: Number = _setting(100, "requests that may wait for one model version")
+    max_request_size: Bytes = _setting(6553500, "the largest request body")
+    max_response_size: Bytes = _setting(6553500, "the largest response of a worker")
+    max_connections: Number = _setting(
+        32768, "connections that one listener holds at once; all listeners share three quarters of the file descriptors"
     )
-    max_connections_per_client: int | None = setting(
-        kinds.integer(1),
+    max_connections_per_client: OptionalNumber = _setting(
         None,
-        "how many of them may come from one IP address; set it only where clients come without a proxy before them",
-        default_text="unlimited",
+        "how many of these connections may come from one IP address; set it only where clients come without a proxy",
+        "unlimited",
     )
-    grpc_max_message_length: int | None = setting(
-        kinds.integer(1),
-        None,
-        "bytes that a gRPC message with tensors may have",
-        default_text="`max_request_size` if set, else unlimited",
+    grpc_max_message_length: Annotated[int | None, Integer(1, MAX_LONG, "bytes")] = _setting(
+        None, "the largest gRPC message with tensors", "`max_request_size` if set, else unlimited"
     )
-    grpc_max_concurrent_streams: int = setting(
-        kinds.integer(1), 1000, "calls that one gRPC connection may have open at once; further ones wait at the client"
+    grpc_max_concurrent_streams: Number = _setting(
+        1000, "calls that one gRPC connection may have open at once; further ones wait at the client"
     )
-    request_head_timeout: float = setting(
-        kinds.positive_number, 60.0, "seconds that the head of an HTTP request may take from its first byte on"
+    request_head_timeout: Annotated[float, POSITIVE] = _setting(
+        60.0, "seconds that the head of an HTTP request may take from its first byte on"
     )
-    stream_buffer_size: int = setting(
-        kinds.integer(1), 1048576, "bytes that the server holds for one slow reader of a streamed response"
+    stream_buffer_size: Bytes = _setting(1048576, "what the server holds for one slow reader of a streamed response")
+    drain_timeout: Annotated[int, Integer(0, MAX_LONG, "seconds")] = _setting(
+        10, "how long accepted requests and open sequences have to finish when the server stops"
     )
-    drain_timeout: int = setting(
-        kinds.integer(0), 10, "seconds that accepted requests and open sequences have to finish when the server stops"
+    ts_header_key_sequence_id: Annotated[str, NAME, Source(env="TS_HEADER_KEY_SEQUENCE_ID")] = _setting(
+        "ts_request_sequence_id", "name of the header that carries the id of a sequence"
     )
-    ts_header_key_sequence_id: str = setting(
-        kinds.text,
-        "ts_request_sequence_id",
-        "name of the header that carries the id of a sequence",
-        env="TS_HEADER_KEY_SEQUENCE_ID",
+    ts_header_key_sequence_start: Annotated[str, NAME, Source(env="TS_HEADER_KEY_SEQUENCE_START")] = _setting(
+        "ts_request_sequence_start", "name of the header that starts a sequence"
     )
-    ts_header_key_sequence_start: str = setting(
-        kinds.text,
-        "ts_request_sequence_start",
-        "name of the header that starts a sequence",
-        env="TS_HEADER_KEY_SEQUENCE_START",
+    ts_header_key_sequence_end: Annotated[str, NAME, Source(env="TS_HEADER_KEY_SEQUENCE_END")] = _setting(
+        "ts_request_sequence_end", "name of the header that ends a sequence"
     )
-    ts_header_key_sequence_end: str = setting(
-        kinds.text,
-        "ts_request_sequence_end",
-        "name of the header that ends a sequence",
-        env="TS_HEADER_KEY_SEQUENCE_END",
+    response_compression_min_size: Annotated[int, Integer(0, MAX_LONG, "bytes")] = _setting(
+        1024, "smallest Open Inference response that is compressed for a client that accepts gzip or deflate"
     )
-    response_compression_min_size: int = setting(
-        kinds.integer(0),
-        1024,
-        "bytes from which on an Open Inference response is compressed for a client that accepts gzip or deflate",
-    )
-    ts_open_inference_protocol: bool = setting(
-        kinds.boolean,
-        False,
-        "whether `GET /v2` answers as TorchServe does; in the environment the value `oip` means yes, any other no",
-        env="TS_OPEN_INFERENCE_PROTOCOL",
-        env_always=True,
+    ts_open_inference_protocol: Annotated[bool, FLAG, Source(env="TS_OPEN_INFERENCE_PROTOCOL", env_always=True)] = (
+        _setting(
+            False,
+            "whether `GET /v2` answers as TorchServe does; in the environment the value `oip` means yes, any other no",
+        )
     )
 
     # Access
-    disable_token_authorization: bool = setting(
-        kinds.boolean, False, "whether requests need no token", flag="--disable-token-auth"
+    disable_token_authorization: Annotated[bool, FLAG, Source(flag="--disable-token-auth")] = _setting(
+        False, "whether requests need no token"
     )
-    token_expiration_min: float = setting(
-        kinds.positive_number, 60.0, "minutes that a token is valid", env="TS_TOKEN_EXPIRATION_TIME_MIN"
+    token_expiration_min: Annotated[float, POSITIVE, Source(env="TS_TOKEN_EXPIRATION_TIME_MIN")] = _setting(
+        60.0, "minutes that a token is valid"
     )
-    cors_allowed_origin: str | None = setting(
-        kinds.text, None, "value of the header access-control-allow-origin", default_text="none"
+    cors_allowed_origin: OptionalName = _setting(None, "value of the header access-control-allow-origin")
+    cors_allowed_methods: OptionalName = _setting(None, "value of the header access-control-allow-methods")
+    cors_allowed_headers: OptionalName = _setting(None, "value of the header access-control-allow-headers")
+    keystore: OptionalPath = _setting(None, "key store with the TLS key and certificate")
+    keystore_pass: Annotated[str, ANY_TEXT, Source(secret=True)] = _setting(
+        "changeit", "password of the key store", repr=False
     )
-    cors_allowed_methods: str | None = setting(
-        kinds.text, None, "value of the header access-control-allow-methods", default_text="none"
-    )
-    cors_allowed_headers: str | None = setting(
-        kinds.text, None, "value of the header access-control-allow-headers", default_text="none"
-    )
-    keystore: Path | None = setting(kinds.path, None, "key store with the TLS key and certificate", default_text="none")
-    keystore_pass: str = setting(kinds.any_text, "changeit", "password of the key store", secret=True)
-    keystore_type: str = setting(kinds.text, "PKCS12", "format of the key store")
-    private_key_file: Path | None = setting(kinds.path, None, "private key for TLS, PEM", default_text="none")
-    certificate_file: Path | None = setting(kinds.path, None, "certificate chain for TLS, PEM", default_text="none")
-    enable_grpc_ssl: bool = setting(kinds.boolean, False, "whether gRPC uses TLS")
+    keystore_type: Name = _setting("PKCS12", "format of the key store")
+    private_key_file: OptionalPath = _setting(None, "private key for TLS, PEM")
+    certificate_file: OptionalPath = _setting(None, "certificate chain for TLS, PEM")
+    enable_grpc_ssl: Switch = _setting(False, "whether gRPC uses TLS")
 
     # Metrics and logs
-    metrics_mode: str = setting(
-        kinds.choice("log", "prometheus", "legacy"),
+    metrics_mode: Annotated[Literal["log", "prometheus", "legacy"], Choice("log", "prometheus", "legacy")] = _setting(
         "log",
         "where metrics go besides `/metrics`: `log` and `legacy` write and print metric logs, `prometheus` does not",
     )
-    metrics_config: Path | None = setting(
-        kinds.metrics_config, None, "YAML file that lists the metrics there are", default_text="built in"
+    metrics_config: Annotated[Path | None, kinds.METRICS_CONFIG] = _setting(
+        None, "YAML file that lists the metrics there are", "built in"
     )
-    model_metrics_auto_detect: bool = setting(
-        kinds.boolean, False, "whether handlers may add metrics that this file does not list; without a file they may"
+    model_metrics_auto_detect: Switch = _setting(
+        False, "whether handlers may add metrics that this file does not list; without a file they may"
     )
-    disable_system_metrics: bool = setting(kinds.boolean, False, "whether metrics of the host are left out")
-    system_metrics_cmd: str | None = setting(
-        kinds.command,
-        None,
-        "Python script and arguments that print metrics of the host",
-        env=None,
-        default_text="built in",
+    disable_system_metrics: Switch = _setting(False, "whether metrics of the host are left out")
+    system_metrics_cmd: Annotated[str | None, kinds.COMMAND, Source(env=None)] = _setting(
+        None, "Python script and arguments that print metrics of the host", "built in"
     )
-    metric_time_interval: int = setting(
-        kinds.integer(1), 60, "seconds from one collection of host metrics to the next", env=None
+    metric_time_interval: Annotated[int, Integer(1, MAX_LONG, "seconds"), Source(env=None)] = _setting(
+        60, "how long after one collection of host metrics the next begins"
     )
-    access_log: bool = setting(kinds.boolean, True, "whether each request is logged")
-    traces: str | None = setting(
-        kinds.text,
-        None,
-        "where OpenTelemetry traces go: `otlp`, or a file with a span in JSON per line",
-        default_text="none",
+    access_log: Switch = _setting(True, "whether each request is logged")
+    traces: OptionalName = _setting(
+        None, "where OpenTelemetry traces go: `otlp`, or a file with a span in JSON per line"
     )
-    log_format: str = setting(
-        kinds.choice("text", "json"),
-        "text",
-        "how the log files and standard output are written: TorchServe's lines, or a JSON object for each",
+    log_format: Annotated[Literal["text", "json"], Choice("text", "json")] = _setting(
+        "text", "how the log files and standard output are written: TorchServe's lines, or a JSON object for each"
     )
-    enable_envvars_config: bool = setting(
-        kinds.boolean, False, "whether `TS_...` environment variables override this file", env=None
+    enable_envvars_config: SwitchWithoutVariable = _setting(
+        False, "whether `TS_...` environment variables override this file"
     )
 
     # No keys of config.properties
-    log_location: Path = setting(
-        kinds.path, Path("logs"), "directory of the logs", env="LOG_LOCATION", env_always=True, in_file=False
+    log_location: Annotated[Path, kinds.PATH, Source(env="LOG_LOCATION", env_always=True, in_file=False)] = _setting(
+        Path("logs"), "directory of the logs"
     )
-    metrics_location: Path = setting(
-        kinds.path, Path("logs"), "directory of the metric logs", env="METRICS_LOCATION", env_always=True, in_file=False
+    metrics_location: Annotated[Path, kinds.PATH, Source(env="METRICS_LOCATION", env_always=True, in_file=False)] = (
+        _setting(Path("logs"), "directory of the metric logs")
     )
-    temp_dir: Path = field(
+    temp_dir: Annotated[Path, kinds.DIRECTORY, Source(env="TEMP", env_always=True, in_file=False)] = Field(
         default_factory=lambda: Path(tempfile.gettempdir()),
-        metadata=from_source(
-            kinds.existing_directory,
-            "root of the directories that archives are unpacked to and worker sockets lie in",
-            env="TEMP",
-            env_always=True,
-            in_file=False,
-            default_text="the system's temporary directory",
-        ),
+        description="root of the directories that archives are unpacked to and worker sockets lie in",
+        json_schema_extra={"x-default": "the system's temporary directory"},
     )
-    log_config: Path | None = setting(
-        kinds.log_config,
-        None,
-        "configuration of Python's logging, JSON or YAML, in place of the built-in one",
-        env=None,
-        in_file=False,
-        flag="--log-config",
-        default_text="built in",
+    log_config: Annotated[Path | None, kinds.LOG_CONFIG, Source(env=None, in_file=False, flag="--log-config")] = (
+        _setting(None, "configuration of Python's logging, JSON or YAML, in place of the built-in one", "built in")
     )
-    no_config_snapshots: bool = setting(
-        kinds.boolean,
-        False,
-        "whether no snapshot of the configuration is read or written",
-        env=None,
-        in_file=False,
-        flag="--no-config-snapshots",
+    no_config_snapshots: Annotated[bool, FLAG, Source(env=None, in_file=False, flag="--no-config-snapshots")] = (
+        _setting(False, "whether no snapshot of the configuration is read or written")
     )
+
+
+def _source(name: str, field: FieldInfo) -> Source:
+    source = next((each for each in field.metadata if isinstance(each, Source)), Source())
+    env = f"TS_{name.upper()}" if source.env == _BY_RULE else source.env
+    return replace(source, env=env, kind=next(each for each in field.metadata if hasattr(each, "from_text")))
 
 
 #: Every setting by name, in the order of the documentation.
-SOURCES: dict[str, Source] = {each.name: each.metadata["source"] for each in fields(Settings)}
+SOURCES: dict[str, Source] = {name: _source(name, field) for name, field in Settings.model_fields.items()}
 
 #: Keys of config.properties that configure the Java virtual machine or the C++ backend of TorchServe: never acted on.
 JVM_KEYS = (
@@ -386,3 +386,9 @@ JVM_KEYS = (
 
 #: Keys that TorchServe writes into its snapshots for itself: never acted on either.
 INTERNAL_KEYS = ("model_server_home", "python", "tsConfigFile", "version")
+
+
+def default_of(name: str, cwd: Path) -> Any:
+    """Return the default of a setting; relative paths start from ``cwd``."""
+    default = Settings.model_fields[name].get_default(call_default_factory=True)
+    return cwd / default if isinstance(default, Path) else default

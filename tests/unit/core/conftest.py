@@ -34,7 +34,7 @@ def make_registry(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     def make(gpus: Sequence[Gpu] = (), **settings: Any) -> ModelRegistry:
         monkeypatch.setattr("torchserve_py.core.assembly.list_gpus", lambda: gpus)
-        values = Settings(model_store=store, temp_dir=tmp_path, **settings)
+        values = Settings.model_construct(model_store=store, temp_dir=tmp_path, **settings)
         return ModelRegistry(values, WorkerListener(tmp_path), ServerMetrics())
 
     return make

@@ -9,6 +9,7 @@ from torchserve_py.core.effective import EffectiveConfig, Hardware, Registration
 from torchserve_py.core.errors import BadParameter, NotEnoughDevices
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.settings.schemas.model_config import TorchrunConfig
+from torchserve_py.settings.table import VersionSettings
 
 
 class Server:
@@ -37,7 +38,7 @@ def effective(
     return resolve(
         RegistrationOverrides(**api or {}),
         ModelConfig.model_construct(**yaml or {}),
-        json or {},
+        VersionSettings.model_validate(json or {}),
         server or Server(),
         model_name="noop",
         hardware=Hardware(gpus=gpus, cpus=6),
@@ -135,15 +136,6 @@ def test_an_unknown_runtime_is_refused() -> None:
 def test_a_negative_parameter_is_refused(name: str) -> None:
     with pytest.raises(BadParameter, match=f"^Parameter {name} is -1, it must be an integer from "):
         effective({name: -1})
-
-
-def test_a_wrong_value_in_the_models_json_is_refused() -> None:
-    with pytest.raises(
-        InvalidModelConfig, match=r"models in config.properties: batchSize is '4', it must be an integer"
-    ):
-        effective(json={"batchSize": "4"})
-    with pytest.raises(InvalidModelConfig, match="minWorkers is 3 but maxWorkers is 2"):
-        effective(json={"minWorkers": 3, "maxWorkers": 2})
 
 
 @pytest.mark.parametrize(

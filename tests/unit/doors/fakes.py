@@ -67,7 +67,7 @@ def make_settings(folder: Path, **changes: Any) -> Settings:
         "enable_model_api": True,
         "access_log": False,
     }
-    return Settings(**{**values, **changes})
+    return Settings.model_construct(**{**values, **changes})
 
 
 @dataclass

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from torchserve_py.settings.schemas.schema import Schema
 
 
@@ -16,9 +18,23 @@ def json_schema(schema: type[Schema], title: str) -> dict[str, Any]:
 def table(schema: type[Schema], *, defaults: bool = True) -> Iterator[str]:
     """Yield a row for each key: its name, what it must be, its default (where ``defaults``) and its meaning."""
     for name, field in schema.model_fields.items():
-        expected = next((each.words for each in field.metadata if hasattr(each, "words")), None)
-        if expected is None:  # a map that is somebody else's
-            continue
-        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-        cells = [f"`{field.alias or name}`", expected, *([str(extra.get("x-default", "none"))] if defaults else [])]
-        yield "| " + " | ".join([*cells, field.description or ""]) + " |"
+        words = expected(field)
+        if words is not None:
+            shown = [default_text(field)] if defaults else []
+            yield row(f"`{field.alias or name}`", words, *shown, field.description or "")
+
+
+def row(*cells: str) -> str:
+    """Return a row of a table."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def expected(field: FieldInfo) -> str | None:
+    """Return what the value of a key must be; None for a map that belongs to somebody else."""
+    return next((each.words for each in field.metadata if hasattr(each, "words")), None)
+
+
+def default_text(field: FieldInfo) -> str:
+    """Return the default of a key in words."""
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    return str(extra.get("x-default", "none"))

@@ -8,6 +8,7 @@ A problem names the place, the value, its type and what would be right::
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -17,17 +18,18 @@ _SHOWN_LENGTH = 80
 _NO_LINES: Mapping[str, int] = {}
 
 
-def key(name: str, meaning: str, default: str = "", otherwise: Any = None) -> Any:
+def key(name: str | None, meaning: str, default: str = "", otherwise: Any = None, *, repr: bool = True) -> Any:
     """Return the field of an optional key.
 
     Args:
-        name: The key as users write it.
-        meaning: What it is for, in Markdown.
+        name: The key as users write it, where it differs from the name of the field.
+        meaning: What the key is for, in Markdown.
         default: In Markdown, what holds where the key is not given.
         otherwise: The value of the field where the key is not given.
+        repr: Whether the value is shown by ``repr``.
     """
     extra: dict[str, Any] = {"x-default": default} if default else {}
-    return Field(default=otherwise, alias=name, description=meaning, json_schema_extra=extra)
+    return Field(default=otherwise, alias=name, description=meaning, json_schema_extra=extra, repr=repr)
 
 
 class Schema(BaseModel):
@@ -73,21 +75,29 @@ def read(
         place: What the keys' names begin with in messages, such as ``handler.cache.``.
         lines: The lines (from 1) of the file's outermost keys.
     """
-    try:
-        return Reading(schema.model_validate(given, by_alias=True, by_name=False), {})
-    except ValidationError as error:
-        found = error.errors(include_url=False)
+    values, errors = validate(schema, given)
     problems: dict[str, str] = {}
-    for each in found:
+    for each in errors:
         name = place + dotted(each["loc"])
         line = lines.get(name.partition(".")[0].partition("[")[0])
-        problems.setdefault(name, f"{f'line {line}: ' if line else ''}{_told(schema, name, each)}")
+        problems.setdefault(name, f"{f'line {line}: ' if line else ''}{told(schema, each, name)}")
+    return Reading(values, problems)
+
+
+def validate(schema: type[S], given: Mapping[Any, Any], base: Path | None = None) -> tuple[S, list[ErrorDetails]]:
+    """Return the values that are right, and the errors of the others; relative paths in texts start from ``base``."""
+    try:
+        return schema.model_validate(given, by_alias=True, by_name=False, context=base), []
+    except ValidationError as error:
+        found = error.errors(include_url=False)
     wrong = {each["loc"][0] for each in found}
     right = {key: value for key, value in given.items() if key not in wrong}
-    return Reading(schema.model_validate(right, by_alias=True, by_name=False), problems)
+    return schema.model_validate(right, by_alias=True, by_name=False, context=base), found
 
 
-def _told(schema: type[Schema], name: str, error: ErrorDetails) -> str:
+def told(schema: type[Schema], error: ErrorDetails, name: str = "") -> str:
+    """Return an error as a problem of the key with that (dotted) name."""
+    name = name or dotted(error["loc"])
     if error["type"] == "missing":
         return f"{name} is missing"
     if error["type"] == "extra_forbidden":

@@ -1,19 +1,26 @@
 """The kinds of value that users write: what each may be, and the words that say so.
 
-A kind annotates a field of a `schema.Schema`, as in ``Annotated[int | None, Integer(1)]``. What
-is wrong with a value is told as "it must be" and the words of its kind.
+A kind annotates a field of a `schema.Schema`, as in ``Annotated[int | None, Integer(1)]``. A problem with a value ends
+in "it must be" and the words of its kind. Where a file holds only text (config.properties), ``from_text`` of the kind
+makes the value that is then checked; text that it cannot convert stays as it is, and the check refuses it.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 MAX_INT: Final = 2**31 - 1
+MAX_LONG: Final = 2**63 - 1
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +29,7 @@ class Expected:
 
     words: str
     is_right: Callable[[Any], bool] | None = None
+    from_text: Callable[[str], Any] = str.strip
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Have the type validate the value, and say what is expected where it refuses."""
@@ -64,12 +72,73 @@ class Listed:
         return core_schema.no_info_before_validator_function(check, handler(source))
 
 
+@dataclass(frozen=True, slots=True)
+class JsonText:
+    """A map with a schema of its own, written as a map or as the text of a JSON object."""
+
+    words: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Parse a text, and have the schema validate the object."""
+
+        def parse(value: Any) -> Any:
+            if isinstance(value, str):
+                try:
+                    value = json.loads(value)
+                except json.JSONDecodeError as error:
+                    reason = f"no valid JSON: {error.msg} at character {error.pos + 1}"
+                    raise _unexpected(self.words, reason) from None
+                except RecursionError:
+                    raise _unexpected(self.words, "no valid JSON: nested too deep") from None
+            if not isinstance(value, dict):
+                raise _unexpected(self.words)
+            return value
+
+        return core_schema.no_info_before_validator_function(parse, handler(source))
+
+    @staticmethod
+    def from_text(text: str) -> str:
+        """Return the text; parsing it may tell a problem."""
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A value with a syntax of its own; ``read`` gets its text and the directory that relative paths start from.
+
+    What ``read`` says in a `ValueError` is told before the words. A value that is not a text is taken as it is.
+    """
+
+    words: str
+    read: Callable[[Any, Path], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Read a text, or a list of texts."""
+
+        def validate(value: Any, info: core_schema.ValidationInfo) -> Any:
+            if not isinstance(value, str | list):
+                return value
+            try:
+                return self.read(value, info.context or Path())
+            except ValueError as error:
+                raise _unexpected(self.words, str(error)) from None
+
+        text = core_schema.str_schema()
+        return core_schema.with_info_plain_validator_function(validate, json_schema_input_schema=text)
+
+    @staticmethod
+    def from_text(text: str) -> str:
+        """Return the text; reading it may tell a problem."""
+        return text
+
+
 class Integer:
     """An integer from ``minimum`` to ``maximum``, both allowed; a number of ``unit``."""
 
     def __init__(self, minimum: int, maximum: int = MAX_INT, unit: str = "") -> None:
         self._bounds = minimum, maximum
-        bounds = f"an integer from {minimum}" + (f" to {maximum}" if maximum < MAX_INT else "")
+        bounds = "an integer" + (f" from {minimum}" if minimum > -MAX_INT else "")
+        bounds += f" to {maximum}" if maximum < MAX_INT else ""
         self.words = f"{bounds} ({unit})" if unit else bounds
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -77,6 +146,11 @@ class Integer:
         minimum, maximum = self._bounds
         inner = core_schema.int_schema(strict=True, ge=minimum, le=maximum)
         return _saying(self.words, core_schema.nullable_schema(inner))
+
+    @staticmethod
+    def from_text(text: str) -> int | str:
+        """Convert digits."""
+        return int(text) if _INTEGER.fullmatch(text.strip()) else text
 
 
 class Choice:
@@ -94,6 +168,11 @@ class Choice:
         )
         return _saying(self.words, lower)
 
+    @staticmethod
+    def from_text(text: str) -> str:
+        """Drop the spaces around the word."""
+        return text.strip()
+
 
 def _saying(words: str, inner: CoreSchema, is_right: Callable[[Any], bool] | None = None) -> CoreSchema:
     def validate(value: Any, run: Callable[[Any], Any]) -> Any:
@@ -107,8 +186,9 @@ def _saying(words: str, inner: CoreSchema, is_right: Callable[[Any], bool] | Non
     return core_schema.no_info_wrap_validator_function(validate, inner)
 
 
-def _unexpected(words: str) -> PydanticCustomError:
-    return PydanticCustomError("unexpected", "it must be {words}", {"words": words})
+def _unexpected(words: str, reason: str = "") -> PydanticCustomError:
+    values = {"reason": f"{reason}, " if reason else "", "words": words}
+    return PydanticCustomError("unexpected", "{reason}it must be {words}", values)
 
 
 def is_number(value: object) -> bool:
@@ -120,9 +200,22 @@ def _is_list_of_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
-FLAG: Final = Expected("true or false", lambda value: isinstance(value, bool))
+def _flag(text: str) -> bool | str:
+    return {"true": True, "false": False}.get(text.strip().lower(), text)
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+FLAG: Final = Expected("true or false", lambda value: isinstance(value, bool), _flag)
+POSITIVE: Final = Expected("a number above 0", lambda value: is_number(value) and 0 < value < inf, _number)
 TEXT: Final = Expected("a text", lambda value: isinstance(value, str) and value != "")
-ANY_TEXT: Final = Expected("a text", lambda value: isinstance(value, str))
+ANY_TEXT: Final = Expected("a text", lambda value: isinstance(value, str), str)
+NAME: Final = Expected("a text that is not empty", lambda value: isinstance(value, str) and value.strip() != "")
 TEXTS: Final = Expected("a list of texts", _is_list_of_texts)
 MAP: Final = Expected("a map", lambda value: isinstance(value, dict))
 SECONDS: Final = Expected("a number of seconds, more than 0", lambda value: is_number(value) and 0 < value <= MAX_INT)
