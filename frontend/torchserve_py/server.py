@@ -1,8 +1,10 @@
 """The life of the server process: build, start, serve, drain, stop. Start reading here.
 
-doors (api) ──▶ registry (models) ──▶ dispatcher ──▶ scheduler (scheduling, pure)
-                                          │
-                                          └──▶ workers ══ Unix socket ══▶ ts.worker processes
+`Server.start` opens the listeners: `doors.listener` those of HTTP, `doors.grpc.listeners` those of gRPC. A request goes
+
+transport (bytes) ──▶ door (its API) ──▶ core.model ──▶ core.dispatcher ──▶ scheduling (pure)
+                                                            │
+                                                            └──▶ workers ══ Unix socket ══▶ ts.worker (handler)
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import gc
 import importlib
 import logging
 import os
+import resource
 import signal
 import sys
 import time
@@ -25,7 +28,6 @@ import uvloop
 from torchserve_py import end_signals
 from torchserve_py.core.registry import ModelRegistry
 from torchserve_py.core.snapshot import SnapshotWriter
-from torchserve_py.descriptors import raise_descriptor_limit
 from torchserve_py.doors.grpc_packages import GrpcPackagesError, check_grpc_packages
 from torchserve_py.logs import access_log
 from torchserve_py.logs.line_logs import FLUSH_INTERVAL, wait_until_written
@@ -54,9 +56,11 @@ STARTED_LINE = "Model server started."
 _SHORTEST_COMMAND_LIMIT = 10
 """The smallest time limit for a run of `system_metrics_cmd` (seconds), however short the interval between runs is."""
 
-
 _LAST_LINES_LIMIT = 5.0
 """Time limit for writing the last lines of the access and metric logs (seconds)."""
+
+_MOST_DESCRIPTORS = 1 << 20
+"""A higher limit has no use, and slows down code that loops over all possible descriptors."""
 
 
 class Server:
@@ -214,6 +218,20 @@ async def _until_signal(
     if not working.cancelled():
         working.result()
     return None if signalled.cancelled() else signalled.result()
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit of file descriptors, often 1024, to the hard one; return the limit now in effect."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:  # macOS has a further limit of the kernel's own
+        logger.warning("The limit of %d file descriptors cannot be raised to %d: %s", soft, wanted, error)
+        return soft
+    return wanted
 
 
 def run(settings: Settings) -> int:

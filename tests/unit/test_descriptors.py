@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-COUNT = "from torchserve_py.descriptors import raise_descriptor_limit as f; print(f(), f())"
+COUNT = "from torchserve_py.server import raise_descriptor_limit as f; print(f(), f())"
 
 
 @pytest.mark.parametrize(("soft", "hard", "then"), [(256, 700, 700), (700, 700, 700)])

@@ -67,7 +67,7 @@ class Assembly:
         self._traces = None
         self._tracing = None
         if settings.traces is not None:
-            from torchserve_py.tracing import Tracing, destination_of  # here: OpenTelemetry is slow to import
+            from torchserve_py.core.job_spans import Tracing, destination_of  # here: OpenTelemetry is slow to import
 
             self._traces = destination_of(settings.traces)
             self._tracing = Tracing(self._traces)

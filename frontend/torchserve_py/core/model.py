@@ -22,7 +22,7 @@ from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
-    from torchserve_py.tracing import Tracing
+    from torchserve_py.core.job_spans import Tracing
 
 #: Largest description by a handler (bytes); decoding a longer one would block the event loop.
 _MAX_DESCRIPTION = 256 * 1024
