@@ -23,13 +23,13 @@ MARK: Final = "\x1e"
 Ids = Sequence[tuple[str, str]]
 
 
-def nobody() -> Ids:
+def no_requests() -> Ids:
     """No request is running."""
     return ()
 
 
 #: Tells which requests are running, in this thread or task.
-running: ContextVar[Callable[[], Ids]] = ContextVar("running", default=nobody)
+running: ContextVar[Callable[[], Ids]] = ContextVar("running", default=no_requests)
 
 
 #: A line of more characters is one that the server may read in pieces, and then is no record.

@@ -13,7 +13,7 @@ from typing import Any
 
 from ts import device_loss
 from ts.connection import Connection
-from ts.protocol.log_records import Ids, nobody, running
+from ts.protocol.log_records import Ids, no_requests, running
 from ts.protocol.messages import STATUS_CANCELLED, ResultRow
 from ts.runtimes.errors import Failure, HandlerFailed, JobsCancelled, device_failure, too_large, wire_text
 from ts.runtimes.responses import encode_body, error_status
@@ -171,7 +171,7 @@ class Batch:
     def finish(self) -> None:
         """Send the last answers of this call; later log records do not carry these rows' ids."""
         self.flush()
-        running.set(nobody)
+        running.set(no_requests)
 
     def send_part(self, ret: Any, req_id_map: Mapping[int, str], message: str, code: int) -> None:
         """Send one part of the response of every row in ``req_id_map``; the handler calls this while it runs.

@@ -38,7 +38,7 @@ class ContinuousHandler:
     @property
     def is_busy(self) -> bool:
         """Whether rows are live, or the sequence store has to be updated."""
-        return bool(self._live or self._describe) or self._handler.has_news
+        return bool(self._live or self._describe) or self._handler.store_update_due
 
     def admit(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> None:
         """Add rows to the next step."""
@@ -63,7 +63,7 @@ class ContinuousHandler:
             self._handler.run_batch([self._describe.pop(0)])
             return
         if not self._live:
-            self._handler.tell_news()
+            self._handler.update_store()
             return
         live = self._without_withdrawn(self._handler.drop_cancelled(self._live))
         self._handler.forget_cancelled()
@@ -79,7 +79,7 @@ class ContinuousHandler:
         withdrawn = [row.job_id for row in rows if row.done]
         if not withdrawn:
             return rows
-        self._handler.tell_cancelled(withdrawn)
+        self._handler.notify_cancelled(withdrawn)
         return [row for row in rows if not row.done]
 
     def _run(self, live: list[Row]) -> list[Row]:

@@ -67,7 +67,7 @@ class TorchServeHandler:
     @property
     def is_busy(self) -> bool:
         """Whether a batch is queued, or the sequence store has to be updated."""
-        return bool(self._batches) or self.has_news
+        return bool(self._batches) or self.store_update_due
 
     def admit(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> None:
         """Queue the rows of one frame as one batch."""
@@ -78,17 +78,17 @@ class TorchServeHandler:
         if self._batches:
             self.run_batch(self.read_rows(*self._batches.popleft()))
         else:
-            self.tell_news()
+            self.update_store()
 
     @property
-    def has_news(self) -> bool:
-        """Whether the sequence store has to be updated, see `tell_news`."""
-        return self._service.steps is not None and self._service.steps.has_news
+    def store_update_due(self) -> bool:
+        """Whether the sequence store has to be updated, see `update_store`."""
+        return self._service.steps is not None and self._service.steps.store_update_due
 
-    def tell_news(self) -> None:
+    def update_store(self) -> None:
         """Tell the store which sequences have ended here and which may move to other workers."""
         if self._service.steps is not None:
-            self._service.steps.tell()
+            self._service.steps.update_store()
 
     def run_batch(self, rows: list[Row]) -> None:
         """Call the handler once for ``rows`` and answer all of them."""
@@ -162,7 +162,7 @@ class TorchServeHandler:
             if self._service.steps is not None:
                 answers = self._service.steps.settle(answers)
             self._connection.send_results(answers, 0.0)
-            self.tell_cancelled(dropped)
+            self.notify_cancelled(dropped)
         remaining = [row for row in rows if row.job_id not in cancelled]
         cancelled.difference_update(dropped)
         return remaining
@@ -171,7 +171,7 @@ class TorchServeHandler:
         """Clear the recorded cancellations; call this only when every cancelled job has been answered."""
         self._connection.cancelled.clear()
 
-    def tell_cancelled(self, job_ids: list[str]) -> None:
+    def notify_cancelled(self, job_ids: list[str]) -> None:
         """Call the handler's ``on_cancel``, if it has one, for rows that ended after the handler had begun them."""
         hook = self._service.on_cancel
         if hook is not None:

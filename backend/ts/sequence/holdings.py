@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ts.protocol.messages import EXPIRED_REASONS, EndedSequence
-from ts.sequence.answers import Step
-from ts.sequence.cache import SequenceCache
-from ts.sequence.departures import Departures, quietly
-from ts.sequence.refusals import MOVED, NOT_STORED, UNREADABLE, Refusal
+from ts.sequence.sequence_cache import SequenceCache
+from ts.sequence.step import Step
+from ts.sequence.step_answers import MOVED, NOT_STORED, UNREADABLE, Refusal
 from ts.sequence.stores.store import ENDED, Acquired, Lease, Store, StoreError, StoreSettings
 
 logger = logging.getLogger(__name__)
@@ -23,17 +22,17 @@ class Holdings:
     """Leases and states of one worker's sequences.
 
     Args:
-        on_let_go: Called with the id of a sequence before the worker drops its lease and state.
+        on_drop: Called with the id of a sequence before the worker drops its lease and state.
     """
 
     def __init__(
-        self, cache: SequenceCache, store: Store, settings: StoreSettings, on_let_go: Callable[[str], None]
+        self, cache: SequenceCache, store: Store, settings: StoreSettings, on_drop: Callable[[str], None]
     ) -> None:
         self.leases: dict[str, Lease] = {}
         self._cache = cache
         self._store = store
         self._settings = settings
-        self._on_let_go = on_let_go
+        self._on_drop = on_drop
         #: For each sequence that the server's scheduler has open at this worker (it ends idle ones itself): the moment
         #: (monotonic seconds) since which the sequence is known not to have been idle for too long.
         self._active_since: dict[str, float] = {}
@@ -55,7 +54,7 @@ class Holdings:
         if not active_since:
             return {}
         try:
-            self._departures.tell()
+            self._departures.write()
             missing = self._missing(list(active_since))
             fresh_until = time.monotonic() + self._settings.lease
             acquired = self._store.acquire(missing, active_since) if missing else []
@@ -85,7 +84,7 @@ class Holdings:
                 if held:
                     lease.fresh_until = fresh_until
                 else:  # another holder has taken the lease
-                    self.let_go(lease.sequence_id)
+                    self.drop_from_memory(lease.sequence_id)
                     missing.append(lease.sequence_id)
         return missing
 
@@ -103,7 +102,7 @@ class Holdings:
                 self._cache.put(sequence_id, self._cache.encoding.decode(acquired.state))
             except Exception as error:  # a decoder is the handler's code
                 logger.exception("The state of %r cannot be read", sequence_id, extra={"sequence_id": sequence_id})
-                self.give_back(sequence_id)
+                self.drop_and_release(sequence_id)
                 return UNREADABLE, f"The stored state of sequence {sequence_id!r} cannot be read: {error}"
         if lease.closed:
             self._active_since.pop(sequence_id, None)
@@ -115,21 +114,21 @@ class Holdings:
         """Record that the sequence continues at this worker, so it counts as never having been idle for too long."""
         self._active_since[sequence_id] = -math.inf
 
-    def let_go(self, sequence_id: str) -> None:
+    def drop_from_memory(self, sequence_id: str) -> None:
         """Drop a sequence's lease and state from memory; the sequence's next step reads the stored state."""
-        self._on_let_go(sequence_id)
+        self._on_drop(sequence_id)
         self._cache.drop(sequence_id)
         self.leases.pop(sequence_id, None)
 
-    def give_back(self, sequence_id: str) -> None:
+    def drop_and_release(self, sequence_id: str) -> None:
         """Drop a sequence whose lease turned out not to be needed, and release the lease in the store."""
         lease = self.leases.get(sequence_id)
-        self.let_go(sequence_id)
+        self.drop_from_memory(sequence_id)
         if lease is not None:
-            self._departures.released([lease], self._idle_at())
-            self._departures.tell_now_and_then()
+            self._departures.add_released([lease], self._idle_at())
+            self._departures.write_if_due()
 
-    def drop(self, sequence_id: str) -> None:
+    def roll_back(self, sequence_id: str) -> None:
         """Drop a sequence after a step that does not count.
 
         If the sequence has not begun or is over, any server may begin it: the store hears of that before the answer
@@ -137,41 +136,41 @@ class Holdings:
         """
         lease = self.leases.get(sequence_id)
         if lease is None or (lease.has_begun and not lease.closed):
-            self.let_go(sequence_id)
+            self.drop_from_memory(sequence_id)
         else:
-            self.give_back(sequence_id)
-            self.tell_departures()
+            self.drop_and_release(sequence_id)
+            self.write_departures()
 
     def _idle_at(self) -> float:
         """Return the moment at which a sequence that becomes idle now has been idle for too long."""
         return time.monotonic() + self._settings.lifetime
 
-    def give_back_closed(self, sequence_ids: Iterable[str]) -> None:
+    def release_closed(self, sequence_ids: Iterable[str]) -> None:
         """Release those of the sequences that have ended and were not begun anew, before their steps are answered."""
         closed = [each for each in sequence_ids if each in self.leases and self.leases[each].closed]
         for sequence_id in set(closed):
-            self._departures.released([self.leases[sequence_id]], self._idle_at())
-            self.let_go(sequence_id)
+            self._departures.add_released([self.leases[sequence_id]], self._idle_at())
+            self.drop_from_memory(sequence_id)
         if closed:
-            self.tell_departures()
+            self.write_departures()
 
     def has_ended(self, sequence_id: str) -> None:
         """Record in the store that a held sequence has ended, without storing its last step."""
-        self._departures.ended(self.leases[sequence_id])
+        self._departures.add_ended(self.leases[sequence_id])
 
     def end(self, ended: Iterable[EndedSequence]) -> None:
         """Drop sequences that the server's scheduler has closed, and end or release them in the store."""
         for sequence_id, reason, moment in ended:
             self._active_since.pop(sequence_id, None)
             lease = self.leases.get(sequence_id)
-            self.let_go(sequence_id)
+            self.drop_from_memory(sequence_id)
             if lease is None:
                 continue
             if reason == ENDED:
-                self._departures.ended(lease)
+                self._departures.add_ended(lease)
             else:  # an expired sequence continues if another server had a step queued in time; others may just move
-                self._departures.released([lease], moment if reason in EXPIRED_REASONS else self._idle_at())
-        self._departures.tell_now_and_then()
+                self._departures.add_released([lease], moment if reason in EXPIRED_REASONS else self._idle_at())
+        self._departures.write_if_due()
 
     def rest(self, keep: Collection[str]) -> None:
         """Do the deferred work after answers have left: evict states, except those in ``keep``, and tidy the store."""
@@ -179,22 +178,87 @@ class Holdings:
             if sequence_id in self.leases:
                 self.leases[sequence_id].resident = False
         quietly(self._store.tidy)
-        self._departures.tell_now_and_then()
+        self._departures.write_if_due()
         if time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + _SWEEP_INTERVAL
             quietly(self._store.sweep)
 
     @property
-    def departures_wait(self) -> bool:
+    def departures_due(self) -> bool:
         """Whether departures of sequences have yet to be written to the store."""
-        return self._departures.wait
+        return self._departures.are_due
 
-    def tell_departures(self) -> None:
+    def write_departures(self) -> None:
         """Write the departures to the store; log it if that fails."""
-        quietly(self._departures.tell)
+        quietly(self._departures.write)
 
     def close(self) -> None:
         """Release all leases, so that other workers and servers can continue the sequences; close the store."""
-        self._departures.released(self.leases.values(), self._idle_at())
-        quietly(self._departures.tell)
+        self._departures.add_released(self.leases.values(), self._idle_at())
+        quietly(self._departures.write)
         quietly(self._store.close)
+
+
+#: The least time between two writes of departures while the worker has other work (seconds).
+_INTERVAL = 0.1
+
+
+class Departures:
+    """The departures that have yet to be written to a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._ended: list[Lease] = []
+        self._released: list[tuple[Lease, float]] = []
+        self._next = 0.0
+        self._failed = False
+
+    def add_ended(self, lease: Lease) -> None:
+        """Record that a sequence has ended, so that the store can drop its state."""
+        self._ended.append(lease)
+        self._failed = False
+
+    def add_released(self, leases: Iterable[Lease], idle_at: float) -> None:
+        """Record leases that other workers may take.
+
+        Args:
+            idle_at: The moment (monotonic seconds) at which their sequences have been idle for too long.
+        """
+        self._released += [(lease, idle_at) for lease in leases]
+        self._failed = False
+
+    @property
+    def are_due(self) -> bool:
+        """Whether departures have yet to be written, and the last attempt has not failed."""
+        return bool(self._ended or self._released) and not self._failed
+
+    def write(self) -> None:
+        """Write the departures to the store.
+
+        Raises:
+            StoreError: The store cannot be written; the departures that remain are kept for the next attempt.
+        """
+        if not self._ended and not self._released:
+            return
+        self._next = time.monotonic() + _INTERVAL
+        self._failed = True
+        if self._ended:
+            self._store.end(self._ended)
+            self._ended = []
+        if self._released:
+            self._store.release(self._released)
+            self._released = []
+        self._failed = False
+
+    def write_if_due(self) -> None:
+        """Write the departures if the last attempt was long enough ago; log it if that fails."""
+        if self.are_due and time.monotonic() >= self._next:
+            quietly(self.write)
+
+
+def quietly(action: Callable[[], None]) -> None:
+    """Run an action on a store that no answer depends on; log a `StoreError`."""
+    try:
+        action()
+    except StoreError as error:
+        logger.error("The sequence store: %s", error)

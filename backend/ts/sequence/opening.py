@@ -6,6 +6,7 @@ from ts.context import Context
 from ts.protocol.messages import Cache, Load
 from ts.runtimes.errors import LoadError
 from ts.sequence.steps import Steps
+from ts.sequence.stored_steps import StoredSteps
 from ts.sequence.stores.store import Store, StoreError, StoreSettings
 
 
@@ -37,7 +38,9 @@ def open_steps(context: Context, load: Load) -> Steps | None:
         store = open_store(settings, cache)
     except StoreError as error:
         raise LoadError(str(error)) from error
-    return Steps(
+    if store is None:
+        return Steps(context, cached)
+    return StoredSteps(
         context,
         cached,
         store,

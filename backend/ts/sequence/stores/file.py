@@ -51,21 +51,21 @@ CREATE TABLE IF NOT EXISTS sequences (
     token INTEGER NOT NULL,
     owner TEXT NOT NULL,
     lease_until REAL NOT NULL,      -- seconds since 1970, as all times here
-    expires_at REAL NOT NULL,       -- idle for too long by then; of a closed sequence: forgotten by then
+    expires_at REAL NOT NULL,       -- when it has been idle for too long; of a closed sequence: when it is forgotten
     incarnation INTEGER NOT NULL,
-    further_steps INTEGER NOT NULL, -- of the incarnation, that is: without its first
+    further_steps INTEGER NOT NULL, -- of the incarnation, without its first step
     closed TEXT NOT NULL,           -- why it is over, '' if it is not
     state BLOB,
     UNIQUE (model, id)
 );
 CREATE TABLE IF NOT EXISTS answers (
     key INTEGER PRIMARY KEY,        -- the slot * 2^40 + the sequence's number: what is written together lies together
-    incarnation INTEGER NOT NULL,   -- of an earlier one than the sequence's: it counts no longer
+    incarnation INTEGER NOT NULL,   -- an answer of an earlier incarnation does not count
     request_id TEXT NOT NULL,
     answer BLOB NOT NULL
 );
 CREATE TABLE IF NOT EXISTS journal (
-    number INTEGER PRIMARY KEY,     -- later commits have higher ones
+    number INTEGER PRIMARY KEY,     -- later commits have higher numbers
     entry BLOB NOT NULL             -- in msgpack: rows for _UPDATE, rows for _KEEP
 );
 CREATE TABLE IF NOT EXISTS takeovers (count INTEGER NOT NULL);
@@ -85,7 +85,7 @@ _KEEP = "INSERT OR REPLACE INTO answers (key, incarnation, request_id, answer) V
 _APPEND = "INSERT INTO journal (entry) SELECT ?1 WHERE (SELECT count FROM takeovers) = ?2"
 
 #: The mark of a lease that every commit has to check.
-_LOOKED_AT = -1
+_CHECKED_EACH_TIME = -1
 #: The indexes of the incarnation and of the sequence's number in a row for _UPDATE.
 _INCARNATION, _NUMBER = 2, 6
 #: The number of commits in the journal after which they are applied to the tables.
@@ -112,13 +112,13 @@ class FileStore:
         self._select_answers = f"SELECT key, incarnation, request_id, answer FROM answers WHERE key IN ({marks})"  # noqa: S608
         self._file = SqliteFile(path, _SCHEMA, _VERSION, _UPGRADES, fsync=fsync)
         self._execute, self._executemany = self._file.execute, self._file.executemany
-        #: The latest lease of each sequence that this process has had, by its number, while anybody holds it.
+        #: The latest lease of each sequence that this process has had, by the sequence's number, while it is referenced.
         self._own: WeakValueDictionary[int, Lease] = WeakValueDictionary()
         self._journaled = 0
         self._pack = msgpack.Packer().pack
 
     def acquire(self, sequence_ids: Sequence[str], active_since: Mapping[str, float] = JUST_NOW) -> list[Acquired]:
-        """Take leases and read; see `Store`."""
+        """Take leases and read states; see `Store`."""
         with self._transaction():
             now, clock = time.time(), time.monotonic()
             taken = [
@@ -132,12 +132,12 @@ class FileStore:
             lease.mark = count
             number: Any = lease.key
             if number in self._own:
-                self._own[number].mark = _LOOKED_AT
+                self._own[number].mark = _CHECKED_EACH_TIME
             self._own[number] = lease
         return acquired
 
     def _acquire(self, sequence_id: str, now: float, active_since: float) -> tuple[Acquired, bool]:
-        """Take one, which is known not to be idle since ``active_since``; and whether another may still write to it."""
+        """Acquire a sequence; also return whether another process may still write to it."""
         settings, execute = self._settings, self._execute
         found = execute(
             "SELECT number, token, owner, lease_until, expires_at, incarnation, further_steps, closed, state"
@@ -184,7 +184,7 @@ class FileStore:
         return Acquired(lease, state, closed), is_takeover
 
     def _ids(self, number: int, incarnation: int, steps: int) -> tuple[str | None, list[str]]:
-        """Of the steps whose answers are kept: the first's request id, and those of the further ones in their order."""
+        """Return the request ids of the steps whose answers are kept: of the first step, and of further steps in order."""
         kept, first_id = [], None
         for key, of, request_id, _ in self._execute(self._select_answers, self._keys(number)):
             slot = key // SLOT
@@ -213,7 +213,7 @@ class FileStore:
             ]
 
     def commit(self, commits: Sequence[Commit]) -> list[bool | None]:
-        """Write what sequences have become; see `Store`."""
+        """Write changes of sequences; see `Store`."""
         now, settings = time.time(), self._settings
         until, idle_at, forgotten_at = now + settings.lease, now + settings.lifetime, now + REMEMBERED_SECONDS
         rows = []
@@ -234,11 +234,11 @@ class FileStore:
             written = self._commit_checked(commits, rows, answers)
         for commit in commits:
             if commit.closed:  # which gives the lease back
-                commit.lease.mark = _LOOKED_AT
+                commit.lease.mark = _CHECKED_EACH_TIME
         return written
 
     def _commit_checked(self, commits: Sequence[Commit], rows: list[Any], answers: list[Any]) -> list[bool | None]:
-        """Write to the tables, and look at each lease: some may have been taken over."""
+        """Write to the tables and check each lease, because some may have been taken over."""
         with self._transaction():
             valid: list[bool | None] = [self._execute(_UPDATE, row).rowcount == 1 for row in rows]
             refused = {commit.lease.key for commit, is_valid in zip(commits, valid, strict=True) if not is_valid}
@@ -254,9 +254,9 @@ class FileStore:
         return count
 
     def settle(self, commits: Sequence[Commit]) -> list[bool | None]:
-        """Look up what was written, since what this process has failed to write is not on its way; see `Store`."""
+        """Look up what was written; a write of this process that has failed cannot take effect later. See `Store`."""
         if self._file.doubtful:
-            raise StoreError("the disk did not confirm the last write, so nobody knows whether it has that")
+            raise StoreError("the disk did not confirm the last write, so it is unknown whether the disk has it")
         settled: list[bool | None] = []
         with self._file.reading():
             changed, journaled = self._journal()
@@ -304,20 +304,20 @@ class FileStore:
         return None
 
     def _kept(self, number: Any, journaled: Mapping[int, Any]) -> dict[int, tuple[Any, ...]]:
-        """The answers that are kept for a sequence, by their keys: what the journal says counts more."""
+        """Return the kept answers of a sequence by key; the journal takes precedence over the table."""
         keys = self._keys(number)
         kept = {row[0]: row for row in self._execute(self._select_answers, keys)}
         return {**kept, **{key: tuple(journaled[key]) for key in keys if key in journaled}}
 
     def _keys(self, number: Any) -> list[int]:
-        """The keys that the answers of a sequence have."""
+        """Return the keys of a sequence's answers."""
         return [slot * SLOT + number for slot in self._slots]
 
     def end(self, leases: Sequence[Lease]) -> None:
         """Drop states; see `Store`."""
         forgotten_at = time.time() + REMEMBERED_SECONDS
         for lease in leases:
-            lease.mark = _LOOKED_AT
+            lease.mark = _CHECKED_EACH_TIME
         with self._transaction():
             self._executemany(
                 "UPDATE sequences SET state = NULL, closed = ?, lease_until = 0, expires_at = ?"
@@ -326,9 +326,9 @@ class FileStore:
             )
 
     def release(self, released: Sequence[tuple[Lease, float]]) -> None:
-        """Let leases go; see `Store`."""
+        """Release leases; see `Store`."""
         for lease, _ in released:
-            lease.mark = _LOOKED_AT
+            lease.mark = _CHECKED_EACH_TIME
         with self._transaction():
             monotonic_to_time = time.time() - time.monotonic()
             self._executemany(
@@ -338,11 +338,11 @@ class FileStore:
             )
 
     def sweep(self) -> None:
-        """Drop what nobody will ask for, of every model in the file, unless another process does; see `Store`."""
+        """Drop abandoned and long-closed sequences of every model in the file, if a sweep is due; see `Store`."""
         sweep(self._file, self._transaction)
 
     def tidy(self) -> None:
-        """Bring the tables up to date, if there is enough to do; see `Store`."""
+        """Apply the journal to the tables once it is long enough; see `Store`."""
         if self._journaled >= _MOST_JOURNALED:
             with self._transaction():
                 pass  # every transaction begins with that
@@ -353,13 +353,13 @@ class FileStore:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All or nothing of what is done inside, on tables that are up to date; see `SqliteFile.transaction`."""
+        """Begin a transaction on tables that are up to date with the journal; see `SqliteFile.transaction`."""
         with self._file.transaction():
             self._fold()
             yield
 
     def _fold(self) -> None:
-        """Bring the tables up to date with the journal, whoever has written it."""
+        """Apply the journal to the tables, whichever process has written it."""
         self._journaled = 0
         changed, answers = self._journal()
         if not changed:
@@ -369,10 +369,10 @@ class FileStore:
         self._execute("DELETE FROM journal")
 
     def _journal(self) -> tuple[dict[int, Any], dict[int, Any]]:
-        """What the journal says of sequences, by number, and the answers that it has, by key."""
+        """Return the changed sequences in the journal by number, and its answers by key."""
         rows: dict[int, Any] = {}
         answers: dict[int, Any] = {}
-        # A takeover folds first: what is here was written by those who may still write.
+        # A takeover folds first, so all entries here were written by processes that may still write.
         for (entry,) in self._execute("SELECT entry FROM journal ORDER BY number"):
             changed, kept = msgpack.unpackb(entry)
             rows.update((row[_NUMBER], row) for row in changed)

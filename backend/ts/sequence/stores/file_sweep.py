@@ -1,7 +1,7 @@
-"""Drops from the file store what nobody will ask for: states of abandoned sequences, and sequences long over.
+"""Drops from the file store the states of abandoned sequences, and the records of sequences that ended long ago.
 
-One process sweeps for all that share the file, whenever a sweep is due. It finds what is overdue by an index, and has
-the lock for a few sequences at a time.
+One process sweeps for all that share the file, whenever a sweep is due. An index finds the overdue sequences, and the
+process holds the lock for a few sequences at a time.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from ts.sequence.stores.store import FIRST_SLOT, IDLE, MOST_KEPT, REMEMBERED_SEC
 
 #: An answer's key is its slot times this, and the sequence's number.
 SLOT: Final = 2**40
-#: Has every commit that goes to the journal look at its leases.
+#: Makes every commit that would go to the journal check its leases.
 COUNT_TAKEOVER: Final = "UPDATE takeovers SET count = count + 1"
 
 #: How long after one sweep the next one is due (seconds).
 _INTERVAL = 60.0
-#: How much is swept with the lock in hand.
+#: The number of sequences swept in one transaction.
 _AT_ONCE = 500
 _OVERDUE: Final = "SELECT number FROM sequences WHERE expires_at < ?"
-#: Parameters 1 to 3: what was let go and was idle for too long by then, what was not let go and was so by then, now.
+#: Parameters: 1 and 2, the moments before which a released or a held sequence must have been idle for too long; 3, now.
 _ABANDONED: Final = (
     "closed = '' AND expires_at < iif(lease_until = 0, ?1, ?2) AND expires_at < max(?1, ?2) AND lease_until < ?3"
 )
 
 
 def sweep(file: SqliteFile, transaction: Callable[[], AbstractContextManager[None]]) -> None:
-    """Sweep, if that is due.
+    """Sweep, if a sweep is due.
 
     Args:
         transaction: Begins a transaction on tables that are up to date with the journal.
 
     Raises:
-        StoreError: It cannot be done.
+        StoreError: The file cannot be read or written.
     """
     now = time.time()
     with file.reading():
@@ -62,7 +62,7 @@ def sweep(file: SqliteFile, transaction: Callable[[], AbstractContextManager[Non
                 if file.execute(gone, (number, now)).rowcount:
                     every_slot = [(slot * SLOT + number,) for slot in range(FIRST_SLOT, MOST_KEPT + 1)]
                     file.executemany("DELETE FROM answers WHERE key = ?", every_slot)
-            file.execute(COUNT_TAKEOVER)  # who still holds one of them cannot write to it any more
+            file.execute(COUNT_TAKEOVER)  # a process that still holds one of them can no longer write to it
 
 
 def _portions(numbers: list[int]) -> Iterator[list[int]]:

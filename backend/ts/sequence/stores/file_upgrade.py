@@ -1,8 +1,8 @@
-"""Makes the tables of an older version of the file store into those of this one.
+"""Upgrades the tables of older versions of the file store.
 
-Version 2 knew no incarnations: what a file of it holds becomes the first one of each sequence, of which nobody knows
-which step was its first. Servers of that version that still have the file open are refused from then on, since what
-they ask for is called otherwise, and every lease that they hold is over.
+Version 2 had no incarnations: the content of its file becomes the first incarnation of each sequence, whose first step
+is unknown. Servers of that version that still have the file open fail from then on, because columns have new names, and
+every lease that they hold is over.
 """
 
 from __future__ import annotations

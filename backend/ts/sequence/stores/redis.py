@@ -17,17 +17,17 @@ The time limits for answers and retries together do not exceed the duration of a
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 
 from ts.protocol.server_identity import is_gone
-from ts.sequence.stores.redis_checks import check_keeping
 from ts.sequence.stores.redis_scripts import ACQUIRE, COMMIT, END, RELEASE, RENEW
 from ts.sequence.stores.store import (
     FIRST_SLOT,
@@ -42,15 +42,15 @@ from ts.sequence.stores.store import (
     slot_of,
 )
 
-#: Seconds to wait for an answer, to go on trying when there is none, and to pause in between. Of the first two there is
-#: less where the lease is shorter than both together, but no less than what makes sense.
+#: Seconds to wait for an answer, to go on trying without one, and to pause between tries. A short lease shortens the first
+#: two, but not below the shortest limit.
 _ANSWER_LIMIT = 5.0
 _RETRY_LIMIT = 20.0
 _SHORTEST_LIMIT = 0.5
 _RETRY_PAUSE = 0.1
-#: How long the key stays that is written where something has to be (ms).
+#: The lifetime of the key that is written only to wait for the replicas (ms).
 _MARKER_LIFETIME = 60_000
-#: Of a sequence that is not to be judged: it has been active for ever (s).
+#: How long a sequence counts as active whose idle time is not to be checked (s).
 _FOR_EVER = 1e12
 
 
@@ -95,7 +95,7 @@ class RedisStore:
         check_keeping(self._name, self._info(), replicas)
 
     def acquire(self, sequence_ids: Sequence[str], active_since: Mapping[str, float] = JUST_NOW) -> list[Acquired]:
-        """Take leases and read; see `Store`."""
+        """Take leases and read states; see `Store`."""
         acquired = self._acquire_all(sequence_ids, active_since, gone="")
         for index, (owner, _) in enumerate(acquired):
             if owner is not None and is_gone(owner):
@@ -105,7 +105,7 @@ class RedisStore:
     def _acquire_all(
         self, sequence_ids: Sequence[str], active_since: Mapping[str, float], gone: str, *, copied: bool = False
     ) -> list[tuple[str | None, Acquired]]:
-        """The owner who holds a sequence, or None, and what came of asking for it."""
+        """Return for each sequence the owner that holds it, or None, and the result of asking for it."""
         settings = self._settings
         tokens = [secrets.randbits(62) for _ in sequence_ids]
         limits = (self._lease, self._lifetime, self._open_for, self._remembered, settings.kept, gone)
@@ -149,7 +149,7 @@ class RedisStore:
         return list(map(bool, self._run(self._renew, ids, lambda: [self._lease, *(lease.token for lease in leases)])))
 
     def commit(self, commits: Sequence[Commit]) -> list[bool | None]:
-        """Write what sequences have become; see `Store`."""
+        """Write changes of sequences; see `Store`."""
         content = [
             (str(lease.token), lease.incarnation, lease.steps, closed, False if state is None else state, answers)
             for lease, state, closed, answers in commits
@@ -158,12 +158,12 @@ class RedisStore:
         ids = [each.lease.sequence_id for each in commits]
         packed = msgpack.packb(content, use_bin_type=False)
         results = self._run(self._commit, ids, lambda: [*limits, packed], copied=True)
-        # Of those that were tried again an earlier try may have been written, and another have taken over since then.
+        # After a retry, the first try may have been written and another server may have taken over since.
         refused = None if self._repeated else False
         return [True if written else refused for written in results]
 
     def settle(self, commits: Sequence[Commit]) -> list[bool | None]:
-        """Look up what was written, with new leases: what is still on its way is refused by them; see `Store`."""
+        """Look up what was written, with new leases, which refuse a write that arrives late; see `Store`."""
         ids = [each.lease.sequence_id for each in commits]
         asked = self._acquire_all(ids, dict.fromkeys(ids, -math.inf), gone="", copied=True)
         acquired = [each for _, each in asked]
@@ -172,7 +172,7 @@ class RedisStore:
             if lease is not None and lease.incarnation <= commit.lease.incarnation:
                 same = lease.incarnation == commit.lease.incarnation
                 settled.append(same and lease.has_applied(commit.answers[0][1]))
-            else:  # others have it, or had it meanwhile
+            else:  # another server has the sequence, or has had it meanwhile
                 settled.append(None)
         over = [lease for lease, _, closed in acquired if lease is not None and closed]
         if over:
@@ -203,7 +203,7 @@ class RedisStore:
         self._run(self._end, ids, lambda: [self._remembered, *(lease.token for lease in leases)])
 
     def release(self, released: Sequence[tuple[Lease, float]]) -> None:
-        """Let leases go; see `Store`."""
+        """Release leases; see `Store`."""
 
         def arguments() -> list[Any]:
             now = time.monotonic()
@@ -213,10 +213,10 @@ class RedisStore:
         self._run(self._release, [lease.sequence_id for lease, _ in released], arguments, aside=True)
 
     def tidy(self) -> None:
-        """Nothing to do: a commit puts nothing off."""
+        """Do nothing: commits defer no work."""
 
     def sweep(self) -> None:
-        """Nothing to do: what is abandoned expires in Redis."""
+        """Do nothing: abandoned sequences expire in Redis."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -235,9 +235,9 @@ class RedisStore:
 
         Args:
             sequence_ids: Of which sequences.
-            arguments: Returns what it is given besides, anew for each try.
-            copied: What it has written counts once the replicas have it.
-            aside: It is also given the keys of states that are put aside.
+            arguments: Returns the script's arguments, anew for each try.
+            copied: Whether to wait until the replicas have what the script has written.
+            aside: Whether the script also gets the keys of states that are put aside.
         """
         keys = [self._prefix + sequence_id for sequence_id in sequence_ids]
         if aside:
@@ -247,14 +247,16 @@ class RedisStore:
         return self._call(lambda: script(keys, arguments()))
 
     def _read_copied(self, key: str, fields: list[str]) -> list[bytes | None]:
-        """Read what counts: what the replicas have as well."""
+        """Read fields, and wait until the replicas have them."""
         if not self._replicas:
             read: list[bytes | None] = self._call(lambda: self._client.hmget(key, fields))
             return read
 
         def ask(pipe: Any) -> None:
             pipe.hmget(key, fields)
-            pipe.set(self._prefix.removesuffix(":"), 1, px=_MARKER_LIFETIME)  # they have what came before it then
+            pipe.set(
+                self._prefix.removesuffix(":"), 1, px=_MARKER_LIFETIME
+            )  # the replicas then have everything before it
 
         found: list[bytes | None] = self._copied(ask)
         return found
@@ -305,7 +307,7 @@ class RedisStore:
 
 
 def _id_of(stored: bytes | None, incarnation: bytes) -> str | None:
-    """The request id of a kept answer, if that is one of the incarnation."""
+    """Return the request id of a kept answer if the answer is of that incarnation, else None."""
     if stored is None:
         return None
     of, _, request_id = stored.partition(b":")
@@ -314,3 +316,34 @@ def _id_of(stored: bytes | None, incarnation: bytes) -> str | None:
 
 def _milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
+
+
+logger = logging.getLogger(__name__)
+
+_KEEPS_ALL: Final = "noeviction"
+
+
+def check_keeping(name: str, info: Mapping[str, Any], replicas: int) -> None:
+    """Refuse a Redis that may drop sequences by itself; warn of what else may lose them.
+
+    Args:
+        name: What the Redis is called in messages.
+        info: What its sections memory, persistence and replication say; absent values are unknown.
+
+    Raises:
+        StoreError: It drops keys when its memory is full.
+    """
+    policy = info.get("maxmemory_policy")
+    if policy is None:
+        logger.warning("Redis at %s does not tell its maxmemory-policy. Make sure that it is %s.", name, _KEEPS_ALL)
+    elif policy != _KEEPS_ALL:
+        raise StoreError(
+            f"Redis at {name} has maxmemory-policy {policy}: it would drop sequences when its memory is full, and"
+            f" acknowledged steps with them. Set maxmemory-policy {_KEEPS_ALL}"
+        )
+    if info.get("aof_enabled") == 0:
+        logger.warning("Redis at %s has appendonly no: sequences are lost when it ends. Set appendonly yes.", name)
+    connected = info.get("connected_slaves", replicas)
+    if connected < replicas:
+        text = "Redis at %s has %d replicas now, and a step is answered only once %d have it (handler.cache.replicas)."
+        logger.warning(text, name, connected, replicas)

@@ -1,15 +1,15 @@
-"""What the Redis store has Redis do: scripts in Lua, each atomic over all sequences of a batch.
+"""The scripts in Lua that the Redis store runs, each atomic over all sequences of a batch.
 
 A sequence is a hash with these fields; times are milliseconds since 1970.
 
-token, owner, until    the lease; until is 0 of a sequence that nobody holds
-expires                idle for too long by then, once nobody holds it
-incarnation, steps     which incarnation it is, and how many further steps of it were applied
+token, owner, until    the lease; until is 0 for a sequence without a holder
+expires                when the sequence has been idle for too long, once it has no holder
+incarnation, steps     the incarnation's number, and how many further steps of it were applied
 closed, state          why it is over, or its state
-aside                  there if the state was put aside, since the sequence has been idle for too long
+aside                  present if the state was put aside, because the sequence has been idle for too long
 q<slot>, r<slot>       of a kept answer: its incarnation and request id, with a colon between them; and the answer
 
-Of what the store's first format wrote, which had no incarnations, `ACQUIRE` makes this form; slot 0 is free then.
+`ACQUIRE` upgrades hashes of the store's first format, which had no incarnations; slot 0 is free then.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 
 #: KEYS: those of the sequences, then those of the states put aside. ARGV: owner, lease, lifetime, time to live of an
-#: open sequence, of a closed one (ms), the last slot, an owner who is gone or '', then for each sequence a token and
-#: for how long (ms) it is known not to be idle.
+#: open sequence, of a closed one (ms), the last slot, an owner that is gone or '', then for each sequence a token and
+#: for how long (ms) the sequence is known not to be idle.
 ACQUIRE: Final = f"""{_NOW}
 local last = tonumber(ARGV[6])
 local names = {{'owner', 'until', 'expires', 'steps', 'closed', 'state', 'incarnation'}}
@@ -97,8 +97,8 @@ end
 return results
 """
 
-#: KEYS as for ACQUIRE. ARGV: how long a state is put aside, how long it is known what has become of a sequence that has
-#: been idle for too long (ms), then for each sequence a token and in how long (ms) it is so; 0 or less: it is.
+#: KEYS as for ACQUIRE. ARGV: how long a state is put aside, how long an expired sequence is remembered (ms), then for
+#: each sequence a token and in how many ms it will have been idle for too long; 0 or less: it has.
 RELEASE: Final = f"""{_NOW}
 for i = 1, #KEYS / 2 do
     local key, aside = KEYS[i], KEYS[#KEYS / 2 + i]

@@ -1,7 +1,7 @@
-"""The SQLite database beneath the file store: how it is opened, locked, and what its errors are called.
+"""The SQLite database beneath the file store: opening, locking, and the text of its errors.
 
-Nobody waits in line for a file's lock: a process that finds it taken tries again soon. Waiting ends with `_LOCK_LIMIT`:
-longer than it takes a server to notice that a worker which holds the lock has been stopped, and to kill it.
+SQLite has no queue for a file's lock: a process that finds the lock taken tries again soon, up to `_LOCK_LIMIT`, which is
+longer than a server needs to notice that a worker with the lock has been stopped, and to kill it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from ts.sequence.stores.store import StoreError
 #: How long to try for the file's lock, and how long to pause between two tries (seconds).
 _LOCK_LIMIT = 60.0
 _PAUSES = (0.0002, 0.005)
-#: After so many pages the write-ahead log goes into the database: seldom, for that waits for the disk, fsync or not.
+#: After so many pages the write-ahead log is copied into the database: seldom, because copying waits for the disk.
 _CHECKPOINT_PAGES = 16_000
 #: Small pages, since a commit writes a little in many places.
 _PAGE_SIZE = 1024
-#: Errors after which the disk may have what was written, although it did not say so.
+#: Errors after which the disk may have the written data without having confirmed it.
 _UNCONFIRMED = {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}
 
 
 class SqliteFile:
-    """A database in write-ahead mode, for one thread; it is made if it is not there.
+    """A database in write-ahead mode, for one thread; created if it does not exist.
 
     Args:
         path: The file; beside it SQLite keeps two more, ``-wal`` and ``-shm``.
         schema: Statements that make its tables.
-        version: What the file must say that it is, and is made to say.
-        upgrades: By older version, what makes the tables of this one, within a transaction.
+        version: The version of the schema, which the file records.
+        upgrades: By older version, the function that upgrades its tables, within a transaction.
         fsync: Whether a commit waits until the disk has it.
 
     Raises:
@@ -61,7 +61,7 @@ class SqliteFile:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except OSError as error:
             raise StoreError(f"the file {path} of the sequence store cannot be used: {error.strerror}") from error
-        # A timeout of 0 since waiting is done here.
+        # A timeout of 0, because `_until_unlocked` does the waiting.
         self._database = sqlite3.connect(path, timeout=0, isolation_level=None)
         self.execute, self.executemany = self._database.execute, self._database.executemany
         with self._errors():
@@ -93,10 +93,10 @@ class SqliteFile:
             self._database.executescript(f"BEGIN IMMEDIATE; {schema} PRAGMA user_version = {version}; COMMIT;")
 
     def write(self, statement: str, arguments: Sequence[Any]) -> int:
-        """Do one statement as a transaction of its own; return how many rows it has changed.
+        """Run one statement as a transaction of its own; return the number of changed rows.
 
         Raises:
-            StoreError: It could not be done, unless `doubtful`.
+            StoreError: The statement failed; its changes may still appear if `doubtful`.
         """
         try:
             changed: int = self._until_unlocked(self.execute, statement, arguments).rowcount
@@ -107,10 +107,10 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing of what is done inside; others wait meanwhile.
+        """Run the block as a transaction, which other processes wait for.
 
         Raises:
-            StoreError: It could not be done, and nothing was, unless `doubtful`.
+            StoreError: The transaction failed and changed nothing, unless `doubtful`.
         """
         with self._errors():
             self._until_unlocked(self.execute, "BEGIN IMMEDIATE")
@@ -125,10 +125,10 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """All that is read inside is of one moment; nobody waits for that, and nothing is written.
+        """Let the block read one consistent state; other processes need not wait.
 
         Raises:
-            StoreError: It cannot be read.
+            StoreError: The file cannot be read.
         """
         with self._errors():
             self.execute("BEGIN")
@@ -144,7 +144,7 @@ class SqliteFile:
             self._database.close()
 
     def _until_unlocked(self, action: Any, *arguments: Any) -> Any:
-        """Do it, again and again while another process has the file's lock."""
+        """Run an action, again and again while another process has the file's lock."""
         try:
             return action(*arguments)
         except sqlite3.OperationalError as error:

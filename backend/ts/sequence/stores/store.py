@@ -12,12 +12,12 @@ known to have ended. A sequence that has ended or expired has no holder.
 Sequence ids can be reused: each new beginning of a sequence is an **incarnation** with a number of its own. A store
 finds the answers of the latest incarnation only.
 
-**Idle time** is what the holder knows: its scheduler ends a sequence that had nothing queued and nothing in flight for
-too long. The moment at which the sequence is idle for too long is stored for those who continue it after the holder has
-let it go, be it that the moment is past. Whoever asks for the sequence then, says since when it has had something of it
-queued: if that was before the moment, the sequence goes on, or else it has expired for everybody. Its state is kept for
-a while for that. Where the holder did not let go (it was killed, or is frozen), nobody can tell what it had queued, so
-the sequence is not taken for idle.
+Only the holder knows the **idle time** of a sequence: its scheduler ends a sequence that had nothing queued and nothing
+in flight for too long. When the holder releases the sequence, the store records the moment, past or future, at which the
+sequence has been idle for too long. A server that asks for the sequence afterwards says since when it has had a step of
+the sequence queued: if that was before the moment, the sequence continues; otherwise it has expired for all servers. The
+store keeps the state for a while for that purpose. If the holder did not release the sequence (it was killed, or is
+frozen), it is unknown what the holder had queued, so the sequence does not count as idle.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from ts.protocol.server_identity import is_gone
 #: How long (seconds) a store remembers that a sequence has ended, so that a step which continues it is refused; and how
 #: long it keeps the state of an abandoned sequence beyond its idle time, in case its server is only suspended.
 REMEMBERED_SECONDS = 3600.0
-#: How long (seconds) the state of a sequence is kept that was let go and has been idle for too long since then: for a
-#: step of it that waits for a worker of another server since before that.
+#: How long (seconds) the state of a released sequence is kept after it has been idle for too long: for a step that has
+#: waited for a worker of another server since before that.
 REVIVABLE_SECONDS = 300.0
 #: The most steps of a sequence whose answers are kept, beside the first.
 MOST_KEPT = 64
@@ -55,11 +55,11 @@ class StoreError(Exception):
 class StoreSettings:
     """The settings of every kind of store.
 
-    model      name and version, whose sequences these are
+    model      name and version of the model
     owner      the server's identity, see `ts.protocol.server_identity`
-    lease      seconds that a lease holds after it was taken or used
+    lease      seconds for which a lease is valid after it was taken or used
     lifetime   seconds for which a sequence may be idle
-    kept       of how many steps of a sequence the answers are kept, beside the first
+    kept       the number of steps of a sequence whose answers are kept, beside the first
     """
 
     model: str
@@ -74,13 +74,13 @@ class Lease:
 
     key          identifies the sequence within the store
     token        the fencing token
-    incarnation  which of the sequences that have had this id
-    first_id     the request id of the step that has begun the incarnation; None before there is one
+    incarnation  the number of the sequence's incarnation
+    first_id     the request id of the step that began the incarnation; None before that step was applied
     steps        how many answers to further steps were stored for the incarnation so far
     request_ids  those of the further steps whose answers are kept, the oldest first
     closed       why the incarnation is over, "" if it is not
     awaits_first whether the next step is the incarnation's first
-    resident     whether the state (or that there is none) is known in memory
+    resident     whether the state, or its absence, is known in memory
     fresh_until  the moment (monotonic seconds) until which no other holder can have taken the lease over
     mark         for the store's own use
     """

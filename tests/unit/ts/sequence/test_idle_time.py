@@ -53,7 +53,7 @@ def test_a_step_that_came_later_is_told_that_the_sequence_has_expired(durable_wo
 def test_what_somebody_was_told_to_have_expired_has_expired_for_everybody(durable_worker: Make) -> None:
     holder, other, queued_at = expired_while_queued(durable_worker)
     assert answered(holder, step("j4", "s", "2")) == [EXPIRED]
-    holder.service.steps.tell()  # type: ignore[union-attr]
+    holder.service.steps.update_store()  # type: ignore[union-attr]
     assert admit(other, step("j5", "s", "2"), queued_at) == EXPIRED
 
 

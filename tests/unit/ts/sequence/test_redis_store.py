@@ -13,8 +13,7 @@ import pytest
 from tests.redis_server import DEADLINE, RedisServer, need_redis_server
 from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, step
 
-from ts.sequence.stores.redis import RedisStore
-from ts.sequence.stores.redis_checks import check_keeping
+from ts.sequence.stores.redis import RedisStore, check_keeping
 from ts.sequence.stores.store import StoreError, StoreSettings
 
 SETTINGS = StoreSettings(model="m/1", owner="a/1/1", lease=10.0, lifetime=60.0, kept=2)

@@ -1,16 +1,28 @@
-"""A step of a sequence and its answer: collected while the step runs, encoded to be kept, decoded for a repetition."""
+"""A step of a sequence and its answer: collected while the step runs, encoded to be kept, decoded for a repetition.
+
+Whether a step repeats an earlier one, or is the first of a new incarnation of its sequence, depends on its start marker
+and its request id, which is unique within an incarnation:
+
+* Without the start marker, an id that the latest incarnation has seen repeats that step; even if the sequence has ended
+  in the meantime, because the lost answer may be that of its last step.
+* With the start marker, only the id of the incarnation's first step repeats it, and only with the same body: the client
+  has lost the answer to the start. Every other id begins a new incarnation, even an id that a later step has used.
+* The id of an incarnation's first step begins a new incarnation once the old one is over and had further steps: a
+  client that has sent further steps has received the answer to the first.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgpack
 
 from ts.protocol.messages import SEQUENCE_ID_SEPARATOR, ResultRow
 from ts.runtimes.rows import Row
-from ts.sequence.stores.store import Lease
+from ts.sequence.stores.store import ENDED, Lease
 
 #: The header that marks the kept answer of a stream that broke off.
 INTERRUPTED_HEADER = "ts_stream_interrupted"
@@ -41,7 +53,7 @@ class Step:
             the answer can set ``ends``, too.
         history: Earlier deliveries of the step.
         is_first: Whether the step begins an incarnation of its sequence.
-        digest: The digest of the body of a step that begins an incarnation; see `ts.sequence.repetition`.
+        digest: The digest of the body of a step that begins an incarnation; see `ts.sequence.step`.
         index: The index of the step's last answer among the answers that leave together.
         slot: The slot in which the store keeps the step's answer; None until it is assigned.
     """
@@ -148,3 +160,28 @@ def kept_digest(answer: bytes) -> bytes:
 
 
 _pack = msgpack.Packer().pack
+
+
+_DIGEST_SIZE = 8
+
+
+def is_repeated(step: Step, lease: Lease, *, restart_expired: bool, has_same_body: Callable[[], bool]) -> bool:
+    """Return whether the step repeats one that was applied and whose answer is kept.
+
+    Args:
+        restart_expired: Whether a step of an expired sequence begins a new one.
+        has_same_body: Returns whether the incarnation's first step had the same body; called only if that decides.
+    """
+    if step.request_id == lease.first_id:
+        may_begin = step.starts or lease.closed == ENDED or bool(lease.closed and restart_expired)
+        if may_begin and lease.closed and lease.steps:
+            return False
+        return not may_begin or has_same_body()
+    return not step.starts and step.request_id in lease.request_ids
+
+
+def digest_of(body: Any) -> bytes:
+    """Return the digest of the body of a `ts.protocol.messages.InferRow`."""
+    if type(body) is list:  # the order of parameters is insignificant
+        body = b"".join(sorted(msgpack.packb(parameter) for parameter in body))
+    return hashlib.blake2b(body, digest_size=_DIGEST_SIZE).digest()

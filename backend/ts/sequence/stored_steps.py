@@ -1,0 +1,276 @@
+"""Steps of sequences in a store, each applied exactly once, even if a worker or server is killed at any moment.
+
+`StoredSteps.begin` reads the states that are not in memory and answers repeated steps with their kept answers;
+`StoredSteps.settle` writes all changes of a batch in one commit.
+
+Hence every answer that has left was committed, and a step whose answer was lost is not applied again. A step is applied
+if the handler returned an answer, with any status. A step that ended with an error (the handler raised, the client
+left) is not applied: its sequence is rolled back to the stored state. Other steps of the sequence that run at that
+moment use a state that was rolled back, so they end with an error too and are not applied.
+
+A streamed answer is committed with its last part; before that, the step has no stored effect. If another step of the
+same sequence ends while the stream runs, the commit of that step includes the changes that the stream has made so far,
+and the stream counts as applied. If the stream breaks off after such a commit, a repeated request gets the parts that
+were stored, with the header ``ts_stream_interrupted``.
+
+The client never gets a guess. If a commit fails, the worker asks the store whether it was written. If the server does
+not know whether a lost worker has applied a step, it sends the step again with `History`'s ``only ask``: taking the
+sequence's lease for that query also prevents the lost worker from applying the step later. If the outcome remains
+unknown, the step is answered with ``outcome_unknown``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from ts.context import Context
+from ts.protocol.messages import EndedSequence, InferRow, ResultRow
+from ts.sequence.holdings import Holdings
+from ts.sequence.sequence_cache import SequenceCache
+from ts.sequence.step import Step, digest_of, is_repeated
+from ts.sequence.step_answers import (
+    EXPIRED,
+    LOST,
+    MOVED,
+    NOT_APPLIED,
+    NOT_STORED,
+    NOT_TOLD,
+    ROLLED_BACK,
+    RUNNING,
+    UNKNOWN,
+    UNREADABLE,
+    Refusal,
+    answer_again,
+    error_answer,
+    first_had_body,
+    look_up,
+    unknown,
+)
+from ts.sequence.steps import Steps
+from ts.sequence.stores.store import ENDED, Commit, Lease, Store, StoreError, StoreSettings
+
+logger = logging.getLogger(__name__)
+
+_NOTHING: Final = object()
+
+
+class StoredSteps(Steps):
+    """The steps of one worker's sequences, whose states a store keeps.
+
+    Args:
+        context: The model's context, with the names of the sequence headers.
+        cache: The handler's states in memory.
+        restart_expired: Whether a step of a sequence that has expired begins a new one instead of being refused.
+        max_answer: The limit in bytes beyond which the body of a streamed answer is not kept.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        cache: SequenceCache,
+        store: Store,
+        settings: StoreSettings,
+        *,
+        restart_expired: bool,
+        max_answer: int,
+    ) -> None:
+        super().__init__(context, cache)
+        self._store = store
+        self._lease_seconds = settings.lease
+        self._end_header = context.header_key_sequence_end.lower()
+        self._restart_expired = restart_expired
+        self._max_answer = max_answer
+        self._holdings = Holdings(cache, store, settings, self._end_live)
+
+    # Before the handler
+
+    def _refusals(self, steps: list[Step]) -> Mapping[str, Refusal]:
+        return self._holdings.take(steps)
+
+    def _answer_at_once(
+        self, step: Step, refusals: Mapping[str, Refusal], wire_rows: Sequence[InferRow]
+    ) -> ResultRow | None:
+        sequence_id, request_id, job_id = step.sequence_id, step.request_id, step.row.job_id
+        if refusals:
+            refused = refusals.get(sequence_id)
+            if refused is not None and not (step.starts and refused[0] is LOST):
+                # The refusal says that the step was not applied, but an earlier delivery may have been: look it up.
+                if step.history.was_sent:
+                    return look_up(self._store, step)
+                return error_answer(job_id, *refused[0], refused[1])
+        lease = self._holdings.leases[sequence_id]
+        if any(other.request_id == request_id for other in self._live_of.get(sequence_id, ())):
+            return error_answer(job_id, *RUNNING, f"Request {request_id!r} is still running. Try again later.")
+        if step.starts or lease.closed or lease.awaits_first:  # the step may be the first of an incarnation
+            step.digest = next(digest_of(wire_row[3]) for wire_row in wire_rows if wire_row[0] == job_id)
+        try:
+            is_same = partial(first_had_body, self._store, lease, step.digest)
+            if is_repeated(step, lease, restart_expired=self._restart_expired, has_same_body=is_same):
+                return answer_again(self._store, step, lease)
+        except StoreError as error:
+            logger.error("The sequence store cannot tell whether a step was applied: %s", error)
+            return unknown(step)
+        if step.history.only_ask:
+            if sequence_id not in self._live_of:
+                # The step was not applied, so it has not ended the sequence, even if the server assumes that it has.
+                self._holdings.roll_back(sequence_id)
+            return error_answer(job_id, 500, step.history.only_ask, NOT_APPLIED)
+        if lease.closed not in {"", ENDED} and not (step.starts or self._restart_expired):
+            text = f"Sequence {sequence_id!r} has expired. Please start a new sequence."
+            return error_answer(job_id, *EXPIRED, text)
+        self._prepare(step, lease)
+        return None
+
+    def _prepare(self, step: Step, lease: Lease) -> None:
+        """Prepare the state of a step that is to run: a step that begins an incarnation finds none."""
+        if lease.closed or step.starts:
+            self._end_live(step.sequence_id)
+            self._cache.drop(step.sequence_id)
+            if not lease.awaits_first:
+                lease.begin_anew()
+            lease.closed = ""
+        if lease.awaits_first:
+            step.is_first, lease.awaits_first = True, False
+        else:
+            step.digest = b""
+        self._holdings.begun(step.sequence_id)
+
+    def _release_closed(self, steps: list[Step]) -> None:
+        self._holdings.release_closed(step.sequence_id for step in steps)
+
+    # After the handler
+
+    def settle(self, answers: list[ResultRow]) -> list[ResultRow]:
+        """Commit the steps that these answers complete; return the answers to send, errors if a commit failed."""
+        live = self._live
+        answered: dict[str, list[Step]] = {}
+        failed: list[Step] = []
+        for index, answer in enumerate(answers):
+            step = live.get(answer[0])
+            if step is None:
+                continue
+            if answer[6] is None:
+                step.add(answer, self._max_answer, self._end_header)
+                if answer[1]:
+                    continue
+                step.index = index
+                answered.setdefault(step.sequence_id, []).append(step)
+            else:
+                failed.append(step)
+            self._leave(step)
+        for step in failed:
+            self._roll_back(step.sequence_id)
+            self._refuse(answers, answered.pop(step.sequence_id, ()), *MOVED, ROLLED_BACK)
+        if answered:
+            self._commit(answers, answered)
+        return self._with_rolled_back(answers)
+
+    def _commit(self, answers: list[ResultRow], answered: dict[str, list[Step]]) -> None:
+        commits: list[Commit] = []
+        for sequence_id, steps in list(answered.items()):
+            try:
+                commits.append(self._commit_of(sequence_id, steps))
+            except Exception as error:  # an encoder is the handler's code
+                logger.exception("The state of %r cannot be stored", sequence_id, extra={"sequence_id": sequence_id})
+                self._refuse(answers, answered.pop(sequence_id), *UNREADABLE, f"The state cannot be stored: {error}")
+        if not commits:
+            return
+        fresh_until = time.monotonic() + self._lease_seconds
+        try:
+            written = self._store.commit(commits)
+        except StoreError as error:
+            logger.error("Steps cannot be committed: %s", error)
+            self._settle_failed(answers, answered, commits, error)
+            return
+        for commit, was_written in zip(commits, written, strict=True):
+            lease = commit.lease
+            if not was_written:
+                self._taken_over(answers, answered[lease.sequence_id], lease, certainly=was_written is False)
+            elif commit.closed:
+                self._holdings.drop_from_memory(lease.sequence_id)
+            else:
+                lease.fresh_until = fresh_until
+
+    def _settle_failed(
+        self, answers: list[ResultRow], answered: dict[str, list[Step]], commits: list[Commit], error: StoreError
+    ) -> None:
+        """Answer each step of a commit that has failed but may still have been written."""
+        settled: list[bool | None] = [None] * len(commits)
+        try:
+            settled = self._store.settle(commits)
+        except StoreError as doubt:
+            logger.error("The sequence store cannot tell whether steps were committed: %s", doubt)
+        for commit, was_written in zip(commits, settled, strict=True):
+            sequence_id = commit.lease.sequence_id
+            if was_written is None:
+                self._refuse(answers, answered[sequence_id], *UNKNOWN, f"{NOT_TOLD} {error}")
+            elif not was_written:
+                text = f"The step was not stored, so it does not count: {error}"
+                self._refuse(answers, answered[sequence_id], *NOT_STORED, text)
+            else:
+                self._holdings.drop_from_memory(sequence_id)
+
+    def _taken_over(self, answers: list[ResultRow], steps: list[Step], lease: Lease, *, certainly: bool) -> None:
+        """Answer steps whose lease another holder has taken; ``certainly``: their commit was certainly not written."""
+        text = f"Sequence {lease.sequence_id!r} was taken over by another server: the step does not count."
+        for step in steps:
+            otherwise = error_answer(step.row.job_id, *MOVED, text) if certainly else None
+            answers[step.index] = look_up(self._store, step, lease.incarnation, otherwise)
+        self._holdings.drop_from_memory(lease.sequence_id)
+
+    def _commit_of(self, sequence_id: str, steps: list[Step]) -> Commit:
+        lease = self._holdings.leases[sequence_id]
+        state = self._cache.peek(sequence_id, _NOTHING)
+        encoded = None if state is _NOTHING else self._cache.encoding.encode(state)
+        kept = []
+        for step in steps:
+            if step.ends:
+                self._ended.add(sequence_id)
+            kept.append((step.place(lease), step.request_id, step.encoded()))
+        if sequence_id in self._live_of:  # the state includes the changes of the sequence's steps that still run
+            others = self._live_of[sequence_id]
+            kept += [(step.place(lease), step.request_id, step.encoded(interrupted=True)) for step in others]
+        elif sequence_id in self._ended:
+            return Commit(lease, None, ENDED, kept)
+        return Commit(lease, encoded, "", kept)
+
+    def _refuse(self, answers: list[ResultRow], steps: Iterable[Step], status: int, cause: str, message: str) -> None:
+        """Replace the answers to steps by an error; roll their sequence back to the stored state."""
+        for step in steps:
+            answers[step.index] = error_answer(step.row.job_id, status, cause, message)
+            self._holdings.drop_from_memory(step.sequence_id)
+
+    def _roll_back(self, sequence_id: str) -> None:
+        """Roll back the sequence of a failed step; a sequence that another step has ended still ends."""
+        if sequence_id in self._ended:
+            self._holdings.has_ended(sequence_id)
+            self._holdings.drop_from_memory(sequence_id)
+        else:
+            self._holdings.roll_back(sequence_id)
+
+    # Between two batches
+
+    def rest(self) -> None:
+        """Do the deferred work after answers have left: evict states from memory, and sometimes sweep the store."""
+        self._holdings.rest(self._live_of)
+
+    def end(self, ended: Iterable[EndedSequence]) -> None:
+        """Drop sequences that the server's scheduler has closed."""
+        self._holdings.end(ended)
+
+    @property
+    def store_update_due(self) -> bool:
+        """Whether `update_store` has to run."""
+        return self._holdings.departures_due
+
+    def update_store(self) -> None:
+        """Write to the store which sequences have ended, and which other workers may take over."""
+        self._holdings.write_departures()
+
+    def close(self) -> None:
+        """Release the leases, so that other workers and servers can continue the sequences immediately."""
+        self._holdings.close()
