@@ -1,7 +1,7 @@
 """A span around each call of a handler, for each of its rows; or around each job of another contract's model.
 
-``TS_TRACES`` in the worker's environment says where spans go (`ts.span_export`); without it this is not imported. The span
-of a row is a child of the server's, whose id comes with the row's headers (``traceparent``).
+``TS_TRACES`` in the worker's environment says where spans go (`ts.span_export`); without it this is not imported. The
+span of a row is a child of the server's, whose id comes with the row's headers (``traceparent``).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from ts.utils.util import map_class_to_label
 
 
 class ImageClassifier(VisionHandler):
-    """Serves a model that takes images of shape [N, 3, 224, 224] and returns the logits of its classes, [N, classes]."""
+    """Serves a model from images of shape [N, 3, 224, 224] to the logits of their classes, [N, classes]."""
 
     topk = 5
     image_processing = staticmethod(imagenet_input)

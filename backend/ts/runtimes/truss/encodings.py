@@ -4,9 +4,9 @@ The text of JSON is that of Python's encoder (blanks behind separators, ASCII on
 values, numpy's numbers and arrays, dates and times, `decimal.Decimal`, `uuid.UUID` and pydantic models can be anywhere
 in a result. JSON knows neither NaN nor infinity: they are written as ``null``.
 
-MessagePack has tagged maps for numpy's arrays and numbers, dates, times, decimals and UUIDs, in the form of Truss and of
-the package msgpack-numpy. What these would pickle, arrays of Python objects, is refused in both directions: unpickling
-runs code of the sender's choice.
+MessagePack has tagged maps for numpy's arrays and numbers, dates, times, decimals and UUIDs, in the form of Truss and
+of the package msgpack-numpy. What these would pickle, arrays of Python objects, is refused in both directions:
+unpickling runs code of the sender's choice.
 """
 
 from __future__ import annotations

@@ -112,7 +112,8 @@ class FileStore:
         self._select_answers = f"SELECT key, incarnation, request_id, answer FROM answers WHERE key IN ({marks})"  # noqa: S608
         self._file = SqliteFile(path, _SCHEMA, _VERSION, _UPGRADES, fsync=fsync)
         self._execute, self._executemany = self._file.execute, self._file.executemany
-        #: The latest lease of each sequence that this process has had, by the sequence's number, while it is referenced.
+        #: The latest lease of each sequence that this process has had, by the sequence's number, while it is
+        #: referenced.
         self._own: WeakValueDictionary[int, Lease] = WeakValueDictionary()
         self._journaled = 0
         self._pack = msgpack.Packer().pack
@@ -184,7 +185,7 @@ class FileStore:
         return Acquired(lease, state, closed), is_takeover
 
     def _ids(self, number: int, incarnation: int, steps: int) -> tuple[str | None, list[str]]:
-        """Return the request ids of the steps whose answers are kept: of the first step, and of further steps in order."""
+        """Return the request ids of the steps with kept answers: the first step's, and further steps' in order."""
         kept, first_id = [], None
         for key, of, request_id, _ in self._execute(self._select_answers, self._keys(number)):
             slot = key // SLOT

@@ -42,8 +42,8 @@ from ts.sequence.stores.store import (
     slot_of,
 )
 
-#: Seconds to wait for an answer, to go on trying without one, and to pause between tries. A short lease shortens the first
-#: two, but not below the shortest limit.
+#: Seconds to wait for an answer, to go on trying without one, and to pause between tries. A short lease shortens the
+#: first two, but not below the shortest limit.
 _ANSWER_LIMIT = 5.0
 _RETRY_LIMIT = 20.0
 _SHORTEST_LIMIT = 0.5

@@ -1,7 +1,7 @@
 """The SQLite database beneath the file store: opening, locking, and the text of its errors.
 
-SQLite has no queue for a file's lock: a process that finds the lock taken tries again soon, up to `_LOCK_LIMIT`, which is
-longer than a server needs to notice that a worker with the lock has been stopped, and to kill it.
+SQLite has no queue for a file's lock: a process that finds the lock taken tries again soon, up to `_LOCK_LIMIT`, which
+is longer than a server needs to notice that a worker with the lock has been stopped, and to kill it.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ Sequence ids can be reused: each new beginning of a sequence is an **incarnation
 finds the answers of the latest incarnation only.
 
 Only the holder knows the **idle time** of a sequence: its scheduler ends a sequence that had nothing queued and nothing
-in flight for too long. When the holder releases the sequence, the store records the moment, past or future, at which the
-sequence has been idle for too long. A server that asks for the sequence afterwards says since when it has had a step of
-the sequence queued: if that was before the moment, the sequence continues; otherwise it has expired for all servers. The
-store keeps the state for a while for that purpose. If the holder did not release the sequence (it was killed, or is
-frozen), it is unknown what the holder had queued, so the sequence does not count as idle.
+in flight for too long. When the holder releases the sequence, the store records the moment, past or future, at which
+the sequence has been idle for too long. A server that asks for the sequence afterwards says since when it has had a
+step of the sequence queued: if that was before the moment, the sequence continues; otherwise it has expired for all
+servers. The store keeps the state for a while for that purpose. If the holder did not release the sequence (it was
+killed, or is frozen), it is unknown what the holder had queued, so the sequence does not count as idle.
 """
 
 from __future__ import annotations
