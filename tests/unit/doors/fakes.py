@@ -21,7 +21,7 @@ from torchserve_py.scheduling.job import Job
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.schemas.cache import CacheConfig
-from torchserve_py.settings.snapshot_file import SavedModel
+from torchserve_py.settings.schemas.versions import SavedModel
 from torchserve_py.settings.table import Settings
 
 ANY_PORT = Address("http", "127.0.0.1", 0)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torchserve_py.core.model import Model
     from torchserve_py.core.registry import ModelRegistry
     from torchserve_py.doors.management_calls import ManagementCalls
-    from torchserve_py.settings.snapshot_file import SavedModel
+    from torchserve_py.settings.schemas.versions import SavedModel
     from torchserve_py.settings.table import Settings
 
 READY: Final = "READY"
