@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ts.connection import Connection, FollowerConnection
 from ts.device_loss import memory_ran_out
@@ -37,10 +37,24 @@ from ts.runtimes.torchserve_handler import Runtime, TorchServeHandler
 
 logger = logging.getLogger(__name__)
 
-#: Contract to the module that runs it: the module's ``load(load, connection, runner)`` returns a
-#: `ts.event_loop.AsyncRuntime`. The TorchServe contract is missing here: `load_model` builds its runtime itself, and
-#: `ts.runtimes.async_handler` runs its handlers that are coroutines.
-CONTRACT_MODULES: Final = {"truss": "ts.runtimes.truss.load_truss", "mlserver": "ts.runtimes.mlserver.load_mlserver"}
+
+class AsyncRunner(NamedTuple):
+    """What runs the asynchronous code of a contract.
+
+    ``module`` has a function ``load(load, connection, runner)`` that returns a `ts.event_loop.AsyncRuntime`.
+    ``spans_jobs``: the event loop traces each job; otherwise the runtime traces the calls of the handler itself.
+    """
+
+    module: str
+    spans_jobs: bool = True
+
+
+#: What a worker can run, by contract. Handlers of TorchServe's that are no coroutines run without an event loop.
+CONTRACTS: Final = {
+    "torchserve": AsyncRunner("ts.runtimes.async_handler", spans_jobs=False),
+    "truss": AsyncRunner("ts.runtimes.truss.load_truss"),
+    "mlserver": AsyncRunner("ts.runtimes.mlserver.load_mlserver"),
+}
 
 _RANK_FROM_ENVIRONMENT = "--rank-from-environment"
 
@@ -126,11 +140,11 @@ def load_model(load: Load, connection: Connection) -> tuple[Callable[[], None], 
         LoadError: The contract is unknown, or the handler lacks what its contract requires.
         Exception: The model's own code raised it.
     """
-    if load["contract"] in CONTRACT_MODULES or load["asynchronous"]:
-        return load_asynchronous(load, connection)
-    if load["contract"] != "torchserve":
-        known = ", ".join(repr(contract) for contract in ("torchserve", *CONTRACT_MODULES))
+    if load["contract"] not in CONTRACTS:
+        known = ", ".join(map(repr, CONTRACTS))
         raise LoadError(f"This worker cannot run the contract {load['contract']!r}; it knows {known}.")
+    if load["asynchronous"]:
+        return load_asynchronous(load, connection)
     runtime: Runtime
     runtime = handler = TorchServeHandler(
         load_service(load),
@@ -151,11 +165,12 @@ def load_asynchronous(load: Load, connection: Connection) -> tuple[Callable[[], 
 
     from ts import event_loop
 
-    module = importlib.import_module(CONTRACT_MODULES.get(load["contract"], "ts.runtimes.async_handler"))
+    contract = CONTRACTS[load["contract"]]
+    module = importlib.import_module(contract.module)
     runner = asyncio.Runner()
     runtime: event_loop.AsyncRuntime = module.load(load, connection, runner)
     spans = None
-    if load["contract"] in CONTRACT_MODULES and (traces := os.environ.get(TRACES_VARIABLE)):
+    if contract.spans_jobs and (traces := os.environ.get(TRACES_VARIABLE)):
         from ts.runtimes.handler_spans import JobSpans
 
         spans = JobSpans(traces, load["model_name"])

@@ -7,7 +7,7 @@ import json
 
 import pytest
 from tests.unit.doors.conftest import Start, start
-from tests.unit.doors.fakes import FakeModel, FakeRegistry
+from tests.unit.doors.fake_serving import FakeModel, FakeServing
 
 __all__ = ["start"]
 
@@ -32,7 +32,7 @@ def declaring(*templates: str) -> FakeModel:
 @pytest.mark.parametrize("attack", EXPENSIVE.values(), ids=EXPENSIVE)
 async def test_matching_a_path_takes_no_time_that_its_text_decides(start: Start, attack: tuple[str, str]) -> None:
     template, path = attack
-    serving = await start(FakeRegistry([declaring(*[template] * 50)]), disable_token_authorization=False)
+    serving = await start(FakeServing([declaring(*[template] * 50)]), disable_token_authorization=False)
     token = json.loads(serving.key_file.read_text())["inference"]["key"]
     key = {"Authorization": f"Bearer {token}"}
     async with asyncio.timeout(20):  # a regular expression takes from 24 s to longer than anybody lives
@@ -49,7 +49,7 @@ async def test_declarations_that_make_no_sense_break_nobody_elses_paths(start: S
     broken.name, broken.declared = "broken", {"routes": routes}
     own = declaring("/f/{a}")
     own.behave = lambda call: call.part(b"own")
-    serving = await start(FakeRegistry([broken, own]))
+    serving = await start(FakeServing([broken, own]))
     assert (await serving.request("GET", "/f/1")).body == b"own"
     assert (await serving.request("GET", "/ping")).status == 200
     assert (await serving.request("GET", "/nowhere")).status == 404

@@ -23,7 +23,13 @@ class Contract:
     ``sequences``: state is kept between requests, which run in order, one at a time. ``stores``: that state can be
     stored beneath the code. ``processes``: a worker may be several processes that compute together. ``declares``:
     `model-config.yaml` may declare its inputs and outputs. ``openai``: it may declare that the code answers OpenAI's
-    requests, whose path it is told. ``own_keys``: further keys of that file that its code reads.
+    requests, whose path it is told. ``own_keys``: further keys of that file that its code reads. ``handlers``: a file
+    of the model, named by the manifest or the registration, has its handler, which may describe the model.
+    ``envelopes``: a service envelope may unpack its requests. ``own_health``: the code says whether it is healthy.
+    ``own_routes``: the code may declare paths of its own. ``truss_api``: it answers at the paths of Truss.
+    ``parameters``: its metadata have parameters. ``mlserver_metrics``: it is counted in MLServer's metrics, too.
+    ``platform``: what the Open Inference Protocol calls it. ``packages``: what its workers import, which the extra of
+    the contract's name brings. ``external_packages``: its configuration may name folders elsewhere to pack.
     """
 
     name: str
@@ -35,6 +41,16 @@ class Contract:
     declares: bool = False
     openai: bool = False
     own_keys: frozenset[str] = frozenset()
+    handlers: bool = False
+    envelopes: bool = False
+    own_health: bool = False
+    own_routes: bool = False
+    truss_api: bool = False
+    parameters: bool = False
+    mlserver_metrics: bool = False
+    platform: str
+    packages: tuple[str, ...] = ()
+    external_packages: bool = False
 
 
 CONTRACTS: Final[Mapping[str, Contract]] = {
@@ -50,9 +66,28 @@ CONTRACTS: Final[Mapping[str, Contract]] = {
             declares=True,
             openai=True,
             own_keys=frozenset({"pt2", "handler", "dali", "deepspeed", "pippy", "micro_batching"}),
+            handlers=True,
+            envelopes=True,
+            platform="pytorch_torchserve",
         ),
-        Contract(name=TRUSS, own_keys=frozenset({"truss"})),
-        Contract(name=MLSERVER),
+        Contract(
+            name=TRUSS,
+            own_keys=frozenset({"truss"}),
+            own_health=True,
+            truss_api=True,
+            platform="python_truss",
+            packages=("starlette", "fastapi", "pydantic"),
+            external_packages=True,
+        ),
+        Contract(
+            name=MLSERVER,
+            own_health=True,
+            own_routes=True,
+            parameters=True,
+            mlserver_metrics=True,
+            platform="python_mlserver",
+            packages=("mlserver",),
+        ),
     )
 }
 

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from torchserve_py.archive.artifacts import Artifacts
-from torchserve_py.archive.contract import TORCHSERVE, TRUSS, contract_of
+from torchserve_py.archive.contract import CONTRACTS, contract_of
 from torchserve_py.archive.errors import PackError
 from torchserve_py.archive.handler_name import packed_handler
 from torchserve_py.archive.manifest import MANIFEST_PATH, RUNTIMES, Manifest, describe, stamped
@@ -116,13 +116,13 @@ def _collect(options: PackOptions, artifacts: Artifacts) -> Manifest:
 
 def _complete(artifacts: Artifacts) -> None:
     """Add what a model without a handler needs from elsewhere."""
-    contract = contract_of(artifacts.top_names)
-    if contract == TORCHSERVE:
+    contract = CONTRACTS[contract_of(artifacts.top_names)]
+    if contract.handlers:
         raise PackError(
             "No handler is given. Name one with --handler, or give with --extra-files the folder of a Truss, with its"
             " config.yaml, or of an MLServer model, with its model-settings.json."
         )
-    if contract == TRUSS:
+    if contract.external_packages:
         artifacts.add_external_packages()
 
 

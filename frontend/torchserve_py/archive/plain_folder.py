@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchserve_py.archive.contract import TORCHSERVE
+from torchserve_py.archive.contract import CONTRACTS, TORCHSERVE
 from torchserve_py.archive.errors import InvalidArchive
 from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, describe
 
@@ -33,7 +33,8 @@ def describe_folder(
     """
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     handlers, weights = [], []
-    if contract == TORCHSERVE:
+    has_handler = CONTRACTS[contract].handlers
+    if has_handler:
         shown = [name for name in names if not name.startswith(".")]
         handlers = [
             name for name in shown if name.endswith(".py") and "handler" in name and not name.startswith("test")
@@ -44,7 +45,7 @@ def describe_folder(
         model_name=model_name,
         handler=handler or _only("the handler", handlers, ["handler.py"], folder),
         config_file=CONFIG_FILE if CONFIG_FILE in names else None,
-        model_file="model.py" if contract == TORCHSERVE and "model.py" in names else None,
+        model_file="model.py" if has_handler and "model.py" in names else None,
         serialized_file=_only("the weights", weights, preferred_weights, folder),
         requirements_file="requirements.txt" if "requirements.txt" in names else None,
     )

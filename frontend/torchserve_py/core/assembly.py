@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchserve_py.archive.cancellation import Cancellation
-from torchserve_py.archive.contract import MLSERVER
+from torchserve_py.archive.contract import CONTRACTS
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.core.cache_message import cache_message
@@ -23,8 +23,9 @@ from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import BadParameter
 from torchserve_py.core.model import Model, Usage
 from torchserve_py.core.parallel import torchrun_environment, torchrun_of
-from torchserve_py.core.plan import Plan, RegisterRequest, plan_of
+from torchserve_py.core.plan import Plan, plan_of
 from torchserve_py.core.sequence_files import make_folder, sequence_file
+from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings.table import Settings
@@ -140,7 +141,9 @@ class Assembly:
     def build(self, plan: Plan) -> Model:
         """Wire the model; its pool has no workers yet."""
         settings, config = self._settings, plan.config
-        metrics = self._metrics.model(plan.name, plan.version, as_mlserver=plan.files.contract == MLSERVER)
+        metrics = self._metrics.model(
+            plan.name, plan.version, as_mlserver=CONTRACTS[plan.files.contract].mlserver_metrics
+        )
         dispatcher = Dispatcher(
             config.policy(),
             metrics,
@@ -173,21 +176,7 @@ class Assembly:
             stop_limit=settings.unregister_model_timeout,
             renew_to_scale=settings.cpu_launcher_enable,
         )
-        model = Model(
-            plan.name,
-            plan.version,
-            plan.url,
-            plan.files,
-            plan.handler,
-            config,
-            dispatcher,
-            pool,
-            loaded_at_startup=plan.at_startup,
-            in_workflow=plan.in_workflow,
-            usage=self._usage,
-        )
-        model.tracing = self._tracing
-        return model
+        return Model(plan, dispatcher, pool, self._usage, self._tracing)
 
     def _new_worker_id(self, config: EffectiveConfig) -> str:
         if not config.ranks:

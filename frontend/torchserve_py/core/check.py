@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchserve_py.archive.checksum import split_checksum
-from torchserve_py.archive.contract import MLSERVER, TORCHSERVE, TRUSS
+from torchserve_py.archive.contract import CONTRACTS, Contract
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.fetch import file_name
 from torchserve_py.archive.handler_name import BUILT_IN_HANDLERS
@@ -24,7 +24,8 @@ from torchserve_py.core.config import InvalidModelConfig, ModelConfig
 from torchserve_py.core.contracts import configuration_of
 from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import InvalidModel, ModelError
-from torchserve_py.core.plan import Plan, RegisterRequest, plan_of
+from torchserve_py.core.plan import Plan, plan_of
+from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.core.startup import StartupModel, startup_models
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings.model_spec import expand_model_specs, is_url, parse_model_specs
@@ -32,8 +33,6 @@ from torchserve_py.settings.table import Settings
 from torchserve_py.workers.devices import Devices, visible_devices
 from torchserve_py.workers.process import worker_package_root
 
-#: What the workers of the other contracts import; the extra of the contract's name brings it.
-_CONTRACT_MODULES = {MLSERVER: ("mlserver",), TRUSS: ("starlette", "fastapi", "pydantic")}
 #: What a built-in handler needs apart from PyTorch, and the extra of this package that installs it.
 _IMAGE_HANDLERS = ("image_classifier", "image_segmenter", "object_detector", "densenet_handler")
 _SHOWN_REQUIREMENTS = 5
@@ -111,15 +110,16 @@ class _Check:
         plan = self._plan(files) if is_configurable else None
         called = self._request.model_name or files.name, files.manifest.model_version
         name, version = called if plan is None else (plan.name, plan.version)
-        contract = [] if files.contract == TORCHSERVE else [f"contract {files.contract}"]
-        self._out.facts[:0] = [f'model "{name}" version {version}', *contract]
+        contract = CONTRACTS[files.contract]
+        named = [] if contract.handlers else [f"contract {contract.name}"]
+        self._out.facts[:0] = [f'model "{name}" version {version}', *named]
         if plan is not None:
             workers = f"{plan.config.min_workers} worker(s)"
             self._out.facts.append(workers if self._at_startup else "valid configuration")
-            if files.contract == TORCHSERVE:
+            if contract.handlers:
                 self._check_handler(plan.handler, names, has_requirements=plan.requirements_file is not None)
             else:
-                self._check_contract_packages(files.contract, plan)
+                self._check_contract_packages(contract, plan)
             self._check_requirements(plan)
 
     def _check_files(self, files: ModelFiles, names: frozenset[str]) -> bool:
@@ -179,12 +179,12 @@ class _Check:
         if missing:
             self._out.problems.append(f"the handler {handler} needs more packages: pip install {' '.join(missing)}")
 
-    def _check_contract_packages(self, contract: str, plan: Plan) -> None:
-        missing = [module for module in _CONTRACT_MODULES[contract] if not _is_installed(module)]
+    def _check_contract_packages(self, contract: Contract, plan: Plan) -> None:
+        missing = [module for module in contract.packages if not _is_installed(module)]
         is_brought = self._settings.install_py_dep_per_model and (plan.requirements_file or plan.requirements)
         if missing and not is_brought:
             self._out.problems.append(
-                f"{contract} models need the package {missing[0]}: pip install 'torchserve-py[{contract}]'"
+                f"{contract.name} models need the package {missing[0]}: pip install 'torchserve-py[{contract.name}]'"
             )
 
     def _check_requirements(self, plan: Plan) -> None:

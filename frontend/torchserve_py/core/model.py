@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from torchserve_py.archive.contract import TORCHSERVE
-from torchserve_py.archive.model_files import ModelFiles
+from torchserve_py.archive.contract import CONTRACTS
 from torchserve_py.core.dispatcher import Dispatcher
-from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import NoDescribeWorker
+from torchserve_py.core.plan import Plan
+from torchserve_py.core.serving import ModelStatus, ServedModel, Statistics, WorkerStatus
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import JobFailed, Parts
 from torchserve_py.metrics.exposition import merged
@@ -27,20 +27,8 @@ if TYPE_CHECKING:
 #: Largest description by a handler (bytes); decoding a longer one would block the event loop.
 _MAX_DESCRIPTION = 256 * 1024
 _DESCRIBE_HEADERS = (("describe", "True"),)
+_ids = itertools.count()
 _NO_GPU_USAGE = "failed to obtained gpu usage"  # TorchServe's words
-
-
-@dataclass(frozen=True)
-class WorkerInfo:
-    """A worker as the management API shows it."""
-
-    id: str
-    started_at: datetime
-    status: str  # "READY" or "UNLOADING" (anything else)
-    memory: int  # bytes, 0 before it was measured
-    pid: int  # -1 before there is one
-    gpu: bool
-    gpu_usage: str
 
 
 @dataclass
@@ -52,41 +40,38 @@ class Usage:
 
 
 class Model:
-    """A registered model version.
-
-    Doors submit requests to it; `ModelRegistry` starts and ends it.
-    """
+    """A registered model version; `ModelRegistry` starts and ends it."""
 
     def __init__(
         self,
-        name: str,
-        version: str,
-        url: str,
-        files: ModelFiles,
-        handler: str,
-        config: EffectiveConfig,
+        plan: Plan,
         dispatcher: Dispatcher,
         pool: WorkerPool,
-        *,
-        loaded_at_startup: bool,
-        in_workflow: bool,
         usage: Usage,
+        tracing: Tracing | None,
     ) -> None:
-        self.name = name
-        self.version = version
-        self.url = url
-        self.files = files
-        self.handler = handler
-        self.config = config
+        self.name = plan.name
+        self.version = plan.version
+        self.files = plan.files
+        self.handler = plan.handler
+        self.config = config = plan.config
+        self.in_workflow = plan.in_workflow
         self.pool = pool
         self.dispatcher = dispatcher
-        self.loaded_at_startup = loaded_at_startup
-        self.in_workflow = in_workflow
-        self.is_stateful = config.stateful
+        #: What doors know of the model.
+        self.served = ServedModel(
+            id=next(_ids),
+            name=plan.name,
+            version=plan.version,
+            url=plan.url,
+            contract=CONTRACTS[plan.files.contract],
+            config=config,
+            is_stateful=config.stateful,
+            loaded_at_startup=plan.at_startup,
+        )
         self._expires_in = config.client_timeout_ms / 1000 or None
         self._usage = usage
-        #: Traces the jobs of the model; None if tracing is off.
-        self.tracing: Tracing | None = None
+        self._tracing = tracing
 
     def submit(self, request: InferenceRequest) -> Parts:
         """Admit one inference request.
@@ -95,28 +80,14 @@ class Model:
             The response; a refusal is raised by its first `Parts.next`.
         """
         span = None
-        if self.tracing is not None:
+        if self._tracing is not None:
             sequence_id = None if request.sequence is None else request.sequence.id
-            span, headers = self.tracing.begin(request.headers, self.name, self.version, sequence_id)
+            span, headers = self._tracing.begin(request.headers, self.name, self.version, sequence_id)
             request = request._replace(headers=headers)
         expires_in = self._expires_in
         if request.expires_in is not None:
             expires_in = min(request.expires_in, expires_in or request.expires_in)
         return self.dispatcher.submit(request, expires_in, span)
-
-    @property
-    def metrics(self) -> ModelMetrics:
-        """The metrics of the model."""
-        return self.dispatcher.metrics
-
-    def knows_sequence(self, sequence_id: str) -> bool:
-        """Return whether the sequence is open, or remembered as lost (its next request gets that as its answer)."""
-        return self.dispatcher.knows_sequence(sequence_id)
-
-    @property
-    def contract(self) -> str:
-        """The contract of the model's code: ``torchserve``, ``truss`` or ``mlserver``."""
-        return self.files.contract
 
     @property
     def declared(self) -> Mapping[str, Any]:
@@ -136,7 +107,7 @@ class Model:
             Whether all say so within ``limit`` seconds; False if the model has no worker.
         """
         workers = [supervisor.worker for supervisor in self.pool.supervisors if supervisor.ready]
-        if self.contract == TORCHSERVE:
+        if not self.served.contract.own_health:
             return bool(workers)
         answers = await asyncio.gather(*(worker.check_health(limit) for worker in workers if worker is not None))
         return bool(answers) and all(answers)
@@ -154,7 +125,7 @@ class Model:
                 told[worker.id] = text.decode()
             elif worker.ready:  # otherwise the worker has ended meanwhile
                 return None
-        return merged(told) if self.max_workers > 1 else "".join(told.values())
+        return merged(told) if self.pool.max_workers > 1 else "".join(told.values())
 
     async def describe_custom(self) -> Any:
         """Ask the handler to describe the model, and return its answer decoded from JSON.
@@ -167,7 +138,7 @@ class Model:
         """
         if not self.pool.ready_count:
             raise NoDescribeWorker(self.name)
-        if self.contract != TORCHSERVE:
+        if not self.served.contract.handlers:
             return dict(self.declared)
         parts = self.submit(InferenceRequest(_DESCRIBE_HEADERS, [], unbatched=True))
         try:
@@ -184,44 +155,37 @@ class Model:
         except (ValueError, RecursionError):
             return {}
 
-    @property
-    def min_workers(self) -> int:
-        """The configured minimum of workers."""
-        return self.pool.min_workers
-
-    @property
-    def max_workers(self) -> int:
-        """The configured maximum of workers."""
-        return self.pool.max_workers
-
-    @property
-    def workers(self) -> Sequence[WorkerInfo]:
-        """The workers, oldest first."""
-        return [
-            WorkerInfo(
+    def status(self) -> ModelStatus:
+        """Return the workers and the queue as they are now."""
+        workers = [
+            WorkerStatus(
                 id=supervisor.id,
                 started_at=supervisor.started_at,
-                status="READY" if supervisor.ready else "UNLOADING",
+                ready=supervisor.ready,
                 memory=self._usage.worker_memory.get(supervisor.pid, 0),
                 pid=supervisor.pid,
                 gpu=supervisor.gpu_index is not None,
                 gpu_usage=self._gpu_usage(supervisor.gpu_index),
+                failure=supervisor.failure,
+                gave_up=supervisor.gave_up,
             )
             for supervisor in self.pool.supervisors
         ]
+        return ModelStatus(
+            min_workers=self.pool.min_workers,
+            max_workers=self.pool.max_workers,
+            workers=workers,
+            queue_remaining=self.dispatcher.remaining_capacity,
+            queue_pending=self.dispatcher.queued,
+        )
+
+    def statistics(self) -> Statistics:
+        """Return what the jobs took so far."""
+        memory = sum(self._usage.worker_memory.get(supervisor.pid, 0) for supervisor in self.pool.supervisors)
+        return statistics_of(self.dispatcher.metrics, memory)
 
     def _gpu_usage(self, gpu_index: int | None) -> str:
         return "N/A" if gpu_index is None else self._usage.gpus.get(gpu_index, _NO_GPU_USAGE)
-
-    @property
-    def queue_remaining(self) -> int:
-        """The free room of the queue, in jobs."""
-        return self.dispatcher.remaining_capacity
-
-    @property
-    def queue_pending(self) -> int:
-        """The number of waiting jobs."""
-        return self.dispatcher.queued
 
     @property
     def is_ready(self) -> bool:
@@ -243,3 +207,20 @@ class Model:
         """
         await self.dispatcher.close(cause)
         return not await self.pool.stop(limit)
+
+
+def statistics_of(metrics: ModelMetrics, memory: int) -> Statistics:
+    """Return what a model's metrics have counted; ``memory`` is that of its workers in bytes."""
+    outcomes, queue = metrics.outcomes, metrics.queue_seconds
+    return Statistics(
+        succeeded=outcomes.succeeded,
+        succeeded_seconds=outcomes.succeeded_seconds,
+        running_seconds=outcomes.running_seconds,
+        failed=outcomes.failed,
+        failed_seconds=outcomes.failed_seconds,
+        last_at=outcomes.last_at,
+        executions=dict(outcomes.executions),
+        queued=sum(queue.counts),
+        queued_seconds=queue.sum,
+        memory=memory,
+    )

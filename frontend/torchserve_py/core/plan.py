@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torchserve_py.archive.contract import TORCHSERVE
+from torchserve_py.archive.contract import CONTRACTS
 from torchserve_py.archive.manifest import Manifest
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.core.config import InvalidModelConfig, ModelConfig
@@ -16,33 +16,10 @@ from torchserve_py.core.contracts import Configured
 from torchserve_py.core.effective import EffectiveConfig, Hardware, RegistrationOverrides, resolve
 from torchserve_py.core.errors import InvalidModel
 from torchserve_py.core.names import check_names
-from torchserve_py.settings.schemas.versions import VersionSettings
-from torchserve_py.settings.table import Settings
+from torchserve_py.core.serving import RegisterRequest
+from torchserve_py.settings.table import Settings, VersionSettings
 from torchserve_py.workers.devices import Devices, ModelDevices, UnsuitableDevices
 from torchserve_py.workers.processors import available_processors
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegisterRequest:
-    """A registration call; None = not given. ``max_batch_delay`` is in milliseconds, timeouts in seconds.
-
-    ``max_workers``, which only a snapshot gives, is ``initial_workers`` where it is not given. A workflow sets
-    ``in_workflow`` for the models that are its nodes.
-    """
-
-    url: str
-    model_name: str | None = None
-    handler: str | None = None
-    runtime: str | None = None
-    batch_size: int | None = None
-    max_batch_delay: int | None = None
-    initial_workers: int | None = None
-    max_workers: int | None = None
-    synchronous: bool = True
-    response_timeout: int | None = None
-    startup_timeout: int | None = None
-    s3_sse_kms: bool = False
-    in_workflow: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,7 +125,7 @@ def plan_of(
     except (InvalidModelConfig, UnsuitableDevices) as error:
         raise InvalidModel(str(error)) from error
     handler = request.handler or manifest.handler
-    if not handler and files.contract == TORCHSERVE:
+    if not handler and CONTRACTS[files.contract].handlers:
         handler = settings.default_service_handler
         if not handler:
             raise InvalidModel(

@@ -1,11 +1,11 @@
-"""The registry of models: it registers, scales and removes model versions, and is the only interface to the doors."""
+"""The registry of models: it registers, scales and removes model versions, and is the `Serving` of the doors."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from torchserve_py.archive.errors import ArchiveError
@@ -22,16 +22,17 @@ from torchserve_py.core.errors import (
     WorkersFailed,
 )
 from torchserve_py.core.model import Model, Usage
-from torchserve_py.core.plan import Plan, RegisterRequest
-from torchserve_py.core.results import RegisterResult, ScaleResult
+from torchserve_py.core.plan import Plan
 from torchserve_py.core.saved import saved_model
 from torchserve_py.core.served import ServedModels
-from torchserve_py.core.startup import StartupModel, startup_models
+from torchserve_py.core.serving import RegisterRequest, RegisterResult, ScaleResult, ServedModel
+from torchserve_py.core.startup import StartupModel, restored, startup_models
+from torchserve_py.core.stored import StoredModels
 from torchserve_py.core.versions import Versions
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.settings.model_spec import ModelSpec
-from torchserve_py.settings.schemas.versions import SavedModel
+from torchserve_py.settings.snapshot_file import SavedModel
 from torchserve_py.settings.table import Settings
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.listener import WorkerListener
@@ -67,6 +68,7 @@ class ModelRegistry(ServedModels):
         self.on_change: Callable[[], None] = lambda: None
         #: The usage of workers and GPUs that describe calls show; the server updates it with the system metrics.
         self.usage = Usage()
+        self._stored = StoredModels(settings.model_store)
         self._assembly = Assembly(settings, listener, metrics, self.usage, confinement)
 
     # Changing.
@@ -86,22 +88,11 @@ class ModelRegistry(ServedModels):
             _discard(plans)
 
     def saved_models(self) -> list[SavedModel]:
-        """Return the served models for a snapshot; a location is the URL that the model was registered with.
-
-        Nodes of workflows are left out, as in TorchServe: they are of no use without their workflow.
-        """
         return [saved_model(model, self._names[model.name]) for model in self._all() if not model.in_workflow]
 
     async def register(self, request: RegisterRequest) -> RegisterResult:
-        """Register a model and start its workers; wait for them when the request is synchronous.
-
-        Raises:
-            ArchiveError: The archive could not be fetched or read.
-            ModelError: It cannot be served, or its workers did not start (then it is not registered), or the server is
-                shutting down.
-        """
         model = self._add(await self._prepare(request, at_startup=False))
-        self.not_loaded = [spec for spec in self.not_loaded if not _is_loaded_by(spec, model)]
+        self._not_loaded = [spec for spec in self._not_loaded if not _is_loaded_by(spec, model)]
         wanted = model.config.min_workers
         if wanted == 0:
             self.on_change()
@@ -120,37 +111,20 @@ class ModelRegistry(ServedModels):
         self.on_change()
         return RegisterResult(model.name, model.version, model.pool.ready_count, wanted, pending=False)
 
-    async def load(self, request: RegisterRequest, *, is_default: bool, is_chosen: bool = False) -> Model:
-        """Serve a model with at least one worker, and return it once all of its workers are ready.
+    async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
+        request, saved = (restored(model), model) if isinstance(model, SavedModel) else (model, None)
+        successor = self._build(await self._prepare(request, at_startup=False))
+        await asyncio.shield(self._start(self._take_over(successor, saved)))
+        return successor.served
 
-        A model that is already served under this name and version goes on until then, and finishes its accepted jobs.
-
-        Args:
-            request: What to serve.
-            is_default: Whether it becomes the default version of its name.
-            is_chosen: Whether an operator has chosen the default version explicitly.
-
-        Raises:
-            ArchiveError: The archive could not be fetched or read.
-            ModelError: It cannot be served, or its workers did not start (then nothing has changed), or the server is
-                shutting down.
-        """
-        model = self._build(await self._prepare(request, at_startup=False))
-        await asyncio.shield(self._start(self._take_over(model, is_default=is_default, is_chosen=is_chosen)))
-        return model
+    async def stored(self, known: Collection[str] = ()) -> dict[str, list[str]]:
+        served = [model.served.url for model in self._all()]
+        return await asyncio.to_thread(self._stored.by_name, [*served, *known])
 
     async def scale(
         self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
     ) -> ScaleResult:
-        """Change how many workers a model version has.
-
-        Raises:
-            ModelNotFound: No such name.
-            ModelVersionNotFound: No such version of it.
-            BadParameter: That many workers cannot be started.
-            WorkersFailed: A worker of a synchronous call did not start (it is tried again).
-        """
-        model = self.get(name, version)
+        model = self.find(name, version)
         check_worker_count(min_workers)
         scaling = model.pool.scale(min_workers, max_workers)
         if not synchronous:
@@ -166,12 +140,6 @@ class ModelRegistry(ServedModels):
         return ScaleResult(pending=False, workers=model.pool.ready_count, wanted=min_workers)
 
     def set_default(self, name: str, version: str) -> None:
-        """Let ``version`` serve requests that name none.
-
-        Raises:
-            ModelNotFound: No such name.
-            DefaultVersionNotFound: No such version of it.
-        """
         versions = self._names.get(name)
         if versions is None:
             raise ModelNotFound(name)
@@ -181,31 +149,15 @@ class ModelRegistry(ServedModels):
         self.on_change()
 
     async def unregister(self, name: str, version: str | None = None) -> None:
-        """Stop serving a version of a model (the default one when None), answer its jobs and remove its files.
-
-        Raises:
-            ModelNotFound: No such name.
-            ModelVersionNotFound: No such version of it.
-            DefaultVersionInUse: It is the default version, and there are others.
-            UnregisterTimeout: A worker could not be stopped in time; the model is unregistered all the same.
-        """
-        model = self.get(name, version)
+        model = self.find(name, version)
         if self._names[name].default is model and len(self._names[name].models) > 1:
             raise DefaultVersionInUse(name)
         if not await self._remove(model):
             raise UnregisterTimeout(name)
 
     async def unload(self, name: str, version: str | None = None) -> None:
-        """Stop serving a version of a model (all of them when None), and remove its files.
-
-        New requests no longer find it at once. Accepted jobs may finish within ``unregister_model_timeout`` seconds.
-
-        Raises:
-            ModelNotFound: No such name.
-            ModelVersionNotFound: No such version of it.
-            UnregisterTimeout: A worker could not be stopped in time; the model is unloaded all the same.
-        """
-        models = self.versions(name) if version is None else [self.get(name, version)]
+        model = self.find(name, version)
+        models = [*self._names[name].models.values()] if version is None else [model]
         limit = self._settings.unregister_model_timeout
         if not all(await asyncio.gather(*[self._remove(model, finishes_in=limit) for model in models])):
             raise UnregisterTimeout(name)
@@ -272,19 +224,26 @@ class ModelRegistry(ServedModels):
 
     def _build(self, plan: Plan) -> Model:
         try:
-            return self._assembly.build(plan)
+            model = self._assembly.build(plan)
         except BaseException:
             plan.files.remove(downloaded=True)
             raise
+        self._live[model.served.id] = model
+        return model
 
-    async def _take_over(self, model: Model, *, is_default: bool, is_chosen: bool) -> None:
-        """Start the workers of a model that is not served yet; then serve it in place of the one with its version."""
+    async def _take_over(self, model: Model, saved: SavedModel | None) -> None:
+        """Start the workers of a model that is not served yet; then serve it in place of the one with its version.
+
+        Args:
+            model: The model.
+            saved: What it was before it was unloaded, which tells whether it is to be the default version.
+        """
         limit = self._settings.unregister_model_timeout
         self._unserved.add(model)
         try:
             await model.pool.scale(max(1, model.config.min_workers), max(1, model.config.max_workers))
         except WorkerFailed as failure:
-            await model.end(Cause.unregistered, limit)
+            await self._end_workers(model)
             await asyncio.to_thread(model.files.remove)
             raise WorkersFailed(model.name, model.version, failure.status) from failure
         finally:
@@ -292,13 +251,13 @@ class ModelRegistry(ServedModels):
         versions = self._names.setdefault(model.name, Versions(model))
         old = versions.models.get(model.version)
         versions.models[model.version] = model
-        if is_default or versions.default is old:
+        if (saved is not None and saved.default) or versions.default is old:
             versions.default = model
-        versions.is_chosen |= is_chosen
+        versions.is_chosen |= saved is not None and saved.chosen
         self.on_change()
         if old is not None and old is not model:
             await self._finish(old, limit)
-            await old.end(Cause.unregistered, limit)
+            await self._end_workers(old)
             await asyncio.to_thread(old.files.remove)
 
     def _remove(self, model: Model, *, finishes_in: float = 0.0) -> Awaitable[bool]:
@@ -322,12 +281,18 @@ class ModelRegistry(ServedModels):
     async def _end(self, model: Model, finishes_in: float) -> bool:
         if finishes_in:
             await self._finish(model, finishes_in)
-        gone = await model.end(Cause.unregistered, self._settings.unregister_model_timeout)
+        gone = await self._end_workers(model)
         await asyncio.to_thread(model.files.remove, downloaded=True)  # in a thread: the files may be many and large
         again = self._names.get(model.name)
         if again is None or model.version not in again.models:
             self._metrics.forget(model.name, model.version)
         logger.info("Model %s version %s is unregistered", model.name, model.version)
+        return gone
+
+    async def _end_workers(self, model: Model) -> bool:
+        """End what is left of a model that is not served; return whether all of its workers are gone."""
+        gone = await model.end(Cause.unregistered, self._settings.unregister_model_timeout)
+        del self._live[model.served.id]
         return gone
 
     async def _finish(self, model: Model, limit: float) -> None:
@@ -349,7 +314,7 @@ class ModelRegistry(ServedModels):
 
     def _add_at_startup(self, wanted: StartupModel, plan: Plan | None) -> None:
         if plan is None:
-            self.not_loaded.append(wanted.spec)
+            self._not_loaded.append(wanted.spec)
             return
         try:
             model = self._add(plan)
@@ -383,4 +348,4 @@ async def _unattended(scaling: Coroutine[Any, Any, None]) -> None:
 
 
 def _is_loaded_by(spec: ModelSpec, model: Model) -> bool:
-    return spec.location == model.url if spec.name is None else spec.name == model.name
+    return spec.location == model.served.url if spec.name is None else spec.name == model.name

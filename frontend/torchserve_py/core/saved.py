@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchserve_py.core.model import Model
 from torchserve_py.core.versions import Versions
-from torchserve_py.settings.schemas.versions import SavedModel
+from torchserve_py.settings.snapshot_file import SavedModel
 
 
 def saved_model(model: Model, versions: Versions) -> SavedModel:
@@ -14,11 +14,11 @@ def saved_model(model: Model, versions: Versions) -> SavedModel:
     return SavedModel(
         name=model.name,
         version=model.version,
-        location=model.url,
+        location=model.served.url,
         default=is_default,
         chosen=is_default and versions.is_chosen,
-        min_workers=model.min_workers,
-        max_workers=model.max_workers,
+        min_workers=model.pool.min_workers,
+        max_workers=model.pool.max_workers,
         batch_size=config.batch_size,
         max_batch_delay=config.max_batch_delay_ms,
         response_timeout=config.response_timeout,

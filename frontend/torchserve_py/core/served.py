@@ -1,27 +1,32 @@
-"""The served models: look-up by name and version, and the health of all. Only `registry` changes them."""
+"""The served models: look-up by name and version, and what doors may ask about them. Only `registry` changes them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torchserve_py.core.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.core.model import Model
+from torchserve_py.core.serving import ModelStatus, ServedModel, Statistics
 from torchserve_py.core.versions import Versions
+from torchserve_py.jobs.inference_job import refused
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.parts import Parts
+from torchserve_py.scheduling.effects import Cause
 from torchserve_py.settings.model_spec import ModelSpec
 
 
 class ServedModels:
-    """All registered models."""
+    """The half of `core.serving.Serving` that changes nothing."""
 
     def __init__(self) -> None:
         self._names: dict[str, Versions] = {}
-        #: The start-up models whose registration failed, and that have not been registered since.
-        self.not_loaded: list[ModelSpec] = []
+        #: Every model from its registration until its workers are gone, by the id of its `ServedModel`.
+        self._live: dict[int, Model] = {}
+        self._not_loaded: list[ModelSpec] = []
 
-    # Looking up.
-
-    def get(self, name: str, version: str | None = None) -> Model:
-        """Return a version of a model, the default one when ``version`` is None.
+    def find(self, name: str, version: str | None = None) -> Model:
+        """Return a version of a model, the default version when ``version`` is None.
 
         Raises:
             ModelNotFound: No such name.
@@ -37,35 +42,67 @@ class ServedModels:
             raise ModelVersionNotFound(name, version)
         return model
 
-    def get_latest(self, name: str, version: str | None = None) -> Model:
-        """Like `get`, for the Open Inference Protocol: without ``version`` the latest one, see `Versions.latest`."""
+    # The interface of doors; its docstrings are those of `Serving`.
+
+    def get(self, name: str, version: str | None = None) -> ServedModel:
+        return self.find(name, version).served
+
+    def get_latest(self, name: str, version: str | None = None) -> ServedModel:
         if version is None and (versions := self._names.get(name)) is not None:
-            return versions.latest()
-        return self.get(name, version)
+            return versions.latest().served
+        return self.find(name, version).served
 
-    def models(self) -> list[tuple[str, Model]]:
-        """Return every name with its default version, sorted by name."""
-        return [(name, versions.default) for name, versions in sorted(self._names.items())]
+    def models(self) -> list[ServedModel]:
+        return [versions.default.served for _, versions in sorted(self._names.items())]
 
-    def versions(self, name: str) -> list[Model]:
-        """Return all versions of a model, in the order of registration.
-
-        Raises:
-            ModelNotFound: No such name.
-        """
+    def versions(self, name: str) -> list[ServedModel]:
         if name not in self._names:
             raise ModelNotFound(name)
-        return list(self._names[name].models.values())
+        return [model.served for model in self._names[name].models.values()]
 
-    # Health.
+    def submit(self, model: ServedModel, request: InferenceRequest) -> Parts:
+        live = self._live.get(model.id)
+        return refused(Cause.unregistered) if live is None else live.submit(request)
+
+    def knows_sequence(self, model: ServedModel, sequence_id: str) -> bool:
+        return self._of(model).dispatcher.knows_sequence(sequence_id)
+
+    def declared(self, model: ServedModel) -> Mapping[str, Any]:
+        return self._of(model).declared
+
+    def is_loaded(self, model: ServedModel) -> bool:
+        return self._of(model).is_loaded
+
+    def fails_to_load(self, model: ServedModel) -> bool:
+        supervisors = self._of(model).pool.supervisors
+        return bool(supervisors) and all(supervisor.failure for supervisor in supervisors)
+
+    def status(self, model: ServedModel) -> ModelStatus:
+        return self._of(model).status()
+
+    def statistics(self, model: ServedModel) -> Statistics:
+        return self._of(model).statistics()
+
+    async def check_health(self, model: ServedModel, limit: float) -> bool:
+        return await self._of(model).check_health(limit)
+
+    async def expose_metrics(self, model: ServedModel, limit: float) -> str | None:
+        return await self._of(model).expose_metrics(limit)
+
+    async def describe_custom(self, model: ServedModel) -> Any:
+        return await self._of(model).describe_custom()
+
+    @property
+    def not_loaded(self) -> Sequence[ModelSpec]:
+        return self._not_loaded
 
     def healthy(self) -> bool:
-        """Whether the default version of every model has enough workers that are up or on their way (TorchServe)."""
-        return all(model.pool.healthy for _, model in self.models())
+        return all(versions.default.pool.healthy for versions in self._names.values())
 
     def startup_ready(self) -> bool:
-        """Whether every start-up model is registered and has its minimum of workers."""
-        return not self.not_loaded and all(model.is_ready for model in self._all() if model.loaded_at_startup)
+        return not self._not_loaded and all(model.is_ready for model in self._all() if model.served.loaded_at_startup)
+
+    # For the rest of the core.
 
     def worker_pids(self) -> list[int]:
         """Return the process ids of all workers."""
@@ -73,3 +110,9 @@ class ServedModels:
 
     def _all(self) -> Sequence[Model]:
         return [model for versions in self._names.values() for model in versions.models.values()]
+
+    def _of(self, model: ServedModel) -> Model:
+        live = self._live.get(model.id)
+        if live is None:
+            raise ModelVersionNotFound(model.name, model.version)
+        return live

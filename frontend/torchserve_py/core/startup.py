@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torchserve_py.core.plan import RegisterRequest
+from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.settings.model_spec import ModelSpec, expand_model_specs
-from torchserve_py.settings.schemas.versions import SavedModel
+from torchserve_py.settings.snapshot_file import SavedModel
 from torchserve_py.settings.table import Settings
 
 
@@ -33,14 +33,16 @@ def _of_snapshot_or_list(settings: Settings) -> Iterator[StartupModel]:
     snapshot = settings.model_snapshot
     specs = settings.load_models if snapshot is None else snapshot.not_loaded
     if snapshot is not None:
-        yield from map(restored, snapshot.models)
+        for saved in snapshot.models:
+            spec = ModelSpec(saved.name, saved.location)
+            yield StartupModel(spec, restored(saved), saved.default, saved.chosen)
     for spec in expand_model_specs(specs, settings.model_store):
         yield StartupModel(spec, RegisterRequest(url=spec.location, model_name=spec.name))
 
 
-def restored(saved: SavedModel) -> StartupModel:
-    """Return the start-up model that restores a saved model."""
-    request = RegisterRequest(
+def restored(saved: SavedModel) -> RegisterRequest:
+    """Return the registration that restores a saved model."""
+    return RegisterRequest(
         url=saved.location,
         model_name=saved.name,
         handler=saved.handler,
@@ -52,4 +54,3 @@ def restored(saved: SavedModel) -> StartupModel:
         response_timeout=saved.response_timeout,
         startup_timeout=saved.startup_timeout,
     )
-    return StartupModel(ModelSpec(saved.name, saved.location), request, saved.default, saved.chosen)

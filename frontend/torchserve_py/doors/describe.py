@@ -6,10 +6,10 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model, WorkerInfo
+    from torchserve_py.core.serving import ModelStatus, ServedModel, WorkerStatus
 
 
-def describe(model: Model) -> dict[str, Any]:
+def describe(model: ServedModel, status: ModelStatus) -> dict[str, Any]:
     """What ``GET /models/{model}`` shows of one version; times of workers are UTC."""
     config = model.config
     description: dict[str, Any] = {
@@ -17,8 +17,8 @@ def describe(model: Model) -> dict[str, Any]:
         "modelVersion": model.version,
         "modelUrl": model.url,
         "runtime": config.runtime,
-        "minWorkers": model.min_workers,
-        "maxWorkers": model.max_workers,
+        "minWorkers": status.min_workers,
+        "maxWorkers": status.max_workers,
         "batchSize": config.batch_size,
         "maxBatchDelay": config.max_batch_delay_ms,
         "responseTimeout": config.response_timeout,
@@ -42,22 +42,22 @@ def describe(model: Model) -> dict[str, Any]:
             "maxNumSequence": config.max_num_sequence,
             "maxSequenceJobQueueSize": config.max_sequence_job_queue_size,
             "loadedAtStartup": model.loaded_at_startup,
-            "workers": [_worker(worker) for worker in model.workers],
+            "workers": [_worker(worker) for worker in status.workers],
             "jobQueueStatus": {
-                "remainingCapacity": model.queue_remaining,
-                "pendingRequests": model.queue_pending,
+                "remainingCapacity": status.queue_remaining,
+                "pendingRequests": status.queue_pending,
             },
         }
     )
     return description
 
 
-def _worker(worker: WorkerInfo) -> dict[str, Any]:
+def _worker(worker: WorkerStatus) -> dict[str, Any]:
     started = worker.started_at.astimezone(UTC).isoformat(timespec="milliseconds")
     return {
         "id": worker.id,
         "startTime": started.replace("+00:00", "Z"),
-        "status": worker.status,
+        "status": "READY" if worker.ready else "UNLOADING",
         "memoryUsage": worker.memory,
         "pid": worker.pid,
         "gpu": worker.gpu,

@@ -17,14 +17,14 @@ from torchserve_py.settings.model_spec import fallback_name
 from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import Serving
 
 
 class HealthDoor:
     """Answers probes."""
 
-    def __init__(self, registry: ModelRegistry, responses: Responses) -> None:
-        self._registry = registry
+    def __init__(self, serving: Serving, responses: Responses) -> None:
+        self._serving = serving
         self._responses = responses
         #: Set when the server begins to shut down.
         self.draining = False
@@ -41,7 +41,7 @@ class HealthDoor:
     def ping(self, request: Request, path: tuple[str, ...]) -> Sent:
         """``/ping``: 200, or 500 while a model lacks workers."""
         _exact(request, path)
-        if self._registry.healthy():
+        if self._serving.healthy():
             return self._responses.send_json(request, 200, {"status": "Healthy"})
         return self._responses.send_json(request, 500, {"status": "Unhealthy"})
 
@@ -59,9 +59,9 @@ class HealthDoor:
         # Without the error and the place, which may hold a path or a token: whoever probes need not have a key.
         reasons += [
             f'The start-up model "{spec.name or fallback_name(spec.location)}" could not be loaded; the log says why.'
-            for spec in self._registry.not_loaded
+            for spec in self._serving.not_loaded
         ]
-        if not self._registry.not_loaded and not self._registry.startup_ready():
+        if not self._serving.not_loaded and not self._serving.startup_ready():
             reasons.append("A start-up model does not have its minimum of workers yet.")
         if reasons:
             return self._responses.send_json(request, 503, {"status": "NotReady", "reasons": reasons})

@@ -22,8 +22,7 @@ from torchserve_py.jobs.inference_request import InferenceRequest, SequenceReque
 from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import ServedModel, Serving
     from torchserve_py.settings.table import Settings
 
 Pairs = tuple[tuple[str, str], ...]
@@ -40,8 +39,8 @@ _Head = tuple[SequenceRequest | None, str | None, int]
 class InferenceDoor:
     """Turns HTTP requests into jobs, and the parts of their responses into HTTP answers."""
 
-    def __init__(self, settings: Settings, registry: ModelRegistry, responses: Responses) -> None:
-        self._registry = registry
+    def __init__(self, settings: Settings, serving: Serving, responses: Responses) -> None:
+        self._serving = serving
         self._responses = responses
         self._sequences = SequenceHeaders(settings)
         self._dialect = TorchServeDialect(self._sequences.id_name)
@@ -83,7 +82,7 @@ class InferenceDoor:
             ModelNotFound: No such model.
             ModelVersionNotFound: No such version of it.
         """
-        model = self._registry.get(name, version)
+        model = self._serving.get(name, version)
         check_method(request.method)
         if request.method == "OPTIONS":
             return self._responses.send_json(request, 200, predict_document(name))
@@ -97,7 +96,7 @@ class InferenceDoor:
     def _predict(
         self,
         request: Request,
-        model: Model,
+        model: ServedModel,
         version: str | None,
         head: _Head,
         server_headers: Pairs,
@@ -121,9 +120,9 @@ class InferenceDoor:
             by_default=version is None,
             priority=priority,
         )
-        return HttpExchange(self._responses, self._dialect, request, model, asked, version)
+        return HttpExchange(self._responses, self._dialect, request, self._serving, model, asked, version)
 
-    def _head(self, request: Request, model: Model) -> _Head:
+    def _head(self, request: Request, model: ServedModel) -> _Head:
         """The sequence, the content type and the priority that the headers name.
 
         Raises:

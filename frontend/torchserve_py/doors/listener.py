@@ -43,7 +43,7 @@ from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.server import Limits, Server
 
 if TYPE_CHECKING:
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import Serving
     from torchserve_py.metrics.server_metrics import ServerMetrics
     from torchserve_py.settings.table import Settings
     from torchserve_py.workflows.registry import WorkflowRegistry
@@ -188,7 +188,7 @@ class Doors:
 
 async def start_doors(
     settings: Settings,
-    registry: ModelRegistry,
+    serving: Serving,
     workflows: WorkflowRegistry,
     metrics: ServerMetrics,
     key_file: Path = Path(KEY_FILE),
@@ -197,7 +197,7 @@ async def start_doors(
 
     Args:
         settings: Addresses, limits, header names.
-        registry: The models.
+        serving: The models.
         workflows: The workflows.
         metrics: What the doors count in, and what ``/metrics`` shows.
         key_file: Where the tokens are written, unless token authorization is off.
@@ -211,15 +211,15 @@ async def start_doors(
     if not settings.disable_token_authorization:
         tokens = TokenAuthorization(key_file.absolute(), settings.token_expiration_min)
     responses = Responses(settings, metrics)
-    health = HealthDoor(registry, responses)
-    truss = TrussDoor(settings, registry, responses, tokens)
-    repository = Repository(settings, registry, ManagementCalls(settings, registry))
-    inference = InferenceDoor(settings, registry, responses)
-    open_inference = OpenInferenceDoor(settings, registry, responses, tokens, health, inference, repository)
+    health = HealthDoor(serving, responses)
+    truss = TrussDoor(settings, serving, responses, tokens)
+    repository = Repository(serving, ManagementCalls(settings, serving))
+    inference = InferenceDoor(settings, serving, responses)
+    open_inference = OpenInferenceDoor(settings, serving, responses, tokens, health, inference, repository)
     doors = Doors(health, tokens, repository)
     try:
         wanted = _by_address(
-            _routes(settings, registry, workflows, metrics, tokens, responses, health, truss, open_inference)
+            _routes(settings, serving, workflows, metrics, tokens, responses, health, truss, open_inference)
         )
         limits = Limits(settings.request_head_timeout, float(settings.default_response_timeout))
         context = _tls_context(settings, [address for _, address, _ in wanted])
@@ -246,7 +246,7 @@ async def start_doors(
 
 def _routes(
     settings: Settings,
-    registry: ModelRegistry,
+    serving: Serving,
     workflows: WorkflowRegistry,
     metrics: ServerMetrics,
     tokens: TokenAuthorization | None,
@@ -256,20 +256,20 @@ def _routes(
     open_inference: OpenInferenceDoor,
 ) -> list[tuple[str, Address, list[Routes]]]:
     """What is served where; the settings' names."""
-    inference = InferenceDoor(settings, registry, responses)
+    inference = InferenceDoor(settings, serving, responses)
     inference_routes = [
         open_inference.own_routes,
-        OpenAIDoor(settings, registry, responses, truss).routes,
+        OpenAIDoor(settings, serving, responses, truss).routes,
         truss.routes,
         health.routes,
-        V1ModelsDoor(registry, responses).routes,
+        V1ModelsDoor(serving, responses).routes,
         inference.routes,
-        InferenceSurfaces(settings, registry, inference).routes,
+        InferenceSurfaces(settings, serving, inference).routes,
         WorkflowInferenceDoor(settings, workflows, responses).routes,
         open_inference.routes,
     ]
     management_routes = [
-        ManagementDoor(settings, registry, tokens, responses).routes,
+        ManagementDoor(settings, serving, tokens, responses).routes,
         WorkflowManagementDoor(settings, workflows, responses).routes,
     ]
     wanted = [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchserve_py.core.plan import RegisterRequest
+from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.doors.errors import bad_request, check_method, method_not_allowed, not_found
 from torchserve_py.doors.management_calls import Done, ManagementCalls
 from torchserve_py.doors.openapi_documents import management_document
@@ -18,7 +18,7 @@ from torchserve_py.doors.token_authorization import TokenAuthorization, TokenTyp
 from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import Serving
     from torchserve_py.settings.table import Settings
 
 
@@ -26,10 +26,10 @@ class ManagementDoor:
     """Turns HTTP requests into management calls."""
 
     def __init__(
-        self, settings: Settings, registry: ModelRegistry, tokens: TokenAuthorization | None, responses: Responses
+        self, settings: Settings, serving: Serving, tokens: TokenAuthorization | None, responses: Responses
     ) -> None:
-        self._registry = registry
-        self._calls = ManagementCalls(settings, registry)
+        self._serving = serving
+        self._calls = ManagementCalls(settings, serving)
         self._tokens = tokens
         self._responses = responses
         self._max_body = settings.max_request_size
@@ -75,8 +75,10 @@ class ManagementDoor:
             raise not_found()
         if request.method != "GET":
             raise method_not_allowed("GET")
-        model = self._registry.get(path[2])
-        return self._responses.send_json(request, 200, {"name": path[2], "ready": bool(model.workers)})
+        model = self._serving.get(path[2])
+        return self._responses.send_json(
+            request, 200, {"name": path[2], "ready": bool(self._serving.status(model).workers)}
+        )
 
     async def rotate_token(self, request: Request, path: tuple[str, ...]) -> Sent:
         """``/token?type=inference|management`` with the API key: a new key, to be read from the key file."""
@@ -124,7 +126,7 @@ class ManagementDoor:
 
     async def _describe_api(self, request: Request, name: str, version: str | None) -> Sent:
         """``OPTIONS /models/{model}[/{version}]``: the OpenAPI document of the model's management."""
-        model = self._registry.get(name, version)
+        model = self._serving.get(name, version)
         return self._responses.send_json(request, 200, management_document(model.name))
 
     async def _done(self, request: Request, done: Done) -> Sent:

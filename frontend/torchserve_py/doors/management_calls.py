@@ -10,13 +10,13 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from torchserve_py.core.plan import RegisterRequest
+from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.doors.describe import describe
 from torchserve_py.doors.errors import DoorError, bad_request, method_not_allowed
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import ServedModel, Serving
+    from torchserve_py.settings.snapshot_file import SavedModel
     from torchserve_py.settings.table import Settings
 
 logger = logging.getLogger(__name__)
@@ -46,27 +46,27 @@ class ModelApiDisabledError(DoorError):
 class ManagementCalls:
     """The calls.
 
-    Apart from what each method names, they raise what the model registry raises.
+    Apart from what each method names, they raise what `Serving` raises.
     """
 
-    def __init__(self, settings: Settings, registry: ModelRegistry) -> None:
-        self._registry = registry
+    def __init__(self, settings: Settings, serving: Serving) -> None:
+        self._serving = serving
         self._model_api = settings.enable_model_api
         self._changes: set[asyncio.Task[Any]] = set()
 
     def page(self, limit: int | None, start: int) -> dict[str, Any]:
         """A page of the default versions, by name."""
-        entries = [{"modelName": name, "modelUrl": model.url} for name, model in self._registry.models()]
+        entries = [{"modelName": model.name, "modelUrl": model.url} for model in self._serving.models()]
         return page_of("models", entries, limit, start)
 
     async def describe(self, name: str, version: str | None, *, customized: bool) -> list[dict[str, Any]]:
         """One version, the default one if None, or ``all``; ``customized`` adds what the handler says of itself."""
         if version == _ALL_VERSIONS:
-            return [describe(model) for model in self._registry.versions(name)]
-        model = self._registry.get(name, version)
-        description = describe(model)
+            return [describe(model, self._serving.status(model)) for model in self._serving.versions(name)]
+        model = self._serving.get(name, version)
+        description = describe(model, self._serving.status(model))
         if customized:
-            metadata = await model.describe_custom()
+            metadata = await self._serving.describe_custom(model)
             if metadata is not None:
                 description["customizedMetadata"] = metadata if isinstance(metadata, dict) else {}
         return [description]
@@ -78,7 +78,7 @@ class ManagementCalls:
             ModelApiDisabledError: The model API is off.
         """
         self.check_model_api()
-        result = await self._complete(self._registry.register(request))
+        result = await self._complete(self._serving.register(request))
         registered = f'Model "{result.model_name}" Version: {result.model_version} registered with'
         if result.workers_wanted == 0:
             advice = "Use scale workers API to add workers for the model."
@@ -89,14 +89,14 @@ class ManagementCalls:
             return Done(206, _PARTIAL)
         return Done(200, f"{registered} {result.workers_wanted} initial workers")
 
-    async def load(self, request: RegisterRequest, *, is_default: bool, is_chosen: bool = False) -> Model:
-        """Serve a model, or serve it anew; return when it has its workers. See `ModelRegistry.load`.
+    async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
+        """Serve a model, or serve it anew; return when it has its workers. See `Serving.load`.
 
         Raises:
             ModelApiDisabledError: The model API is off.
         """
         self.check_model_api()
-        return await self._complete(self._registry.load(request, is_default=is_default, is_chosen=is_chosen))
+        return await self._complete(self._serving.load(model))
 
     async def unload(self, name: str, version: str | None = None) -> None:
         """Stop serving a version of a model (all of them when None) once it has answered what it has accepted.
@@ -105,7 +105,7 @@ class ManagementCalls:
             ModelApiDisabledError: The model API is off.
         """
         self.check_model_api()
-        await self._complete(self._registry.unload(name, version))
+        await self._complete(self._serving.unload(name, version))
 
     async def scale(
         self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
@@ -115,11 +115,11 @@ class ManagementCalls:
         Raises:
             DoorError: The numbers contradict each other.
         """
-        self._registry.get(name, version)
+        self._serving.get(name, version)
         if max_workers < min_workers:
             raise bad_request("max_worker cannot be less than min_worker.")
         result = await self._complete(
-            self._registry.scale(name, version, min_workers, max_workers, synchronous=synchronous)
+            self._serving.scale(name, version, min_workers, max_workers, synchronous=synchronous)
         )
         if result.pending:
             return Done(202, _PENDING)
@@ -135,12 +135,12 @@ class ManagementCalls:
             ModelApiDisabledError: The model API is off.
         """
         self.check_model_api()
-        await self._complete(self._registry.unregister(name, version))
+        await self._complete(self._serving.unregister(name, version))
         return Done(200, f'Model "{name}" unregistered')
 
     def set_default(self, name: str, version: str) -> Done:
         """Let a version serve requests that name none."""
-        self._registry.set_default(name, version)
+        self._serving.set_default(name, version)
         return Done(200, f'Default version successfully updated for model "{name}" to "{version}"')
 
     def check_model_api(self) -> None:

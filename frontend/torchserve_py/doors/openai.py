@@ -25,8 +25,7 @@ from torchserve_py.jobs.inference_request import InferenceRequest
 from ts.protocol.messages import CAUSE_HEADER
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import ServedModel, Serving
     from torchserve_py.doors.truss.door import TrussDoor
     from torchserve_py.jobs.parts import Part
     from torchserve_py.settings.table import Settings
@@ -70,13 +69,13 @@ class OpenAIDoor:
 
     Args:
         settings: Limits.
-        registry: The models.
+        serving: The models.
         responses: Writes the answers.
         truss: Gets what is for none of the models that declare OpenAI's interface: Trusses have the same paths.
     """
 
-    def __init__(self, settings: Settings, registry: ModelRegistry, responses: Responses, truss: TrussDoor) -> None:
-        self._registry = registry
+    def __init__(self, settings: Settings, serving: Serving, responses: Responses, truss: TrussDoor) -> None:
+        self._serving = serving
         self._responses = responses
         self._truss = truss
         self._max_body = settings.max_request_size
@@ -108,10 +107,10 @@ class OpenAIDoor:
         content_type = request.headers.get("Content-Type")
         priority = priorities.of_request(request)
         asked = InferenceRequest(request.raw_headers + headers, body, content_type, by_default=True, priority=priority)
-        return HttpExchange(self._responses, DIALECT, request, model, asked)
+        return HttpExchange(self._responses, DIALECT, request, self._serving, model, asked)
 
-    def _models(self) -> dict[str, Model]:
-        return {name: model for name, model in self._registry.models() if model.config.openai}
+    def _models(self) -> dict[str, ServedModel]:
+        return {model.name: model for model in self._serving.models() if model.config.openai}
 
 
 def _name_in(body: bytes) -> str:
@@ -122,7 +121,7 @@ def _name_in(body: bytes) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _unknown(name: str, models: dict[str, Model]) -> DoorError:
+def _unknown(name: str, models: dict[str, ServedModel]) -> DoorError:
     message = f"The model {name!r} does not exist. Models of OpenAI's interface: {', '.join(models)}."
     return DoorError(Failure(404, "ModelNotFoundException", message, "model_not_found"))
 

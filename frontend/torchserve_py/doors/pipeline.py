@@ -1,6 +1,6 @@
 """The one way from a request to its answer, whatever API the client speaks.
 
-    door ──InferenceRequest──▶ model ──Parts──▶ Exchange ──▶ Dialect ──▶ client
+    door ──InferenceRequest──▶ Serving ──Parts──▶ Exchange ──▶ Dialect ──▶ client
 
 An `Exchange` holds what is the same for every API: the answer to a job is its first part, or a stream that begins with
 it, or a failure, before or after the first byte. A `Dialect` is what differs: how a failure looks, how a whole answer
@@ -20,7 +20,7 @@ from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import ReaderStalled
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
+    from torchserve_py.core.serving import ServedModel, Serving
     from torchserve_py.doors.responses import Headers, Responses, Sent
     from torchserve_py.jobs.inference_request import InferenceRequest
     from torchserve_py.transport.http1.request import Buffer, Request
@@ -102,13 +102,20 @@ class Exchange:
 
     dialect: Dialect
 
-    def __init__(self, dialect: Dialect, model: Model, asked: InferenceRequest, version: str | None = None) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        serving: Serving,
+        model: ServedModel,
+        asked: InferenceRequest,
+        version: str | None = None,
+    ) -> None:
         """Submit ``asked`` to ``model``."""
         self.dialect = dialect
         self.model = model
         self.asked = asked
         self.version = version
-        self.parts = model.submit(asked)
+        self.parts = serving.submit(model, asked)
 
     async def next(self) -> Part:
         """Wait for the next part.
@@ -175,12 +182,13 @@ class HttpExchange(Exchange):
         responses: Responses,
         dialect: HttpDialect,
         request: Request,
-        model: Model,
+        serving: Serving,
+        model: ServedModel,
         asked: InferenceRequest,
         version: str | None = None,
     ) -> None:
         """Submit ``asked``, which is in ``request``, to ``model``."""
-        super().__init__(dialect, model, asked, version)
+        super().__init__(dialect, serving, model, asked, version)
         self._responses = responses
         self.request = request
         request.log_fields = ids_of(self.parts)

@@ -13,7 +13,7 @@ from torchserve_py.doors.errors import bad_request
 from ts.protocol.messages import REQUEST_ID
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
+    from torchserve_py.core.serving import ServedModel, Serving
     from torchserve_py.doors.sequences import SequenceHeaders
     from torchserve_py.jobs.inference_request import SequenceRequest
 
@@ -24,11 +24,14 @@ END: Final = "sequence_end"
 _MAX_ID: Final = 2**64 - 1
 
 
-def sequence_of(headers: SequenceHeaders, model: Model, parameters: Mapping[str, Any]) -> SequenceRequest:
+def sequence_of(
+    headers: SequenceHeaders, serving: Serving, model: ServedModel, parameters: Mapping[str, Any]
+) -> SequenceRequest:
     """The sequence of a request to a stateful model, with these parameters.
 
     Args:
         headers: Which headers the handler gets.
+        serving: The models.
         model: The model.
         parameters: Python's values of them: bool, int, float, str, None.
 
@@ -38,7 +41,7 @@ def sequence_of(headers: SequenceHeaders, model: Model, parameters: Mapping[str,
     """
     sequence_id = _id(parameters.get(ID))
     starts, ends = (_marker(name, parameters.get(name)) for name in (START, END))
-    if not starts and not model.knows_sequence(sequence_id):
+    if not starts and not serving.knows_sequence(model, sequence_id):
         raise bad_request(
             f'Sequence {parameters[ID]} of model "{model.name}" is not open: it must specify the START flag on the '
             f"first request of the sequence ({START}: true)."

@@ -22,7 +22,7 @@ from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import Serving
     from torchserve_py.settings.table import Settings
 
 _PREDICT: Final[Pairs] = (("explain", "False"),)
@@ -33,8 +33,8 @@ _MODEL_NAME: Final = "model_name"
 class InferenceSurfaces:
     """Finds the model that a path of one of these protocols means, and passes the request on to the inference door."""
 
-    def __init__(self, settings: Settings, registry: ModelRegistry, inference: InferenceDoor) -> None:
-        self._registry = registry
+    def __init__(self, settings: Settings, serving: Serving, inference: InferenceDoor) -> None:
+        self._serving = serving
         self._inference = inference
         self._max_body = settings.max_request_size
 
@@ -93,9 +93,9 @@ class InferenceSurfaces:
 
     def _only_startup_model(self) -> str | None:
         names = [
-            name
-            for name, _ in self._registry.models()
-            if any(model.loaded_at_startup for model in self._registry.versions(name))
+            each.name
+            for each in self._serving.models()
+            if any(model.loaded_at_startup for model in self._serving.versions(each.name))
         ]
         return names[0] if len(names) == 1 else None
 

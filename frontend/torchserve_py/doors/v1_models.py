@@ -20,7 +20,7 @@ from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import Serving
 
 _READING: Final = ("GET", "HEAD")
 _OWNER: Final = "torchserve-py"
@@ -30,12 +30,12 @@ class V1ModelsDoor:
     """Lists the models that requests without a version get, and tells whether they are ready.
 
     Args:
-        registry: The models.
+        serving: The models.
         responses: Writes the answers.
     """
 
-    def __init__(self, registry: ModelRegistry, responses: Responses) -> None:
-        self._registry = registry
+    def __init__(self, serving: Serving, responses: Responses) -> None:
+        self._serving = serving
         self._responses = responses
         #: OpenAI's interface has a time for every model; of all of them it is when the server began to serve.
         self._created = int(time.time())
@@ -61,11 +61,11 @@ class V1ModelsDoor:
             ModelNotFound: No such model.
         """
         if len(path) == 2:
-            names = [name for name, _ in self._registry.models()]
+            names = [model.name for model in self._serving.models()]
             listed = {"object": "list", "data": [self._described(name) for name in names], "models": names}
             return self._responses.send_json(request, 200, listed)
         name = path[2]
-        ready = await model_ready(self._registry.get(name))
+        ready = await model_ready(self._serving, self._serving.get(name))
         described = {**self._described(name), "name": name, "ready": ready}
         return self._responses.send_json(request, 200 if ready else 503, described)
 

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import Parts
+from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
 from ts.protocol.messages import History, InferRow
 
@@ -27,6 +28,23 @@ _numbers = itertools.count(secrets.randbits(40))
 def new_job_id() -> str:
     """Return an id that no other job has had."""
     return f"{_ID_PREFIX}{next(_numbers):012x}"
+
+
+def refused(cause: Cause) -> Parts:
+    """Return the response of a request that became no job, for this cause."""
+    parts = Parts(Job(new_job_id()), _Unread())
+    parts.fail(cause)
+    return parts
+
+
+class _Unread:
+    """Takes no notice of a reader."""
+
+    def was_read(self, parts: Parts) -> None:
+        """There is no worker to resume."""
+
+    def gave_up(self, parts: Parts) -> None:
+        """There is no job to cancel."""
 
 
 class Span(Protocol):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torchserve_py.settings.schemas.versions import VERSION_KEYS, VersionSettings
-from torchserve_py.settings.table import SOURCES, Effective
+from torchserve_py.settings.table import SOURCES, VERSION_KEYS, Effective
 
 _PEM_FILES = ("certificate_file", "private_key_file")
 
@@ -78,7 +77,7 @@ def _incomplete_cors(effective: Mapping[str, Effective]) -> Iterator[str]:
         )
 
 
-def _versions(effective: Mapping[str, Effective]) -> Iterator[tuple[str, VersionSettings]]:
+def _versions(effective: Mapping[str, Effective]) -> Iterator[tuple[str, Any]]:
     """Yield the place and the settings of each model version in `models`."""
     models = effective.get("models")
     if models is not None:

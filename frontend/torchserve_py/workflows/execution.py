@@ -10,10 +10,10 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from torchserve_py.bounded_json import UnreadableJson, check_object
 from torchserve_py.core.errors import ModelError
+from torchserve_py.core.serving import Serving
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import JobFailed, Parts
 from torchserve_py.workflows.dag import Dag
@@ -30,23 +30,7 @@ class RunnableNode:
     model_version: str
 
 
-class ServedModel(Protocol):
-    """What a node needs of its model."""
-
-    def submit(self, request: InferenceRequest) -> Parts:
-        """Admit one inference request."""
-
-
-class ServedModels(Protocol):
-    """Where the models of the nodes are; the model registry is one."""
-
-    def get(self, name: str, version: str | None = None) -> ServedModel:
-        """Return a model. Raises ModelError where it is gone."""
-
-
-async def execute(
-    dag: Dag, nodes: Mapping[str, RunnableNode], models: ServedModels, request: InferenceRequest
-) -> bytes:
+async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving, request: InferenceRequest) -> bytes:
     """Send a request through the graph and return the workflow's answer.
 
     That is the answer of the only leaf as it is, or a JSON object with the answers of several leaves, each of which
@@ -61,7 +45,7 @@ async def execute(
         async with asyncio.TaskGroup() as group:
             for name, parents in dag.parents.items():
                 above = {parent: tasks[parent] for parent in parents}
-                tasks[name] = group.create_task(_run_node(nodes[name], models, request, above))
+                tasks[name] = group.create_task(_run_node(nodes[name], serving, request, above))
     except ExceptionGroup as group_of_failures:
         failures.extend(group_of_failures.exceptions)
     if failures:
@@ -73,16 +57,16 @@ async def execute(
 
 
 async def _run_node(
-    node: RunnableNode, models: ServedModels, request: InferenceRequest, parents: Mapping[str, asyncio.Task[bytes]]
+    node: RunnableNode, serving: Serving, request: InferenceRequest, parents: Mapping[str, asyncio.Task[bytes]]
 ) -> bytes:
     answers = {name: await task for name, task in parents.items()}
     own_input = _of_parents(answers) if answers else request
     for _ in range(node.node.settings.attempts - 1):
         try:
-            return await _try_once(node, models, own_input)
+            return await _try_once(node, serving, own_input)
         except NodeFailed:
             continue
-    return await _try_once(node, models, own_input)
+    return await _try_once(node, serving, own_input)
 
 
 def _of_parents(answers: Mapping[str, bytes]) -> InferenceRequest:
@@ -92,11 +76,10 @@ def _of_parents(answers: Mapping[str, bytes]) -> InferenceRequest:
     return InferenceRequest((), [(name, None, answer) for name, answer in answers.items()])
 
 
-async def _try_once(node: RunnableNode, models: ServedModels, given: InferenceRequest) -> bytes:
+async def _try_once(node: RunnableNode, serving: Serving, given: InferenceRequest) -> bytes:
     limit = node.node.settings.timeout_ms
     try:
-        model = models.get(node.model_name, node.model_version)
-        parts = model.submit(given)
+        parts = serving.submit(serving.get(node.model_name, node.model_version), given)
         async with asyncio.timeout(limit / 1000):
             return await _whole_answer(node, parts)
     except TimeoutError as error:

@@ -19,8 +19,7 @@ from torchserve_py.core.errors import (
     ShuttingDown,
     WorkersFailed,
 )
-from torchserve_py.core.plan import RegisterRequest
-from torchserve_py.core.registry import ModelRegistry
+from torchserve_py.core.serving import RegisterRequest, Serving
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.settings.model_spec import is_url
 from torchserve_py.settings.table import Settings
@@ -63,12 +62,12 @@ class WorkflowRegistry:
 
     Args:
         settings: Where archives are, and which may be downloaded.
-        models: Where the nodes are registered, as models called ``{workflow}__{node}``.
+        serving: Where the nodes are registered, as models called ``{workflow}__{node}``.
     """
 
-    def __init__(self, settings: Settings, models: ModelRegistry) -> None:
+    def __init__(self, settings: Settings, serving: Serving) -> None:
         self._settings = settings
-        self._models = models
+        self._serving = serving
         self._workflows: dict[str, Workflow] = {}
         self._coming: set[str] = set()
         self._changes: set[asyncio.Task[Any]] = set()
@@ -101,7 +100,7 @@ class WorkflowRegistry:
         workflow = self.get(name)
         if self._draining:
             raise ShuttingDown
-        task = asyncio.create_task(execute(workflow.files.spec.dag, workflow.nodes, self._models, request))
+        task = asyncio.create_task(execute(workflow.files.spec.dag, workflow.nodes, self._serving, request))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return await task
@@ -196,9 +195,9 @@ class WorkflowRegistry:
         done: dict[str, RunnableNode] = {}
 
         async def register(node: Node) -> None:
-            result = await self._models.register(_model_of(node, workflow, files, request))
+            result = await self._serving.register(_model_of(node, workflow, files, request))
             done[node.name] = RunnableNode(node, result.model_name, result.model_version)
-            if self._models.get(result.model_name, result.model_version).is_stateful:
+            if self._serving.get(result.model_name, result.model_version).is_stateful:
                 raise InvalidModel("a model with sequenceBatching cannot be part of a workflow")
 
         try:
@@ -228,7 +227,7 @@ class WorkflowRegistry:
 
         async def unregister(node: RunnableNode) -> None:
             try:
-                await self._models.unregister(node.model_name, node.model_version)
+                await self._serving.unregister(node.model_name, node.model_version)
             except (ModelNotFound, ModelVersionNotFound):
                 logger.info("Model %s had been unregistered before", node.model_name)
             except ModelError as error:

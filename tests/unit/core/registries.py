@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torchserve_py.core.plan import RegisterRequest
 from torchserve_py.core.registry import ModelRegistry
+from torchserve_py.core.serving import RegisterRequest
 
 MakeRegistry = Callable[..., ModelRegistry]
 
@@ -29,5 +29,5 @@ def without_workers(url: str, **more: Any) -> RegisterRequest:
 
 def urls(registry: ModelRegistry) -> list[tuple[str, str, str]]:
     """Name, version and URL of all that is registered."""
-    models = [model for name, _ in registry.models() for model in registry.versions(name)]
+    models = [model for each in registry.models() for model in registry.versions(each.name)]
     return [(model.name, model.version, model.url) for model in models]

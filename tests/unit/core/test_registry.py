@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,7 @@ from torchserve_py.core.plan import Plan, RegisterRequest
 from torchserve_py.core.startup import StartupModel
 from torchserve_py.nvidia_smi import Gpu
 from torchserve_py.settings.model_spec import ModelSpec, parse_model_specs
-from torchserve_py.settings.schemas.versions import SavedModel
-from torchserve_py.settings.snapshot_file import Snapshot
+from torchserve_py.settings.snapshot_file import SavedModel, Snapshot
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import WorkerProcess
 
@@ -74,11 +74,11 @@ async def test_describe_shows_what_a_workers_own_gpu_does(
     await registry.register(RegisterRequest(url="m", initial_workers=1, synchronous=False))
     model = registry.get("m")
     async with asyncio.timeout(DEADLINE):
-        while not any(worker.gpu for worker in model.workers):
+        while not any(worker.gpu for worker in registry.status(model).workers):
             await asyncio.sleep(0)
-    assert model.workers[0].gpu_usage == "failed to obtained gpu usage"
+    assert registry.status(model).workers[0].gpu_usage == "failed to obtained gpu usage"
     registry.usage.gpus = {0: "of another", 1: "gpuId::1 …"}
-    assert model.workers[0].gpu_usage == "gpuId::1 …"
+    assert registry.status(model).workers[0].gpu_usage == "gpuId::1 …"
     await registry.close()
 
 
@@ -234,8 +234,7 @@ async def test_a_snapshot_says_which_models_are_registered_and_how(make_registry
         runtime="python",
         handler="handler.py",
     )
-    changes = {"version": "2.0", "location": "2.0", "default": True, "chosen": True, "min_workers": 1}
-    second = first.model_copy(update=changes)
+    second = replace(first, version="2.0", location="2.0", default=True, chosen=True, min_workers=1)
     snapshot = Snapshot("", 0, (first, second), (ModelSpec("again", "again"),))
     write_model(store / "again")
     registry = make_registry(model_snapshot=snapshot, load_models=tuple(parse_model_specs("other")))
@@ -252,7 +251,7 @@ async def test_a_snapshot_has_no_models_of_workflows(make_registry: MakeRegistry
     registry = make_registry()
     await registry.register(RegisterRequest(url="m", initial_workers=0))
     await registry.register(RegisterRequest(url="m", model_name="w__m", initial_workers=0, in_workflow=True))
-    assert [name for name, _ in registry.models()] == ["m", "w__m"]
+    assert [model.name for model in registry.models()] == ["m", "w__m"]
     assert [model.name for model in registry.saved_models()] == ["m"]
 
 
@@ -308,7 +307,7 @@ async def test_a_model_that_cannot_be_built_leaves_no_files(
     call = registry.register(without_workers("m.tar.gz"))
     if method == "load":
         call.close()
-        call = registry.load(without_workers("m.tar.gz"), is_default=False)  # type: ignore[assignment]
+        call = registry.load(without_workers("m.tar.gz"))  # type: ignore[assignment]
     with pytest.raises(RuntimeError, match="no label"):
         await call
     assert list((tmp_path / "models").iterdir()) == []

@@ -15,8 +15,8 @@ from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.core.errors import ModelNotFound, ShuttingDown, UnregisterTimeout
-from torchserve_py.core.plan import RegisterRequest
 from torchserve_py.core.registry import ModelRegistry
+from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import JobFailed, Parts
 from torchserve_py.scheduling.effects import Cause
@@ -41,7 +41,7 @@ async def test_a_worker_that_is_not_wanted_any_more_before_it_is_ready_is_no_err
     registry = make_registry()
     write_model(store / "m")
     await registry.register(RegisterRequest(url="m", initial_workers=1, synchronous=False))
-    while not registry.get("m").workers:
+    while not registry.find("m").pool.supervisors:
         await asyncio.sleep(0)
     stop = Supervisor.stop
 
@@ -69,7 +69,7 @@ async def test_unregistering_tells_of_a_worker_that_cannot_be_killed(
     registry = make_registry(unregister_model_timeout=0)
     write_model(store / "m")
     await registry.register(RegisterRequest(url="m", initial_workers=1, synchronous=False))
-    while not registry.get("m").workers:
+    while not registry.find("m").pool.supervisors:
         await asyncio.sleep(0)
     with pytest.raises(UnregisterTimeout, match=r"^Timed out while cleaning resources: m$"):
         await registry.unregister("m")
@@ -156,7 +156,7 @@ async def test_files_that_come_too_late_are_removed(
 
 def with_a_job(registry: ModelRegistry) -> Parts:
     """A request that waits, since the worker that is wanted never comes."""
-    model = registry.get("m")
+    model = registry.find("m")
     model.dispatcher.set_workers(1)
     return model.submit(InferenceRequest((), b"x"))
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.unit.doors.fakes import FakeMetrics, FakeRegistry, RawConnection, make_settings
+from tests.unit.doors.fake_serving import FakeServing
+from tests.unit.doors.fakes import FakeMetrics, RawConnection, make_settings
 
 from torchserve_py.doors.listener import Doors, start_doors
 from torchserve_py.doors.token_authorization import KEY_FILE
@@ -20,17 +21,17 @@ from torchserve_py.workflows.registry import WorkflowRegistry
 
 
 async def open_doors(
-    settings: Settings, registry: FakeRegistry, metrics: FakeMetrics, key_file: Path = Path(KEY_FILE)
+    settings: Settings, registry: FakeServing, metrics: FakeMetrics, key_file: Path = Path(KEY_FILE)
 ) -> Doors:
     """Open the doors of a server without workflows."""
     workflows = WorkflowRegistry(settings, registry)  # type: ignore[arg-type]
     return await start_doors(settings, registry, workflows, metrics, key_file)  # type: ignore[arg-type]
 
 
-class Serving:
+class OpenDoors:
     """Open doors, and what a test needs to talk to them and to look behind them."""
 
-    def __init__(self, doors: Doors, registry: FakeRegistry, metrics: FakeMetrics, key_file: Path) -> None:
+    def __init__(self, doors: Doors, registry: FakeServing, metrics: FakeMetrics, key_file: Path) -> None:
         self.doors = doors
         self.registry = registry
         self.metrics = metrics
@@ -63,20 +64,21 @@ class Answer:
         return json.loads(self.body)
 
 
-Start = Callable[..., Awaitable[Serving]]
+Start = Callable[..., Awaitable[OpenDoors]]
 
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
     """Open doors with settings of the test's choice."""
-    opened: list[Serving] = []
+    opened: list[OpenDoors] = []
 
-    async def run(registry: FakeRegistry | None = None, **settings: Any) -> Serving:
-        registry = registry or FakeRegistry()
+    async def run(registry: FakeServing | None = None, **settings: Any) -> OpenDoors:
+        registry = registry or FakeServing()
+        registry.store = tmp_path
         metrics = FakeMetrics()
         key_file = tmp_path / "key_file.json"
         doors = await open_doors(make_settings(tmp_path, **settings), registry, metrics, key_file)
-        opened.append(Serving(doors, registry, metrics, key_file))
+        opened.append(OpenDoors(doors, registry, metrics, key_file))
         return opened[-1]
 
     yield run
@@ -87,6 +89,6 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
 
 
 @pytest.fixture
-async def serving(start: Start) -> Serving:
+async def serving(start: Start) -> OpenDoors:
     """Open doors with one model, ``noop``, that answers with what it was sent."""
     return await start()

@@ -9,8 +9,9 @@ import socket
 import termios
 from collections.abc import Callable
 
-from tests.unit.doors.conftest import Serving
-from tests.unit.doors.fakes import Call, FakeModel, RawConnection
+from tests.unit.doors.conftest import OpenDoors
+from tests.unit.doors.fake_serving import Call, FakeModel
+from tests.unit.doors.fakes import RawConnection
 
 from torchserve_py.transport.http1.connection import Connection
 
@@ -25,7 +26,7 @@ def predict(body: bytes = b"", *headers: bytes, line: bytes = b"POST /prediction
 CHUNKED = predict()[:-2].replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + b"\r\n1\r\na\r\n0\r\n\r\n"
 
 
-def served(serving: Serving, connection: RawConnection) -> Connection:
+def served(serving: OpenDoors, connection: RawConnection) -> Connection:
     """The server's end of a connection."""
     address = connection.writer.get_extra_info("sockname")
     ends = [end for end in _connections(serving) if end.peer == address]
@@ -33,11 +34,11 @@ def served(serving: Serving, connection: RawConnection) -> Connection:
     return ends[0]
 
 
-def _connections(serving: Serving) -> list[Connection]:
+def _connections(serving: OpenDoors) -> list[Connection]:
     return [end for bound in serving.doors._bound for server in bound.servers for end in server.connections]
 
 
-async def taken(serving: Serving, connection: RawConnection) -> None:
+async def taken(serving: OpenDoors, connection: RawConnection) -> None:
     """Wait until the server has read all that was sent on a connection."""
     await connection.writer.drain()
     transport = served(serving, connection)._transport
@@ -70,7 +71,7 @@ async def body_of(connection: RawConnection, status: int = 200) -> bytes:
     return body
 
 
-async def opened(serving: Serving) -> RawConnection:
+async def opened(serving: OpenDoors) -> RawConnection:
     """A connection that the server has accepted."""
     connection = await serving.raw(b"")
     address = connection.writer.get_extra_info("sockname")

@@ -7,7 +7,7 @@ import json
 import socket
 
 import pytest
-from tests.unit.doors.conftest import Serving, Start
+from tests.unit.doors.conftest import OpenDoors, Start
 from tests.unit.doors.fakes import RawConnection
 from tests.unit.doors.raw_requests import (
     CHUNKED,
@@ -25,7 +25,7 @@ from tests.unit.doors.raw_requests import (
 from torchserve_py.doors import listener
 
 
-async def test_a_connection_answers_one_request_after_the_other(serving: Serving) -> None:
+async def test_a_connection_answers_one_request_after_the_other(serving: OpenDoors) -> None:
     connection = await opened(serving)
     for number in range(50):
         connection.writer.write(predict(b"%d" % number))
@@ -38,7 +38,7 @@ async def test_a_connection_answers_one_request_after_the_other(serving: Serving
     assert serving.metrics.counts == (51, 0, 0)
 
 
-async def test_a_request_behind_a_late_body_is_answered(serving: Serving) -> None:
+async def test_a_request_behind_a_late_body_is_answered(serving: OpenDoors) -> None:
     data = predict(b"one")
     connection = await opened(serving)
     connection.writer.write(data[:-1])
@@ -51,7 +51,7 @@ async def test_a_request_behind_a_late_body_is_answered(serving: Serving) -> Non
     await connection.close()
 
 
-async def test_a_body_may_come_in_many_reads(serving: Serving) -> None:
+async def test_a_body_may_come_in_many_reads(serving: OpenDoors) -> None:
     connection = await opened(serving)
     large = bytes(range(256)) * 8000
     for _ in range(2):
@@ -72,7 +72,7 @@ async def test_a_body_that_is_too_large_is_refused_at_its_head(start: Start) -> 
     await connection.close()
 
 
-async def test_a_client_that_leaves_before_its_body_has_sent_no_request(serving: Serving) -> None:
+async def test_a_client_that_leaves_before_its_body_has_sent_no_request(serving: OpenDoors) -> None:
     connection = await opened(serving)
     end = served(serving, connection)
     connection.writer.write(predict(b"one")[:-1])
@@ -82,7 +82,7 @@ async def test_a_client_that_leaves_before_its_body_has_sent_no_request(serving:
     assert not serving.registry.model.calls
 
 
-async def test_chunks_between_whole_requests(serving: Serving) -> None:
+async def test_chunks_between_whole_requests(serving: OpenDoors) -> None:
     connection = await opened(serving)
     for data, body in ((predict(b"x"), b"x"), (CHUNKED, b"a"), (predict(b"y"), b"y")):
         connection.writer.write(data)
@@ -90,7 +90,7 @@ async def test_chunks_between_whole_requests(serving: Serving) -> None:
     await connection.close()
 
 
-async def test_a_client_is_told_to_continue_only_if_it_waits(serving: Serving) -> None:
+async def test_a_client_is_told_to_continue_only_if_it_waits(serving: OpenDoors) -> None:
     data = predict(b"body", b"Expect: 100-continue")
     connection = await opened(serving)
     connection.writer.write(data)
@@ -103,7 +103,7 @@ async def test_a_client_is_told_to_continue_only_if_it_waits(serving: Serving) -
 
 
 @pytest.mark.parametrize("count", [1, 2, 50])
-async def test_requests_sent_behind_one_that_waits_are_answered_after_it(serving: Serving, count: int) -> None:
+async def test_requests_sent_behind_one_that_waits_are_answered_after_it(serving: OpenDoors, count: int) -> None:
     model = serving.registry.model
     hold(model)
     connection = await serving.raw(predict(b"first"))
@@ -124,7 +124,7 @@ async def test_requests_sent_behind_one_that_waits_are_answered_after_it(serving
     await connection.close()
 
 
-async def test_requests_behind_a_large_one_are_all_answered(serving: Serving) -> None:
+async def test_requests_behind_a_large_one_are_all_answered(serving: OpenDoors) -> None:
     """More than aiohttp parses at once, behind a body for which it stops reading."""
     large = bytes(2_000_000)
     connection = await serving.raw(predict(large) + predict(b"x") * 100)
@@ -134,7 +134,7 @@ async def test_requests_behind_a_large_one_are_all_answered(serving: Serving) ->
     await connection.close()
 
 
-async def test_what_follows_the_last_request_is_not_answered(serving: Serving) -> None:
+async def test_what_follows_the_last_request_is_not_answered(serving: OpenDoors) -> None:
     model = serving.registry.model
     hold(model)
     connection = await serving.raw(predict(b"", CLOSING))
@@ -146,7 +146,7 @@ async def test_what_follows_the_last_request_is_not_answered(serving: Serving) -
     assert len(model.calls) == 1
 
 
-async def test_no_more_than_a_little_is_kept_behind_a_request_that_waits(serving: Serving) -> None:
+async def test_no_more_than_a_little_is_kept_behind_a_request_that_waits(serving: OpenDoors) -> None:
     model = serving.registry.model
     hold(model)
     connection = await serving.raw(predict(b"first"))
@@ -169,7 +169,7 @@ async def test_no_more_than_a_little_is_kept_behind_a_request_that_waits(serving
 
 @pytest.mark.parametrize("behind", [b"", predict(b"x")], ids=["alone", "with-another-behind"])
 @pytest.mark.parametrize("streams", [False, True], ids=["waits", "streams"])
-async def test_a_client_that_leaves_cancels_its_job(serving: Serving, behind: bytes, streams: bool) -> None:
+async def test_a_client_that_leaves_cancels_its_job(serving: OpenDoors, behind: bytes, streams: bool) -> None:
     model = serving.registry.model
     model.behave = lambda call: call.part(b"one", more=True) if streams else None
     connection = await serving.raw(predict())
@@ -186,7 +186,7 @@ async def test_a_client_that_leaves_cancels_its_job(serving: Serving, behind: by
     assert len(model.calls) == 1
 
 
-async def test_a_stream_is_sent_as_it_comes_and_the_next_request_waits_for_its_end(serving: Serving) -> None:
+async def test_a_stream_is_sent_as_it_comes_and_the_next_request_waits_for_its_end(serving: OpenDoors) -> None:
     model = serving.registry.model
     model.behave = lambda call: call.part(b"first", more=True) if len(model.calls) == 1 else call.part(b"next")
     connection = await serving.raw(predict())
@@ -205,7 +205,7 @@ async def test_a_stream_is_sent_as_it_comes_and_the_next_request_waits_for_its_e
     await connection.close()
 
 
-async def test_the_next_request_waits_for_a_slow_reader(serving: Serving) -> None:
+async def test_the_next_request_waits_for_a_slow_reader(serving: OpenDoors) -> None:
     model = serving.registry.model
     large = bytes(range(256)) * 40_000
     model.behave = lambda call: call.part(call.body or large)
@@ -228,7 +228,7 @@ async def test_the_next_request_waits_for_a_slow_reader(serving: Serving) -> Non
     await connection.close()
 
 
-async def test_closing_waits_for_an_answer_and_takes_nothing_more(serving: Serving) -> None:
+async def test_closing_waits_for_an_answer_and_takes_nothing_more(serving: OpenDoors) -> None:
     model = serving.registry.model
     hold(model)
     connection = await serving.raw(predict())
@@ -248,7 +248,7 @@ async def test_closing_waits_for_an_answer_and_takes_nothing_more(serving: Servi
 
 @pytest.mark.parametrize("streams", [False, True], ids=["waits", "streams"])
 async def test_closing_does_not_wait_for_the_answer_to_a_client_that_left(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch, streams: bool
+    serving: OpenDoors, monkeypatch: pytest.MonkeyPatch, streams: bool
 ) -> None:
     monkeypatch.setattr(listener, "_CLOSE_SECONDS", 1000.0)
     model = serving.registry.model
@@ -264,7 +264,7 @@ async def test_closing_does_not_wait_for_the_answer_to_a_client_that_left(
     assert model.cancelled.is_set()
 
 
-async def test_closing_cancels_a_job_that_takes_too_long(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_cancels_a_job_that_takes_too_long(serving: OpenDoors, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "_CLOSE_SECONDS", 0.01)
     model = serving.registry.model
     model.behave = lambda call: None
@@ -278,7 +278,7 @@ async def test_closing_cancels_a_job_that_takes_too_long(serving: Serving, monke
 
 @pytest.mark.parametrize("more", [False, True], ids=["whole", "streams"])
 async def test_a_defect_in_an_answer_is_told_and_concerns_no_other_connection(
-    serving: Serving, caplog: pytest.LogCaptureFixture, more: bool
+    serving: OpenDoors, caplog: pytest.LogCaptureFixture, more: bool
 ) -> None:
     model = serving.registry.model
     hold(model, 2)

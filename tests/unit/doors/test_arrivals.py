@@ -8,8 +8,8 @@ from collections.abc import Callable
 from enum import Enum
 
 import pytest
-from tests.unit.doors.conftest import Serving, Start
-from tests.unit.doors.fakes import Call, FakeModel, FakeRegistry
+from tests.unit.doors.conftest import OpenDoors, Start
+from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
 from tests.unit.doors.raw_requests import (
     CHUNKED,
     CLOSING,
@@ -112,7 +112,7 @@ class Arrival(Enum):
     BODY_BEHIND = "the last byte, be it of the body, in a read of its own"
 
 
-async def exchange(serving: Serving, data: bytes, arrival: Arrival) -> bytes:
+async def exchange(serving: OpenDoors, data: bytes, arrival: Arrival) -> bytes:
     """Everything that is answered to one request and the closing one behind it."""
     connection = await opened(serving)
     pieces = {Arrival.WHOLE: len(data), Arrival.HEAD_IN_PIECES: 20}.get(arrival, len(data) - 1)
@@ -187,7 +187,7 @@ async def test_no_task_is_needed(start: Start, monkeypatch: pytest.MonkeyPatch, 
 
 
 async def test_the_access_log_has_the_same_record(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    registry = FakeRegistry([FakeModel(stateful=True)])
+    registry = FakeServing([FakeModel(stateful=True)])
     registry.model.behave = show
     serving = await start(registry, access_log=True)
     sequence = b"ts_request_sequence_id: seq_0"

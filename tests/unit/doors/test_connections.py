@@ -6,13 +6,13 @@ import asyncio
 import json
 
 import pytest
-from tests.unit.doors.conftest import Serving, Start
+from tests.unit.doors.conftest import OpenDoors, Start
 from tests.unit.doors.fakes import RawConnection
 
 REQUEST = b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
-async def answered(serving: Serving) -> RawConnection:
+async def answered(serving: OpenDoors) -> RawConnection:
     connection = await serving.raw(REQUEST)
     assert (await connection.head()).startswith("http/1.1 200 ")
     await connection.reader.readuntil(b"}\n")

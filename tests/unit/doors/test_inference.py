@@ -4,7 +4,7 @@ import asyncio
 import uuid
 
 import pytest
-from tests.unit.doors.fakes import Call, FakeModel, FakeRegistry
+from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
 
 from torchserve_py.scheduling.effects import Cause
 
@@ -60,7 +60,7 @@ async def test_path_becomes_headers(serving, path, explain, url_path):
 
 async def test_the_version_chooses_the_model(start):
     old, new = FakeModel("m", "1"), FakeModel("m", "2")
-    serving = await start(FakeRegistry([old, new]))
+    serving = await start(FakeServing([old, new]))
     await serving.request("POST", "/predictions/m", data=b"x")
     await serving.request("POST", "/predictions/m/2", data=b"x")
     assert (len(old.calls), len(new.calls)) == (1, 1)

@@ -11,7 +11,8 @@ import aiohttp
 import pytest
 import uvloop
 from tests.unit.doors.conftest import open_doors
-from tests.unit.doors.fakes import ANY_PORT, FakeMetrics, FakeModel, FakeRegistry, make_settings
+from tests.unit.doors.fake_serving import FakeModel, FakeServing
+from tests.unit.doors.fakes import ANY_PORT, FakeMetrics, make_settings
 
 from torchserve_py.doors import listener
 from torchserve_py.doors.listener import ListenError
@@ -39,7 +40,7 @@ async def test_three_doors_on_three_addresses(serving):
 
 async def test_doors_with_one_address_share_a_listener(start):
     address = replace(ANY_PORT, port=await free_port())
-    models = FakeRegistry([FakeModel("noop", "1.0"), FakeModel("noop", "2.0")])
+    models = FakeServing([FakeModel("noop", "1.0"), FakeModel("noop", "2.0")])
     serving = await start(models, inference_address=address, management_address=address, metrics_address=address)
     assert (await serving.request("POST", "/predictions/noop/2.0", data=b"x")).body == b"x"
     assert (await serving.request("GET", "/models/noop/2.0")).json()[0]["modelVersion"] == "2.0"
@@ -57,7 +58,7 @@ async def test_a_port_in_use_is_named_and_nothing_stays_open(serving, tmp_path):
     management = replace(ANY_PORT, port=await free_port())
     settings = make_settings(tmp_path, inference_address=management, management_address=taken)
     with pytest.raises(ListenError) as error:
-        await open_doors(settings, FakeRegistry(), serving.metrics)
+        await open_doors(settings, FakeServing(), serving.metrics)
     assert "management_address" in str(error.value)
     assert str(taken) in str(error.value)
     assert "in use" in str(error.value)
@@ -75,7 +76,7 @@ async def test_a_port_in_use_is_named_and_nothing_stays_open(serving, tmp_path):
 )
 async def test_addresses_that_cannot_be_used(tmp_path, serving, address, message):
     with pytest.raises(ListenError, match="inference_address") as error:
-        await open_doors(make_settings(tmp_path, inference_address=address), FakeRegistry(), serving.metrics)
+        await open_doors(make_settings(tmp_path, inference_address=address), FakeServing(), serving.metrics)
     assert message in str(error.value)
 
 
@@ -105,7 +106,7 @@ async def test_the_socket_of_a_running_server_is_not_taken_away(start, tmp_path)
     address = Address("unix", path=str(tmp_path / "inference.sock"))
     serving = await start(inference_address=address)
     with pytest.raises(ListenError, match="in use"):
-        await open_doors(make_settings(tmp_path, management_address=address), FakeRegistry(), serving.metrics)
+        await open_doors(make_settings(tmp_path, management_address=address), FakeServing(), serving.metrics)
     _, writer = await asyncio.open_unix_connection(address.path)
     writer.close()
 
@@ -115,7 +116,7 @@ async def test_any_other_file_is_not(tmp_path, serving):
     path.write_text("precious")
     with pytest.raises(ListenError, match="inference_address"):
         settings = make_settings(tmp_path, inference_address=Address("unix", path=str(path)))
-        await open_doors(settings, FakeRegistry(), serving.metrics)
+        await open_doors(settings, FakeServing(), serving.metrics)
     assert path.read_text() == "precious"
 
 
@@ -345,7 +346,7 @@ async def test_without_the_setting_there_is_no_access_log(start, caplog):
 
 
 async def test_a_record_of_the_access_log_names_the_job_and_its_sequence(start, caplog):
-    registry = FakeRegistry()
+    registry = FakeServing()
     registry.model.is_stateful = True
     serving = await start(registry, access_log=True)
     with caplog.at_level("INFO", "ACCESS_LOG"):
@@ -363,7 +364,7 @@ def test_closing_does_not_wait_for_a_client_that_reads_nothing(tmp_path, monkeyp
     monkeypatch.setattr(listener, "_CLOSE_SECONDS", 0.05)
 
     async def close_while_it_reads_nothing() -> None:
-        registry = FakeRegistry()
+        registry = FakeServing()
         registry.model.behave = lambda call: call.part(b"x" * 50_000_000)
         doors = await open_doors(make_settings(tmp_path), registry, FakeMetrics(), tmp_path / "key_file.json")
         address = doors.addresses["inference_address"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from tests.unit.doors.fakes import FakeModel, FakeRegistry, WorkerInfo
+from tests.unit.doors.fake_serving import FakeModel, FakeServing, worker_status
 
 from torchserve_py.archive.errors import ArchiveNotFound, DownloadError, InvalidArchive, UnreadableArchive
 from torchserve_py.core.errors import (
@@ -17,8 +17,7 @@ from torchserve_py.core.errors import (
     VersionConflict,
     WorkersFailed,
 )
-from torchserve_py.core.plan import RegisterRequest
-from torchserve_py.core.registry import RegisterResult, ScaleResult
+from torchserve_py.core.serving import RegisterRequest, RegisterResult, ScaleResult
 
 NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
 DESCRIPTION = """[
@@ -142,14 +141,14 @@ async def test_what_is_not_given_is_left_to_the_registry(serving):
     ],
 )
 async def test_register_answers(start, result, status, text):
-    serving = await start(FakeRegistry(register_result=result))
+    serving = await start(FakeServing(register_result=result))
     answer = await manage(serving, "POST", "/models?url=m.mar")
     assert (answer.status, status_text(answer)) == (status, text)
     assert answer.headers["content-type"] == "application/json"
 
 
 async def test_workers_that_do_not_start_are_told_with_their_reason(start):
-    registry = FakeRegistry()
+    registry = FakeServing()
     registry.failure = WorkersFailed("m", "1.0")
     registry.failure.__cause__ = RuntimeError("ModuleNotFoundError: No module named 'captum'")
     answer = await manage(await start(registry), "POST", "/models?url=m.mar")
@@ -194,7 +193,7 @@ async def test_workers_that_do_not_start_are_told_with_their_reason(start):
     ],
 )
 async def test_register_errors(start, error, status, kind, message):
-    serving = await start(FakeRegistry(failure=error))
+    serving = await start(FakeServing(failure=error))
     answer = await manage(serving, "POST", "/models?url=m.mar")
     expected = {"code": status, "type": kind, "message": message or str(error)}
     assert (answer.status, answer.json()) == (status, expected)
@@ -244,7 +243,7 @@ async def test_without_the_model_api_models_are_neither_registered_nor_unregiste
 
 
 async def test_a_registration_goes_on_when_its_caller_hangs_up(start):
-    registry = FakeRegistry(hold=asyncio.Event())
+    registry = FakeServing(hold=asyncio.Event())
     serving = await start(registry)
     connection = await serving.raw(b"POST /models?url=x HTTP/1.1\r\nHost: h\r\n\r\n", door="management")
     async with asyncio.timeout(20):
@@ -294,7 +293,7 @@ async def test_scale_passes_everything_on(serving, target, expected):
     ],
 )
 async def test_scale_answers(start, result, path, status, text):
-    serving = await start(FakeRegistry(scale_result=result))
+    serving = await start(FakeServing(scale_result=result))
     answer = await manage(serving, "PUT", f"{path}?min_worker=2&synchronous=true")
     assert (answer.status, status_text(answer)) == (status, text)
 
@@ -325,7 +324,7 @@ async def test_describe_is_torchserves_to_the_letter(serving):
 
 
 async def test_describe_all_versions(start):
-    serving = await start(FakeRegistry([FakeModel("m", "1"), FakeModel("m", "2"), FakeModel("n", "3")]))
+    serving = await start(FakeServing([FakeModel("m", "1"), FakeModel("m", "2"), FakeModel("n", "3")]))
     answer = await manage(serving, "GET", "/models/m/all")
     assert [entry["modelVersion"] for entry in answer.json()] == ["1", "2"]
 
@@ -334,8 +333,8 @@ async def test_describe_devices_sequences_and_workers_without_a_process(start):
     model = FakeModel("m", stateful=True)
     model.config = replace(model.config, device_type="gpu", device_ids=(2, 3))
     started = datetime(2024, 5, 30, 23, 41, 47, 5000, timezone(timedelta(hours=2)))
-    model.workers = [WorkerInfo(started_at=started, status="UNLOADING", pid=-1, memory=0, gpu=True, gpu_usage="x")]
-    serving = await start(FakeRegistry([model]))
+    model.workers = [worker_status(started_at=started, ready=False, pid=-1, memory=0, gpu=True, gpu_usage="x")]
+    serving = await start(FakeServing([model]))
     entry = (await manage(serving, "GET", "/models/m")).json()[0]
     keys = list(entry)
     assert keys[keys.index("deviceType") + 1] == "deviceIds"
@@ -402,7 +401,7 @@ async def test_describe_unknown(serving, path, message):
 async def test_list_pages(start, query, names, token):
     models = [FakeModel("c"), FakeModel("a", "2"), FakeModel("a", "1"), FakeModel("b")]
     models[2].url = "not-the-default.mar"
-    serving = await start(FakeRegistry(models))
+    serving = await start(FakeServing(models))
     answer = await manage(serving, "GET", f"/models{query}")
     page = {} if token is None else {"nextPageToken": token}
     page["models"] = [{"modelName": name, "modelUrl": f"{name}.mar"} for name in names]
@@ -428,7 +427,7 @@ async def test_unregister(serving):
 
 
 async def test_unregister_errors(start):
-    registry = FakeRegistry([FakeModel("m", "1"), FakeModel("m", "2")])
+    registry = FakeServing([FakeModel("m", "1"), FakeModel("m", "2")])
     serving = await start(registry)
     answer = await manage(serving, "DELETE", "/models/m")
     assert (answer.status, answer.json()["type"]) == (403, "InvalidModelVersionException")
@@ -441,7 +440,7 @@ async def test_unregister_errors(start):
 
 
 async def test_set_default(start):
-    serving = await start(FakeRegistry([FakeModel("m", "1"), FakeModel("m", "2")]))
+    serving = await start(FakeServing([FakeModel("m", "1"), FakeModel("m", "2")]))
     answer = await manage(serving, "PUT", "/models/m/2/set-default")
     assert answer.status == 200
     assert status_text(answer) == 'Default version successfully updated for model "m" to "2"'

@@ -9,8 +9,8 @@ from dataclasses import replace
 import openai
 import pytest
 from openai import AsyncOpenAI
-from tests.unit.doors.conftest import Serving, Start
-from tests.unit.doors.fakes import CONFIG, Call, FakeModel, FakeRegistry
+from tests.unit.doors.conftest import OpenDoors, Start
+from tests.unit.doors.fake_serving import CONFIG, Call, FakeModel, FakeServing
 
 from torchserve_py.scheduling.effects import Cause
 
@@ -48,21 +48,21 @@ def event(text: str) -> bytes:
 
 
 @pytest.fixture
-async def serving(start: Start) -> Serving:
-    return await start(FakeRegistry([model_of(), FakeModel("noop")]))
+async def serving(start: Start) -> OpenDoors:
+    return await start(FakeServing([model_of(), FakeModel("noop")]))
 
 
 @pytest.fixture
-async def client(serving: Serving) -> AsyncIterator[AsyncOpenAI]:
+async def client(serving: OpenDoors) -> AsyncIterator[AsyncOpenAI]:
     async with client_of(serving) as client:
         yield client
 
 
-def client_of(serving: Serving) -> AsyncOpenAI:
+def client_of(serving: OpenDoors) -> AsyncOpenAI:
     return AsyncOpenAI(base_url=f"{serving.address()}/v1", api_key="none", max_retries=0, timeout=20)
 
 
-async def test_chat_completions_and_embeddings(serving: Serving, client: AsyncOpenAI) -> None:
+async def test_chat_completions_and_embeddings(serving: OpenDoors, client: AsyncOpenAI) -> None:
     chat = await client.chat.completions.create(model="llm", messages=[{"role": "user", "content": "hi"}])
     assert chat.choices[0].message.content == "v1/chat/completions of llm"
     assert (await client.completions.create(model="llm", prompt="hi")).choices[0].text == "v1/completions of llm"
@@ -78,7 +78,7 @@ async def test_streams(client: AsyncOpenAI) -> None:
     assert [chunk.choices[0].delta.content async for chunk in stream] == ["Hal", "lo"]
 
 
-async def test_a_failure_within_a_stream_is_raised(serving: Serving, client: AsyncOpenAI) -> None:
+async def test_a_failure_within_a_stream_is_raised(serving: OpenDoors, client: AsyncOpenAI) -> None:
     serving.registry.model.behave = lambda call: call.part(event("Hal"), more=True)
     stream = await client.chat.completions.create(model="llm", messages=[], stream=True)
     assert (await anext(stream)).choices[0].delta.content == "Hal"
@@ -92,7 +92,7 @@ async def test_the_only_model_gets_names_that_its_handler_may_know(client: Async
 
 
 async def test_what_is_refused_looks_as_it_does_at_openai(start: Start) -> None:
-    serving = await start(FakeRegistry([model_of("one"), model_of("two")]))
+    serving = await start(FakeServing([model_of("one"), model_of("two")]))
     async with client_of(serving) as client:
         with pytest.raises(openai.NotFoundError, match=r"'ghost' does not exist\. .*: one, two") as unknown:
             await client.completions.create(model="ghost", prompt="")
@@ -117,7 +117,7 @@ async def test_without_such_a_model_there_are_no_such_paths(start: Start) -> Non
 async def test_trusses_have_the_same_paths(start: Start) -> None:
     truss = FakeModel("shouting")
     truss.contract = "truss"
-    serving = await start(FakeRegistry([model_of(), truss]))
+    serving = await start(FakeServing([model_of(), truss]))
     async with client_of(serving) as client:
         assert (await client.completions.create(model="llm", prompt="")).choices[0].text == "v1/completions of llm"
     body = b'{"model": "shouting"}'

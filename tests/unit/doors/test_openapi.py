@@ -2,7 +2,7 @@
 
 import pytest
 from openapi_spec_validator import OpenAPIV30SpecValidator
-from tests.unit.doors.fakes import FakeModel, FakeRegistry
+from tests.unit.doors.fake_serving import FakeModel, FakeServing
 
 from torchserve_py.doors.openapi_documents import predict_document
 from torchserve_py.version import __version__
@@ -167,7 +167,7 @@ async def test_options_on_a_predict_path_describes_the_model(serving, path):
 
 @pytest.mark.parametrize("path", ["/models/noop", "/models/noop/2.0"])
 async def test_options_on_a_managed_model_describes_its_management(start, path):
-    serving = await start(FakeRegistry([FakeModel(), FakeModel("noop", "2.0")]))
+    serving = await start(FakeServing([FakeModel(), FakeModel("noop", "2.0")]))
     document = await fetch(serving, path, door="management")
     assert document["info"]["title"] == "RESTful Management API for: noop"
     assert document["info"]["version"] == __version__

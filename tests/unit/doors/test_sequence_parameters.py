@@ -3,7 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.doors.fakes import FakeModel, make_settings
+from tests.unit.doors.fake_serving import FakeModel, FakeServing
+from tests.unit.doors.fakes import make_settings
 
 from torchserve_py.doors.errors import DoorError
 from torchserve_py.doors.sequence_parameters import sequence_of
@@ -17,6 +18,10 @@ usable = st.characters(codec="utf-8", exclude_categories=["Cc"], exclude_charact
 ids = st.integers(1, 2**64 - 1) | st.text(usable, min_size=1).filter(lambda text: text == text.strip())
 
 
+def _sequence(headers, model, parameters):
+    return sequence_of(headers, FakeServing([model]), model.served, parameters)
+
+
 @pytest.fixture
 def headers(tmp_path):
     return SequenceHeaders(make_settings(tmp_path))
@@ -24,10 +29,10 @@ def headers(tmp_path):
 
 def test_markers_become_headers(headers):
     model = FakeModel(stateful=True)
-    sequence = sequence_of(headers, model, {"sequence_id": 1001, "sequence_start": True, "sequence_end": False})
+    sequence = _sequence(headers, model, {"sequence_id": 1001, "sequence_start": True, "sequence_end": False})
     assert sequence == ("1001", True, False, ((ID, "1001"), (START, "true")))
     model.known_sequences.add("1001")
-    sequence = sequence_of(headers, model, {"sequence_id": 1001, "sequence_start": False, "sequence_end": True})
+    sequence = _sequence(headers, model, {"sequence_id": 1001, "sequence_start": False, "sequence_end": True})
     assert sequence == ("1001", False, True, ((ID, "1001"), (END, "true")))
 
 
@@ -35,7 +40,7 @@ def test_markers_become_headers(headers):
 def test_different_ids_stay_different(tmp_path_factory, first, second):
     headers = SequenceHeaders(make_settings(tmp_path_factory.getbasetemp()))
     texts = [
-        sequence_of(headers, FakeModel(stateful=True), {"sequence_id": each, "sequence_start": True}).id
+        _sequence(headers, FakeModel(stateful=True), {"sequence_id": each, "sequence_start": True}).id
         for each in (first, second)
     ]
     assert (texts[0] == texts[1]) is (first == second)
@@ -43,7 +48,7 @@ def test_different_ids_stay_different(tmp_path_factory, first, second):
 
 def test_a_number_and_a_text_of_its_digits_are_two_sequences(headers):
     found = {
-        sequence_of(headers, FakeModel(stateful=True), {"sequence_id": each, "sequence_start": True}).id
+        _sequence(headers, FakeModel(stateful=True), {"sequence_id": each, "sequence_start": True}).id
         for each in (1, "1", '"1"', "one")
     }
     assert found == {"1", '"1"', '""1""', "one"}
@@ -70,5 +75,5 @@ def test_a_number_and_a_text_of_its_digits_are_two_sequences(headers):
 )
 def test_what_is_refused(headers, parameters, says):
     with pytest.raises(DoorError, match=says) as refused:
-        sequence_of(headers, FakeModel(stateful=True), parameters)
+        _sequence(headers, FakeModel(stateful=True), parameters)
     assert refused.value.failure.status == 400

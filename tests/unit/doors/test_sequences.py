@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from tests.unit.doors.fakes import FakeModel, FakeRegistry
+from tests.unit.doors.fake_serving import FakeModel, FakeServing
 
 from torchserve_py.doors.sequences import MAX_ID_LENGTH
 from torchserve_py.scheduling.effects import Cause
@@ -17,7 +17,7 @@ GENERATED = re.compile(r"ts-seq-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a
 
 @pytest.fixture
 async def stateful(start):
-    return await start(FakeRegistry([FakeModel("stateful", stateful=True)]))
+    return await start(FakeServing([FakeModel("stateful", stateful=True)]))
 
 
 async def post(serving, headers, path="/predictions/stateful"):
@@ -78,7 +78,7 @@ async def test_names_are_matched_without_regard_to_case(stateful):
 
 async def test_configured_names(start):
     serving = await start(
-        FakeRegistry([FakeModel("stateful", stateful=True)]),
+        FakeServing([FakeModel("stateful", stateful=True)]),
         ts_header_key_sequence_id="X-Session",
         ts_header_key_sequence_start="X-Session-Start",
         ts_header_key_sequence_end="X-Session-End",

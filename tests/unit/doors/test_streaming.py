@@ -4,7 +4,7 @@ import asyncio
 
 import aiohttp
 import pytest
-from tests.unit.doors.fakes import Call
+from tests.unit.doors.fake_serving import Call
 
 from torchserve_py.scheduling.effects import Cause
 

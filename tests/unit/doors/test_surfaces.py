@@ -4,7 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.unit.doors.fakes import ANY_PORT, Call, FakeModel, FakeRegistry
+from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
+from tests.unit.doors.fakes import ANY_PORT
 from tests.unit.doors.test_listener import free_port
 
 MULTIPART = {"Content-Type": "multipart/form-data; boundary=b"}
@@ -24,14 +25,14 @@ def name_of(model: FakeModel):
     return behave
 
 
-def registry(*models: tuple[str, str, bool]) -> FakeRegistry:
+def registry(*models: tuple[str, str, bool]) -> FakeServing:
     made = []
     for name, version, at_startup in models:
         model = FakeModel(name, version)
         model.loaded_at_startup = at_startup
         model.behave = name_of(model)
         made.append(model)
-    return FakeRegistry(made)
+    return FakeServing(made)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "GET"])
@@ -59,7 +60,7 @@ async def test_the_query_of_sagemakers_and_legacy_paths_becomes_parameters(start
     model = FakeModel()
     model.loaded_at_startup = True
     model.behave = lambda call: call.part(b"ok")
-    serving = await start(FakeRegistry([model]))
+    serving = await start(FakeServing([model]))
     headers = {"Content-Type": "text/plain"}
     answer = await serving.request("POST", f"{path}?a=1&b=x%20y&a=2", data=b"text", headers=headers)
     assert answer.status == 200

@@ -16,8 +16,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import NameOID
-from tests.unit.doors.conftest import Serving, open_doors
-from tests.unit.doors.fakes import FakeMetrics, FakeRegistry, make_settings
+from tests.unit.doors.conftest import OpenDoors, open_doors
+from tests.unit.doors.fake_serving import FakeServing
+from tests.unit.doors.fakes import FakeMetrics, make_settings
 
 from torchserve_py.doors.tls import TlsError, server_context
 from torchserve_py.settings.addresses import Address
@@ -224,9 +225,9 @@ async def test_a_shared_https_port(start):
 def test_under_the_servers_own_event_loop(tmp_path):
     async def run():
         settings = make_settings(tmp_path, inference_address=HTTPS)
-        registry, metrics = FakeRegistry(), FakeMetrics()
+        registry, metrics = FakeServing(), FakeMetrics()
         doors = await open_doors(settings, registry, metrics)
-        serving = Serving(doors, registry, metrics, tmp_path / "key_file.json")
+        serving = OpenDoors(doors, registry, metrics, tmp_path / "key_file.json")
         try:
             body = b"x" * 3_000_000
             assert await asyncio.gather(*(post(serving.address(), body) for _ in range(4))) == [(200, body)] * 4

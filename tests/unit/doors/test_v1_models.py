@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 from openai import AsyncOpenAI, NotFoundError
-from tests.unit.doors.conftest import Serving, Start
-from tests.unit.doors.fakes import FakeModel, FakeRegistry
+from tests.unit.doors.conftest import OpenDoors, Start
+from tests.unit.doors.fake_serving import FakeModel, FakeServing, worker_status
 
 
-def client(serving: Serving) -> AsyncOpenAI:
+def client(serving: OpenDoors) -> AsyncOpenAI:
     return AsyncOpenAI(base_url=f"{serving.address()}/v1", api_key="none", max_retries=0)
 
 
 async def test_openais_client_lists_the_models(start: Start) -> None:
-    serving = await start(FakeRegistry([FakeModel("chat"), FakeModel("noop")]))
+    serving = await start(FakeServing([FakeModel("chat"), FakeModel("noop")]))
     async with client(serving) as openai:
         models = (await openai.models.list()).data
         assert [(model.id, model.object, model.owned_by) for model in models] == [
@@ -25,16 +25,16 @@ async def test_openais_client_lists_the_models(start: Start) -> None:
             await openai.models.retrieve("ghost")
 
 
-async def test_kserves_client_v1_finds_the_server_alive(serving: Serving) -> None:
+async def test_kserves_client_v1_finds_the_server_alive(serving: OpenDoors) -> None:
     answer = await serving.request("GET", "/")  # is_server_live: the base URL
     assert (answer.status, answer.json()) == (200, {"status": "alive"})
     assert (await serving.request("GET", "/", door="management")).status == 405
 
 
-async def test_kserves_client_v1_asks_whether_a_model_is_ready(serving: Serving) -> None:
+async def test_kserves_client_v1_asks_whether_a_model_is_ready(serving: OpenDoors) -> None:
     answer = await serving.request("GET", "/v1/models/noop")
     assert (answer.status, answer.json()["name"], answer.json()["ready"]) == (200, "noop", True)
-    serving.registry.model.is_ready = False
+    serving.registry.model.workers = [worker_status(ready=False)]
     assert (await serving.request("GET", "/v1/models/noop")).status == 503  # which is_model_ready takes for false
     assert (await serving.request("GET", "/v1/models/ghost")).status == 404
     assert (await serving.request("GET", "/v1/models")).json()["models"] == ["noop"]
@@ -43,7 +43,7 @@ async def test_kserves_client_v1_asks_whether_a_model_is_ready(serving: Serving)
 @pytest.mark.parametrize(
     ("path", "allowed"), [("/", "GET, OPTIONS"), ("/v1/models", "GET, HEAD"), ("/v1/models/noop", "GET, HEAD")]
 )
-async def test_other_methods(serving: Serving, path: str, allowed: str) -> None:
+async def test_other_methods(serving: OpenDoors, path: str, allowed: str) -> None:
     answer = await serving.request("DELETE", path)
     assert (answer.status, answer.headers["Allow"]) == (405, allowed)
 

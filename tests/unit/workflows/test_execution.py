@@ -60,6 +60,11 @@ class FakeModel:
 
 
 class FakeModels(dict[str, FakeModel]):
+    """Looks models up, and submits to them."""
+
+    def submit(self, model: FakeModel, request: InferenceRequest) -> Parts:
+        return model.submit(request)
+
     def get(self, name: str, version: str | None = None) -> FakeModel:  # type: ignore[override]
         if name not in self:
             raise ModelNotFound(name)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchserve_py.core.errors import ModelNotFound, ShuttingDown
-from torchserve_py.core.plan import RegisterRequest
-from torchserve_py.core.registry import RegisterResult
+from torchserve_py.core.serving import RegisterRequest, RegisterResult
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.settings.table import Settings
 from torchserve_py.workflows.errors import RegistrationFailed, WorkflowConflict, WorkflowNotFound

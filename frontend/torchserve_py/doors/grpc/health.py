@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from torchserve_py.doors.grpc.calls import Context
 
 if TYPE_CHECKING:
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import Serving
 
 #: The name under which the whole server is asked for.
 _SERVER: Final = ""
@@ -26,12 +26,12 @@ class HealthService(health_pb2_grpc.HealthServicer):
     """The state of the services of one server; that is the same for all.
 
     Args:
-        registry: Whose models must be ready.
+        serving: Whose models must be ready.
         services: Their full names.
     """
 
-    def __init__(self, registry: ModelRegistry, services: Collection[str]) -> None:
-        self._registry = registry
+    def __init__(self, serving: Serving, services: Collection[str]) -> None:
+        self._serving = serving
         self._services = {_SERVER, *services}
         self._draining = asyncio.Event()
         self._closed = asyncio.Event()
@@ -71,6 +71,6 @@ class HealthService(health_pb2_grpc.HealthServicer):
     def _status(self, service: str) -> Any:
         if service not in self._services:
             return _Status.SERVICE_UNKNOWN
-        if self._draining.is_set() or not self._registry.startup_ready():
+        if self._draining.is_set() or not self._serving.startup_ready():
             return _Status.NOT_SERVING
         return _Status.SERVING

@@ -19,8 +19,7 @@ from ts.protocol.messages import REQUEST_ID
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchserve_py.core.model import Model
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import ServedModel, Serving
     from torchserve_py.settings.table import Settings
 
 #: How many entries a large message may have.
@@ -63,14 +62,14 @@ DIALECT: Final = GrpcDialect()
 class Submission:
     """Turns requests into jobs; what all methods share."""
 
-    def __init__(self, settings: Settings, registry: ModelRegistry) -> None:
-        self._registry = registry
+    def __init__(self, settings: Settings, serving: Serving) -> None:
+        self._serving = serving
         self._headers = SequenceHeaders(settings)
         self._start_key = settings.ts_header_key_sequence_start
         self._end_key = settings.ts_header_key_sequence_end
         self._stall_limit = float(settings.default_response_timeout)
 
-    def model(self, request: messages.PredictionsRequest) -> Model:
+    def model(self, request: messages.PredictionsRequest) -> ServedModel:
         """The model that a request is for.
 
         Raises:
@@ -80,7 +79,7 @@ class Submission:
         """
         if not request.model_name:
             raise bad_request("Parameter model_name is required.")
-        return self._registry.get(request.model_name, request.model_version or None)
+        return self._serving.get(request.model_name, request.model_version or None)
 
     def sequence(self, request: messages.PredictionsRequest) -> SequenceRequest:
         """The sequence of a request; one of its own if it names none.
@@ -108,7 +107,9 @@ class Submission:
         value = _text(request.input.get(self._start_key))
         return value is not None and is_marked(self._start_key, value)
 
-    def submit(self, model: Model, request: messages.PredictionsRequest, sequence: SequenceRequest | None) -> Exchange:
+    def submit(
+        self, model: ServedModel, request: messages.PredictionsRequest, sequence: SequenceRequest | None
+    ) -> Exchange:
         """Make a job of a request; a refusal by the scheduler is raised by the first `Exchange.next`.
 
         An entry of ``input`` with the name of the header for the priority means what that means.
@@ -122,7 +123,7 @@ class Submission:
         priority = 0 if urgency is None else priorities.of_text(urgency, "Input")
         headers = () if sequence is None else sequence.headers
         asked = InferenceRequest(headers, row, sequence=sequence, by_default=version is None, priority=priority)
-        return Exchange(DIALECT, model, asked, version)
+        return Exchange(DIALECT, self._serving, model, asked, version)
 
     def writer(self, context: Context) -> Writer:
         """What writes the messages of a call."""
@@ -132,8 +133,8 @@ class Submission:
 class InferenceService:
     """All methods but `StreamPredictions2`."""
 
-    def __init__(self, registry: ModelRegistry, submission: Submission) -> None:
-        self._registry = registry
+    def __init__(self, serving: Serving, submission: Submission) -> None:
+        self._serving = serving
         self._submission = submission
 
     @property
@@ -147,7 +148,7 @@ class InferenceService:
 
     async def ping(self, request: Any, context: Context) -> messages.TorchServeHealthResponse:
         """Whether every model has the workers it should have."""
-        return messages.TorchServeHealthResponse(health=_HEALTHY if self._registry.healthy() else _UNHEALTHY)
+        return messages.TorchServeHealthResponse(health=_HEALTHY if self._serving.healthy() else _UNHEALTHY)
 
     async def predictions(self, request: messages.PredictionsRequest, context: Context) -> messages.PredictionResponse:
         """One message in, one out; the parts of a streamed response are joined.

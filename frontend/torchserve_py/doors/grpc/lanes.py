@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
+    from torchserve_py.core.serving import ServedModel
 
 #: How many requests of one call may be unanswered, and how many of the largest size.
 MAX_REQUESTS: Final = 64
@@ -33,7 +33,7 @@ class Lane(Generic[R]):
         interleaves: Whether a request may be answered before the one before it is.
     """
 
-    def __init__(self, model: Model | None) -> None:
+    def __init__(self, model: ServedModel | None) -> None:
         stateful = model is not None and model.is_stateful
         self.waiting: deque[R] = deque()
         self.unanswered = 0

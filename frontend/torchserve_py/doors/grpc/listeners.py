@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, ServiceDescriptor
     from google.protobuf.descriptor_pool import DescriptorPool
 
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import Serving
     from torchserve_py.doors.open_inference.repository import Repository
     from torchserve_py.settings.table import Settings
 
@@ -104,7 +104,7 @@ class GrpcDoors:
     def __init__(
         self,
         settings: Settings,
-        registry: ModelRegistry,
+        serving: Serving,
         tokens: TokenAuthorization | None,
         repository: Repository,
         budget: ConnectionBudget,
@@ -112,20 +112,20 @@ class GrpcDoors:
         #: Setting name (``grpc_inference_port``, …) to the address in use, with the port that port 0 became.
         self.addresses: dict[str, Address] = {}
         self._settings = settings
-        self._registry = registry
+        self._serving = serving
         self._tokens = tokens
         self._budget = budget
         self._servers: list[Server] = []
         self._health: list[HealthService] = []
-        submission = Submission(settings, registry)
-        jobs = OpenInferenceJobs(settings, registry)
+        submission = Submission(settings, serving)
+        jobs = OpenInferenceJobs(settings, serving)
         self._streams = SequenceStreams(submission, settings.max_request_size)
         self._infer_streams = InferStreams(jobs, settings.max_request_size, settings.grpc_stream_envelope)
-        self._open_inference = OpenInferenceService(settings, registry, jobs, repository)
+        self._open_inference = OpenInferenceService(settings, serving, jobs, repository)
         self._inference = [
             _Service(
                 inference_pb2.DESCRIPTOR.services_by_name["InferenceAPIsService"],
-                {**InferenceService(registry, submission).methods, **self._streams.methods},
+                {**InferenceService(serving, submission).methods, **self._streams.methods},
                 refuse,
                 TokenType.inference,
             ),
@@ -134,7 +134,7 @@ class GrpcDoors:
         self._management = [
             _Service(
                 management_pb2.DESCRIPTOR.services_by_name["ManagementAPIsService"],
-                ManagementService(ManagementCalls(settings, registry)).methods,
+                ManagementService(ManagementCalls(settings, serving)).methods,
                 refuse_management,
                 TokenType.management,
             )
@@ -198,7 +198,7 @@ class GrpcDoors:
         for service in services:
             self._add(server, service)
         names = [*(service.name for service in services), health.SERVICE_NAME, reflection.SERVICE_NAME]
-        state = HealthService(self._registry, names)
+        state = HealthService(self._serving, names)
         registrar = cast("grpc.aio.Server", server)  # all that generated code needs of one
         health_pb2_grpc.add_HealthServicer_to_server(state, registrar)
         reflected = reflection.aio.ReflectionServicer(names, pool=cast("DescriptorPool", ReflectedPools()))
@@ -236,7 +236,7 @@ class GrpcDoors:
 
 async def start_grpc_doors(
     settings: Settings,
-    registry: ModelRegistry,
+    serving: Serving,
     tokens: TokenAuthorization | None,
     repository: Repository,
     budget: ConnectionBudget | None = None,
@@ -245,7 +245,7 @@ async def start_grpc_doors(
 
     Args:
         settings: Hosts, ports, limits, TLS files.
-        registry: The models.
+        serving: The models.
         tokens: The keys that clients must know; None while token authorization is off.
         repository: What models are loaded and unloaded through; the REST door has the same.
         budget: What all connections of the process share; None for one of their own.
@@ -254,7 +254,7 @@ async def start_grpc_doors(
         ListenError: An address cannot be used; no door is open then.
         TlsError: The TLS files cannot be used.
     """
-    doors = GrpcDoors(settings, registry, tokens, repository, budget or ConnectionBudget.of_process())
+    doors = GrpcDoors(settings, serving, tokens, repository, budget or ConnectionBudget.of_process())
     try:
         await doors.open()
     except BaseException:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from torchserve_py.core.plan import RegisterRequest
+from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.doors.errors import bad_request
 from torchserve_py.doors.grpc.calls import Behaviour, Context
 from torchserve_py.doors.grpc.protos import management_pb2 as messages

@@ -18,7 +18,7 @@ from torchserve_py.doors.grpc.protos import open_inference_pb2 as messages
 from torchserve_py.doors.open_inference import descriptions, statistics
 
 if TYPE_CHECKING:
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import Serving
     from torchserve_py.doors.open_inference.repository import Repository
     from torchserve_py.doors.pipeline import Exchange
     from torchserve_py.jobs.parts import Part
@@ -48,16 +48,14 @@ class OpenInferenceService:
 
     Args:
         settings: What the server's metadata tell about.
-        registry: The models.
+        serving: The models.
         jobs: Where requests become jobs.
         repository: What is loaded and unloaded through; the REST door has the same.
     """
 
-    def __init__(
-        self, settings: Settings, registry: ModelRegistry, jobs: OpenInferenceJobs, repository: Repository
-    ) -> None:
+    def __init__(self, settings: Settings, serving: Serving, jobs: OpenInferenceJobs, repository: Repository) -> None:
         self._settings = settings
-        self._registry = registry
+        self._serving = serving
         self._jobs = jobs
         self._repository = repository
         #: Set when the server begins to shut down.
@@ -87,12 +85,12 @@ class OpenInferenceService:
 
     async def server_ready(self, request: Any, context: Context) -> messages.ServerReadyResponse:
         """Whether it should get traffic."""
-        return messages.ServerReadyResponse(ready=not self.draining and self._registry.startup_ready())
+        return messages.ServerReadyResponse(ready=not self.draining and self._serving.startup_ready())
 
     async def model_ready(self, request: messages.ModelReadyRequest, context: Context) -> messages.ModelReadyResponse:
         """Whether a model answers, with its minimum of workers, and says that it is well."""
-        model = self._registry.get_latest(request.name, request.version or None)
-        return messages.ModelReadyResponse(ready=await descriptions.model_ready(model))
+        model = self._serving.get_latest(request.name, request.version or None)
+        return messages.ModelReadyResponse(ready=await descriptions.model_ready(self._serving, model))
 
     async def server_metadata(self, request: Any, context: Context) -> messages.ServerMetadataResponse:
         """Name, version, extensions."""
@@ -103,20 +101,20 @@ class OpenInferenceService:
     ) -> messages.ModelMetadataResponse:
         """Versions, inputs and outputs of a model."""
         version = request.version or None
-        return answers.model_metadata(descriptions.model_metadata(self._registry, request.name, version))
+        return answers.model_metadata(descriptions.model_metadata(self._serving, request.name, version))
 
     async def model_config(
         self, request: messages.ModelConfigRequest, context: Context
     ) -> messages.ModelConfigResponse:
         """How a model is served."""
-        model = self._registry.get_latest(request.name, request.version or None)
-        return answers.model_config(descriptions.model_config(model))
+        model = self._serving.get_latest(request.name, request.version or None)
+        return answers.model_config(descriptions.model_config(self._serving, model))
 
     async def model_statistics(
         self, request: messages.ModelStatisticsRequest, context: Context
     ) -> messages.ModelStatisticsResponse:
         """What one version, all versions, or all models have done so far."""
-        described = statistics.of_models(self._registry, request.name or None, request.version or None)
+        described = statistics.of_models(self._serving, request.name or None, request.version or None)
         return answers.model_statistics(described)
 
     async def repository_index(

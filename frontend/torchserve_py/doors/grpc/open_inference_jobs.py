@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.doors.errors import DoorError, Failure
@@ -16,8 +17,7 @@ from torchserve_py.jobs.inference_request import InferenceRequest, SequenceReque
 from ts.protocol.messages import OPEN_INFERENCE_GRPC
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import ServedModel, Serving
     from torchserve_py.settings.table import Settings
 
 _NUMBERS: Final = 2**64
@@ -33,21 +33,25 @@ _DIALECT: Final = _GrpcDialect()
 class OpenInferenceJobs:
     """Finds models and submits requests to them; what all methods share."""
 
-    def __init__(self, settings: Settings, registry: ModelRegistry) -> None:
-        self._registry = registry
+    def __init__(self, settings: Settings, serving: Serving) -> None:
+        self._serving = serving
         self._headers = SequenceHeaders(settings)
         self._stall_limit = float(settings.default_response_timeout)
 
-    def model(self, request: OpenRequest) -> Model:
+    def model(self, request: OpenRequest) -> ServedModel:
         """The model that a request is for.
 
         Raises:
             ModelNotFound: No such model.
             ModelVersionNotFound: No such version of it.
         """
-        return self._registry.get_latest(request.head.model_name, request.version)
+        return self._serving.get_latest(request.head.model_name, request.version)
 
-    def submit(self, model: Model, request: OpenRequest, metadata: Any, *, more_input: bool = False) -> Exchange:
+    def declared(self, model: ServedModel) -> Mapping[str, Any]:
+        """What the model declares."""
+        return self._serving.declared(model)
+
+    def submit(self, model: ServedModel, request: OpenRequest, metadata: Any, *, more_input: bool = False) -> Exchange:
         """Make a job of a request; a refusal by the scheduler is raised by the first `Exchange.next`.
 
         Args:
@@ -60,7 +64,7 @@ class OpenInferenceJobs:
             DoorError: The model is stateful, and the request does not say well which sequence it belongs to; or its
                 time limit or its priority is none; or the workers of the model fail to start.
         """
-        refuse_if_failing(model)
+        refuse_if_failing(self._serving, model)
         version = request.version
         sequence = self._sequence(model, request, metadata) if model.is_stateful else None
         asked = InferenceRequest(
@@ -73,9 +77,9 @@ class OpenInferenceJobs:
             expires_in=request.expires_in,
             more_input=more_input,
         )
-        return Exchange(_DIALECT, model, asked, version)
+        return Exchange(_DIALECT, self._serving, model, asked, version)
 
-    def _sequence(self, model: Model, request: OpenRequest, metadata: Any) -> SequenceRequest:
+    def _sequence(self, model: ServedModel, request: OpenRequest, metadata: Any) -> SequenceRequest:
         """Which sequence a request belongs to: its parameters say so, or else TorchServe's headers in the metadata."""
         values = values_of(request.head.parameters)
         sequence_id = values.get(ID)
@@ -85,7 +89,7 @@ class OpenInferenceJobs:
                 return named
         if type(sequence_id) is int:  # a negative number stands for the unsigned one of the same bits
             values[ID] = sequence_id % _NUMBERS
-        return sequence_of(self._headers, model, values)
+        return sequence_of(self._headers, self._serving, model, values)
 
     def writer(self, context: Context) -> Writer:
         """What writes the messages of a call."""

@@ -20,7 +20,7 @@ from torchserve_py.doors.pipeline import Exchange
 from torchserve_py.doors.sequence_parameters import ID
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
+    from torchserve_py.core.serving import ServedModel
     from torchserve_py.doors.grpc.open_inference_jobs import OpenInferenceJobs
     from torchserve_py.jobs.parts import Part, Parts
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 REFUSALS: Final = (DoorError, ModelError)
 
 #: Sends a serialized response to a request, and whether it is the last one; b"" stands for an end without a response.
-Send = Callable[[OpenRequest, "Model", "Part", bool], Awaitable[None]]
+Send = Callable[[OpenRequest, "ServedModel", "Part", bool], Awaitable[None]]
 #: Tells why a request failed (None: it could not be read); raises it if that ends the call.
 Refuse = Callable[[OpenRequest | None, Exception], Awaitable[None]]
 
@@ -53,7 +53,7 @@ class _Pending:
     def __init__(self, size: int, before: asyncio.Future[None] | None) -> None:
         self.size = size
         self.request: OpenRequest | None = None
-        self.model: Model | None = None
+        self.model: ServedModel | None = None
         self.error: Exception | None = None
         self.before = before
         self.ordered = True
@@ -129,7 +129,7 @@ class RequestPipe:
             pending.model = self._jobs.model(pending.request)
         except REFUSALS as error:
             pending.error = error
-        if pending.model is not None and pending.model.declared.get("decoupled"):
+        if pending.model is not None and self._jobs.declared(pending.model).get("decoupled"):
             pending.leave_order()
         else:
             self._last = pending.answered

@@ -31,7 +31,7 @@ from torchserve_py.doors.grpc.refusals import refuse_open_inference
 from torchserve_py.doors.grpc.two_way import OpenCalls, TwoWayCall
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
+    from torchserve_py.core.serving import ServedModel
     from torchserve_py.doors.grpc.open_inference_jobs import OpenInferenceJobs
     from torchserve_py.doors.pipeline import Exchange
     from torchserve_py.jobs.parts import Part
@@ -117,7 +117,7 @@ class _InferStream(TwoWayCall):
         if not self._enveloped:
             request = read_request(body)
             model = self._jobs.model(request)
-            if model.declared.get("streams_in"):
+            if self._jobs.declared(model).get("streams_in"):
                 await self._run_one_job(model, request)
                 return
         while body is not EOF:
@@ -138,7 +138,7 @@ class _InferStream(TwoWayCall):
         except DoorError:
             return False
 
-    async def _run_one_job(self, model: Model, first: OpenRequest) -> None:
+    async def _run_one_job(self, model: ServedModel, first: OpenRequest) -> None:
         """Feed all requests to one job; the end of the call's requests is an input without a body."""
         self._job = self._jobs.submit(model, first, self._metadata, more_input=True)
         parts = self._job.parts
@@ -161,7 +161,7 @@ class _InferStream(TwoWayCall):
             more = part.more
             await self._send_bare(part)
 
-    async def _send(self, request: OpenRequest, model: Model, part: Part, final: bool) -> None:
+    async def _send(self, request: OpenRequest, model: ServedModel, part: Part, final: bool) -> None:
         if not self._enveloped:
             await self._send_bare(part)
         elif part.body:

@@ -27,7 +27,7 @@ from torchserve_py.jobs.parts import Part, Parts
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchserve_py.core.model import Model
+    from torchserve_py.core.serving import ServedModel
 
 _Key = tuple[str, str, str]
 _Lane = Lane[messages.PredictionsRequest]
@@ -98,7 +98,7 @@ class _SequenceStream(TwoWayCall):
         self._held_bytes += request.ByteSize()
         self._submit_more(lane)
 
-    def _model(self, request: messages.PredictionsRequest) -> Model | None:
+    def _model(self, request: messages.PredictionsRequest) -> ServedModel | None:
         try:
             return self._submission.model(request)
         except (DoorError, ModelError):

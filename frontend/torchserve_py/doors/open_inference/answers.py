@@ -12,7 +12,7 @@ from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
+    from torchserve_py.core.serving import ServedModel, Serving
 
 
 class Answers:
@@ -55,13 +55,12 @@ def error_body(message: str, status: int) -> bytes:
     return to_json(members)
 
 
-def refuse_if_failing(model: Model) -> None:
+def refuse_if_failing(serving: Serving, model: ServedModel) -> None:
     """Refuse a request that would wait for a model which none of its workers could load when it tried last.
 
     Raises:
         DoorError: Its workers fail to start.
     """
-    supervisors = model.pool.supervisors
-    if supervisors and all(supervisor.failure for supervisor in supervisors):
+    if serving.fails_to_load(model):
         message = f"Model {model.name} is not ready: its workers fail to start."
         raise DoorError(Failure(503, UNAVAILABLE, message, Cause.no_worker.value))

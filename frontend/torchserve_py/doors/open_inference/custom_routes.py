@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
-from torchserve_py.archive.contract import MLSERVER
 from torchserve_py.doors import priorities
 from torchserve_py.doors.answering import AfterBody, Reply
 from torchserve_py.doors.errors import bad_request
@@ -25,8 +24,7 @@ from torchserve_py.transport.http1.request import Request
 from ts.protocol.messages import CUSTOM
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import ServedModel, Serving
     from torchserve_py.settings.table import Settings
 
 logger = logging.getLogger(__name__)
@@ -37,7 +35,7 @@ _MODEL_NAME: Final = "model_name"
 class CustomRoute(NamedTuple):
     """What a request's path leads to; ``endpoint`` is None where the path is for other methods (``allowed``)."""
 
-    model: Model
+    model: ServedModel
     endpoint: str | None
     allowed: str
 
@@ -45,17 +43,17 @@ class CustomRoute(NamedTuple):
 class CustomRoutes:
     """Finds the models' own routes and runs requests on them."""
 
-    def __init__(self, settings: Settings, registry: ModelRegistry, responses: Responses, answers: Answers) -> None:
-        self._registry = registry
+    def __init__(self, settings: Settings, serving: Serving, responses: Responses, answers: Answers) -> None:
+        self._serving = serving
         self._responses = responses
         self._answers = answers
         self._max_body = settings.max_request_size
         #: What each model has declared, and what was read of it.
-        self._read: WeakKeyDictionary[Model, tuple[Any, tuple[DeclaredRoute, ...]]] = WeakKeyDictionary()
+        self._read: WeakKeyDictionary[ServedModel, tuple[Any, tuple[DeclaredRoute, ...]]] = WeakKeyDictionary()
 
     def exist(self) -> bool:
         """Tell whether any model has paths of its own now."""
-        return any(self._routes_of(name, model) for name, model in self._models())
+        return any(map(self._routes_of, self._models()))
 
     def find(self, request: Request) -> CustomRoute | None:
         """Return the route that a request is for, or None if no model has one of that path.
@@ -87,16 +85,16 @@ class CustomRoutes:
             return _refuse(found) if refuses else None
         return next(iter(found), None)
 
-    def _models(self) -> Iterator[tuple[str, Model]]:
-        return ((name, model) for name, model in self._registry.models() if model.contract == MLSERVER)
+    def _models(self) -> Iterator[ServedModel]:
+        return (model for model in self._serving.models() if model.contract.own_routes)
 
     def _all(self, request: Request) -> tuple[list[CustomRoute], list[CustomRoute]]:
         """The routes of a request's path: those for its method, one of each model, and those for other methods."""
         path = segments_of(request.target)
         found: list[CustomRoute] = []
         others: list[CustomRoute] = []
-        for name, model in self._models():
-            for route in self._routes_of(name, model):
+        for model in self._models():
+            for route in self._routes_of(model):
                 if route.template.matches(path):
                     if request.method in route.methods:
                         found.append(CustomRoute(model, route.endpoint, ""))
@@ -108,15 +106,15 @@ class CustomRoutes:
         wanted = request.parameter(_MODEL_NAME)
         return next((route for route in found if route.model.name == wanted), None)
 
-    def _routes_of(self, name: str, model: Model) -> Sequence[DeclaredRoute]:
-        declared = model.declared.get("routes")
+    def _routes_of(self, model: ServedModel) -> Sequence[DeclaredRoute]:
+        declared = self._serving.declared(model).get("routes")
         known = self._read.get(model)
         if known is not None and known[0] is declared:
             return known[1]
         try:
             routes = read_routes(declared)
         except ValueError as error:
-            logger.warning("No path of model %s's own is served: %s", name, error)
+            logger.warning("No path of model %s's own is served: %s", model.name, error)
             routes = ()
         self._read[model] = declared, routes
         return routes
@@ -137,7 +135,7 @@ class CustomRoutes:
                 priority=priorities.of_request(request),
                 unbatched=route.model.is_stateful,
             )
-            return HttpExchange(self._responses, CUSTOM_DIALECT, request, route.model, asked)
+            return HttpExchange(self._responses, CUSTOM_DIALECT, request, self._serving, route.model, asked)
 
         return AfterBody(self._max_body, submit, CUSTOM_DIALECT)
 

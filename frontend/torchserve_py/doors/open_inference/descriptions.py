@@ -8,19 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from torchserve_py.archive.contract import MLSERVER, TORCHSERVE
 from torchserve_py.version import __version__
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import ServedModel, Serving
     from torchserve_py.settings.table import Settings
 
 SERVER_NAME: Final = "torchserve-py"
 _BATCH: Final = -1  # a leading dimension of any size
 #: How long a model may take to say whether it is healthy (seconds): its code may hold up the worker's loop meanwhile.
 _HEALTH_LIMIT: Final = 30.0
-_PLATFORMS: Final = {TORCHSERVE: "pytorch_torchserve", MLSERVER: "python_mlserver"}
 
 
 def server_metadata(settings: Settings) -> dict[str, Any]:
@@ -40,41 +37,41 @@ def server_metadata(settings: Settings) -> dict[str, Any]:
     return {"name": SERVER_NAME, "version": __version__, "extensions": extensions}
 
 
-async def model_ready(model: Model) -> bool:
+async def model_ready(serving: Serving, model: ServedModel) -> bool:
     """Whether a model answers, with its minimum of workers, and says that it is well."""
-    return model.is_loaded and model.is_ready and await model.check_health(_HEALTH_LIMIT)
+    return serving.status(model).ready and await serving.check_health(model, _HEALTH_LIMIT)
 
 
-def model_metadata(registry: ModelRegistry, name: str, version: str | None) -> dict[str, Any]:
+def model_metadata(serving: Serving, name: str, version: str | None) -> dict[str, Any]:
     """A model's metadata: which versions can be asked for, and its inputs and outputs as far as it has declared them.
 
     Raises:
         ModelNotFound: No such model.
         ModelVersionNotFound: No such version of it.
     """
-    model = registry.get_latest(name, version)
-    versions = [version] if version is not None else [each.version for each in registry.versions(name)]
-    declared = model.declared
+    model = serving.get_latest(name, version)
+    versions = [version] if version is not None else [each.version for each in serving.versions(name)]
+    declared = serving.declared(model)
     metadata: dict[str, Any] = {
         "name": name,
         "versions": versions,
-        "platform": platform_of(model),
+        "platform": _platform(model, declared),
         "inputs": [_tensor_metadata(each) for each in declared.get("inputs") or ()],
         "outputs": [_tensor_metadata(each) for each in declared.get("outputs") or ()],
     }
-    if model.contract == MLSERVER:
+    if model.contract.parameters:
         metadata["parameters"] = dict(declared.get("parameters") or {})
     return metadata
 
 
-def model_config(model: Model) -> dict[str, Any]:
+def model_config(serving: Serving, model: ServedModel) -> dict[str, Any]:
     """A model's configuration, as Triton's ``ModelConfig`` has it in JSON."""
-    declared, config = model.declared, model.config
+    declared, config = serving.declared(model), model.config
     max_batch_size = max_batch_size_of(declared)
     description: dict[str, Any] = {
         "name": model.name,
-        "platform": platform_of(model),
-        "backend": model.contract,
+        "platform": _platform(model, declared),
+        "backend": model.contract.name,
         "version_policy": {"specific": {"versions": [int(model.version)]}}
         if model.version.isdecimal() and int(model.version) < 2**63
         else {"all": {}},
@@ -85,7 +82,7 @@ def model_config(model: Model) -> dict[str, Any]:
             {
                 "name": model.name,
                 "kind": "KIND_GPU" if config.device_type == "gpu" else "KIND_CPU",
-                "count": model.max_workers,
+                "count": serving.status(model).max_workers,
             }
         ],
     }
@@ -104,15 +101,15 @@ def model_config(model: Model) -> dict[str, Any]:
         description["response_cache"] = {"enable": True}
     description["model_transaction_policy"] = {"decoupled": bool(declared.get("decoupled"))}
     description["parameters"] = {
-        "contract": {"string_value": model.contract},
+        "contract": {"string_value": model.contract.name},
         "batchSize": {"string_value": str(config.batch_size)},
     }
     return description
 
 
-def platform_of(model: Model) -> str:
+def _platform(model: ServedModel, declared: Mapping[str, Any]) -> str:
     """The platform that the model names, else that of its contract."""
-    return str(model.declared.get("platform") or _PLATFORMS.get(model.contract, f"python_{model.contract}"))
+    return str(declared.get("platform") or model.contract.platform)
 
 
 def max_batch_size_of(declared: Mapping[str, Any]) -> int:

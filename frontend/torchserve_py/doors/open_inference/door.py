@@ -10,7 +10,6 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.doors.answering import AfterBody, Reply
 from torchserve_py.doors.errors import DoorError, Failure, bad_request
 from torchserve_py.doors.open_inference import descriptions, documents, statistics
@@ -26,8 +25,7 @@ from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import ServedModel, Serving
     from torchserve_py.doors.health import HealthDoor
     from torchserve_py.doors.inference import InferenceDoor
     from torchserve_py.doors.open_inference.repository import Repository
@@ -73,7 +71,7 @@ class OpenInferenceDoor:
     def __init__(
         self,
         settings: Settings,
-        registry: ModelRegistry,
+        serving: Serving,
         responses: Responses,
         tokens: TokenAuthorization | None,
         health: HealthDoor,
@@ -81,15 +79,15 @@ class OpenInferenceDoor:
         repository: Repository,
     ) -> None:
         self._settings = settings
-        self._registry = registry
+        self._serving = serving
         self._responses = responses
         self._tokens = tokens
         self._health = health
         self._inference = inference
         self._repository = repository
         self._answers = Answers(responses, settings.response_compression_min_size)
-        self._calls = OpenInferenceCalls(settings, responses)
-        self._custom = CustomRoutes(settings, registry, responses, self._answers)
+        self._calls = OpenInferenceCalls(settings, serving, responses)
+        self._custom = CustomRoutes(settings, serving, responses, self._answers)
         self._kserve_v2 = settings.service_envelope == _KSERVE_V2
 
     @property
@@ -145,7 +143,7 @@ class OpenInferenceDoor:
 
     def _infer(self, request: Request, target: _Model, endpoint: str) -> Reply:
         self._check_token(request, TokenType.inference)
-        model = self._registry.get_latest(target.name, target.version)
+        model = self._serving.get_latest(target.name, target.version)
         if request.method != "POST":
             if request.method == "OPTIONS":  # as on TorchServe's own paths
                 return self._answers.json(request, predict_document(target.name))
@@ -156,9 +154,9 @@ class OpenInferenceDoor:
             return reply._replace(dialect=CUSTOM_DIALECT) if isinstance(reply, AfterBody) else reply
         return self._calls.begin(request, model, target.version, endpoint)
 
-    def _is_torchserves(self, model: Model, target: _Model, endpoint: str) -> bool:
+    def _is_torchserves(self, model: ServedModel, target: _Model, endpoint: str) -> bool:
         """Whether a request is for TorchServe's own inference, whose envelope understands it."""
-        return self._kserve_v2 and endpoint == INFER and target.version is None and model.contract == TORCHSERVE
+        return self._kserve_v2 and endpoint == INFER and target.version is None and model.contract.envelopes
 
     def _unknown(self, request: Request) -> Reply:
         reply = self._serve_custom(request, ())
@@ -236,7 +234,7 @@ class OpenInferenceDoor:
         return await self._answers.json(request, {"live": True})
 
     async def _ready(self, request: Request) -> Sent:
-        ready = not self._health.draining and self._registry.startup_ready()
+        ready = not self._health.draining and self._serving.startup_ready()
         return await self._answers.json(request, {"ready": ready}, 200 if ready else 400)
 
     async def _index(self, request: Request) -> Sent:
@@ -276,21 +274,21 @@ class OpenInferenceDoor:
     # One model.
 
     async def _model_metadata(self, request: Request, target: _Model) -> Sent:
-        metadata = descriptions.model_metadata(self._registry, target.name, target.version)
+        metadata = descriptions.model_metadata(self._serving, target.name, target.version)
         return await self._answers.json(request, metadata)
 
     async def _model_ready(self, request: Request, target: _Model) -> Sent:
-        model = self._registry.get_latest(target.name, target.version)
-        ready = await descriptions.model_ready(model)
+        model = self._serving.get_latest(target.name, target.version)
+        ready = await descriptions.model_ready(self._serving, model)
         return await self._answers.json(request, {"name": target.name, "ready": ready}, 200 if ready else 400)
 
     async def _model_config(self, request: Request, target: _Model) -> Sent:
-        model = self._registry.get_latest(target.name, target.version)
-        return await self._answers.json(request, descriptions.model_config(model))
+        model = self._serving.get_latest(target.name, target.version)
+        return await self._answers.json(request, descriptions.model_config(self._serving, model))
 
     async def _statistics(self, request: Request, target: _Model | None) -> Sent:
         name, version = (None, None) if target is None else target[:2]
-        described = statistics.of_models(self._registry, name, version)
+        described = statistics.of_models(self._serving, name, version)
         return await self._answers.json(request, {"model_stats": described})
 
     async def _document(self, request: Request, target: _Model | None) -> Sent:
@@ -305,7 +303,7 @@ class OpenInferenceDoor:
     def _described(self, target: _Model | None) -> dict[str, Any]:
         if target is None:
             return documents.server_document()
-        metadata = descriptions.model_metadata(self._registry, target.name, target.version)
+        metadata = descriptions.model_metadata(self._serving, target.name, target.version)
         return documents.model_document(metadata, target.version)
 
 

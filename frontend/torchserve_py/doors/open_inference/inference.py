@@ -24,7 +24,7 @@ from torchserve_py.transport.http1.request import Request
 from ts.protocol.messages import OPEN_INFERENCE_REST
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
+    from torchserve_py.core.serving import ServedModel, Serving
     from torchserve_py.settings.table import Settings
 
 INFER: Final = "infer"
@@ -54,10 +54,12 @@ class OpenInferenceCalls:
 
     Args:
         settings: Limits, and the names of the headers of sequences.
+        serving: The models.
         responses: Writes answers.
     """
 
-    def __init__(self, settings: Settings, responses: Responses) -> None:
+    def __init__(self, settings: Settings, serving: Serving, responses: Responses) -> None:
+        self._serving = serving
         self._responses = responses
         self._sequences = SequenceHeaders(settings)
         self._max_body = settings.max_request_size
@@ -67,7 +69,7 @@ class OpenInferenceCalls:
             for name in ENDPOINTS
         }
 
-    def begin(self, request: Request, model: Model, version: str | None, endpoint: str) -> AfterBody:
+    def begin(self, request: Request, model: ServedModel, version: str | None, endpoint: str) -> AfterBody:
         """Run a request.
 
         Args:
@@ -79,7 +81,7 @@ class OpenInferenceCalls:
         Raises:
             DoorError: The model cannot be run.
         """
-        refuse_if_failing(model)
+        refuse_if_failing(self._serving, model)
         encoding = request.headers.get("Content-Encoding")
 
         def submit(body: bytes) -> HttpExchange:
@@ -90,7 +92,9 @@ class OpenInferenceCalls:
 
         return AfterBody(self._max_body, submit if encoding is None else submit_compressed, self._dialects[endpoint])
 
-    def _submit(self, request: Request, model: Model, version: str | None, endpoint: str, body: bytes) -> HttpExchange:
+    def _submit(
+        self, request: Request, model: ServedModel, version: str | None, endpoint: str, body: bytes
+    ) -> HttpExchange:
         headers: tuple[Any, ...] = request.raw_headers + _TOLD[endpoint]
         expires_in, priority = _urgency(body, request.headers.get(_LENGTH_HEADER))
         priority = priority or priorities.of_request(request)
@@ -106,9 +110,9 @@ class OpenInferenceCalls:
             priority=priority,
             expires_in=expires_in,
         )
-        return HttpExchange(self._responses, self._dialects[endpoint], request, model, asked, version)
+        return HttpExchange(self._responses, self._dialects[endpoint], request, self._serving, model, asked, version)
 
-    def _sequence(self, request: Request, model: Model, body: bytes) -> SequenceRequest:
+    def _sequence(self, request: Request, model: ServedModel, body: bytes) -> SequenceRequest:
         """Which sequence a request belongs to: its parameters say so, or else TorchServe's headers."""
         in_headers = self._sequences.are_in(request)
         try:
@@ -119,7 +123,7 @@ class OpenInferenceCalls:
             parameters = {}
         if parameters.get(ID) is None and in_headers:
             return self._sequences.read(request)
-        return sequence_of(self._sequences, model, parameters)
+        return sequence_of(self._sequences, self._serving, model, parameters)
 
 
 def _urgency(body: bytes, length: str | None) -> tuple[float | None, int]:

@@ -12,17 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.archive.errors import ArchiveNotFound
 from torchserve_py.core.errors import ModelNotFound
-from torchserve_py.core.plan import RegisterRequest
-from torchserve_py.core.startup import restored
-from torchserve_py.core.stored import StoredModels
+from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.doors.errors import DoorError, Failure
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import ServedModel, Serving, WorkerStatus
     from torchserve_py.doors.management_calls import ManagementCalls
-    from torchserve_py.settings.schemas.versions import SavedModel
-    from torchserve_py.settings.table import Settings
+    from torchserve_py.settings.snapshot_file import SavedModel
 
 READY: Final = "READY"
 UNAVAILABLE: Final = "UNAVAILABLE"
@@ -36,22 +32,20 @@ class Repository:
     """One for all doors of a server: it remembers what was unloaded.
 
     Args:
-        settings: Where the model store is.
-        registry: What is served.
+        serving: The models.
         calls: Registers and unregisters.
     """
 
-    def __init__(self, settings: Settings, registry: ModelRegistry, calls: ManagementCalls) -> None:
-        self._registry = registry
+    def __init__(self, serving: Serving, calls: ManagementCalls) -> None:
+        self._serving = serving
         self._calls = calls
-        self._stored_models = StoredModels(settings.model_store)
         self._unloaded: dict[str, list[SavedModel]] = {}
         #: Names that are being loaded or unloaded right now, and which of the two it is.
         self._changing: dict[str, str] = {}
 
     async def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
         """Every model there is, by version: ``name``, ``version``, ``state`` and ``reason``."""
-        models = [model for name, _ in self._registry.models() for model in self._registry.versions(name)]
+        models = [model for each in self._serving.models() for model in self._serving.versions(each.name)]
         entries = await asyncio.gather(*map(self._served, models))
         named = {entry["name"] for entry in entries}
         for name, saved in self._unloaded.items():
@@ -76,14 +70,14 @@ class Repository:
             if value is not None:
                 raise _unsupported(f"Model {name!r} cannot be loaded with the parameter {key!r}, only as it is stored.")
         with _Change(self._changing, name, LOADING):
-            served = [saved for saved in self._registry.saved_models() if saved.name == name]
+            served = [saved for saved in self._serving.saved_models() if saved.name == name]
             await self._load_again(served or self._unloaded.get(name, []), is_served=bool(served))
             if not served and name not in self._unloaded:
                 locations = (await self._stored()).get(name)
                 if locations is None:
                     raise ModelNotFound(name)
                 for location in locations:  # of its versions, as a rule
-                    await self._calls.load(RegisterRequest(url=location, model_name=name), is_default=False)
+                    await self._calls.load(RegisterRequest(url=location, model_name=name))
             self._unloaded.pop(name, None)
 
     async def _load_again(self, versions: Sequence[SavedModel], *, is_served: bool) -> None:
@@ -96,9 +90,7 @@ class Repository:
         missing: list[ArchiveNotFound] = []
         for saved in versions:
             try:
-                model = await self._calls.load(
-                    restored(saved).request, is_default=saved.default, is_chosen=saved.chosen
-                )
+                model = await self._calls.load(saved)
             except ArchiveNotFound as error:
                 missing.append(error)
                 gone.append(saved)
@@ -119,32 +111,31 @@ class Repository:
             UnregisterTimeout: A worker could not be stopped in time.
         """
         self._calls.check_model_api()
-        self._registry.get(name)
-        saved = [each for each in self._registry.saved_models() if each.name == name]
+        self._serving.get(name)
+        saved = [each for each in self._serving.saved_models() if each.name == name]
         with _Change(self._changing, name, UNLOADING):
             if saved:
                 self._unloaded[name] = saved
             await self._calls.unload(name)
 
-    async def _served(self, model: Model) -> dict[str, str]:
+    async def _served(self, model: ServedModel) -> dict[str, str]:
         state, reason = self._changing.get(model.name, ""), ""
-        if model.pool.ready_count and state != UNLOADING:
+        if self._serving.is_loaded(model) and state != UNLOADING:
             state = READY
-            if not await model.check_health(_HEALTH_LIMIT):
+            if not await self._serving.check_health(model, _HEALTH_LIMIT):
                 state, reason = UNAVAILABLE, "it says that it is not ready"
         elif not state:
-            state, reason = _state_without_worker(model)
+            state, reason = _state_without_worker(self._serving.status(model).workers)
         return {"name": model.name, "version": model.version, "state": state, "reason": reason}
 
     def _absent(self, name: str, version: str, reason: str) -> dict[str, str]:
         state = self._changing.get(name, UNAVAILABLE)
         return {"name": name, "version": version, "state": state, "reason": reason if state == UNAVAILABLE else ""}
 
-    async def _stored(self) -> dict[str, list[str]]:
+    async def _stored(self) -> Mapping[str, Sequence[str]]:
         """What the model store holds beside what is served and what was unloaded: name to locations."""
-        served = [model.url for name, _ in self._registry.models() for model in self._registry.versions(name)]
         unloaded = [saved.location for versions in self._unloaded.values() for saved in versions]
-        return await asyncio.to_thread(self._stored_models.by_name, [*served, *unloaded])
+        return await self._serving.stored(unloaded)
 
 
 class _Change:
@@ -169,12 +160,11 @@ class _Change:
         del self._changing[self._name]
 
 
-def _state_without_worker(model: Model) -> tuple[str, str]:
-    supervisors = model.pool.supervisors
-    if not supervisors:
+def _state_without_worker(workers: Sequence[WorkerStatus]) -> tuple[str, str]:
+    if not workers:
         return UNAVAILABLE, "it has no workers"
-    failure = next((supervisor.failure for supervisor in supervisors if supervisor.failure), "")
-    if all(supervisor.gave_up for supervisor in supervisors):
+    failure = next((worker.failure for worker in workers if worker.failure), "")
+    if all(worker.gave_up for worker in workers):
         return UNAVAILABLE, f"its workers do not start: {failure}"
     return LOADING, f"the last attempt failed: {failure}" if failure else ""
 

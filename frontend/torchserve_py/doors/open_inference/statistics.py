@@ -13,17 +13,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import ServedModel, Serving, Statistics
 
 _NEVER: Final = {"count": 0, "ns": 0}
 
 
-def of_models(registry: ModelRegistry, name: str | None, version: str | None) -> list[dict[str, Any]]:
+def of_models(serving: Serving, name: str | None, version: str | None) -> list[dict[str, Any]]:
     """The statistics of one version, of all versions of a model, or of all models.
 
     Args:
-        registry: The models.
+        serving: The models.
         name: The model; None for all.
         version: Its version; None for all.
 
@@ -32,17 +31,16 @@ def of_models(registry: ModelRegistry, name: str | None, version: str | None) ->
         ModelVersionNotFound: No such version of it.
     """
     if name is None:
-        return [entry for each, _ in registry.models() for entry in of_models(registry, each, None)]
-    wanted = registry.versions(name) if version is None else [registry.get(name, version)]
-    return [of(model) for model in wanted]
+        return [entry for each in serving.models() for entry in of_models(serving, each.name, None)]
+    wanted = serving.versions(name) if version is None else [serving.get(name, version)]
+    return [_of(serving, model) for model in wanted]
 
 
-def of(model: Model) -> dict[str, Any]:
+def _of(serving: Serving, model: ServedModel) -> dict[str, Any]:
     """The statistics of one model."""
-    outcomes, queue = model.metrics.outcomes, model.metrics.queue_seconds
-    executions = _executions(model)
+    outcomes = serving.statistics(model)
+    executions = _executions(serving, model, outcomes)
     untimed = _duration(outcomes.succeeded, 0.0)
-    memory = sum(worker.memory for worker in model.workers)
     last = time.time() - (time.monotonic() - outcomes.last_at) if outcomes.last_at else 0.0
     return {
         "name": model.name,
@@ -53,7 +51,7 @@ def of(model: Model) -> dict[str, Any]:
         "inference_stats": {
             "success": _duration(outcomes.succeeded, outcomes.succeeded_seconds),
             "fail": _duration(outcomes.failed, outcomes.failed_seconds),
-            "queue": _duration(sum(queue.counts), queue.sum),
+            "queue": _duration(outcomes.queued, outcomes.queued_seconds),
             "compute_input": untimed,
             "compute_infer": _duration(outcomes.succeeded, outcomes.running_seconds),
             "compute_output": untimed,
@@ -70,17 +68,16 @@ def of(model: Model) -> dict[str, Any]:
             }
             for size, (count, seconds) in sorted(executions.items())
         ],
-        "memory_usage": [{"type": "CPU", "id": 0, "byte_size": memory}] if memory else [],
+        "memory_usage": [{"type": "CPU", "id": 0, "byte_size": outcomes.memory}] if outcomes.memory else [],
     }
 
 
-def _executions(model: Model) -> Mapping[int, tuple[int, float]]:
+def _executions(serving: Serving, model: ServedModel, outcomes: Statistics) -> Mapping[int, tuple[int, float]]:
     """By how many jobs a call of the model answered: how often, and what it took.
 
     Where each request is a call of its own what several have answered may have come together.
     """
-    outcomes = model.metrics.outcomes
-    is_alone = model.config.async_communication and not model.declared.get("max_batch_size")
+    is_alone = model.config.async_communication and not serving.declared(model).get("max_batch_size")
     if not outcomes.succeeded or (outcomes.executions and not is_alone):
         return outcomes.executions
     return {1: (outcomes.succeeded, outcomes.running_seconds)}

@@ -28,8 +28,7 @@ from torchserve_py.transport.http1.websocket import WebSocket
 from ts.protocol.messages import TRUSS
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import ServedModel, Serving
     from torchserve_py.doors.token_authorization import TokenAuthorization
     from torchserve_py.settings.addresses import Address
     from torchserve_py.settings.table import Settings
@@ -41,13 +40,14 @@ class TrussDoor:
     """Answers requests for Trusses."""
 
     def __init__(
-        self, settings: Settings, registry: ModelRegistry, responses: Responses, tokens: TokenAuthorization | None
+        self, settings: Settings, serving: Serving, responses: Responses, tokens: TokenAuthorization | None
     ) -> None:
-        self._trusses = Trusses(registry)
+        self._serving = serving
+        self._trusses = Trusses(serving)
         self._responses = responses
         self._tokens = tokens
         self._answers = Answers(responses)
-        self._probes = Probes(responses, self._answers)
+        self._probes = Probes(serving, responses, self._answers)
         self._max_body = settings.max_request_size
         self._has_metrics = not settings.enable_metrics_api or not _are_shared(
             settings.metrics_address, settings.inference_address
@@ -95,7 +95,7 @@ class TrussDoor:
         if request.method != "GET":
             return self._answers.method_not_allowed(request, "GET")
         trusses = self._trusses.all
-        missing = next((model for model in trusses if not model.is_loaded), trusses[0])
+        missing = next((model for model in trusses if not self._serving.is_loaded(model)), trusses[0])
         return self._probes.loaded(request, missing, self._called(missing))
 
     def root(self, request: Request, path: Path) -> Sent | None:
@@ -129,7 +129,7 @@ class TrussDoor:
         if self._tokens is not None:
             self._tokens.check(TokenType.inference, request.headers.get("Authorization"))
 
-    def _find(self, request: Request, target: Target) -> Model | None:
+    def _find(self, request: Request, target: Target) -> ServedModel | None:
         if target.model is not None:
             return self._trusses.named(target.model)
         if target.endpoint is Endpoint.predict:  # /invocations, which other models have as well
@@ -162,7 +162,7 @@ class TrussDoor:
         )
         return self._answers.error(request, 404, message, ErrorCode.client)
 
-    def _answer(self, request: Request, model: Model, target: Target, body: bytes | None = None) -> Reply:
+    def _answer(self, request: Request, model: ServedModel, target: Target, body: bytes | None = None) -> Reply:
         self._check_token(request)
         if request.method != target.endpoint.method:
             return self._answers.method_not_allowed(request, target.endpoint.method)
@@ -174,28 +174,34 @@ class TrussDoor:
                 return self._probes.loaded(request, model, name)
             case Endpoint.schema:
                 return self._probes.schema(request, model, name)
-            case Endpoint.openapi if model.is_loaded:
-                described = openapi.document(model, name, alone=target.model is None)
+            case Endpoint.openapi if self._serving.is_loaded(model):
+                described = openapi.document(model, self._serving.declared(model), name, alone=target.model is None)
                 return self._answers.json(request, described)
-            case Endpoint.websocket if model.is_loaded:
+            case Endpoint.websocket if self._serving.is_loaded(model):
                 socket = WebSocket(request, self._max_body)
                 if not socket.is_possible:
                     return self._answers.not_found(request)
-                return self._run(request, model, target.endpoint, b"", WebSocketDialect(socket))
-            case Endpoint.hot_reload if (refusal := _why_not_reloaded(model)) is not None:
+                intervals = self._serving.declared(model).get("websocket") or {}
+                return self._run(request, model, target.endpoint, b"", WebSocketDialect(socket, intervals))
+            case Endpoint.hot_reload if (refusal := self._why_not_reloaded(model)) is not None:
                 return self._answers.error(request, *refusal, ErrorCode.client)
-            case Endpoint.metrics if model.is_loaded:
+            case Endpoint.metrics if self._serving.is_loaded(model):
                 return self._probes.metrics(request, model)
 
         def run(body: bytes) -> Reply:
-            if not model.is_loaded:
+            if not self._serving.is_loaded(model):
                 return self._answers.not_ready(request, name)
             return self._run(request, model, target.endpoint, body)
 
         return self._after_body(run) if body is None else run(body)
 
     def _run(
-        self, request: Request, model: Model, endpoint: Endpoint, body: bytes, dialect: HttpDialect = TRUSS_DIALECT
+        self,
+        request: Request,
+        model: ServedModel,
+        endpoint: Endpoint,
+        body: bytes,
+        dialect: HttpDialect = TRUSS_DIALECT,
     ) -> HttpExchange:
         """Run a request on a model; its line goes to the worker in pseudo headers.
 
@@ -212,20 +218,20 @@ class TrussDoor:
             priority=priorities.of_request(request),
             more_input=is_socket,
         )
-        return HttpExchange(self._responses, dialect, request, model, asked)
+        return HttpExchange(self._responses, dialect, request, self._serving, model, asked)
 
-    def _called(self, model: Model) -> str:
+    def _called(self, model: ServedModel) -> str:
         """The name for a model that the request does not name."""
         return ONLY_NAME if self._trusses.only is model else model.name
 
-
-def _why_not_reloaded(model: Model) -> tuple[int, str] | None:
-    """The status and the text of a refusal to take the code of a model anew, None if it may be."""
-    if model.is_loaded and not model.declared.get("hot_reload"):
-        return 404, "Hot reload is off. It is on with truss: {hotReload: true} in the model's model-config.yaml."
-    if model.max_workers > 1:
-        return 409, f"Only one worker could be reloaded, but the model may have {model.max_workers}."
-    return None
+    def _why_not_reloaded(self, model: ServedModel) -> tuple[int, str] | None:
+        """Return the status and the text of a refusal to reload the code of a model, None if it may be reloaded."""
+        if self._serving.is_loaded(model) and not self._serving.declared(model).get("hot_reload"):
+            return 404, "Hot reload is off. It is on with truss: {hotReload: true} in the model's model-config.yaml."
+        most = self._serving.status(model).max_workers
+        if most > 1:
+            return 409, f"Only one worker could be reloaded, but the model may have {most}."
+        return None
 
 
 def _are_shared(one: Address, other: Address) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torchserve_py.doors.truss.targets import ALIASES, Endpoint
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
+    from torchserve_py.core.serving import ServedModel
 
 _JSON: Final = "application/json"
 _BINARY: Final = "application/octet-stream"
@@ -36,15 +36,15 @@ _READING: Final = {
 }
 
 
-def document(model: Model, name: str, *, alone: bool) -> dict[str, Any]:
+def document(model: ServedModel, declared: Mapping[str, Any], name: str, *, alone: bool) -> dict[str, Any]:
     """Describe a loaded model.
 
     Args:
         model: The model.
+        declared: What the model declares.
         name: What it is called in paths.
         alone: Whether the paths of aliases are to be those that name no model, as on a Truss's own server.
     """
-    declared = model.declared
     schemas = _Schemas()
     schema = declared.get("schema") or {}
     paths: dict[str, Any] = {}

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from torchserve_py.archive.contract import TRUSS
 from torchserve_py.bounded_json import UnreadableJson, read_member
 from torchserve_py.core.errors import ModelNotFound
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
-    from torchserve_py.core.registry import ModelRegistry
+    from torchserve_py.core.serving import ServedModel, Serving
 
 #: What a Truss's own server calls its one model.
 ONLY_NAME: Final = "model"
@@ -20,16 +18,16 @@ ONLY_NAME: Final = "model"
 class Trusses:
     """The models of the registry that are Trusses, in their default versions."""
 
-    def __init__(self, registry: ModelRegistry) -> None:
-        self._registry = registry
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
 
     @property
-    def all(self) -> Sequence[Model]:
+    def all(self) -> Sequence[ServedModel]:
         """All of them, sorted by name."""
-        return [model for _, model in self._registry.models() if model.contract == TRUSS]
+        return [model for model in self._serving.models() if model.contract.truss_api]
 
     @property
-    def only(self) -> Model | None:
+    def only(self) -> ServedModel | None:
         """The Truss, if there is just one; there may be other models."""
         trusses = self.all
         return trusses[0] if len(trusses) == 1 else None
@@ -37,22 +35,22 @@ class Trusses:
     @property
     def serve_alone(self) -> bool:
         """Whether every registered model is a Truss, and there is one."""
-        models = self._registry.models()
-        return bool(models) and all(model.contract == TRUSS for _, model in models)
+        models = self._serving.models()
+        return bool(models) and all(model.contract.truss_api for model in models)
 
-    def named(self, name: str) -> Model | None:
+    def named(self, name: str) -> ServedModel | None:
         """The Truss of that name, None where that is something else; ``model`` is the name of the only one as well."""
         try:
-            model = self._registry.get(name)
+            model = self._serving.get(name)
         except ModelNotFound:
             return self.only if name == ONLY_NAME else None
-        return model if model.contract == TRUSS else None
+        return model if model.contract.truss_api else None
 
     def is_other(self, name: str) -> bool:
         """Whether a model of that name is served that is no Truss."""
-        return any(known == name and model.contract != TRUSS for known, model in self._registry.models())
+        return any(model.name == name and not model.contract.truss_api for model in self._serving.models())
 
-    def named_in(self, body: bytes) -> Model | None:
+    def named_in(self, body: bytes) -> ServedModel | None:
         """The Truss that a JSON object names as its ``model``, as clients of OpenAI's interface do; None if none is."""
         try:
             name = read_member(body, "model")

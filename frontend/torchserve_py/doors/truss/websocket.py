@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.doors.pipeline import HttpExchange
@@ -22,7 +22,7 @@ from torchserve_py.transport.http1.websocket import Kind, WebSocket
 from ts.protocol import websocket_frames as frames
 
 if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +43,12 @@ class WebSocketDialect(TrussDialect):
 
     Args:
         socket: The socket, whose handshake is as it should be.
+        intervals: What the model declares of pings and their limits.
     """
 
-    def __init__(self, socket: WebSocket) -> None:
+    def __init__(self, socket: WebSocket, intervals: Mapping[str, Any]) -> None:
         self._socket = socket
+        self._intervals = intervals
 
     def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
         """Serve the socket, if that is what the model wants."""
@@ -57,7 +59,7 @@ class WebSocketDialect(TrussDialect):
     async def _serve(self, exchange: HttpExchange, first: Part) -> Sent:
         try:
             self._socket.accept(first.headers)
-            await _Session(self._socket, exchange.parts, exchange.model).run()
+            await _Session(self._socket, exchange.parts, self._intervals).run()
             return Sent(_SWITCHING_PROTOCOLS)
         finally:
             exchange.parts.cancel()  # does nothing to a job that has ended
@@ -66,10 +68,10 @@ class WebSocketDialect(TrussDialect):
 class _Session:
     """An open socket and the job behind it."""
 
-    def __init__(self, socket: WebSocket, parts: Parts, model: Model) -> None:
+    def __init__(self, socket: WebSocket, parts: Parts, intervals: Mapping[str, Any]) -> None:
         self._socket = socket
         self._parts = parts
-        self._intervals = model.declared.get("websocket") or {}
+        self._intervals = intervals
         self._pong = asyncio.Event()
         #: Whether the client is read from; while the model has too much to do it is not, and no pong is seen.
         self._reading = True

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from grpc import aio
-from tests.unit.doors.fakes import FakeRegistry, make_settings
+from tests.unit.doors.fake_serving import FakeServing
+from tests.unit.doors.fakes import make_settings
 
 from torchserve_py.doors.grpc.listeners import GrpcDoors, start_grpc_doors
 from torchserve_py.doors.grpc.protos import inference_pb2_grpc, management_pb2_grpc
@@ -21,7 +22,7 @@ from torchserve_py.doors.token_authorization import TokenAuthorization
 class GrpcServing:
     """Open doors, clients of both, and the registry behind them."""
 
-    def __init__(self, doors: GrpcDoors, registry: FakeRegistry) -> None:
+    def __init__(self, doors: GrpcDoors, registry: FakeServing) -> None:
         self.doors = doors
         self.registry = registry
         self.inference_channel = aio.insecure_channel(self.target("inference"))
@@ -49,12 +50,12 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     opened: list[GrpcServing] = []
 
     async def run(
-        registry: FakeRegistry | None = None, tokens: TokenAuthorization | None = None, **settings: Any
+        registry: FakeServing | None = None, tokens: TokenAuthorization | None = None, **settings: Any
     ) -> GrpcServing:
-        registry = registry or FakeRegistry()
+        registry = registry or FakeServing()
         settings = {"grpc_inference_port": 0, "grpc_management_port": 0, **settings}
         known = make_settings(tmp_path, **settings)
-        repository = Repository(known, registry, ManagementCalls(known, registry))  # type: ignore[arg-type]
+        repository = Repository(registry, ManagementCalls(known, registry))  # type: ignore[arg-type]
         doors = await start_grpc_doors(known, registry, tokens, repository)  # type: ignore[arg-type]
         opened.append(GrpcServing(doors, registry))
         return opened[-1]

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import grpc
-from tests.unit.doors.fakes import Call, FakeModel
+from tests.unit.doors.fake_serving import Call, FakeModel
 from tests.unit.doors.grpc.models import registry_of
 
 from torchserve_py.doors.grpc.protos.open_inference_pb2 import ModelStreamInferResponse

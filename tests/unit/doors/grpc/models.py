@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.unit.doors.fakes import Call, FakeModel, FakeRegistry
+from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
 
 from torchserve_py.doors.grpc.protos.inference_pb2 import PredictionsRequest
 from torchserve_py.scheduling.effects import Cause
@@ -42,5 +42,5 @@ def stateful_model(*, queue_size: int = 1, continuous: bool = False, **more: Any
     return model
 
 
-def registry_of(*models: FakeModel) -> FakeRegistry:
-    return FakeRegistry(registered=list(models))
+def registry_of(*models: FakeModel) -> FakeServing:
+    return FakeServing(registered=list(models))

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from google.protobuf.empty_pb2 import Empty
 from grpc import StatusCode
-from tests.unit.doors.fakes import Call, FakeModel
+from tests.unit.doors.fake_serving import Call, FakeModel
 from tests.unit.doors.grpc.models import echo, later, refuse, registry_of, request, stateful_model
 
 from torchserve_py.doors.grpc.protos import inference_pb2

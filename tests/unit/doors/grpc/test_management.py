@@ -5,12 +5,12 @@ import json
 import grpc
 import pytest
 from grpc import StatusCode
-from tests.unit.doors.fakes import FakeModel
+from tests.unit.doors.fake_serving import FakeModel
 from tests.unit.doors.grpc.models import registry_of
 
 from torchserve_py.archive.errors import ArchiveNotFound, DownloadError
 from torchserve_py.core.errors import InvalidModel, UnregisterTimeout, VersionConflict, WorkersFailed
-from torchserve_py.core.registry import RegisterResult, ScaleResult
+from torchserve_py.core.serving import RegisterResult, ScaleResult
 from torchserve_py.doors.grpc.protos import management_pb2 as messages
 
 

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc import StatusCode
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tests.unit.doors.fakes import Call, FakeModel, FakeRegistry
+from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
 from tests.unit.doors.grpc.models import refuse, registry_of
 
 from torchserve_py.doors.grpc.protos import open_inference_pb2 as messages
@@ -35,7 +35,7 @@ def answer(call: Call) -> None:
     call.part(response.SerializeToString())
 
 
-def answering(model: FakeModel) -> FakeRegistry:
+def answering(model: FakeModel) -> FakeServing:
     model.behave = answer
     return registry_of(model)
 

@@ -7,7 +7,7 @@ import asyncio
 import grpc
 import pytest
 from grpc import StatusCode
-from tests.unit.doors.fakes import FakeModel
+from tests.unit.doors.fake_serving import FakeModel
 from tests.unit.doors.grpc.infer_streams import (
     MLSERVER,
     TRITON,

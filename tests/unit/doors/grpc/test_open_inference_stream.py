@@ -9,7 +9,8 @@ import pytest
 from grpc import StatusCode
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.doors.fakes import Call, FakeModel, make_settings
+from tests.unit.doors.fake_serving import Call, FakeModel
+from tests.unit.doors.fakes import make_settings
 from tests.unit.doors.grpc.infer_streams import (
     TRITON,
     answering,

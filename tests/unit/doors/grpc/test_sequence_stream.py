@@ -11,7 +11,8 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from grpc import StatusCode
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.doors.fakes import FakeModel, make_settings
+from tests.unit.doors.fake_serving import FakeModel
+from tests.unit.doors.fakes import make_settings
 from tests.unit.doors.grpc.models import data, echo, later, refuse, registry_of, request, stateful_model
 
 from torchserve_py.doors.grpc.inference import Submission

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 from openapi_spec_validator import validate
-from tests.unit.doors.fakes import Call, FakeModel, FakeRegistry, FakeSupervisor
+from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing, worker_status
 
 from torchserve_py.core.errors import ModelNotFound
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.settings.schemas.versions import SavedModel
+from torchserve_py.settings.snapshot_file import SavedModel
 from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_REST
 
 INFER = "/v2/models/noop/infer"
@@ -39,7 +39,7 @@ async def test_readiness(serving):
     assert (answer.status, answer.json()) == (200, {"ready": True})
     answer = await serving.request("GET", "/v2/models/noop/versions/1.0/ready")
     assert (answer.status, answer.json()) == (200, {"name": "noop", "ready": True})
-    serving.registry.model.is_loaded = False
+    serving.registry.model.workers = [worker_status(ready=False)]
     answer = await serving.request("GET", "/v2/models/noop/ready")
     assert (answer.status, answer.json()) == (400, {"name": "noop", "ready": False})
     serving.registry.is_startup_ready = False
@@ -56,7 +56,7 @@ async def test_a_server_that_drains_is_not_ready(serving):
 async def test_metadata_show_what_the_model_has_declared(start):
     model = FakeModel(version="2.0")
     model.declared = {"inputs": INPUTS, "outputs": INPUTS, "platform": "mine"}
-    serving = await start(FakeRegistry([FakeModel(version="1.0"), model]))
+    serving = await start(FakeServing([FakeModel(version="1.0"), model]))
     assert (await serving.request("GET", "/v2/models/noop")).json() == {
         "name": "noop",
         "versions": ["1.0", "2.0"],
@@ -71,7 +71,7 @@ async def test_metadata_show_what_the_model_has_declared(start):
 async def test_the_configuration_of_a_model(start):
     model = FakeModel()
     model.declared = {"inputs": INPUTS, "max_batch_size": 8, "max_batch_time": 0.5}
-    serving = await start(FakeRegistry([model, FakeModel("stateful", stateful=True)]))
+    serving = await start(FakeServing([model, FakeModel("stateful", stateful=True)]))
     config = (await serving.request("GET", "/v2/models/noop/config")).json()
     assert config["max_batch_size"] == 8
     assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [2]}]
@@ -86,7 +86,7 @@ async def test_the_configuration_of_a_model(start):
 async def test_a_batch_size_is_told_unless_a_declared_shape_contradicts_it(start):
     model = FakeModel()
     model.declared = {"max_batch_size": 8}
-    serving = await start(FakeRegistry([model]))
+    serving = await start(FakeServing([model]))
     for inputs, size in (([], 8), (INPUTS, 8), ([{"name": "x", "datatype": "FP32", "shape": [2]}], 0)):
         model.declared = {"inputs": inputs, "max_batch_size": 8}
         config = (await serving.request("GET", "/v2/models/noop/config")).json()
@@ -96,7 +96,7 @@ async def test_a_batch_size_is_told_unless_a_declared_shape_contradicts_it(start
 async def test_the_servers_own_batches_are_told_without_a_batch_size_for_clients(start):
     model = FakeModel()
     model.config = replace(model.config, batch_size=4, max_batch_delay_ms=50)
-    serving = await start(FakeRegistry([model]))
+    serving = await start(FakeServing([model]))
     config = (await serving.request("GET", "/v2/models/noop/config")).json()
     assert config["max_batch_size"] == 0
     assert config["dynamic_batching"] == {"max_queue_delay_microseconds": 50_000}
@@ -112,7 +112,7 @@ async def test_statistics(serving):
 async def test_documents_are_openapi(start, path):
     model = FakeModel()
     model.declared = {"inputs": INPUTS}
-    serving = await start(FakeRegistry([model]))
+    serving = await start(FakeServing([model]))
     document = (await serving.request("GET", path, headers={"Accept-Encoding": "identity"})).json()
     validate(document)
     page = await serving.request("GET", path.removesuffix("/dataplane.json"))
@@ -177,7 +177,7 @@ async def test_a_request_goes_to_the_worker_as_it_came(serving, content_type):
 
 async def test_names_are_percent_decoded_and_versions_any_text(start):
     model = FakeModel("my model", "v 1")
-    serving = await start(FakeRegistry([model]))
+    serving = await start(FakeServing([model]))
     assert (await serving.request("POST", "/v2/models/my%20model/versions/v%201/infer", data=b"x")).status == 200
     assert not model.calls[0].by_default
 
@@ -426,7 +426,7 @@ def sequence_body(**parameters: object) -> bytes:
 
 async def test_parameters_say_which_sequence_a_request_belongs_to(start):
     model = FakeModel(stateful=True)
-    serving = await start(FakeRegistry([model]))
+    serving = await start(FakeServing([model]))
     await serving.request("POST", INFER, data=sequence_body(sequence_id=7, sequence_start=True))
     await serving.request("POST", INFER, data=sequence_body(sequence_id=7, sequence_end=True))
     assert [(call.sequence_id, call.starts_sequence, call.ends_sequence) for call in model.calls] == [
@@ -438,7 +438,7 @@ async def test_parameters_say_which_sequence_a_request_belongs_to(start):
 
 async def test_a_sequence_may_be_told_before_binary_tensors(start):
     model = FakeModel(stateful=True)
-    serving = await start(FakeRegistry([model]))
+    serving = await start(FakeServing([model]))
     text = sequence_body(sequence_id="a", sequence_start=True)
     headers = {"Inference-Header-Content-Length": str(len(text))}
     await serving.request("POST", INFER, data=text + b"\xff\xff", headers=headers)
@@ -447,7 +447,7 @@ async def test_a_sequence_may_be_told_before_binary_tensors(start):
 
 async def test_torchserves_headers_are_good_for_sequences_too(start):
     model = FakeModel(stateful=True)
-    serving = await start(FakeRegistry([model]))
+    serving = await start(FakeServing([model]))
     await serving.request("POST", INFER, data=b'{"inputs": []}', headers={"ts_request_sequence_id": "mine"})
     assert model.calls[0].sequence_id == "mine"
 
@@ -458,7 +458,7 @@ async def test_torchserves_headers_are_good_for_sequences_too(start):
 )
 async def test_sequences_that_cannot_be(start, parameters):
     model = FakeModel(stateful=True)
-    serving = await start(FakeRegistry([model]))
+    serving = await start(FakeServing([model]))
     answer = await serving.request("POST", INFER, data=sequence_body(**parameters))
     assert (answer.status, set(answer.json())) == (400, {"error"})
     assert not model.calls
@@ -470,14 +470,14 @@ async def test_sequences_that_cannot_be(start, parameters):
 async def test_the_index_has_what_is_served_and_what_is_stored(start, tmp_path):
     (tmp_path / "other.mar").write_bytes(b"")
     starting = FakeModel("starting")
-    starting.pool.supervisors = [FakeSupervisor(ready=False)]
+    starting.workers = [worker_status(ready=False)]
     broken = FakeModel("broken")
-    broken.pool.supervisors = [FakeSupervisor(ready=False, gave_up=True, failure="no weights")]
+    broken.workers = [worker_status(ready=False, gave_up=True, failure="no weights")]
     failing = FakeModel("failing")
-    failing.pool.supervisors = [FakeSupervisor(ready=False), FakeSupervisor(ready=False, failure="no weights")]
+    failing.workers = [worker_status(ready=False), worker_status(ready=False, failure="no weights")]
     unwell = FakeModel("unwell")
     unwell.is_well = False
-    serving = await start(FakeRegistry([FakeModel(), starting, broken, failing, unwell]))
+    serving = await start(FakeServing([FakeModel(), starting, broken, failing, unwell]))
     for body in (b"", b"{}", b'{"ready": null}'):
         entries = (await serving.request("POST", "/v2/repository/index", data=body)).json()
         assert {(entry["name"], entry["version"], entry["state"], entry["reason"]) for entry in entries} == {
@@ -501,7 +501,7 @@ async def test_the_index_has_models_by_the_names_of_their_own_files(start, tmp_p
     served, downloaded = FakeModel("mnist-svm"), FakeModel("renamed")
     served.url, downloaded.url = str(tmp_path / "mnist-svm"), "https://h/x.mar?y"
     (tmp_path / "x.mar").write_bytes(b"")
-    serving = await start(FakeRegistry([served, downloaded]))
+    serving = await start(FakeServing([served, downloaded]))
     entries = (await serving.request("POST", "/v2/repository/index")).json()
     assert [(entry["name"], entry["state"]) for entry in entries] == [
         ("mnist-svm", "READY"),
@@ -529,7 +529,7 @@ async def test_a_stored_model_is_loaded_by_its_name(start, tmp_path):
 
 async def test_a_model_that_is_served_is_loaded_again(start):
     saved = SavedModel(name="noop", version="1.0", location="/models/noop", default=True, chosen=True)
-    serving = await start(FakeRegistry(saved=[saved]))
+    serving = await start(FakeServing(saved=[saved]))
     assert (await serving.request("POST", "/v2/repository/models/noop/load")).status == 200
     assert serving.registry.requests == [("/models/noop", "noop", True, True)]
 
@@ -537,26 +537,26 @@ async def test_a_model_that_is_served_is_loaded_again(start):
 async def test_a_model_whose_workers_fail_to_start_keeps_nobody_waiting(start):
     failing = FakeModel()
     failing.is_loaded = False
-    failing.pool.supervisors = [FakeSupervisor(ready=False, failure="no weights")]
-    serving = await start(FakeRegistry([failing]))
+    failing.workers = [worker_status(ready=False, failure="no weights")]
+    serving = await start(FakeServing([failing]))
     answer = await serving.request("POST", INFER, data=b"x")
     assert (answer.status, answer.headers["ts-error-cause"]) == (503, "no_worker")
     assert answer.json() == {"error": "Model noop is not ready: its workers fail to start."}
     assert failing.calls == []
 
 
-@pytest.mark.parametrize("other", [FakeSupervisor(), FakeSupervisor(ready=False)], ids=["ready", "loading"])
+@pytest.mark.parametrize("other", [worker_status(), worker_status(ready=False)], ids=["ready", "loading"])
 async def test_a_request_waits_while_one_worker_is_ready_or_still_loads(start, other):
     model = FakeModel()
-    model.pool.supervisors = [FakeSupervisor(ready=False, failure="no weights"), other]
-    serving = await start(FakeRegistry([model]))
+    model.workers = [worker_status(ready=False, failure="no weights"), other]
+    serving = await start(FakeServing([model]))
     answer = await serving.request("POST", INFER, data=b"x")
     assert (answer.status, answer.body) == (200, b"x")
 
 
 async def test_all_versions_are_unloaded_and_come_back_from_where_they_were(start):
     saved = SavedModel(name="noop", version="1.0", location="/models/noop", default=True)
-    registry = FakeRegistry([FakeModel(), FakeModel("noop", "2.0")], saved=[saved])
+    registry = FakeServing([FakeModel(), FakeModel("noop", "2.0")], saved=[saved])
     serving = await start(registry)
     body = b'{"parameters": {"unload_dependents": false}}'
     assert (await serving.request("POST", "/v2/repository/models/noop/unload", data=body)).status == 200
@@ -573,7 +573,7 @@ async def test_all_versions_are_unloaded_and_come_back_from_where_they_were(star
 
 async def test_while_a_model_is_unloaded_the_index_says_so(start):
     saved = SavedModel(name="noop", version="1.0", location="/models/noop", default=True)
-    registry = FakeRegistry(saved=[saved], hold=asyncio.Event())
+    registry = FakeServing(saved=[saved], hold=asyncio.Event())
     serving = await start(registry)
     unloading = asyncio.create_task(serving.request("POST", "/v2/repository/models/noop/unload"))
     while not registry.requests:
@@ -590,12 +590,12 @@ async def test_while_a_model_is_unloaded_the_index_says_so(start):
 
 
 async def test_requests_that_name_no_version_are_for_the_latest(start):
-    registry = FakeRegistry([FakeModel(version="1.0"), FakeModel(version="2.0")])
+    registry = FakeServing([FakeModel(version="1.0"), FakeModel(version="2.0")])
     serving = await start(registry)
     await serving.request("POST", INFER, data=b"x")
     assert [len(model.calls) for model in registry.registered] == [0, 1]
     assert registry.registered[1].calls[0].by_default
-    registry.registered[1].is_ready = False
+    registry.registered[1].workers = [worker_status(ready=False)]
     assert (await serving.request("GET", "/v2/models/noop/ready")).status == 400
     registry.registered[1].declared = {"platform": "that of 2.0"}
     for path in ("", "/config"):
@@ -604,7 +604,7 @@ async def test_requests_that_name_no_version_are_for_the_latest(start):
 
 async def test_a_model_that_cannot_be_loaded_says_why(start, tmp_path):
     (tmp_path / "other.mar").write_bytes(b"")
-    serving = await start(FakeRegistry(failure=ModelNotFound("other")))
+    serving = await start(FakeServing(failure=ModelNotFound("other")))
     assert (await serving.request("POST", "/v2/repository/models/other/load")).status == 404
 
 
@@ -615,7 +615,7 @@ async def test_a_models_own_route(start):
     model = FakeModel()
     model.contract = "mlserver"
     model.declared = {"routes": [["/custom/{item}", ["POST"], "answer_it"], ["/v2/mine", ["GET"], "mine"]]}
-    serving = await start(FakeRegistry([model]))
+    serving = await start(FakeServing([model]))
     answer = await serving.request("POST", "/custom/a%20b?x=1", data=b"hello")
     assert (answer.status, answer.body) == (200, b"hello")
     [call] = model.calls
@@ -634,7 +634,7 @@ async def test_a_models_own_route_wants_a_token(start):
     model = FakeModel()
     model.contract = "mlserver"
     model.declared = {"routes": [["/custom", ["GET"], "it"]]}
-    serving = await start(FakeRegistry([model]), disable_token_authorization=False)
+    serving = await start(FakeServing([model]), disable_token_authorization=False)
     assert (await serving.request("GET", "/custom")).status == 400
     assert not model.calls
 
@@ -654,7 +654,7 @@ OWN = (["/invocations", ["POST"], "invoke"], ["/ping", ["GET"], "ping"])
 async def test_a_model_has_the_servers_paths_that_it_alone_declares(start):
     other = FakeModel("other")
     other.behave = lambda call: call.part(b"by the server")
-    serving = await start(FakeRegistry([declaring("mine", *OWN), other]))
+    serving = await start(FakeServing([declaring("mine", *OWN), other]))
     assert (await serving.request("POST", "/invocations")).body == b"mine"
     assert (await serving.request("GET", "/ping")).body == b"mine"
     assert (await serving.request("POST", "/invocations?model_name=mine")).body == b"mine"
@@ -664,7 +664,7 @@ async def test_a_model_has_the_servers_paths_that_it_alone_declares(start):
 
 
 async def test_several_models_that_declare_a_path_of_the_server_are_told_apart_by_name(start):
-    serving = await start(FakeRegistry([declaring("a", *OWN), declaring("b", *OWN)]))
+    serving = await start(FakeServing([declaring("a", *OWN), declaring("b", *OWN)]))
     assert (await serving.request("POST", "/invocations?model_name=b")).body == b"b"
     answer = await serving.request("POST", "/invocations")
     assert (answer.status, answer.json()) == (
@@ -676,7 +676,7 @@ async def test_several_models_that_declare_a_path_of_the_server_are_told_apart_b
 
 async def test_several_models_with_a_path_of_their_own_are_told_apart_by_name(start):
     route = ["/mine/{x}", ["POST"], "it"]
-    serving = await start(FakeRegistry([declaring("a", route), declaring("b", route)]))
+    serving = await start(FakeServing([declaring("a", route), declaring("b", route)]))
     assert (await serving.request("POST", "/mine/1?model_name=b")).body == b"b"
     for query in ("", "?model_name=c"):
         answer = await serving.request("POST", f"/mine/1{query}")
@@ -686,7 +686,7 @@ async def test_several_models_with_a_path_of_their_own_are_told_apart_by_name(st
 async def test_no_model_gets_what_is_asked_of_another(start):
     paths = ["/predictions/noop", "/v2/models/noop/infer", "/v2/models/noop", "/ready", "/live", "/{x}/predict"]
     thief = declaring("thief", *([path, ["GET", "POST"], "steal"] for path in paths))
-    serving = await start(FakeRegistry([FakeModel("noop"), thief]))
+    serving = await start(FakeServing([FakeModel("noop"), thief]))
     for path in ("/predictions/noop", "/v2/models/noop/infer", "/noop/predict"):
         await serving.request("POST", path, data=b'{"inputs": []}')
     for path in ("/v2/models/noop", "/ready", "/live"):
@@ -698,7 +698,7 @@ async def test_no_model_gets_what_is_asked_of_another(start):
 async def test_routes_that_make_no_sense_leave_others_alone(start, declared, caplog):
     broken = declaring("broken")
     broken.declared = {"routes": declared}
-    serving = await start(FakeRegistry([broken, declaring("whole", ["/whole", ["GET"], "f"])]))
+    serving = await start(FakeServing([broken, declaring("whole", ["/whole", ["GET"], "f"])]))
     for _ in range(3):
         assert (await serving.request("GET", "/whole")).body == b"whole"
         assert (await serving.request("GET", "/mine")).status == 404
@@ -709,6 +709,6 @@ async def test_routes_that_make_no_sense_leave_others_alone(start, declared, cap
 async def test_gpu_models_have_a_gpu_group(start):
     model = FakeModel()
     model.config = replace(model.config, device_type="gpu")
-    serving = await start(FakeRegistry([model]))
+    serving = await start(FakeServing([model]))
     config = (await serving.request("GET", "/v2/models/noop/config")).json()
     assert config["instance_group"][0]["kind"] == "KIND_GPU"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.doors.fakes import FakeModel, FakeRegistry
+from tests.unit.doors.fake_serving import FakeModel, FakeServing
 
 from torchserve_py.core.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.doors.open_inference import statistics
@@ -45,7 +45,7 @@ def duration(count, seconds):
 
 
 def test_a_model_that_has_done_nothing():
-    (entry,) = statistics.of_models(FakeRegistry(), "noop", None)
+    (entry,) = statistics.of_models(FakeServing(), "noop", None)
     assert (entry["name"], entry["version"]) == ("noop", "1.0")  # as the index and the metadata have it
     assert entry["last_inference"] == entry["inference_count"] == entry["execution_count"] == 0
     assert entry["inference_stats"] == {name: {"count": 0, "ns": 0} for name in DURATIONS}
@@ -53,7 +53,7 @@ def test_a_model_that_has_done_nothing():
 
 
 def test_answers_and_failures_are_told_apart():
-    registry = FakeRegistry()
+    registry = FakeServing()
     serve(registry.model)
     serve(registry.model, ran=1.5)
     serve(registry.model, fails=True)
@@ -69,7 +69,7 @@ def test_answers_and_failures_are_told_apart():
 
 @given(st.lists(st.booleans(), max_size=20))
 def test_what_perf_analyzer_relies_on_holds_at_every_moment(outcomes):
-    registry = FakeRegistry()
+    registry = FakeServing()
     for number, fails in enumerate(outcomes, 1):
         serve(registry.model, fails=fails)
         stats = statistics.of_models(registry, "noop", None)[0]["inference_stats"]
@@ -80,7 +80,7 @@ def test_what_perf_analyzer_relies_on_holds_at_every_moment(outcomes):
 
 
 def test_batches_by_size():
-    registry = FakeRegistry()
+    registry = FakeServing()
     for rows, seconds in ((3, 0.5), (1, 0.25), (3, 1.0)):
         registry.model.metrics.observe_handler(seconds, seconds, [row()] * rows)
     (entry,) = statistics.of_models(registry, "noop", None)
@@ -92,7 +92,7 @@ def test_batches_by_size():
 
 
 def test_one_version_all_versions_all_models():
-    registry = FakeRegistry([FakeModel("a", "1.0"), FakeModel("a", "7"), FakeModel("b", "2.0")])
+    registry = FakeServing([FakeModel("a", "1.0"), FakeModel("a", "7"), FakeModel("b", "2.0")])
 
     def found(*which):
         return [(entry["name"], entry["version"]) for entry in statistics.of_models(registry, *which)]
@@ -107,7 +107,7 @@ def test_one_version_all_versions_all_models():
 
 
 def test_failures_and_parts_of_streams_are_no_executions():
-    registry = FakeRegistry()
+    registry = FakeServing()
     model = registry.model
     model.metrics.observe_handler(0.5, 0.5, [row(), row(error="it failed"), row(more=True)])
     model.metrics.observe_handler(0.5, 0.5, [row(error="it failed")])
@@ -119,7 +119,7 @@ def test_failures_and_parts_of_streams_are_no_executions():
 
 
 def test_where_each_request_is_a_call_of_its_own_answers_that_come_together_are_several_executions():
-    registry = FakeRegistry()
+    registry = FakeServing()
     model = registry.model
     model.config = replace(model.config, async_communication=True)
     model.metrics.observe_handler(0.5, 0.5, [row()] * 3)

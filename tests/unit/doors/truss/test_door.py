@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from tests.unit.doors.conftest import Answer, Serving, Start
-from tests.unit.doors.fakes import Call, FakeModel, FakeRegistry
+from tests.unit.doors.conftest import Answer, OpenDoors, Start
+from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing, worker_status
 
 from torchserve_py.logs import access_log
 from torchserve_py.scheduling.effects import Cause
@@ -28,12 +28,12 @@ def truss(name: str = "mine", **declared: Any) -> FakeModel:
     return model
 
 
-def registry(*models: FakeModel) -> FakeRegistry:
-    return FakeRegistry(registered=list(models))
+def registry(*models: FakeModel) -> FakeServing:
+    return FakeServing(registered=list(models))
 
 
 @pytest.fixture
-async def mine(start: Start) -> Serving:
+async def mine(start: Start) -> OpenDoors:
     """Open doors with one Truss, ``mine``, that answers with what it was sent."""
     return await start(registry(truss()))
 
@@ -68,7 +68,7 @@ def is_error(answer: Answer, status: int, code: str) -> str:
         ("/v1/models/mine/v1/messages", "messages"),
     ],
 )
-async def test_a_post_runs_the_models_endpoint(path: str, endpoint: str, mine: Serving) -> None:
+async def test_a_post_runs_the_models_endpoint(path: str, endpoint: str, mine: OpenDoors) -> None:
     answer = await mine.request("POST", path, data=b"{}", headers={"X-Mine": "1"})
     assert (answer.status, answer.body) == (200, b"{}")
     (call,) = mine.registry.model.calls
@@ -80,7 +80,7 @@ async def test_a_post_runs_the_models_endpoint(path: str, endpoint: str, mine: S
     assert headers["X-Mine"] == "1"
 
 
-async def test_what_the_worker_answers_goes_back_as_it_is(mine: Serving) -> None:
+async def test_what_the_worker_answers_goes_back_as_it_is(mine: OpenDoors) -> None:
     headers = [*JSON, ["x-baseten-error-source", "04"], ["set-cookie", "a=1"], ["set-cookie", "b=2"]]
     mine.registry.model.behave = lambda call: call.part(b'{"error": "mine"}', status=422, headers=headers)
     answer = await mine.request("POST", PREDICT)
@@ -141,7 +141,7 @@ async def test_who_may_not_ask_is_not_told_which_models_there_are(start: Start) 
     assert (await serving.request("POST", "/v1/models/none:predict")).status == 400
 
 
-async def test_without_a_truss_its_paths_do_not_exist(serving: Serving) -> None:
+async def test_without_a_truss_its_paths_do_not_exist(serving: OpenDoors) -> None:
     for path in ("/v1/chat/completions", "/v1/models/noop/loaded", "/metrics"):
         assert (await serving.request("POST", path)).status == 404
 
@@ -161,20 +161,20 @@ async def test_without_a_truss_its_paths_do_not_exist(serving: Serving) -> None:
         ("POST", "/metrics/", "GET"),
     ],
 )
-async def test_a_wrong_method_is_answered_as_truss_does(method: str, path: str, allowed: str, mine: Serving) -> None:
+async def test_a_wrong_method_is_answered_as_truss_does(method: str, path: str, allowed: str, mine: OpenDoors) -> None:
     answer = await mine.request(method, path)
     assert (answer.status, answer.headers["allow"]) == (405, allowed)
     assert method == "HEAD" or answer.body == b'{"detail":"Method Not Allowed"}'
     assert "X-BASETEN-ERROR-CODE" not in answer.headers
 
 
-async def test_an_unknown_path_is_answered_as_truss_does(mine: Serving) -> None:
+async def test_an_unknown_path_is_answered_as_truss_does(mine: OpenDoors) -> None:
     for path in ("/nothing", "/v1/nothing", "/v1", "/v1/models/mine/nothing"):
         answer = await mine.request("GET", path)
         assert (answer.status, answer.body) == (404, b'{"detail":"Not Found"}')
 
 
-async def test_options_of_the_root_still_describes_the_api(mine: Serving) -> None:
+async def test_options_of_the_root_still_describes_the_api(mine: OpenDoors) -> None:
     assert "openapi" in (await mine.request("OPTIONS", "/")).json()
 
 
@@ -183,15 +183,15 @@ async def test_options_of_the_root_still_describes_the_api(mine: Serving) -> Non
 PROBES = ("/v1/models/mine", "/v1/models/model", "/v1/models/mine/loaded", "/ping")
 
 
-async def test_probes_of_a_model_that_is_well(mine: Serving) -> None:
+async def test_probes_of_a_model_that_is_well(mine: OpenDoors) -> None:
     for path in PROBES:
         answer = await mine.request("GET", path)
         assert (answer.status, answer.json()) == (200, {})
     assert (await mine.request("GET", "/")).body == b"true"
 
 
-async def test_while_a_model_is_loading_it_is_not_ready_but_the_server_lives(mine: Serving) -> None:
-    mine.registry.model.is_loaded = False
+async def test_while_a_model_is_loading_it_is_not_ready_but_the_server_lives(mine: OpenDoors) -> None:
+    mine.registry.model.workers = [worker_status(ready=False)]
     for path in ("/v1/models/model", "/v1/models/model/loaded", "/ping", "/v1/models/model/schema"):
         message = is_error(await mine.request("GET", path), 503, "600")
         assert message == "Model with name model is not ready."
@@ -201,7 +201,7 @@ async def test_while_a_model_is_loading_it_is_not_ready_but_the_server_lives(min
     assert mine.registry.model.calls == []
 
 
-async def test_a_model_that_says_it_is_ill_is_loaded_but_not_ready(mine: Serving) -> None:
+async def test_a_model_that_says_it_is_ill_is_loaded_but_not_ready(mine: OpenDoors) -> None:
     mine.registry.model.is_well = False
     is_error(await mine.request("GET", "/v1/models/mine"), 503, "600")
     assert (await mine.request("GET", "/v1/models/mine/loaded")).status == 200
@@ -214,7 +214,7 @@ async def test_the_schema_is_what_the_model_declares(start: Start) -> None:
     assert (await serving.request("GET", "/v1/models/mine/schema")).json() == schema
 
 
-async def test_a_model_without_a_schema(mine: Serving) -> None:
+async def test_a_model_without_a_schema(mine: OpenDoors) -> None:
     assert is_error(await mine.request("GET", "/v1/models/mine/schema"), 404, "600") == "No schema found"
 
 
@@ -258,7 +258,7 @@ async def test_the_openapi_document_of_a_model_that_tells_nothing(start: Start) 
     document = (await serving.request("GET", "/openapi.json")).json()
     assert [error.message for error in OpenAPIV31SpecValidator(document).iter_errors()] == []
     assert next(iter(document["paths"])) == "/v1/messages"
-    serving.registry.model.is_loaded = False
+    serving.registry.model.workers = [worker_status(ready=False)]
     is_error(await serving.request("GET", "/openapi.json"), 503, "600")
 
 
@@ -292,7 +292,7 @@ async def test_hot_reload_is_off_unless_the_model_declares_it(start: Start) -> N
 # Metrics.
 
 
-async def test_metrics_are_the_models_own(mine: Serving) -> None:
+async def test_metrics_are_the_models_own(mine: OpenDoors) -> None:
     mine.registry.model.exposed = "counted_total 1.0\n"
     for path in ("/metrics/", "/v1/models/mine/metrics"):
         answer = await mine.request("GET", path)
@@ -303,7 +303,7 @@ async def test_metrics_are_the_models_own(mine: Serving) -> None:
     assert mine.registry.model.calls == []  # nothing that waits behind requests
 
 
-async def test_metrics_that_cannot_be_collected(mine: Serving) -> None:
+async def test_metrics_that_cannot_be_collected(mine: OpenDoors) -> None:
     mine.registry.model.exposed = None
     is_error(await mine.request("GET", "/metrics/"), 500, "600")
 
@@ -322,7 +322,7 @@ async def test_metrics_that_cannot_be_collected(mine: Serving) -> None:
         (Cause.client_timeout, 408, "700"),
     ],
 )
-async def test_a_job_without_an_answer(cause: Cause, status: int, code: str, mine: Serving) -> None:
+async def test_a_job_without_an_answer(cause: Cause, status: int, code: str, mine: OpenDoors) -> None:
     mine.registry.model.behave = lambda call: call.parts.fail(cause)
     answer = await mine.request("POST", PREDICT)
     is_error(answer, status, code)
@@ -330,12 +330,12 @@ async def test_a_job_without_an_answer(cause: Cause, status: int, code: str, min
     assert ("Retry-After" in answer.headers) == (status == 503)
 
 
-async def test_a_full_queue_names_its_limit(mine: Serving) -> None:
+async def test_a_full_queue_names_its_limit(mine: OpenDoors) -> None:
     mine.registry.model.behave = lambda call: call.parts.fail(Cause.queue_full)
     assert "100 requests waiting already (jobQueueSize)" in (await mine.request("POST", PREDICT)).json()["error"]
 
 
-async def test_an_error_of_the_worker_itself(mine: Serving) -> None:
+async def test_an_error_of_the_worker_itself(mine: OpenDoors) -> None:
     mine.registry.model.behave = lambda call: call.part(status=507, error="too large")
     assert is_error(await mine.request("POST", PREDICT), 507, "500") == "too large"
 
@@ -345,7 +345,7 @@ async def test_a_body_that_is_too_large(start: Start) -> None:
     assert "max_request_size" in is_error(await serving.request("POST", PREDICT, data=b"x" * 11), 413, "700")
 
 
-async def test_a_header_that_http_forbids(mine: Serving) -> None:
+async def test_a_header_that_http_forbids(mine: OpenDoors) -> None:
     mine.registry.model.behave = lambda call: call.part(headers=[["bad name", "x"]])
     assert "bad name" in is_error(await mine.request("POST", PREDICT), 500, "500")
 
@@ -363,7 +363,7 @@ def stream(chunks: Sequence[bytes], *, error: str | None = None) -> Any:
     return behave
 
 
-async def test_a_stream_has_one_chunk_for_each_part(mine: Serving) -> None:
+async def test_a_stream_has_one_chunk_for_each_part(mine: OpenDoors) -> None:
     mine.registry.model.behave = stream([b"0", b"1", b"2"])
     connection = await mine.raw(f"POST {PREDICT} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode())
     head = await connection.head()
@@ -375,13 +375,13 @@ async def test_a_stream_has_one_chunk_for_each_part(mine: Serving) -> None:
     await connection.close()
 
 
-async def test_a_stream_that_fails_midway_never_looks_complete(mine: Serving) -> None:
+async def test_a_stream_that_fails_midway_never_looks_complete(mine: OpenDoors) -> None:
     mine.registry.model.behave = stream([b"0", b"1"], error="it failed")
     with pytest.raises(aiohttp.ClientPayloadError):
         await mine.request("POST", PREDICT)
 
 
-async def test_a_client_that_leaves_cancels_its_job(mine: Serving) -> None:
+async def test_a_client_that_leaves_cancels_its_job(mine: OpenDoors) -> None:
     model = mine.registry.model
     model.behave = lambda call: call.part(b"first", more=True)
     connection = await mine.raw(f"POST {PREDICT} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode())

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientWebSocketResponse, WSMsgType, WSServerHandshakeError
-from tests.unit.doors.conftest import Serving, Start
-from tests.unit.doors.fakes import FakeModel, FakeRegistry
+from tests.unit.doors.conftest import OpenDoors, Start
+from tests.unit.doors.fake_serving import FakeModel, FakeServing, worker_status
 
 from torchserve_py.scheduling.effects import Cause
 from ts.protocol import websocket_frames as frames
@@ -36,19 +36,19 @@ class Talk:
 
 
 @pytest.fixture
-async def serving(start: Start) -> Serving:
+async def serving(start: Start) -> OpenDoors:
     model = FakeModel("mine")
     model.contract = "truss"
     model.declared = {"endpoints": ["websocket"], "websocket": {}}
     model.behave = lambda call: call.part(status=101, more=True)
-    return await start(FakeRegistry(registered=[model]))
+    return await start(FakeServing(registered=[model]))
 
 
 Connect = Callable[..., Any]
 
 
 @pytest.fixture
-async def connect(serving: Serving) -> AsyncIterator[Connect]:
+async def connect(serving: OpenDoors) -> AsyncIterator[Connect]:
     opened: list[ClientWebSocketResponse] = []
 
     async def run(path: str = SOCKET, **more: Any) -> Talk:
@@ -127,7 +127,7 @@ async def test_a_ping_is_answered(connect: Connect) -> None:
     assert (message.type, message.data) == (WSMsgType.PONG, b"x")
 
 
-async def test_a_client_that_answers_no_ping_is_hung_up_on(serving: Serving, connect: Connect) -> None:
+async def test_a_client_that_answers_no_ping_is_hung_up_on(serving: OpenDoors, connect: Connect) -> None:
     serving.registry.model.declared["websocket"] = {"ping_interval_seconds": 0.05, "ping_timeout_seconds": 0.05}
     talk = await connect(autoping=False)
     assert (await talk.receive()).type == WSMsgType.PING
@@ -136,7 +136,7 @@ async def test_a_client_that_answers_no_ping_is_hung_up_on(serving: Serving, con
 
 
 async def test_a_client_that_reads_nothing_is_hung_up_on(
-    serving: Serving, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    serving: OpenDoors, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torchserve_py.doors.truss.websocket._CLOSE_LIMIT", 0.05)
     serving.registry.model.declared["websocket"] = {"ping_interval_seconds": 0.05, "ping_timeout_seconds": 0.05}
@@ -149,7 +149,7 @@ async def test_a_client_that_reads_nothing_is_hung_up_on(
     talk.client._conn.transport.abort()
 
 
-async def test_a_refusal_by_the_worker_refuses_the_handshake(serving: Serving, connect: Connect) -> None:
+async def test_a_refusal_by_the_worker_refuses_the_handshake(serving: OpenDoors, connect: Connect) -> None:
     serving.registry.model.behave = lambda call: call.part(b"no", status=503)
     with pytest.raises(WSServerHandshakeError) as caught:
         await connect()
@@ -157,9 +157,9 @@ async def test_a_refusal_by_the_worker_refuses_the_handshake(serving: Serving, c
 
 
 @pytest.mark.parametrize("refuse", ["loading", "queue"])
-async def test_without_room_the_handshake_is_refused(refuse: str, serving: Serving, connect: Connect) -> None:
+async def test_without_room_the_handshake_is_refused(refuse: str, serving: OpenDoors, connect: Connect) -> None:
     model = serving.registry.model
-    model.is_loaded = refuse != "loading"
+    model.workers = [worker_status(ready=refuse != "loading")]
     model.behave = lambda call: call.parts.fail(Cause.queue_full)
     with pytest.raises(WSServerHandshakeError) as caught:
         await connect()
@@ -168,7 +168,7 @@ async def test_without_room_the_handshake_is_refused(refuse: str, serving: Servi
     assert caught.value.headers["X-BASETEN-ERROR-CODE"] == "600"
 
 
-async def test_a_request_that_is_no_handshake_finds_nothing(serving: Serving) -> None:
+async def test_a_request_that_is_no_handshake_finds_nothing(serving: OpenDoors) -> None:
     assert (await serving.request("GET", SOCKET)).status == 404
 
 

@@ -1,0 +1,287 @@
+"""All that doors may use of the core: one interface, and the plain values that cross it.
+
+No live object of the core crosses it. A door names a model by the `ServedModel` that `Serving.get` gave it, and asks
+`Serving` for everything that changes while the model is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
+
+from torchserve_py.archive.contract import Contract
+from torchserve_py.core.effective import EffectiveConfig
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.parts import Parts
+from torchserve_py.settings.model_spec import ModelSpec
+from torchserve_py.settings.snapshot_file import SavedModel
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class ServedModel:
+    """A registered model version, as far as it does not change.
+
+    ``id`` differs for each registration: a version that is registered again has another.
+    """
+
+    id: int
+    name: str
+    version: str
+    url: str
+    contract: Contract
+    config: EffectiveConfig
+    is_stateful: bool
+    loaded_at_startup: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerStatus:
+    """One worker of a model version now."""
+
+    id: str
+    started_at: datetime
+    ready: bool  # takes jobs
+    memory: int  # bytes, 0 before it was measured
+    pid: int  # -1 before there is a process
+    gpu: bool
+    gpu_usage: str
+    failure: str  # why the last start failed, "" if it did not
+    gave_up: bool  # whether the worker is not started again
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelStatus:
+    """The workers and the queue of a model version now."""
+
+    min_workers: int
+    max_workers: int
+    workers: Sequence[WorkerStatus]  # oldest first
+    queue_remaining: int  # free room, in jobs
+    queue_pending: int  # waiting jobs
+
+    @property
+    def ready(self) -> bool:
+        """Whether a worker takes jobs, and at least the configured minimum of them do."""
+        return sum(worker.ready for worker in self.workers) >= max(1, self.min_workers)
+
+
+class Statistics(NamedTuple):
+    """Sums over the jobs of a model version since its registration; times are seconds, see `metrics.outcomes`."""
+
+    succeeded: int
+    succeeded_seconds: float
+    running_seconds: float
+    failed: int
+    failed_seconds: float
+    last_at: float  # monotonic, 0 before any job ended
+    executions: Mapping[int, tuple[int, float]]  # by jobs answered in one call: calls and their seconds
+    queued: int
+    queued_seconds: float
+    memory: int  # bytes of all workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegisterRequest:
+    """A registration call; None = not given. ``max_batch_delay`` is in milliseconds, timeouts in seconds.
+
+    ``max_workers``, which only a snapshot gives, is ``initial_workers`` where it is not given. A workflow sets
+    ``in_workflow`` for the models that are its nodes.
+    """
+
+    url: str
+    model_name: str | None = None
+    handler: str | None = None
+    runtime: str | None = None
+    batch_size: int | None = None
+    max_batch_delay: int | None = None
+    initial_workers: int | None = None
+    max_workers: int | None = None
+    synchronous: bool = True
+    response_timeout: int | None = None
+    startup_timeout: int | None = None
+    s3_sse_kms: bool = False
+    in_workflow: bool = False
+
+
+@dataclass(frozen=True)
+class RegisterResult:
+    """The result of a registration."""
+
+    model_name: str
+    model_version: str
+    workers_started: int
+    workers_wanted: int
+    pending: bool  # whether the workers are still being started
+
+
+@dataclass(frozen=True)
+class ScaleResult:
+    """The result of scaling."""
+
+    pending: bool
+    workers: int
+    wanted: int
+
+
+class Serving(Protocol):
+    """The models of a server.
+
+    A method that takes a `ServedModel` raises `ModelVersionNotFound` once that model is unregistered and gone, except
+    `submit`, whose job fails with the cause ``unregistered``.
+    """
+
+    # The models.
+
+    def get(self, name: str, version: str | None = None) -> ServedModel:
+        """Return a version of a model, the default version when ``version`` is None.
+
+        Raises:
+            ModelNotFound: No such name.
+            ModelVersionNotFound: No such version of it.
+        """
+
+    def get_latest(self, name: str, version: str | None = None) -> ServedModel:
+        """Return a version of a model; when ``version`` is None the latest one, see `core.versions.Versions.latest`.
+
+        Raises:
+            ModelNotFound: No such name.
+            ModelVersionNotFound: No such version of it.
+        """
+
+    def models(self) -> Sequence[ServedModel]:
+        """Return the default version of every model, sorted by name."""
+
+    def versions(self, name: str) -> Sequence[ServedModel]:
+        """Return all versions of a model, in the order of registration.
+
+        Raises:
+            ModelNotFound: No such name.
+        """
+
+    # One model.
+
+    def submit(self, model: ServedModel, request: InferenceRequest) -> Parts:
+        """Admit one inference request, and return its response; a refusal is raised by the first `Parts.next`."""
+
+    def knows_sequence(self, model: ServedModel, sequence_id: str) -> bool:
+        """Return whether the sequence is open, or remembered as lost (its next request gets that as its answer)."""
+
+    def declared(self, model: ServedModel) -> Mapping[str, Any]:
+        """Return what the model declares, see `ts.protocol.messages.Loaded`; empty while no worker is ready."""
+
+    def is_loaded(self, model: ServedModel) -> bool:
+        """Return whether a worker has loaded the model and takes jobs."""
+
+    def fails_to_load(self, model: ServedModel) -> bool:
+        """Return whether the model has workers, and none of them could load the model at its last attempt."""
+
+    def status(self, model: ServedModel) -> ModelStatus:
+        """Return the workers and the queue of the model."""
+
+    def statistics(self, model: ServedModel) -> Statistics:
+        """Return what the jobs of the model took so far."""
+
+    async def check_health(self, model: ServedModel, limit: float) -> bool:
+        """Return whether every worker says within ``limit`` seconds that it is healthy, and there is one."""
+
+    async def expose_metrics(self, model: ServedModel, limit: float) -> str | None:
+        """Return the metrics of the model's own code in Prometheus' text format; None if a worker exceeds ``limit``."""
+
+    async def describe_custom(self, model: ServedModel) -> Any:
+        """Return the model's own description of itself, decoded from JSON.
+
+        Raises:
+            NoDescribeWorker: No worker answered.
+        """
+
+    # Health.
+
+    @property
+    def not_loaded(self) -> Sequence[ModelSpec]:
+        """The start-up models whose registration failed, and that have not been registered since."""
+
+    def healthy(self) -> bool:
+        """Return whether the default version of every model has its workers, as TorchServe's ``/ping`` counts them."""
+
+    def startup_ready(self) -> bool:
+        """Return whether every start-up model is registered and has its minimum of workers."""
+
+    # Changes.
+
+    async def register(self, request: RegisterRequest) -> RegisterResult:
+        """Register a model and start its workers; wait for them when the request is synchronous.
+
+        Raises:
+            ArchiveError: The archive could not be fetched or read.
+            ModelError: The model cannot be served, or its workers did not start (then it is not registered), or the
+                server is shutting down.
+        """
+
+    async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
+        """Serve a model with at least one worker, and return it once all of its workers are ready.
+
+        A model that is already served under this name and version goes on until then, and finishes its accepted jobs.
+
+        Args:
+            model: What to register, or a model as it was saved, which becomes the default version if it was.
+
+        Raises:
+            ArchiveError: The archive could not be fetched or read.
+            ModelError: The model cannot be served, or its workers did not start (then nothing has changed), or the
+                server is shutting down.
+        """
+
+    async def scale(
+        self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
+    ) -> ScaleResult:
+        """Change how many workers a model version has.
+
+        Raises:
+            ModelNotFound: No such name.
+            ModelVersionNotFound: No such version of it.
+            BadParameter: That many workers cannot be started.
+            WorkersFailed: A worker of a synchronous call did not start (it is tried again).
+        """
+
+    def set_default(self, name: str, version: str) -> None:
+        """Let ``version`` serve requests that name no version.
+
+        Raises:
+            ModelNotFound: No such name.
+            DefaultVersionNotFound: No such version of it.
+        """
+
+    async def unregister(self, name: str, version: str | None = None) -> None:
+        """Stop serving a version of a model (the default one when None), answer its jobs and remove its files.
+
+        Raises:
+            ModelNotFound: No such name.
+            ModelVersionNotFound: No such version of it.
+            DefaultVersionInUse: It is the default version, and there are others.
+            UnregisterTimeout: A worker could not be stopped in time; the model is unregistered all the same.
+        """
+
+    async def unload(self, name: str, version: str | None = None) -> None:
+        """Stop serving a version of a model (all of them when None), and remove its files.
+
+        New requests no longer find it at once. Accepted jobs may finish within ``unregister_model_timeout`` seconds.
+
+        Raises:
+            ModelNotFound: No such name.
+            ModelVersionNotFound: No such version of it.
+            UnregisterTimeout: A worker could not be stopped in time; the model is unloaded all the same.
+        """
+
+    # The model store.
+
+    def saved_models(self) -> Sequence[SavedModel]:
+        """Return the served models, each so that `load` serves it again; nodes of workflows are left out."""
+
+    async def stored(self, known: Collection[str] = ()) -> Mapping[str, Sequence[str]]:
+        """Return the locations of the models in the model store by name, without those that are served.
+
+        Args:
+            known: Further locations to leave out.
+        """

@@ -1,0 +1,361 @@
+"""A fake of `core.serving.Serving` without workers: each model answers as its test says."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from torchserve_py.archive.contract import CONTRACTS
+from torchserve_py.core.effective import EffectiveConfig
+from torchserve_py.core.errors import DefaultVersionInUse, DefaultVersionNotFound, ModelNotFound, ModelVersionNotFound
+from torchserve_py.core.model import statistics_of
+from torchserve_py.core.serving import (
+    ModelStatus,
+    RegisterRequest,
+    RegisterResult,
+    ScaleResult,
+    ServedModel,
+    Statistics,
+    WorkerStatus,
+)
+from torchserve_py.core.stored import StoredModels
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.inputs import Input, Inputs
+from torchserve_py.jobs.parts import Part, Parts
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.scheduling.job import Job
+from torchserve_py.settings.model_spec import ModelSpec
+from torchserve_py.settings.schemas.cache import CacheConfig
+from torchserve_py.settings.snapshot_file import SavedModel
+
+_ids = itertools.count()
+
+CONFIG = EffectiveConfig(
+    batch_size=1,
+    max_batch_delay_ms=100,
+    response_timeout=120,
+    startup_timeout=120,
+    max_retry_timeout=300,
+    client_timeout_ms=0,
+    min_workers=1,
+    max_workers=1,
+    job_queue_size=100,
+    use_job_ticket=False,
+    continuous=False,
+    async_communication=False,
+    concurrency_target=1024,
+    stateful=False,
+    sequence_max_idle_ms=0,
+    sequence_timeout_ms=0,
+    max_num_sequence=0,
+    max_sequence_job_queue_size=0,
+    restart_expired_sequences=False,
+    device_type="cpu",
+    device_ids=None,
+    parallel_type="",
+    parallel_level=0,
+    torchrun=None,
+    use_venv=False,
+    runtime="python",
+    cache=CacheConfig(),
+)
+
+
+def worker_status(**changes: Any) -> WorkerStatus:
+    """A ready worker on a CPU, with changes."""
+    worker = WorkerStatus(
+        id="9000",
+        started_at=datetime(2024, 5, 30, 21, 41, 47, 98000, UTC),
+        ready=True,
+        memory=89247744,
+        pid=19946,
+        gpu=False,
+        gpu_usage="N/A",
+        failure="",
+        gave_up=False,
+    )
+    return replace(worker, **changes)
+
+
+@dataclass
+class Call:
+    """One submitted request and its response."""
+
+    headers: Sequence[tuple[Any, Any]]
+    body: Any
+    content_type: str | None
+    sequence_id: str | None
+    starts_sequence: bool
+    ends_sequence: bool
+    by_default: bool
+    parts: Parts
+    protocol: str | None = None
+    more_input: bool = False
+    expires_in: float | None = None
+    priority: int = 0
+
+    def part(
+        self,
+        body: bytes = b"",
+        *,
+        more: bool = False,
+        status: int = 200,
+        reason: str = "",
+        headers: Sequence[Sequence[str]] = (),
+        error: str | None = None,
+    ) -> None:
+        """Deliver a part of the response."""
+        self.parts.deliver(Part(self.parts.job.id, more, status, reason, [list(pair) for pair in headers], body, error))
+
+    @property
+    def header_dict(self) -> dict[str, str]:
+        """The headers as a handler sees them: names as sent, later ones win."""
+        return {_text(name): _text(value) for name, value in self.headers}
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def echo(call: Call) -> None:
+    call.part(call.body)
+
+
+class FakeModel:
+    """A model that hands every request to `behave`, once, when it is submitted."""
+
+    def __init__(self, name: str = "noop", version: str = "1.0", *, stateful: bool = False) -> None:
+        self.id = next(_ids)
+        self._served: ServedModel | None = None
+        self.name = name
+        self.version = version
+        self.url = f"{name}.mar"
+        self.config = CONFIG
+        self.is_stateful = stateful
+        if stateful:
+            self.config = replace(
+                CONFIG, stateful=True, sequence_max_idle_ms=60000, max_num_sequence=4, max_sequence_job_queue_size=1
+            )
+        self.loaded_at_startup = False
+        self.contract = "torchserve"
+        self.workers = [worker_status()]
+        self.max_workers = 1
+        self.behave: Callable[[Call], None] = echo
+        self.calls: list[Call] = []
+        self.submitted = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.metadata: Any = None
+        self.metrics = ServerMetrics().model(name, version)
+        self.is_well = True
+        self.exposed: str | None = ""
+        self.declared: dict[str, Any] = {}
+        self.inputs: list[Input] = []
+        self.known_sequences: set[str] = set()
+
+    @property
+    def served(self) -> ServedModel:
+        """What doors see: the same value until the test changes the model."""
+        value = ServedModel(
+            id=self.id,
+            name=self.name,
+            version=self.version,
+            url=self.url,
+            contract=CONTRACTS[self.contract],
+            config=self.config,
+            is_stateful=self.is_stateful,
+            loaded_at_startup=self.loaded_at_startup,
+        )
+        if self._served is None or astuple(self._served) != astuple(value):
+            self._served = value
+        return self._served
+
+    async def describe_custom(self) -> Any:
+        return self.metadata
+
+    def submit(self, request: InferenceRequest) -> Parts:
+        assert not request.unbatched
+        sequence = request.sequence if self.is_stateful else None
+        sequence_id = None if sequence is None else sequence.id
+        parts = Parts(Job(f"job-{len(self.calls)}", sequence_id=sequence_id), self)
+        if request.more_input:
+            parts.inputs = Inputs(lambda given: self.inputs.append(given) is None)
+        call = Call(
+            tuple(request.headers),
+            request.body,
+            request.content_type,
+            sequence_id,
+            sequence is not None and sequence.starts,
+            sequence is not None and sequence.ends,
+            request.by_default,
+            parts,
+            request.protocol,
+            request.more_input,
+            request.expires_in,
+            request.priority,
+        )
+        self.calls.append(call)
+        if sequence_id is not None:
+            self.known_sequences.add(sequence_id)
+        self.submitted.set()
+        self.behave(call)
+        return parts
+
+    def was_read(self, parts: Parts) -> None:
+        """Nothing to do: there is no worker to resume."""
+
+    def gave_up(self, parts: Parts) -> None:
+        self.cancelled.set()
+
+
+@dataclass
+class FakeServing:
+    """Models by name and version; the first version of a name is its default, the last one its latest.
+
+    Changes are recorded, not made.
+    """
+
+    registered: list[FakeModel] = field(default_factory=lambda: [FakeModel()])
+    register_result: RegisterResult = field(default_factory=lambda: RegisterResult("noop", "1.0", 1, 1, pending=False))
+    scale_result: ScaleResult = field(default_factory=lambda: ScaleResult(pending=False, workers=1, wanted=1))
+    failure: Exception | None = None
+    is_healthy: bool = True
+    is_startup_ready: bool = True
+    not_loaded: list[ModelSpec] = field(default_factory=list)
+    requests: list[Any] = field(default_factory=list)
+    saved: list[SavedModel] = field(default_factory=list)
+    hold: asyncio.Event | None = None
+    store: Path | None = None
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def model(self) -> FakeModel:
+        """The first model."""
+        return self.registered[0]
+
+    def of(self, model: ServedModel) -> FakeModel:
+        for each in self.registered:
+            if each.id == model.id:
+                return each
+        raise ModelVersionNotFound(model.name, model.version)
+
+    def find(self, name: str) -> list[FakeModel]:
+        found = [model for model in self.registered if model.name == name]
+        if not found:
+            raise ModelNotFound(name)
+        return found
+
+    def get(self, name: str, version: str | None = None) -> ServedModel:
+        for model in self.find(name):
+            if version in (None, model.version):
+                return model.served
+        raise ModelVersionNotFound(name, version or "")
+
+    def get_latest(self, name: str, version: str | None = None) -> ServedModel:
+        return self.find(name)[-1].served if version is None else self.get(name, version)
+
+    def versions(self, name: str) -> list[ServedModel]:
+        return [model.served for model in self.find(name)]
+
+    def models(self) -> list[ServedModel]:
+        return [self.get(name) for name in sorted({model.name for model in self.registered})]
+
+    def submit(self, model: ServedModel, request: InferenceRequest) -> Parts:
+        return self.of(model).submit(request)
+
+    def knows_sequence(self, model: ServedModel, sequence_id: str) -> bool:
+        return sequence_id in self.of(model).known_sequences
+
+    def declared(self, model: ServedModel) -> Mapping[str, Any]:
+        return self.of(model).declared
+
+    def is_loaded(self, model: ServedModel) -> bool:
+        return any(worker.ready for worker in self.of(model).workers)
+
+    def fails_to_load(self, model: ServedModel) -> bool:
+        workers = self.of(model).workers
+        return bool(workers) and all(worker.failure for worker in workers)
+
+    def status(self, model: ServedModel) -> ModelStatus:
+        fake = self.of(model)
+        return ModelStatus(
+            min_workers=1,
+            max_workers=fake.max_workers,
+            workers=fake.workers,
+            queue_remaining=100,
+            queue_pending=0,
+        )
+
+    def statistics(self, model: ServedModel) -> Statistics:
+        fake = self.of(model)
+        return statistics_of(fake.metrics, sum(worker.memory for worker in fake.workers))
+
+    async def check_health(self, model: ServedModel, limit: float) -> bool:
+        return self.of(model).is_well
+
+    async def expose_metrics(self, model: ServedModel, limit: float) -> str | None:
+        return self.of(model).exposed
+
+    async def describe_custom(self, model: ServedModel) -> Any:
+        return await self.of(model).describe_custom()
+
+    def healthy(self) -> bool:
+        return self.is_healthy
+
+    def startup_ready(self) -> bool:
+        return self.is_startup_ready
+
+    async def register(self, request: RegisterRequest) -> RegisterResult:
+        await self._change(request)
+        return self.register_result
+
+    async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
+        if isinstance(model, SavedModel):
+            name: str | None = model.name
+            await self._change((model.location, name, model.default, model.chosen))
+        else:
+            name = model.model_name
+            await self._change((model.url, name, False, False))
+        return FakeModel(name or "loaded").served
+
+    def saved_models(self) -> list[SavedModel]:
+        return self.saved
+
+    async def stored(self, known: Collection[str] = ()) -> Mapping[str, Sequence[str]]:
+        served = [each.url for each in self.registered]
+        return {} if self.store is None else StoredModels(self.store).by_name([*served, *known])
+
+    async def scale(
+        self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
+    ) -> ScaleResult:
+        self.get(name, version)
+        await self._change((name, version, min_workers, max_workers, synchronous))
+        return self.scale_result
+
+    async def unregister(self, name: str, version: str | None = None) -> None:
+        self.get(name, version)
+        if version is None and len(self.versions(name)) > 1:
+            raise DefaultVersionInUse(name)
+        await self._change((name, version))
+
+    async def unload(self, name: str, version: str | None = None) -> None:
+        gone = [model.id for model in (self.versions(name) if version is None else [self.get(name, version)])]
+        await self._change(("unload", name, version))
+        self.registered = [model for model in self.registered if model.id not in gone]
+
+    def set_default(self, name: str, version: str) -> None:
+        if version not in [model.version for model in self.versions(name)]:
+            raise DefaultVersionNotFound(name, version)
+        self.requests.append((name, version))
+
+    async def _change(self, request: Any) -> None:
+        self.requests.append(request)
+        if self.hold is not None:
+            await self.hold.wait()
+        self.finished.set()
+        if self.failure is not None:
+            raise self.failure

@@ -1,0 +1,39 @@
+"""Code asks the record of a contract what it can do; outside a contract's own package no code compares its name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Where the records are, and what belongs to one contract.
+OWN = (
+    "frontend/torchserve_py/archive/contract.py",
+    "frontend/torchserve_py/core/contracts/",
+    "frontend/torchserve_py/doors/truss/",
+    "backend/ts/runtimes/truss/",
+    "backend/ts/runtimes/mlserver/",
+)
+
+
+def compared(source: str) -> Iterator[int]:
+    """Yield the lines that compare what they call a contract with a name; a look-up in a table is no comparison."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare):
+            is_lookup = all(isinstance(operator, ast.In | ast.NotIn) for operator in node.ops) and all(
+                isinstance(container, ast.Name) for container in node.comparators
+            )
+            if "contract" in (ast.get_source_segment(source, node) or "").lower() and not is_lookup:
+                yield node.lineno
+
+
+def test_no_code_compares_the_name_of_a_contract() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for folder in ("frontend", "backend")
+        for path in (ROOT / folder).rglob("*.py")
+        if not str(path.relative_to(ROOT)).startswith(OWN)
+        for line in compared(path.read_text())
+    ]
+    assert found == []
