@@ -1,7 +1,5 @@
 """`ModelArchiver.generate_model_archive(config)`."""
 
-from __future__ import annotations
-
 from model_archiver.model_archiver_config import ModelArchiverConfig
 from model_archiver.model_packaging import generate_model_archive
 

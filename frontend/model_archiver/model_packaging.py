@@ -1,7 +1,5 @@
 """`generate_model_archive(config=None)`."""
 
-from __future__ import annotations
-
 from model_archiver.model_archiver_config import ModelArchiverConfig
 from torchserve_py.archive.pack import pack
 from torchserve_py.archive.torch_model_archiver import parse_options

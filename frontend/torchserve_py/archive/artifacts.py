@@ -3,8 +3,6 @@
 Nothing is copied or opened here: the files are found, and the archive is later written straight from where they are.
 """
 
-from __future__ import annotations
-
 import glob
 import logging
 import os

@@ -1,7 +1,5 @@
 """Cancels blocking work from another thread: the work checks between its steps whether it was cancelled."""
 
-from __future__ import annotations
-
 import threading
 
 

@@ -1,7 +1,5 @@
 """The checksum that a URL may carry in its fragment, as pip's URLs do: ``https://…/noop.mar#sha256=<64 digits>``."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

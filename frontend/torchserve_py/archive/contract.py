@@ -1,7 +1,5 @@
 """The contract of a model: how its code is called, told by the files that it consists of."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final

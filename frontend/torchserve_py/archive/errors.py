@@ -3,8 +3,6 @@
 `str(error)` is TorchServe's message, followed by the detail where there is more to say than TorchServe said.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import ClassVar
 

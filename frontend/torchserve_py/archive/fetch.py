@@ -5,8 +5,6 @@ the content goes to a hidden `.part` file, which takes its name when it is compl
 `.part` file that a killed server left behind is deleted by a later download.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import io

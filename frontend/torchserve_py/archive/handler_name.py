@@ -4,8 +4,6 @@
 built-in handler. The worker splits at the first `:`, drops a trailing `.py` and any folders, and imports the module.
 """
 
-from __future__ import annotations
-
 import difflib
 import sys
 from dataclasses import dataclass

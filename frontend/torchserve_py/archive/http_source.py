@@ -5,8 +5,6 @@ aiohttp resolves no host that is an address already; such a host is looked at be
 followed here and passes the same checks as the URL that the caller gave.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 import urllib.parse

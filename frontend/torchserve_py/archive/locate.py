@@ -1,7 +1,5 @@
 """Finds a model that a path names: in the model store, or any folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from torchserve_py.archive.errors import ArchiveNotFound

@@ -3,8 +3,6 @@
 The format is TorchServe's. Unknown keys are kept: a handler sees the whole mapping as `context.manifest`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

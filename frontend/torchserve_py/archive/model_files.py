@@ -1,7 +1,5 @@
 """A model's files, ready for a worker: opened from an archive file or from a folder."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from dataclasses import dataclass, replace

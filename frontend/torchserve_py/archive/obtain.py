@@ -1,7 +1,5 @@
 """From the `url` of a registration to a model's files: downloaded or found, then opened. Read this module first."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Sequence

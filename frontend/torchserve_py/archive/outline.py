@@ -4,8 +4,6 @@ An archive becomes a folder for the time being, in which large files and files o
 same checks as when it is unpacked, but for the checksums of the files not read. A folder is used in place.
 """
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Large files are streamed from where they are, and the archive takes its name only when it is complete.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import re

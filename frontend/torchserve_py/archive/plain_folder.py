@@ -4,8 +4,6 @@ This is how a plain folder of source files is served without packing, and an arc
 A file is found by its name; where several could be meant nothing is guessed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A progress bar for what takes long, shown only to a person: on a terminal, and for large content."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

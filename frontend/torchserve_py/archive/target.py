@@ -5,8 +5,6 @@ never trusted: what is counted is what was unpacked. A client that may register 
 anyway; the limits prevent that a broken or careless archive fills the disk.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The command `torch-model-archiver`: the flags of TorchServe's, and their meaning."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

@@ -3,8 +3,6 @@
 A failed unpack leaves nothing behind. See `target` for what is refused.
 """
 
-from __future__ import annotations
-
 import gzip
 import lzma
 import shutil

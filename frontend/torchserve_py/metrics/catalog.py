@@ -3,8 +3,6 @@
 `configs/metrics.yaml` says the same in the form in which operators change it; `metrics.metrics_file` reads such a file.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 COUNTER: Final = "counter"

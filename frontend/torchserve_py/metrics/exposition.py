@@ -4,8 +4,6 @@ Values are not summed: each series has a label that names its process. So Promet
 restarted process, which start from zero, and gauges need no rule for joining them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

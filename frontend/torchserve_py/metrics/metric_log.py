@@ -3,8 +3,6 @@
 An event only stores an entry; it is formatted and written later (`torchserve_py.logs.line_logs`).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from typing import NamedTuple

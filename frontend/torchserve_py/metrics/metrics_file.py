@@ -9,8 +9,6 @@ Where a file is configured, only what it lists exists. TorchServe runs without a
 that is an error which keeps the server from starting.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 They are computed from other counters when they are scraped, and cost nothing per request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 

@@ -3,8 +3,6 @@
 Plain numbers, added to on the hot path: one event loop is their only writer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final

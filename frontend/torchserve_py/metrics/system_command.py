@@ -9,8 +9,6 @@ processes on its standard input (one line, separated by commas), and prints line
 A value becomes one of the server's metrics of that name, or one that `metrics_config` lists under `ts_metrics`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import os

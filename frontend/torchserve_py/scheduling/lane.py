@@ -4,8 +4,6 @@ Under `Fifo` every worker takes from one shared lane of jobs. Under `Sequences` 
 holds its ready sequences.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from dataclasses import dataclass, field
