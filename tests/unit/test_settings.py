@@ -10,7 +10,8 @@ from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.report import report
 from torchserve_py.settings.resolution import Settings, SettingsError, load, resolve
-from torchserve_py.settings.table import JVM_KEYS, SOURCES, VersionSettings
+from torchserve_py.settings.schemas.versions import VersionSettings
+from torchserve_py.settings.table import JVM_KEYS, SOURCES
 
 
 @pytest.fixture

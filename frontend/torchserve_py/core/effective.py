@@ -17,7 +17,7 @@ from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.settings.schemas.cache import CacheConfig
 from torchserve_py.settings.schemas.model_config import TorchrunConfig
 from torchserve_py.settings.schemas.values import MAX_INT
-from torchserve_py.settings.table import VersionSettings
+from torchserve_py.settings.schemas.versions import VersionSettings
 
 DEFAULT_BATCH_SIZE = 1
 DEFAULT_MAX_BATCH_DELAY_MS = 100

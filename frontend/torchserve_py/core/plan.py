@@ -17,7 +17,8 @@ from torchserve_py.core.effective import EffectiveConfig, Hardware, Registration
 from torchserve_py.core.errors import InvalidModel
 from torchserve_py.core.names import check_names
 from torchserve_py.core.serving import RegisterRequest
-from torchserve_py.settings.table import Settings, VersionSettings
+from torchserve_py.settings.schemas.versions import VersionSettings
+from torchserve_py.settings.table import Settings
 from torchserve_py.workers.devices import Devices, ModelDevices, UnsuitableDevices
 from torchserve_py.workers.processors import available_processors
 

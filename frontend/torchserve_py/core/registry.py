@@ -32,7 +32,7 @@ from torchserve_py.core.versions import Versions
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.settings.model_spec import ModelSpec
-from torchserve_py.settings.snapshot_file import SavedModel
+from torchserve_py.settings.schemas.versions import SavedModel
 from torchserve_py.settings.table import Settings
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.listener import WorkerListener

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchserve_py.core.model import Model
 from torchserve_py.core.versions import Versions
-from torchserve_py.settings.snapshot_file import SavedModel
+from torchserve_py.settings.schemas.versions import SavedModel
 
 
 def saved_model(model: Model, versions: Versions) -> SavedModel:

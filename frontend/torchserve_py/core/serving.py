@@ -16,7 +16,7 @@ from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import Parts
 from torchserve_py.settings.model_spec import ModelSpec
-from torchserve_py.settings.snapshot_file import SavedModel
+from torchserve_py.settings.schemas.versions import SavedModel
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

@@ -13,7 +13,6 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
@@ -26,7 +25,8 @@ from torchserve_py.core.daemon_thread import run_in_daemon_thread
 from torchserve_py.settings.model_spec import ModelSpec, is_url
 from torchserve_py.settings.properties import properties_text, written
 from torchserve_py.settings.resolution import Settings, default_of
-from torchserve_py.settings.snapshot_file import FOLDER, SavedModel, Snapshot, oldest_first
+from torchserve_py.settings.schemas.versions import SavedModel
+from torchserve_py.settings.snapshot_file import FOLDER, Snapshot, oldest_first
 from torchserve_py.settings.table import SOURCES
 from torchserve_py.version import __version__
 
@@ -112,7 +112,7 @@ class SnapshotWriter:
         when = datetime.fromtimestamp(self._last_milliseconds / 1000)
         path = self._folder / f"{when:%Y%m%d%H%M%S}{self._last_milliseconds % 1000:03d}-{occasion}.cfg"
         store = self._settings.model_store
-        placed = tuple(replace(model, location=_restorable(model.location, store)) for model in models)
+        placed = tuple(_placed(model, store) for model in models)
         snapshot = Snapshot(path.name, self._last_milliseconds, placed, tuple(not_loaded))
         comment = f"# Written by torchserve-py {__version__}: what differs from the defaults, and the models.\n"
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -120,6 +120,10 @@ class SnapshotWriter:
         for surplus in oldest_first(self._folder)[: -self._settings.snapshots_kept]:
             surplus.unlink(missing_ok=True)
         return path
+
+
+def _placed(model: SavedModel, model_store: Path) -> SavedModel:
+    return model.model_copy(update={"location": _restorable(model.location, model_store)})
 
 
 def _restorable(url: str, model_store: Path) -> str:

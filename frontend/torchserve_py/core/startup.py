@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.settings.model_spec import ModelSpec, expand_model_specs
-from torchserve_py.settings.snapshot_file import SavedModel
+from torchserve_py.settings.schemas.versions import SavedModel
 from torchserve_py.settings.table import Settings
 
 

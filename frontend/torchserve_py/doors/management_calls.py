@@ -16,7 +16,7 @@ from torchserve_py.doors.errors import DoorError, bad_request, method_not_allowe
 
 if TYPE_CHECKING:
     from torchserve_py.core.serving import ServedModel, Serving
-    from torchserve_py.settings.snapshot_file import SavedModel
+    from torchserve_py.settings.schemas.versions import SavedModel
     from torchserve_py.settings.table import Settings
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torchserve_py.settings.table import SOURCES, VERSION_KEYS, Effective
+from torchserve_py.settings.schemas.versions import VERSION_KEYS, VersionSettings
+from torchserve_py.settings.table import SOURCES, Effective
 
 _PEM_FILES = ("certificate_file", "private_key_file")
 
@@ -77,7 +78,7 @@ def _incomplete_cors(effective: Mapping[str, Effective]) -> Iterator[str]:
         )
 
 
-def _versions(effective: Mapping[str, Effective]) -> Iterator[tuple[str, Any]]:
+def _versions(effective: Mapping[str, Effective]) -> Iterator[tuple[str, VersionSettings]]:
     """Yield the place and the settings of each model version in `models`."""
     models = effective.get("models")
     if models is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import Field, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
@@ -23,20 +23,19 @@ from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.networks import Network
 from torchserve_py.settings.properties import written
-from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, key
+from torchserve_py.settings.schemas.schema import ClosedSchema, key
 from torchserve_py.settings.schemas.values import (
     ANY_TEXT,
     FLAG,
-    MAX_INT,
     MAX_LONG,
     NAME,
     POSITIVE,
-    AnyText,
     Choice,
     Integer,
     JsonText,
     Nested,
 )
+from torchserve_py.settings.schemas.versions import VersionSettings
 from torchserve_py.settings.snapshot_file import Snapshot
 
 DEFAULT_ORIGIN = "default"
@@ -75,31 +74,6 @@ def _setting(default: Any, meaning: str, shown: str = "", **more: Any) -> Any:
     """Return the field of a setting; `shown` tells its default where the value itself does not."""
     return key(None, meaning, shown, default, **more)
 
-
-def _positive(value: int | None) -> int | None:
-    return value if value is not None and value > 0 else None
-
-
-#: An integer below 1 counts as not given, as in TorchServe.
-_Number = Annotated[int | None, Integer(-MAX_INT - 1), AfterValidator(_positive)]
-
-
-class VersionSettings(Schema):
-    """The entry of one model version in `models`. Keys without effect are kept: snapshots have further ones."""
-
-    model_config = ConfigDict(extra="allow")
-
-    min_workers: _Number = key("minWorkers", "workers to start")
-    max_workers: _Number = key("maxWorkers", "the most workers")
-    batch_size: _Number = key("batchSize", "requests in one call of the handler")
-    max_batch_delay: _Number = key("maxBatchDelay", "milliseconds that a request may wait for a fuller batch")
-    response_timeout: _Number = key("responseTimeout", "seconds that an inference may take")
-    startup_timeout: _Number = key("startupTimeout", "seconds that loading the model may take")
-    runtime: AnyText = key("runtimeType", "the interpreter of the workers: `python` or `python3`")
-
-
-#: The keys of an entry; the last three stand in the entries of snapshots.
-VERSION_KEYS = (*VersionSettings.key_names(), "marName", "defaultVersion", "defaultVersionChosen")
 
 _Version = Annotated[VersionSettings, Nested('a JSON object of settings, such as {"batchSize": 4}')]
 _Versions = Annotated[dict[str, _Version], Nested("a JSON object with an object of settings for each version")]

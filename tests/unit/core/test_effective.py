@@ -9,7 +9,7 @@ from torchserve_py.core.effective import EffectiveConfig, Hardware, Registration
 from torchserve_py.core.errors import BadParameter, NotEnoughDevices
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.settings.schemas.model_config import TorchrunConfig
-from torchserve_py.settings.table import VersionSettings
+from torchserve_py.settings.schemas.versions import VersionSettings
 
 
 class Server:

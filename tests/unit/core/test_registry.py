@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ from torchserve_py.core.plan import Plan, RegisterRequest
 from torchserve_py.core.startup import StartupModel
 from torchserve_py.nvidia_smi import Gpu
 from torchserve_py.settings.model_spec import ModelSpec, parse_model_specs
-from torchserve_py.settings.snapshot_file import SavedModel, Snapshot
+from torchserve_py.settings.schemas.versions import SavedModel
+from torchserve_py.settings.snapshot_file import Snapshot
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import WorkerProcess
 
@@ -234,7 +234,8 @@ async def test_a_snapshot_says_which_models_are_registered_and_how(make_registry
         runtime="python",
         handler="handler.py",
     )
-    second = replace(first, version="2.0", location="2.0", default=True, chosen=True, min_workers=1)
+    changes = {"version": "2.0", "location": "2.0", "default": True, "chosen": True, "min_workers": 1}
+    second = first.model_copy(update=changes)
     snapshot = Snapshot("", 0, (first, second), (ModelSpec("again", "again"),))
     write_model(store / "again")
     registry = make_registry(model_snapshot=snapshot, load_models=tuple(parse_model_specs("other")))

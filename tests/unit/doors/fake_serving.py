@@ -31,7 +31,7 @@ from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.scheduling.job import Job
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.schemas.cache import CacheConfig
-from torchserve_py.settings.snapshot_file import SavedModel
+from torchserve_py.settings.schemas.versions import SavedModel
 
 _ids = itertools.count()
 

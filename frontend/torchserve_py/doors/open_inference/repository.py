@@ -18,7 +18,7 @@ from torchserve_py.doors.errors import DoorError, Failure
 if TYPE_CHECKING:
     from torchserve_py.core.serving import ServedModel, Serving, WorkerStatus
     from torchserve_py.doors.management_calls import ManagementCalls
-    from torchserve_py.settings.snapshot_file import SavedModel
+    from torchserve_py.settings.schemas.versions import SavedModel
 
 READY: Final = "READY"
 UNAVAILABLE: Final = "UNAVAILABLE"

@@ -82,14 +82,10 @@ class JsonText:
         """Parse a text, and have the schema validate the object."""
 
         def parse(value: Any) -> Any:
-            if isinstance(value, str):
-                try:
-                    value = json.loads(value)
-                except json.JSONDecodeError as error:
-                    reason = f"no valid JSON: {error.msg} at character {error.pos + 1}"
-                    raise _unexpected(self.words, reason) from None
-                except RecursionError:
-                    raise _unexpected(self.words, "no valid JSON: nested too deep") from None
+            try:
+                value = json_object(value) if isinstance(value, str) else value
+            except ValueError as error:
+                raise _unexpected(self.words, str(error)) from None
             if not isinstance(value, dict):
                 raise _unexpected(self.words)
             return value
@@ -189,6 +185,19 @@ def _saying(words: str, inner: CoreSchema, is_right: Callable[[Any], bool] | Non
 def _unexpected(words: str, reason: str = "") -> PydanticCustomError:
     values = {"reason": f"{reason}, " if reason else "", "words": words}
     return PydanticCustomError("unexpected", "{reason}it must be {words}", values)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Return the JSON object in a text. Raises ValueError."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no valid JSON: {error.msg} at character {error.pos + 1}") from None
+    except (ValueError, RecursionError) as error:  # a number that is too long, or lists nested too deep
+        raise ValueError(f"no valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"no JSON object but a {type(value).__name__}")
+    return value
 
 
 def is_number(value: object) -> bool:

@@ -12,7 +12,7 @@ from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing, worker_s
 
 from torchserve_py.core.errors import ModelNotFound
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.settings.snapshot_file import SavedModel
+from torchserve_py.settings.schemas.versions import SavedModel
 from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_REST
 
 INFER = "/v2/models/noop/infer"

@@ -1,0 +1,74 @@
+"""What config.properties says of single model versions: the entries of `models` and of `model_snapshot`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, ConfigDict, Field
+
+from torchserve_py.settings.schemas.schema import Schema, key
+from torchserve_py.settings.schemas.values import FLAG, MAX_INT, MAX_LONG, TEXT, AnyText, Integer, Nested, Texts
+
+
+def _at_least(minimum: int) -> AfterValidator:
+    """A smaller integer counts as not given, as in TorchServe."""
+    return AfterValidator(lambda value: None if value is None or value < minimum else value)
+
+
+_AnyInteger = Annotated[int | None, Integer(-MAX_INT - 1)]
+AboveZero = Annotated[_AnyInteger, _at_least(1)]
+FromZero = Annotated[_AnyInteger, _at_least(0)]
+
+
+class VersionSettings(Schema):
+    """An entry of `models`. Other keys are kept, although they have no effect: snapshots repeat them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    min_workers: AboveZero = key("minWorkers", "workers to start")
+    max_workers: AboveZero = key("maxWorkers", "the most workers")
+    batch_size: AboveZero = key("batchSize", "requests in one call of the handler")
+    max_batch_delay: AboveZero = key("maxBatchDelay", "milliseconds that a request may wait for a fuller batch")
+    response_timeout: AboveZero = key("responseTimeout", "seconds that an inference may take")
+    startup_timeout: AboveZero = key("startupTimeout", "seconds that loading the model may take")
+    runtime: AnyText = key("runtimeType", "the interpreter of the workers: `python` or `python3`")
+
+
+#: The keys of an entry of `models`; the last three have an effect only in snapshots.
+VERSION_KEYS: Final = (*VersionSettings.key_names(), "marName", "defaultVersion", "defaultVersionChosen")
+
+
+class SavedModel(VersionSettings):
+    """An entry of `model_snapshot`; what is None is settled by the model's own configuration.
+
+    `location` is the archive or folder in the model store, or a folder by its absolute path. `handler` is the one that
+    the registration named. `chosen` tells whether an operator has chosen the default version explicitly.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str = Field(default="", description="set from the place of the entry, as is the version")
+    version: str = ""
+    location: Annotated[str, TEXT] = Field(validation_alias="marName", serialization_alias="marName")
+    default: Annotated[bool, FLAG] = key("defaultVersion", "whether requests without a version get this one", "", False)
+    min_workers: FromZero = key("minWorkers", "workers to start")
+    max_workers: FromZero = key("maxWorkers", "the most workers")
+    max_batch_delay: FromZero = key("maxBatchDelay", "milliseconds that a request may wait for a fuller batch")
+    parallel_level: Annotated[int, Integer(0)] = key("parallelLevel", "written for TorchServe", "", 0)
+    handler: AnyText = key("handler", "the handler")
+    chosen: Annotated[bool, FLAG] = key("defaultVersionChosen", "whether an operator has chosen it", "", False)
+
+
+_Versions = Annotated[
+    dict[str, Annotated[SavedModel, Nested("a JSON object with marName")]],
+    Nested("a JSON object with an object for each version"),
+]
+
+
+class ModelSnapshot(Schema):
+    """The value of `model_snapshot`."""
+
+    name: AnyText = key(None, "the file of the snapshot")
+    created: Annotated[int, Integer(0, MAX_LONG)] = key(None, "milliseconds since 1970 (UTC)", "", 0)
+    models: Annotated[dict[str, _Versions], Nested("a JSON object of models")] = key(None, "the models", "", {})
+    not_loaded: Texts = key("notLoaded", "start-up models that could not be loaded")
