@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ts.protocol.messages import LEAVING
 
 if TYPE_CHECKING:
-    from ts.connection import Connection
+    from ts.frontend_connection import Connection
 
 logger = logging.getLogger(__name__)
 

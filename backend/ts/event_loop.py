@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ts.connection import Connection, FrontendGone
+from ts.frontend_connection import Connection, FrontendGone
 from ts.protocol.log_records import running
 from ts.protocol.messages import (
     END_SEQUENCE,
@@ -32,7 +32,7 @@ from ts.protocol.messages import (
     EndedSequence,
     InferRow,
 )
-from ts.runtimes.responses import error_row
+from ts.runtimes.result_bodies import error_row
 
 if TYPE_CHECKING:
     from ts.runtimes.handler_spans import JobSpans

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 
-from ts.connection import Connection, FrontendGone
+from ts.frontend_connection import Connection, FrontendGone
 from ts.protocol.frames import FrameError
 from ts.protocol.messages import HEARTBEAT_CHANNEL, PING, PONG
 

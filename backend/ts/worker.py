@@ -24,14 +24,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from ts.connection import Connection, FollowerConnection
 from ts.device_loss import memory_ran_out
+from ts.frontend_connection import Connection, FollowerConnection
 from ts.heartbeat import start_heartbeat
 from ts.no_new_privileges import gain_no_privileges
 from ts.parent_death import die_with_parent
 from ts.protocol.log_records import write_records
 from ts.protocol.messages import END_SEQUENCE, INFER, JOBS_CHANNEL, LOAD, LOADED, STOP, TOKEN_VARIABLE, Load, Loaded
-from ts.runtimes.errors import LoadError, wire_text
+from ts.runtimes.failures import LoadError, users_traceback, wire_text
 from ts.runtimes.loader import TRACES_VARIABLE, load_service
 from ts.runtimes.torchserve_handler import Runtime, TorchServeHandler
 
@@ -107,9 +107,10 @@ def load(connection: Connection) -> Callable[[], None] | None:
     try:
         serve_model, declares = load_model(message[1], connection)
     except Exception as error:
-        logger.exception("Loading the model failed")
+        place = users_traceback(error)
+        logger.error("Loading the model failed", exc_info=(type(error), error, place))
         status, text = load_failure(error)
-        details = wire_text(traceback.format_exc())
+        details = "".join(traceback.format_exception(type(error), error, place))
         connection.send([LOADED, loaded(status, text, details)])
         return None
     connection.send([LOADED, loaded(200, declares=declares)])

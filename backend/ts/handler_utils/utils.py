@@ -29,8 +29,8 @@ def send_intermediate_predict_response(
         code: 200; another status ends the rows with an error.
 
     Raises:
-        ts.runtimes.errors.JobsCancelled: No client of the batch waits any longer; let it pass, or clean up and return.
-        RuntimeError: No batch runs.
+        ts.runtimes.failures.JobsCancelled: No client of the batch waits any longer; let it pass, or clean up and
+        return. RuntimeError: No batch runs.
     """
     if not _ANSWERS:
         return

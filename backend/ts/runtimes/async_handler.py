@@ -17,14 +17,14 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ts.connection import Connection
 from ts.event_loop import AsyncRuntime
+from ts.frontend_connection import Connection
 from ts.protocol.messages import EndedSequence, InferRow, Load
 from ts.runtimes.async_jobs import is_cancelled
 from ts.runtimes.batch import Batch, failure_of
-from ts.runtimes.errors import HandlerFailed
+from ts.runtimes.decoded_rows import Row
+from ts.runtimes.failures import HandlerFailed
 from ts.runtimes.loader import load_service
-from ts.runtimes.rows import Row
 from ts.runtimes.torchserve_handler import TorchServeHandler
 from ts.service import Service
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ts import device_loss
-from ts.connection import Connection
+from ts.frontend_connection import Connection
 from ts.protocol.messages import ResultRow
 
 

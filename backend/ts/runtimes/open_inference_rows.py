@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from ts.context import Context, RequestProcessor
+from ts.open_inference.datatypes import DATATYPES, FLOATS
 from ts.open_inference.receive import receive
 from ts.open_inference.tensors import flat, flat_list, numpy_of, tensor_of
-from ts.open_inference.types import InferenceResponse, Received, Tensor
+from ts.open_inference.types import InferenceRequest, InferenceResponse, Received, Tensor
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow
-from ts.runtimes.errors import Failure
-from ts.runtimes.open_inference_results import outputs_of
-from ts.runtimes.rows import Row
+from ts.runtimes.decoded_rows import Row
+from ts.runtimes.failures import Failure, HandlerFailed
+from ts.torch_handler.request_envelope.tensors import write_tensor
+from ts.utils.util import PredictionException
 
 #: The envelope that wants requests as JSON has them.
 KSERVE_V2 = "kservev2"
@@ -136,3 +138,88 @@ def _message(value: Any) -> str:
     if isinstance(value, dict):
         value = value.get("error") or value.get("message") or json.dumps(value, default=str)
     return value.decode("utf-8", "replace") if isinstance(value, bytes | bytearray) else str(value)
+
+
+Declared = Sequence[Mapping[str, Any]]
+
+
+def outputs_of(value: Any, request: InferenceRequest, declared: Declared) -> list[Tensor]:
+    """Return the outputs for a result.
+
+    Raises:
+        Failure: A value is nothing of the datatype that was declared for it, or nothing that can be sent.
+    """
+    datatypes = {each["name"]: each["datatype"] for each in declared}
+    if isinstance(value, Mapping) and _holds_outputs(value, request, datatypes):
+        return [_tensor(str(name), each, datatypes.get(name)) for name, each in value.items()]
+    several = isinstance(value, list | tuple) and len(value) > 0
+    if several and (all(map(_is_array, value)) or 1 < len(declared) == len(value)):
+        names = _names(len(value), request, declared)
+        return [_tensor(name, each, datatypes.get(name)) for name, each in zip(names, value, strict=True)]
+    (name,) = _names(1, request, declared)
+    return [_tensor(name, value, datatypes.get(name))]
+
+
+def _holds_outputs(value: Mapping[Any, Any], request: InferenceRequest, datatypes: Mapping[str, str]) -> bool:
+    """Whether the values of a dict are outputs by name, and not the dict one value itself."""
+    if datatypes:
+        return bool(value) and value.keys() <= datatypes.keys()
+    if request.outputs and value.keys() >= {each.name for each in request.outputs}:
+        return True
+    return bool(value) and all(map(_is_array, value.values()))
+
+
+def _names(count: int, request: InferenceRequest, declared: Declared) -> list[str]:
+    if len(declared) >= count:
+        return [each["name"] for each in declared[:count]]
+    if request.outputs and len(request.outputs) == count:
+        return [each.name for each in request.outputs]
+    given = [each.name for each in request.inputs[:count]]
+    return given + [f"output-{number}" for number in range(len(given), count)]
+
+
+def _is_array(value: Any) -> bool:
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    return (torch is not None and isinstance(value, torch.Tensor)) or (
+        numpy is not None and isinstance(value, numpy.ndarray)
+    )
+
+
+def _tensor(name: str, value: Any, datatype: str | None) -> Tensor:
+    if isinstance(value, str):
+        return Tensor(name, "BYTES", [1], [value])
+    if isinstance(value, bytes | bytearray | memoryview):
+        return Tensor(name, "BYTES", [1], [bytes(value)])
+    if _is_array(value):
+        return _of_array(name, value, datatype)
+    if isinstance(value, list) and value and all(isinstance(each, str | bytes | bytearray) for each in value):
+        return Tensor(name, "BYTES", [len(value)], value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        value = value.item()
+    try:
+        written = write_tensor(name, value)
+    except PredictionException as error:
+        raise HandlerFailed(error.message) from error
+    tensor = Tensor(name, written["datatype"], written["shape"], written["data"])
+    return tensor if datatype is None or datatype == tensor.datatype else _converted(tensor, datatype)
+
+
+def _of_array(name: str, value: Any, datatype: str | None) -> Tensor:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        if value.dtype == torch.bfloat16:
+            value, datatype = value.float(), datatype or "BF16"
+        value = value.numpy()
+    return tensor_of(name, value if value.ndim else value.reshape(1), datatype)
+
+
+def _converted(tensor: Tensor, datatype: str) -> Tensor:
+    """Return a tensor of Python's numbers with the datatype that was declared for it."""
+    is_number = tensor.datatype in ("INT64", "BOOL") or (tensor.datatype == "FP64" and datatype in FLOATS)
+    if datatype == "BYTES" or datatype not in DATATYPES or not (is_number or tensor.datatype == "FP32"):
+        raise Failure(
+            500, f"Output {tensor.name!r} is declared as {datatype}, but the handler returned {tensor.datatype}."
+        )
+    return Tensor(tensor.name, datatype, tensor.shape, tensor.data)

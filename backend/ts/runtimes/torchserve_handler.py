@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ts.connection import Connection
 from ts.context import Context
+from ts.frontend_connection import Connection
 from ts.protocol.messages import NO_HISTORIES, STATUS_CANCELLED, EndedSequence, Histories, InferRow, ResultRow
 from ts.runtimes.batch import Batch
-from ts.runtimes.errors import Failure
-from ts.runtimes.responses import error_row
-from ts.runtimes.rows import Row, RowReader
+from ts.runtimes.decoded_rows import Row, RowReader
+from ts.runtimes.failures import Failure
+from ts.runtimes.result_bodies import error_row
 from ts.service import Service
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from ts.protocol.messages import SEQUENCE_ID_SEPARATOR, ResultRow
-from ts.runtimes.rows import Row
+from ts.runtimes.decoded_rows import Row
 from ts.sequence.stores.store import ENDED, Lease
 
 #: The header that marks the kept answer of a stream that broke off.

@@ -17,7 +17,7 @@ from typing import Any
 
 from ts.context import Context
 from ts.protocol.messages import NO_HISTORIES, REQUEST_ID, EndedSequence, Histories, InferRow, ResultRow
-from ts.runtimes.rows import Row
+from ts.runtimes.decoded_rows import Row
 from ts.sequence.sequence_cache import SequenceCache
 from ts.sequence.step import NEW, Past, Step
 from ts.sequence.step_answers import BROKEN_OFF, LOST, MOVED, ROLLED_BACK, UNKNOWN, Refusal, error_answer

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ts.connection import Connection
+from ts.frontend_connection import Connection
 from ts.protocol.frames import FrameBuffer, encode
 from ts.runtimes.continuous import ContinuousHandler
 from ts.runtimes.loader import load_service

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.ts.frontend_stub import FrontendStub
 
-from ts.connection import FrontendGone
+from ts.frontend_connection import FrontendGone
 from ts.protocol.frames import FrameBuffer
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ts.runtimes.errors import Failure
-from ts.runtimes.responses import encode_body, error_status
+from ts.runtimes.failures import Failure
+from ts.runtimes.result_bodies import encode_body, error_status
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 values = st.recursive(

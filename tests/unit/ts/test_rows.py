@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.ts.frontend_stub import BACKEND, row
 
-from ts.runtimes.errors import Failure
-from ts.runtimes.rows import RowReader
+from ts.runtimes.decoded_rows import RowReader
+from ts.runtimes.failures import Failure
 
 
 def read(body: Any, content_type: str | None = None, *, decode: bool = True) -> dict[str, Any]:

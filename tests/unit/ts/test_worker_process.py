@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -116,6 +117,7 @@ def test_the_token_is_gone_from_the_environment_that_handlers_see(start: Callabl
         ("raise RuntimeError('CUDA out of memory')", 507, "System out of memory"),
         ("import library_that_nobody_has", 500, "ModuleNotFoundError: No module named 'library_that_nobody_has'"),
         ("class A: ...", 500, "Expect handle method"),
+        ("def handle(", 500, "SyntaxError: '(' was never closed"),
     ],
 )
 def test_a_model_that_cannot_be_loaded_is_reported_with_its_traceback(
@@ -127,7 +129,11 @@ def test_a_model_that_cannot_be_loaded_is_reported_with_its_traceback(
 
     assert (reply["ok"], reply["status"]) == (False, status)
     assert reply["message"].startswith(message)
-    assert "Traceback (most recent call last)" in reply["traceback"]
+    first, *_ = places = re.findall(r'File "(.+)", line', reply["traceback"])
+    assert "Traceback (most recent call last)" in reply["traceback"] or "SyntaxError" in message
+    if message != "Expect handle method":
+        assert Path(first).parent == tmp_path, f"the frames begin at the model's code, not at {first}"
+        assert len(places) == 1
     assert process.wait(DEADLINE_SECONDS) == 1
 
 

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from ts.connection import Connection
+from ts.frontend_connection import Connection
 from ts.protocol.log_records import write_records
 from ts.protocol.messages import Load
-from ts.runtimes.errors import LoadError
+from ts.runtimes.failures import LoadError
 
 if importlib.util.find_spec("mlserver") is None:
     raise LoadError(

@@ -14,15 +14,15 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
-from ts.connection import Connection
 from ts.event_loop import AsyncRuntime
+from ts.frontend_connection import Connection
 from ts.open_inference.receive import receive, receive_input
 from ts.open_inference.types import InferenceResponse, Received
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, TAKEN, InferRow
 from ts.runtimes.asgi_scope import pseudo_header
 from ts.runtimes.async_jobs import FurtherInputs, Outbox, is_cancelled
-from ts.runtimes.errors import Failure, too_large, wire_text
+from ts.runtimes.failures import Failure, too_large, wire_text
 from ts.runtimes.mlserver.api import MLModel, model_context, types
 from ts.runtimes.mlserver.batching import AdaptiveBatcher
 from ts.runtimes.mlserver.conversion import (
@@ -36,7 +36,7 @@ from ts.runtimes.mlserver.conversion import (
 from ts.runtimes.mlserver.model_routes import CustomRoutes
 from ts.runtimes.mlserver.reported_metrics import take_records
 from ts.runtimes.mlserver.response_cache import ResponseCache, key_of
-from ts.runtimes.responses import error_row
+from ts.runtimes.result_bodies import error_row
 
 logger = logging.getLogger(__name__)
 

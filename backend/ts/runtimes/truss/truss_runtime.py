@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ts.connection import Connection
 from ts.event_loop import AsyncRuntime
+from ts.frontend_connection import Connection
 from ts.protocol.messages import CUSTOM, DECLARES, TRUSS, InferRow, Load
 from ts.runtimes.asgi_scope import pseudo_header
 from ts.runtimes.async_jobs import FurtherInputs, Outbox

@@ -15,7 +15,7 @@ from typing import Final
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from ts.connection import Connection
+from ts.frontend_connection import Connection
 from ts.protocol.messages import TAKEN, InferRow
 from ts.protocol.websocket_frames import BYTES, CLOSE, TEXT
 from ts.runtimes.async_jobs import FurtherInputs, is_cancelled

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
+from types import TracebackType
+from typing import Final
 
 from ts import device_loss
 
 logger = logging.getLogger(__name__)
+
+_STANDARD_LIBRARY: Final = f"{os.path.dirname(os.__file__)}/"  # noqa: PTH120 - pathlib would cost every worker its import
+_OWN: Final = f"{__file__.rpartition('/runtimes/')[0]}/"
+_BUILT_IN_HANDLERS: Final = f"{_OWN}torch_handler/"
 
 #: The limit in characters of an error text that is sent to the frontend.
 _MAX_TEXT = 64 * 1024
@@ -54,6 +61,24 @@ def device_failure(error: BaseException) -> Failure | None:
 
 class LoadError(Exception):
     """The model could not be loaded, for a reason that its author has to fix."""
+
+
+def users_traceback(error: BaseException) -> TracebackType | None:
+    """Return an error's traceback from the first frame of the model's code on, without those of the worker before it.
+
+    Without such a frame return the whole traceback, or None for a SyntaxError, which states the place itself.
+    """
+    frame = error.__traceback__
+    while frame is not None and _is_worker_code(frame.tb_frame.f_code.co_filename):
+        frame = frame.tb_next
+    return frame or (None if isinstance(error, SyntaxError) else error.__traceback__)
+
+
+def _is_worker_code(file: str) -> bool:
+    """Return whether a file is the worker's own, or the standard library's, which the worker calls."""
+    if file.startswith(_OWN):
+        return not file.startswith(_BUILT_IN_HANDLERS)
+    return file.startswith("<frozen ") or (file.startswith(_STANDARD_LIBRARY) and "/site-packages/" not in file)
 
 
 class JobsCancelled(Exception):
