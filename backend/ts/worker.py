@@ -31,7 +31,7 @@ from ts.no_new_privileges import gain_no_privileges
 from ts.parent_death import die_with_parent
 from ts.protocol.log_records import write_records
 from ts.protocol.messages import END_SEQUENCE, INFER, JOBS_CHANNEL, LOAD, LOADED, STOP, TOKEN_VARIABLE, Load, Loaded
-from ts.runtimes.failures import LoadError, users_traceback, wire_text
+from ts.runtimes.errors import LoadError, users_traceback, wire_text
 from ts.runtimes.loader import TRACES_VARIABLE, load_service
 from ts.runtimes.torchserve_handler import Runtime, TorchServeHandler
 

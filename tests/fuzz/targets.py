@@ -50,7 +50,7 @@ from ts.open_inference.tensors import numpy_of
 from ts.open_inference.types import InferenceResponse
 from ts.protocol.frames import FrameBuffer, FrameError, encode
 from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST
-from ts.runtimes.failures import Failure
+from ts.runtimes.errors import Failure
 from ts.runtimes.form_bodies import parse_form
 
 Target = Callable[[bytes], None]

@@ -29,7 +29,7 @@ def send_intermediate_predict_response(
         code: 200; another status ends the rows with an error.
 
     Raises:
-        ts.runtimes.failures.JobsCancelled: No client of the batch waits any longer; let it pass, or clean up and
+        ts.runtimes.errors.JobsCancelled: No client of the batch waits any longer; let it pass, or clean up and
         return. RuntimeError: No batch runs.
     """
     if not _ANSWERS:

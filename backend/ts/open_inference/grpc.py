@@ -18,7 +18,7 @@ from ts.open_inference.tensors import check, flat_list, is_text_of_that_length, 
 from ts.open_inference.types import Headers, InferenceRequest, InferenceResponse, Parameters, RequestedOutput, Tensor
 from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 from ts.protocol.frames import Buffer
-from ts.runtimes.failures import Failure
+from ts.runtimes.errors import Failure
 
 #: Where the typed form has the elements of a datatype; FP16 and BF16 have no such place.
 _CONTENTS: Final = {name: datatype.contents for name, datatype in DATATYPES.items() if datatype.contents}

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from ts.runtimes.failures import Failure
+from ts.runtimes.errors import Failure
 
 #: Half of a character beyond the first 65,536, as JSON may write it; alone it is no text that UTF-8 has.
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")

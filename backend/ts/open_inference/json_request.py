@@ -16,7 +16,7 @@ from ts.open_inference.datatypes import BOUNDS, DATATYPES, FLOATS
 from ts.open_inference.json_objects import kind_of, read_id, read_parameters
 from ts.open_inference.tensors import check, element_count, is_text_of_that_length
 from ts.open_inference.types import InferenceRequest, RequestedOutput, Tensor
-from ts.runtimes.failures import Failure
+from ts.runtimes.errors import Failure
 
 #: What the elements of a datatype may be in JSON.
 _Kinds = frozenset[type]

@@ -10,7 +10,7 @@ import orjson
 from ts.open_inference.tensors import flat_list, json_numbers, raw_bytes
 from ts.open_inference.types import InferenceRequest, InferenceResponse, Tensor
 from ts.protocol.frames import Buffer
-from ts.runtimes.failures import Failure
+from ts.runtimes.errors import Failure
 
 #: The request and response header with the length of the JSON before the binary tensors.
 LENGTH_HEADER: Final = "Inference-Header-Content-Length"

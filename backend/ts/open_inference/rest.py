@@ -18,7 +18,7 @@ from ts.open_inference.json_response import LENGTH_HEADER, write_event, write_re
 from ts.open_inference.tensors import LARGE_TENSOR, check, element_count
 from ts.open_inference.types import InferenceRequest, InferenceResponse, Tensor
 from ts.protocol.frames import Buffer
-from ts.runtimes.failures import Failure
+from ts.runtimes.errors import Failure
 
 #: The pseudo header with which the server tells the endpoint; it leaves it out for `INFER`.
 ENDPOINT: Final = ":endpoint"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ts.open_inference.datatypes import BOUNDS, DATATYPES, FLOATS, Datatype
 from ts.open_inference.types import Tensor
-from ts.runtimes.failures import Failure
+from ts.runtimes.errors import Failure
 
 if TYPE_CHECKING:
     import numpy as np

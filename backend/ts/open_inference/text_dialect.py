@@ -14,7 +14,7 @@ from ts.open_inference.json_request import read_request
 from ts.open_inference.json_response import json_elements, selected_outputs, to_json
 from ts.open_inference.tensors import element_count
 from ts.open_inference.types import InferenceRequest, InferenceResponse
-from ts.runtimes.failures import Failure
+from ts.runtimes.errors import Failure
 
 TEXT_INPUT: Final = "text_input"
 TEXT_OUTPUT: Final = "text_output"

@@ -23,7 +23,7 @@ from ts.protocol.messages import EndedSequence, InferRow, Load
 from ts.runtimes.async_jobs import is_cancelled
 from ts.runtimes.batch import Batch, failure_of
 from ts.runtimes.decoded_rows import Row
-from ts.runtimes.failures import HandlerFailed
+from ts.runtimes.errors import HandlerFailed
 from ts.runtimes.loader import load_service
 from ts.runtimes.torchserve_handler import TorchServeHandler
 from ts.service import Service

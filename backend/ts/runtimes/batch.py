@@ -16,7 +16,7 @@ from ts.frontend_connection import Connection
 from ts.protocol.log_records import Ids, no_requests, running
 from ts.protocol.messages import STATUS_CANCELLED, ResultRow
 from ts.runtimes.decoded_rows import Row
-from ts.runtimes.failures import Failure, HandlerFailed, JobsCancelled, device_failure, too_large, wire_text
+from ts.runtimes.errors import Failure, HandlerFailed, JobsCancelled, device_failure, too_large, wire_text
 from ts.runtimes.result_bodies import encode_body, error_status
 from ts.service import PredictionException, Service
 

@@ -21,7 +21,7 @@ from typing import Any
 from ts import device_loss
 from ts.protocol.messages import NO_HISTORIES, EndedSequence, Histories, InferRow
 from ts.runtimes.decoded_rows import Row
-from ts.runtimes.failures import HandlerFailed
+from ts.runtimes.errors import HandlerFailed
 from ts.runtimes.torchserve_handler import TorchServeHandler
 
 logger = logging.getLogger(__name__)

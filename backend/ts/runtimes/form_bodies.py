@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from ts.runtimes.failures import Failure
+from ts.runtimes.errors import Failure
 
 if TYPE_CHECKING:  # the module has this name for type checkers only
     from python_multipart.multipart import MultipartCallbacks

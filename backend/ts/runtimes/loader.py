@@ -16,7 +16,7 @@ from typing import Any
 from ts.context import Context
 from ts.metrics.metrics_cache import MetricsCache
 from ts.protocol.messages import Load
-from ts.runtimes.failures import LoadError
+from ts.runtimes.errors import LoadError
 from ts.service import EntryPoint, Service
 from ts.utils.util import list_classes_from_module
 

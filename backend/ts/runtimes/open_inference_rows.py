@@ -23,7 +23,7 @@ from ts.open_inference.types import InferenceRequest, InferenceResponse, Receive
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow
 from ts.runtimes.decoded_rows import Row
-from ts.runtimes.failures import Failure, HandlerFailed
+from ts.runtimes.errors import Failure, HandlerFailed
 from ts.torch_handler.request_envelope.tensors import write_tensor
 from ts.utils.util import PredictionException
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import ResultRow
-from ts.runtimes.failures import HandlerFailed
+from ts.runtimes.errors import HandlerFailed
 
 logger = logging.getLogger(__name__)
 

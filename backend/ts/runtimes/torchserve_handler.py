@@ -16,7 +16,7 @@ from ts.frontend_connection import Connection
 from ts.protocol.messages import NO_HISTORIES, STATUS_CANCELLED, EndedSequence, Histories, InferRow, ResultRow
 from ts.runtimes.batch import Batch
 from ts.runtimes.decoded_rows import Row, RowReader
-from ts.runtimes.failures import Failure
+from ts.runtimes.errors import Failure
 from ts.runtimes.result_bodies import error_row
 from ts.service import Service
 

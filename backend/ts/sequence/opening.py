@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ts.context import Context
 from ts.protocol.messages import Cache, Load
-from ts.runtimes.failures import LoadError
+from ts.runtimes.errors import LoadError
 from ts.sequence.steps import Steps
 from ts.sequence.stored_steps import StoredSteps
 from ts.sequence.stores.store import Store, StoreError, StoreSettings

@@ -15,7 +15,7 @@ HANDLER = """
     import asyncio
 
     from ts.handler_utils.utils import send_intermediate_predict_response as send
-    from ts.runtimes.failures import JobsCancelled
+    from ts.runtimes.errors import JobsCancelled
 
 
     class Handler:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.ts.frontend_stub import load_message
 
-from ts.runtimes.failures import LoadError
+from ts.runtimes.errors import LoadError
 from ts.runtimes.loader import load_service
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tests.unit.ts.frontend_stub import BACKEND, Worker, load_message, row
 
-from ts.runtimes.failures import LoadError
+from ts.runtimes.errors import LoadError
 from ts.runtimes.loader import load_service
 from ts.torch_handler.request_envelope.tensors import write_tensor
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.ts.frontend_stub import BACKEND, row
 
 from ts.runtimes.decoded_rows import RowReader
-from ts.runtimes.failures import Failure
+from ts.runtimes.errors import Failure
 
 
 def read(body: Any, content_type: str | None = None, *, decode: bool = True) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from ts.open_inference.tensors import flat, flat_list
 from ts.open_inference.types import InferenceRequest, InferenceResponse, Tensor
 from ts.runtimes.async_jobs import FurtherInputs
-from ts.runtimes.failures import Failure, device_failure
+from ts.runtimes.errors import Failure, device_failure
 from ts.runtimes.mlserver.api import MLServerError, types
 from ts.runtimes.mlserver.unread_data import UnreadData
 

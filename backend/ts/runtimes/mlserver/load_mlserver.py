@@ -13,7 +13,7 @@ from typing import Any, Final
 from ts.frontend_connection import Connection
 from ts.protocol.log_records import write_records
 from ts.protocol.messages import Load
-from ts.runtimes.failures import LoadError
+from ts.runtimes.errors import LoadError
 
 if importlib.util.find_spec("mlserver") is None:
     raise LoadError(

@@ -22,7 +22,7 @@ from ts.protocol.frames import Buffer
 from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, TAKEN, InferRow
 from ts.runtimes.asgi_scope import pseudo_header
 from ts.runtimes.async_jobs import FurtherInputs, Outbox, is_cancelled
-from ts.runtimes.failures import Failure, too_large, wire_text
+from ts.runtimes.errors import Failure, too_large, wire_text
 from ts.runtimes.mlserver.api import MLModel, model_context, types
 from ts.runtimes.mlserver.batching import AdaptiveBatcher
 from ts.runtimes.mlserver.conversion import (

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from ts.runtimes.failures import LoadError
+from ts.runtimes.errors import LoadError
 
 CLASS_ARGUMENTS: Final = ("config", "data_dir", "secrets", "environment", "lazy_data_resolver")
 """The arguments that a model class gets if it takes them."""

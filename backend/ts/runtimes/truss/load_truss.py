@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ts.frontend_connection import Connection
 from ts.protocol.messages import Load
-from ts.runtimes.failures import LoadError
+from ts.runtimes.errors import LoadError
 from ts.runtimes.truss.class_file import CLASS_ARGUMENTS, add_to_path, import_class
 from ts.runtimes.truss.deployment import Environment, Secrets
 from ts.runtimes.truss.truss_config import TrussConfig, read_config, read_options

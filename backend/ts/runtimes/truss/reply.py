@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import STATUS_CANCELLED, ResultRow
 from ts.runtimes.async_jobs import Outbox
-from ts.runtimes.failures import too_large, wire_text
+from ts.runtimes.errors import too_large, wire_text
 from ts.runtimes.result_bodies import error_row
 from ts.runtimes.truss.encodings import to_json
 

@@ -20,7 +20,7 @@ from ts.open_inference.types import InferenceResponse, Received, Tensor
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow, ResultRow
 from ts.runtimes.asgi_scope import pseudo_header
-from ts.runtimes.failures import Failure
+from ts.runtimes.errors import Failure
 from ts.runtimes.truss.encodings import plain
 from ts.runtimes.truss.payloads import validate
 from ts.runtimes.truss.reply import CLIENT_ERROR, SERVER_ERROR, Answer, Headers, Problem

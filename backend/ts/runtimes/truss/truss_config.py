@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-from ts.runtimes.failures import LoadError
+from ts.runtimes.errors import LoadError
 
 CONFIG_FILE: Final = "config.yaml"
 #: The server's own configuration of a model; its map ``truss`` is `Options`.

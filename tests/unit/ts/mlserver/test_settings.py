@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ts.runtimes.failures import LoadError
+from ts.runtimes.errors import LoadError
 from ts.runtimes.mlserver.load_mlserver import model_settings, read_settings
 
 

@@ -14,7 +14,7 @@ from ts.open_inference import grpc
 from ts.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
 from ts.open_inference.tensors import flat_list, numpy_of, raw_bytes, tensor_of
 from ts.open_inference.types import InferenceResponse, RequestedOutput, Tensor
-from ts.runtimes.failures import Failure
+from ts.runtimes.errors import Failure
 
 #: What tritonclient 2.73 sends for a request of a sequence.
 GOLDEN = bytes.fromhex(

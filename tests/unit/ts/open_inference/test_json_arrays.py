@@ -20,7 +20,7 @@ from ts.open_inference.receive import receive
 from ts.open_inference.tensors import LARGE_TENSOR, flat_list, numpy_of, raw_bytes
 from ts.open_inference.types import InferenceResponse, Tensor
 from ts.protocol.messages import OPEN_INFERENCE_REST
-from ts.runtimes.failures import Failure
+from ts.runtimes.errors import Failure
 
 MANY = LARGE_TENSOR // 4
 

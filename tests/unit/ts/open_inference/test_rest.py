@@ -14,7 +14,7 @@ from ts.open_inference.rest import ENDPOINT
 from ts.open_inference.tensors import flat_list, raw_bytes
 from ts.open_inference.types import InferenceResponse, RequestedOutput, Tensor
 from ts.protocol.messages import OPEN_INFERENCE_REST
-from ts.runtimes.failures import Failure
+from ts.runtimes.errors import Failure
 
 _LENGTH = b"inference-header-content-length"
 _JOB = "job-1"

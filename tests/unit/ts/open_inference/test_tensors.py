@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ts.open_inference.datatypes import DATATYPES
 from ts.open_inference.tensors import check, flat_list, numpy_of, raw_bytes, tensor_of
 from ts.open_inference.types import Tensor
-from ts.runtimes.failures import Failure
+from ts.runtimes.errors import Failure
 
 
 @pytest.mark.parametrize("datatype", [name for name in DATATYPES if name != "BYTES"])

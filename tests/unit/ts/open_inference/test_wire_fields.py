@@ -9,7 +9,7 @@ from ts.open_inference import grpc
 from ts.open_inference.protos.infer_pb2 import InferParameter, ModelInferRequest
 from ts.open_inference.tensors import flat_list
 from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
-from ts.runtimes.failures import Failure
+from ts.runtimes.errors import Failure
 
 
 @given(

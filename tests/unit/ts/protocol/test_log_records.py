@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from ts.protocol.log_records import MARK, RecordFormatter, nobody, record_of, running
+from ts.protocol.log_records import MARK, RecordFormatter, no_requests, record_of, running
 
 
 @pytest.fixture(autouse=True)
 def _reset() -> Iterator[None]:
     yield
-    running.set(nobody)
+    running.set(no_requests)
 
 
 def formatted(**changes: object) -> str:

@@ -9,7 +9,7 @@ from tests.unit.ts.frontend_stub import Worker
 from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, close, step
 
 from ts.protocol.messages import OPEN_INFERENCE_REST
-from ts.runtimes.failures import LoadError
+from ts.runtimes.errors import LoadError
 
 
 def test_states_outlive_the_worker(durable_worker: Make) -> None:

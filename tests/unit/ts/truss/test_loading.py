@@ -16,7 +16,7 @@ from tests.unit.ts.frontend_stub import load_message
 from tests.unit.ts.sent_jobs import FakeConnection
 
 from ts.protocol.messages import TRUSS
-from ts.runtimes.failures import LoadError
+from ts.runtimes.errors import LoadError
 from ts.runtimes.truss import load_truss as loading
 from ts.runtimes.truss.deployment import Environment, SecretNotFound, Secrets
 from ts.runtimes.truss.truss_config import read_config, read_options
