@@ -27,8 +27,8 @@ from torchserve_py.archive.checksum import split_checksum
 from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError
 from torchserve_py.archive.http_source import CHUNK_BYTES, opened
 from torchserve_py.archive.locate import check_location
+from torchserve_py.archive.networks import Network
 from torchserve_py.archive.progress import Progress, progress_bar
-from torchserve_py.settings.networks import Network
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from torchserve_py.settings.networks import Forbidden, Network, check_address, check_host, is_address
+from torchserve_py.archive.networks import Forbidden, Network, check_address, check_host, is_address
 
 CHUNK_BYTES: Final = 1 << 20
 _MAX_REDIRECTS: Final = 10

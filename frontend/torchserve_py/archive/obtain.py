@@ -12,8 +12,8 @@ from torchserve_py.archive.errors import ArchiveExists
 from torchserve_py.archive.fetch import fetch
 from torchserve_py.archive.locate import locate
 from torchserve_py.archive.model_files import ModelFiles, open_model
+from torchserve_py.archive.networks import Network
 from torchserve_py.settings.model_spec import is_url
-from torchserve_py.settings.networks import Network
 
 logger = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import tempfile
 from dataclasses import dataclass, replace
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -21,7 +22,6 @@ from pydantic_core import CoreSchema
 from torchserve_py.settings import value_kinds as kinds
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.model_spec import ModelSpec
-from torchserve_py.settings.networks import Network
 from torchserve_py.settings.properties import written
 from torchserve_py.settings.schemas.schema import ClosedSchema, key
 from torchserve_py.settings.schemas.values import (
@@ -170,7 +170,7 @@ class Settings(ClosedSchema):
         (re.compile("file://.*", re.IGNORECASE),),  # TorchServe's default allows every URL
         "the whole URL of an archive must match one of these; case does not count",
     )
-    allowed_url_networks: Annotated[tuple[Network, ...], kinds.NETWORKS] = _setting(
+    allowed_url_networks: Annotated[tuple[IPv4Network | IPv6Network, ...], kinds.NETWORKS] = _setting(
         (), "networks beyond the public internet that archives may be downloaded from", "none"
     )
     use_env_allowed_urls: SwitchWithoutVariable = _setting(False, "whether `TS_ALLOWED_URLS` overrides `allowed_urls`")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
 from torchserve_py.settings.addresses import Address, parse_address
 from torchserve_py.settings.log_config import is_log4j, read_log_config
 from torchserve_py.settings.model_spec import ModelSpec, parse_model_specs
-from torchserve_py.settings.networks import Network
 from torchserve_py.settings.schemas.values import Parsed
 from torchserve_py.settings.snapshot_file import parse_snapshot
 
@@ -81,7 +80,7 @@ def _regexes(text: str, _: Path) -> tuple[re.Pattern[str], ...]:
     return tuple(_compile(part.strip(), re.IGNORECASE) for part in text.split(",") if part.strip())
 
 
-def _networks(text: str, _: Path) -> tuple[Network, ...]:
+def _networks(text: str, _: Path) -> tuple[IPv4Network | IPv6Network, ...]:
     return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
 
 

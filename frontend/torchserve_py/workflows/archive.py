@@ -14,9 +14,9 @@ from torchserve_py.archive import manifest as model_manifest
 from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.errors import UnreadableArchive
 from torchserve_py.archive.fetch import fetch
+from torchserve_py.archive.networks import Network
 from torchserve_py.archive.unpack import unpack
 from torchserve_py.settings.model_spec import is_url
-from torchserve_py.settings.networks import Network
 from torchserve_py.workflows.errors import InvalidDag, InvalidWorkflow, WorkflowNotFound
 from torchserve_py.workflows.manifest import read
 from torchserve_py.workflows.spec import WorkflowSpec, read_spec

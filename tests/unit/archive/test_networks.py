@@ -6,7 +6,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from torchserve_py.settings.networks import Forbidden, check_address, check_host
+from torchserve_py.archive.networks import Forbidden, check_address, check_host
 
 
 @pytest.mark.parametrize(

@@ -2,50 +2,68 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from torchserve_py.settings.schemas.cache import Handler, HandlerKeys
 from torchserve_py.settings.schemas.schema import Schema, key
-from torchserve_py.settings.schemas.tensor_declarations import TENSORS_EXPECTED, TensorDeclaration, are_tensors
-from torchserve_py.settings.schemas.values import MAX_INT, Choice, Expected, Flag, Integer, Nested, Text
+from torchserve_py.settings.schemas.values import MAX_INT, MAX_LONG, Choice, Expected, Flag, Integer, Nested, Text
+from ts.open_inference.datatypes import DATATYPES
 
 
 class TorchrunConfig(Schema):
     """The `torchrun` map: how the processes of one parallel worker are launched. None = not set."""
 
-    nnodes: Annotated[int | None, Integer(1)] = key(
-        "nnodes",
-        "number of machines",
-    )
+    nnodes: Annotated[int | None, Integer(1)] = key("nnodes", "number of machines")
     nproc_per_node: Annotated[int | None, Integer(1)] = key(
-        "nproc-per-node",
-        "processes of one worker, one per GPU; the same as `parallelLevel`",
+        "nproc-per-node", "processes of one worker, one per GPU; the same as `parallelLevel`"
     )
-    rdzv_backend: Text = key(
-        "rdzv-backend",
-        "how the processes find each other, `c10d` by default",
-    )
-    rdzv_endpoint: Text = key(
-        "rdzv-endpoint",
-        "where they do; by default a free port of this machine",
-    )
-    rdzv_conf: Text = key(
-        "rdzv-conf",
-        "accepted, without effect, as in TorchServe",
-    )
+    rdzv_backend: Text = key("rdzv-backend", "how the processes find each other, `c10d` by default")
+    rdzv_endpoint: Text = key("rdzv-endpoint", "where the processes meet; by default a free port of this machine")
+    rdzv_conf: Text = key("rdzv-conf", "accepted, without effect, as in TorchServe")
     monitor_interval: Annotated[int | None, Integer(1)] = key(
-        "monitor-interval",
-        "accepted, without effect, as in TorchServe",
+        "monitor-interval", "accepted, without effect, as in TorchServe"
     )
-    node_rank: Annotated[int | None, Integer(0)] = key(
-        "node-rank",
-        "accepted, without effect, as in TorchServe",
-    )
+    node_rank: Annotated[int | None, Integer(0)] = key("node-rank", "accepted, without effect, as in TorchServe")
     omp_num_threads: Annotated[int | None, Integer(1)] = key(
-        "OMP_NUMBER_THREADS",
-        "becomes `OMP_NUM_THREADS` of the processes, 1 by default",
+        "OMP_NUMBER_THREADS", "becomes `OMP_NUM_THREADS` of the processes, 1 by default"
+    )
+
+
+_TENSORS_EXPECTED: Final = (
+    "a list of one or more tensors, each with a name of its own, a datatype and a shape (-1: any size), for example "
+    "[{name: image, datatype: FP32, shape: [-1, 3, 224, 224]}]"
+)
+
+
+class TensorDeclaration(TypedDict):
+    """One input or output; -1 in its shape stands for any size."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+def _are_tensors(value: object) -> bool:
+    """Return whether a value is a list of tensors, each with a name of its own."""
+    if not isinstance(value, list) or not value or not all(map(_is_tensor, value)):
+        return False
+    return len({each["name"] for each in value}) == len(value)
+
+
+def _is_tensor(value: Any) -> bool:
+    if not isinstance(value, dict) or value.keys() != {"name", "datatype", "shape"}:
+        return False
+    shape = value["shape"]
+    return (
+        isinstance(value["name"], str)
+        and value["name"] != ""
+        and isinstance(value["datatype"], str)
+        and value["datatype"] in DATATYPES
+        and isinstance(shape, list)
+        and all(type(size) is int and -1 <= size <= MAX_LONG for size in shape)
     )
 
 
@@ -60,7 +78,7 @@ AtLeastOne = Annotated[int | None, Integer(1)]
 AtLeastZero = Annotated[int | None, Integer(0)]
 Milliseconds = Annotated[int | None, Integer(0, unit="milliseconds")]
 SecondsFromOne = Annotated[int | None, Integer(1, unit="seconds")]
-Tensors = Annotated[tuple[TensorDeclaration, ...] | None, Expected(TENSORS_EXPECTED, are_tensors)]
+Tensors = Annotated[tuple[TensorDeclaration, ...] | None, Expected(_TENSORS_EXPECTED, _are_tensors)]
 
 
 class ModelConfigFile(Schema):
@@ -73,7 +91,7 @@ class ModelConfigFile(Schema):
     )
     max_workers: AtLeastOne = key(
         "maxWorkers",
-        "the most workers. Without `minWorkers` it bounds the number that the next place says",
+        "the most workers. Without `minWorkers`: an upper bound on the number that the next place gives",
         default="`minWorkers`",
     )
     batch_size: AtLeastOne = key(
@@ -83,22 +101,18 @@ class ModelConfigFile(Schema):
         default="`models`, then 1",
     )
     max_batch_delay_ms: Milliseconds = key(
-        "maxBatchDelay",
-        "how long a request may wait for a fuller batch",
-        default="`models`, then 100",
+        "maxBatchDelay", "how long a request may wait for a fuller batch", default="`models`, then 100"
     )
     response_timeout: SecondsFromOne = key(
         "responseTimeout",
-        "how long a worker may be silent about a batch before it is killed; with `asyncCommunication` about a "
-        "request before that is ended, and about all of them twice as long before the worker is killed. A request "
-        "that the worker does not let go of within that time once more has the worker replaced as soon as its other"
-        " requests are answered (or have had that time)",
+        "how long a worker may be silent about a batch before it is killed. With `asyncCommunication`: how long it "
+        "may be silent about a request before the request is ended; if the worker does not give the request up within"
+        " that time again, it is replaced as soon as its other requests are answered or have had that time. A worker "
+        "that is silent about all of its requests is killed after twice that time",
         default="`models`, then `default_response_timeout`",
     )
     startup_timeout: SecondsFromOne = key(
-        "startupTimeout",
-        "how long loading the model may take",
-        default="`default_startup_timeout`",
+        "startupTimeout", "how long loading the model may take", default="`default_startup_timeout`"
     )
     device_type: Annotated[Literal["cpu", "gpu", "auto"] | None, Choice("cpu", "gpu", "auto")] = key(
         "deviceType",
@@ -115,7 +129,7 @@ class ModelConfigFile(Schema):
         Literal["", "pp", "tp", "pptp", "custom"] | None, Choice("", "pp", "tp", "pptp", "custom")
     ] = key(
         "parallelType",
-        "how one worker is spread over several GPUs, see [Parallel workers](#parallel-workers)",
+        "how one worker uses several GPUs, see [Parallel workers](#parallel-workers)",
         default='`""`',
     )
     parallel_level: AtLeastZero = key(
@@ -124,25 +138,17 @@ class ModelConfigFile(Schema):
         default="0, or `torchrun.nproc-per-node`",
     )
     torchrun: Annotated[TorchrunConfig | None, _TORCHRUN] = key(
-        "torchrun",
-        "how the processes of a parallel worker are started",
-        default="none",
+        "torchrun", "how the processes of a parallel worker are started", default="none"
     )
     max_retry_timeout: Annotated[int | None, Integer(0, unit="seconds")] = key(
-        "maxRetryTimeoutInSec",
-        "how long a worker that keeps dying is started again",
-        default="300",
+        "maxRetryTimeoutInSec", "how long a worker that keeps dying is started again", default="300"
     )
     client_timeout_ms: Milliseconds = key(
         "clientTimeoutInMills",
         "age at which a waiting request is answered with 408 instead of being run",
         default="0 = never",
     )
-    job_queue_size: AtLeastZero = key(
-        "jobQueueSize",
-        "requests that may wait",
-        default="0 = `job_queue_size`",
-    )
+    job_queue_size: AtLeastZero = key("jobQueueSize", "requests that may wait", default="0 = `job_queue_size`")
     use_job_ticket: Flag = key(
         "useJobTicket",
         "take a request only while a worker is idle. Ignored for a model with sequences",
@@ -164,24 +170,18 @@ class ModelConfigFile(Schema):
         default="none, must be > 0 with `sequenceBatching`",
     )
     sequence_timeout_ms: Milliseconds = key(
-        "sequenceTimeoutMSec",
-        "how long a sequence may live",
-        default="0 = no limit",
+        "sequenceTimeoutMSec", "how long a sequence may live", default="0 = no limit"
     )
     max_sequence_job_queue_size: AtLeastOne = key(
-        "maxSequenceJobQueueSize",
-        "requests that may wait within one sequence, running ones not counted",
-        default="1",
+        "maxSequenceJobQueueSize", "requests that may wait within one sequence, running ones not counted", default="1"
     )
     max_num_sequence: AtLeastOne = key(
-        "maxNumSequence",
-        "sequences that may be open; never fewer than workers × `batchSize`",
-        default="1",
+        "maxNumSequence", "sequences that may be open; never fewer than workers × `batchSize`", default="1"
     )
     on_expired_sequence: Annotated[Literal["refuse", "restart"] | None, Choice("refuse", "restart")] = key(
         "onExpiredSequence",
-        "a request for a sequence that was closed by a limit or lost: refuse it with 410, or open a new sequence as"
-        " TorchServe does",
+        "what happens to a request for a sequence that a limit has closed or that was lost: it is refused with 410, "
+        "or it opens a new sequence as in TorchServe",
         default="`refuse`",
     )
     async_communication: Flag = key(
@@ -197,30 +197,29 @@ class ModelConfigFile(Schema):
         default="1,024",
     )
     use_venv: Flag = key(
-        "useVenv",
-        "whether the model's packages go into a virtual environment of its own",
-        default="`false`",
+        "useVenv", "whether the model's packages go into a virtual environment of its own", default="`false`"
     )
     inputs: Tensors = key(
         "inputs",
-        "the tensors that a request holds, told to clients of the [Open Inference Protocol](open-inference.md). -1 "
-        "in a shape stands for any size",
+        "the tensors that a request holds, told to clients of the [Open Inference Protocol](open-inference.md). -1 in"
+        " a shape stands for any size",
         default="none",
     )
     outputs: Tensors = key(
         "outputs",
-        "the same of a response; what the handler returns gets these names and datatypes",
+        "the tensors that a response holds; what the handler returns gets these names and datatypes",
         default="none",
     )
     decoupled: Flag = key(
         "decoupled",
-        "tells those clients that a request may have several responses, or none: the handler streams",
+        "tells clients of the Open Inference Protocol that a request may have several responses or none, because the "
+        "handler streams",
         default="`false`",
     )
     openai: Flag = key(
         "openai",
-        "whether the model is served under [OpenAI's paths](rest-api.md#openais-paths), too: its handler gets the path "
-        "as `url_path` and answers as OpenAI does",
+        "whether the model is served under [OpenAI's paths](rest-api.md#openais-paths), too: its handler gets the "
+        "path as `url_path` and answers as OpenAI does",
         default="`false`",
     )
     handler: Handler = Field(default=HandlerKeys(), description="keys of the handler's own, and `cache`")
