@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.lane import Lane, WorkerLoad
 from torchserve_py.scheduling.policy import Policy
-from torchserve_py.scheduling.sequences import Sequences
+from torchserve_py.scheduling.sequence_source import Sequences
 from torchserve_py.scheduling.shared_state import SharedState
 
 Source: TypeAlias = Fifo | Sequences

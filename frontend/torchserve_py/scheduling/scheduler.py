@@ -26,7 +26,7 @@ from torchserve_py.scheduling.lane import Lane, WorkerLoad
 from torchserve_py.scheduling.modes import Source, compose
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.sequence import Sequence
-from torchserve_py.scheduling.sequences import Sequences
+from torchserve_py.scheduling.sequence_source import Sequences
 from torchserve_py.scheduling.shared_state import SharedState
 
 MOST_SENDS = 3

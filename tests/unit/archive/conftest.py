@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,33 @@ from torchserve_py.archive.pack import PackOptions, pack
 
 Pack = Callable[..., Path]
 Answer = Callable[[BaseHTTPRequestHandler], None]
+
+LOOPBACK = (ip_network("127.0.0.0/8"),)
+ANY = [re.compile("file://.*|http(s)?://.*", re.IGNORECASE)]
+CONTENT = bytes(range(256)) * 5000
+
+
+def sends(content: bytes, *, length: int | None = None) -> Answer:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("content-length", str(len(content) if length is None else length))
+        request.end_headers()
+        request.wfile.write(content)
+
+    return answer
+
+
+def sends_without_length(content: bytes) -> Answer:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.end_headers()
+        request.wfile.write(content)
+
+    return answer
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture

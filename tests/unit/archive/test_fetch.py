@@ -5,50 +5,32 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import socket
 import threading
 import time
 from functools import partial
 from http.server import BaseHTTPRequestHandler
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.archive.conftest import Answer, Pack, WebServer
+from tests.unit.archive.conftest import (
+    ANY,
+    CONTENT,
+    LOOPBACK,
+    Answer,
+    WebServer,
+    files_in,
+    sends,
+    sends_without_length,
+)
 
 from torchserve_py.archive import fetch as downloading
-from torchserve_py.archive import obtain as obtaining
 from torchserve_py.archive.cancellation import Cancellation, Cancelled
-from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError, InvalidArchive
+from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError
 from torchserve_py.archive.fetch import FetchLimits
 
-LOOPBACK = (ip_network("127.0.0.0/8"),)
 fetch = partial(downloading.fetch, allowed_networks=LOOPBACK)
-obtain = partial(obtaining.obtain, allowed_networks=LOOPBACK)
-
-ANY = [re.compile("file://.*|http(s)?://.*", re.IGNORECASE)]
-CONTENT = bytes(range(256)) * 5000
-
-
-def sends(content: bytes, *, length: int | None = None) -> Answer:
-    def answer(request: BaseHTTPRequestHandler) -> None:
-        request.send_response(200)
-        request.send_header("content-length", str(len(content) if length is None else length))
-        request.end_headers()
-        request.wfile.write(content)
-
-    return answer
-
-
-def sends_without_length(content: bytes) -> Answer:
-    def answer(request: BaseHTTPRequestHandler) -> None:
-        request.send_response(200)
-        request.end_headers()
-        request.wfile.write(content)
-
-    return answer
 
 
 def redirects_to(url: str) -> Answer:
@@ -58,10 +40,6 @@ def redirects_to(url: str) -> Answer:
         request.end_headers()
 
     return answer
-
-
-def files_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.mark.parametrize("answer", [sends(CONTENT), sends_without_length(CONTENT)])
@@ -255,17 +233,6 @@ def test_a_fragment_that_is_no_checksum_means_nothing(web: WebServer, model_stor
     assert fetch(f"{web.url}/x.mar#part", model_store, allowed_urls=ANY).read_bytes() == CONTENT
 
 
-def test_an_earlier_download_must_have_the_checksum_too(model_store: Path, pack_model: Pack, temp_dir: Path) -> None:
-    archive = pack_model()
-    right = f"https://h.example/noop.mar#sha256={hashlib.sha256(archive.read_bytes()).hexdigest()}"
-    wrong = f"https://h.example/noop.mar#sha256={'0' * 64}"
-    files = obtain(right, model_store=model_store, temp_dir=temp_dir, allowed_urls=ANY, reuse=True)
-    assert files.name == "noop"
-    with pytest.raises(DownloadError, match=r"the sha256 of noop[.]mar in the model store is"):
-        obtain(wrong, model_store=model_store, temp_dir=temp_dir, allowed_urls=ANY, reuse=True)
-    assert files_in(model_store) == ["noop.mar"]
-
-
 def test_a_download_can_be_given_up(web: WebServer, model_store: Path) -> None:
     cancellation, done = Cancellation(), threading.Event()
 
@@ -297,57 +264,6 @@ def test_what_a_killed_server_left_is_removed_but_not_a_download_of_another_serv
     web.answers["/x.mar"] = sends(CONTENT)
     fetch(f"{web.url}/x.mar", model_store, allowed_urls=ANY)
     assert files_in(model_store) == sorted([new.name, users.name, "x.mar"])
-
-
-def test_a_downloaded_model_is_opened_and_removed(
-    web: WebServer, pack_model: Pack, tmp_path: Path, temp_dir: Path
-) -> None:
-    web.answers["/noop.mar"] = sends(pack_model().read_bytes())
-    store = tmp_path / "empty"
-    store.mkdir()
-    files = obtain(f"{web.url}/noop.mar", model_store=store, temp_dir=temp_dir, allowed_urls=ANY)
-    assert files.name == "noop"
-    files.remove()
-    assert files_in(store) == ["noop.mar"]
-    files.remove(downloaded=True)
-    assert files_in(store) == []
-
-
-def test_a_downloaded_archive_that_is_no_model_is_removed_again(
-    web: WebServer, model_store: Path, pack_model: Pack, tmp_path: Path, temp_dir: Path
-) -> None:
-    folder = pack_model(archive_format="no-archive")
-    (folder / "MAR-INF" / "MANIFEST.json").write_text("{")
-    bad = Path(shutil.make_archive(str(tmp_path / "bad"), "zip", folder))
-    shutil.rmtree(folder)
-    web.answers["/bad.mar"] = sends(bad.read_bytes())
-    with pytest.raises(InvalidArchive):
-        obtain(f"{web.url}/bad.mar", model_store=model_store, temp_dir=temp_dir, allowed_urls=ANY)
-    assert files_in(model_store) == []
-    assert files_in(temp_dir / "models") == []
-
-
-def test_a_model_of_the_store_is_opened_by_its_name(model_store: Path, pack_model: Pack, temp_dir: Path) -> None:
-    pack_model()
-    files = obtain("noop.mar", model_store=model_store, temp_dir=temp_dir)
-    assert files.name == "noop"
-    files.remove(downloaded=True)
-    assert files_in(model_store) == ["noop.mar"]
-
-
-def test_a_file_of_the_store_is_taken_for_an_earlier_download_when_it_may_be(
-    web: WebServer, model_store: Path, pack_model: Pack, temp_dir: Path
-) -> None:
-    pack_model()
-    url = f"{web.url}/noop.mar"  # which the web server does not have
-    with pytest.raises(ArchiveExists):
-        obtain(url, model_store=model_store, temp_dir=temp_dir, allowed_urls=ANY)
-    with pytest.raises(ArchiveNotFound):
-        obtain(url, model_store=model_store, temp_dir=temp_dir, reuse=True)
-    files = obtain(url, model_store=model_store, temp_dir=temp_dir, allowed_urls=ANY, reuse=True)
-    assert files.name == "noop"
-    files.remove(downloaded=True)
-    assert files_in(model_store) == ["noop.mar"]
 
 
 @pytest.mark.parametrize(

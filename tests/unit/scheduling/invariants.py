@@ -6,7 +6,7 @@ from torchserve_py.scheduling.lane import WorkerLoad
 from torchserve_py.scheduling.scheduler import Scheduler
 from torchserve_py.scheduling.sequence import CLOSED, IDLE, PENDING, READY, Sequence, SequenceLane
 from torchserve_py.scheduling.sequence import RUNNING as SEQUENCE_RUNNING
-from torchserve_py.scheduling.sequences import Sequences
+from torchserve_py.scheduling.sequence_source import Sequences
 
 
 def validate(scheduler: Scheduler, now: float) -> None:

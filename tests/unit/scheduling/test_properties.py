@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.unit.scheduling.invariants import validate
 
-from torchserve_py.scheduling import sequences
+from torchserve_py.scheduling import sequence_source
 from torchserve_py.scheduling.effects import Cancel, Cause, Effects, EndReason, EndSequence, Finish, Released, Send
 from torchserve_py.scheduling.job import WAITING, Job
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
@@ -70,7 +70,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.open: dict[str, Sequence] = {}
         self.opened: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
-        self.counting = patch.object(sequences, "Sequence", self.opening)
+        self.counting = patch.object(sequence_source, "Sequence", self.opening)
         self.counting.start()
         self.closed_with: Cause | None = None
         self.set_workers(workers)
@@ -299,7 +299,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def see_sequences(self) -> None:
         """Each sequence that was opened is open or has ended once."""
         source = self.scheduler._source
-        if not isinstance(source, sequences.Sequences):
+        if not isinstance(source, sequence_source.Sequences):
             assert not self.ended
             return
         assert self.opened - self.ended == Counter(source.open.keys()), "a sequence has not ended"
