@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
+from torchserve_py.transport.turns import running_turns
 from torchserve_py.workers.peers import peer_pid
 from ts.protocol.frames import MAX_FRAME, Buffer, FrameBuffer, FrameError
 
 logger = logging.getLogger(__name__)
 
-#: For how long the messages of one connection are handled in one turn of the event loop (seconds of the processor, so
-#: that other work of the machine does not count), one at least.
-_TURN = 0.001
-#: A single message may take longer. After one that took longer than this (seconds) the connection rests, for so many
-#: times as long as that took: so a worker never has more than a fifth of the loop with messages that are dear to read.
+#: A single message may take longer than a connection's share of a turn of the event loop. After one that took longer
+#: than this (seconds of the processor, so that other work of the machine does not count) the connection rests, for so
+#: many times as long as that took: so a worker never has more than a fifth of the loop with messages that are dear to
+#: read.
 _DEAR = 0.02
 _REST = 4
 #: But no longer than this (seconds).
@@ -108,12 +108,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle(self) -> None:
         """Handle the messages that are here, for a moment; the rest waits for the next turn."""
-        begun = time.thread_time()
+        end, begun = running_turns().end_of_slice(), time.thread_time()
         try:
             for message in self._frames.messages():
                 self.on_message(self, message)
-                took = time.thread_time() - begun
-                if took > _TURN:
+                if time.monotonic() > end:
+                    took = time.thread_time() - begun
                     self._fall_behind(min(took * _REST, _LONGEST_REST) if took > _DEAR else 0.0)
                     return
         except FrameError as error:
@@ -131,11 +131,10 @@ class Connection(asyncio.BufferedProtocol):
         self._behind = True
         if self._transport.is_reading():
             self._transport.pause_reading()
-        loop = asyncio.get_running_loop()
         if rest:
-            loop.call_later(rest, self._catch_up)
+            asyncio.get_running_loop().call_later(rest, self._catch_up)
         else:
-            loop.call_soon(self._catch_up)
+            running_turns().put_off(self._catch_up)
 
     def _catch_up(self) -> None:
         """Another turn has come."""

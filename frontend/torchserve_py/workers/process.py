@@ -12,7 +12,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 
+from torchserve_py.transport.turns import running_turns
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.launchers import CpuLauncher, Torchrun
 from ts.protocol.log_records import record_of
@@ -182,15 +184,19 @@ def describe_exit(code: int) -> str:
 
 
 async def _log_lines(stream: asyncio.StreamReader, label: str, level: int) -> None:
-    """Log every line; a line longer than what is read at once is logged in pieces."""
-    rest = b""
+    """Log every line, some in each turn of the event loop; one longer than what is read at once is logged in pieces."""
+    turns, rest = running_turns(), b""
     while data := await stream.read(_READ_SIZE):
         *lines, rest = (rest + data).split(b"\n")
         if len(rest) >= _READ_SIZE:
             lines.append(rest)
             rest = b""
+        end = turns.end_of_slice()
         for line in lines:
             _log_line(line.decode("utf-8", "replace").rstrip("\r"), label, level)
+            if monotonic() > end:
+                await turns.next()
+                end = turns.end_of_slice()
     if rest:
         _log_line(rest.decode("utf-8", "replace"), label, level)
 

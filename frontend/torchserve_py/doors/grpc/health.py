@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +11,7 @@ from grpc import StatusCode
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from torchserve_py.doors.grpc.calls import Context
+from torchserve_py.transport.turns import running_turns
 
 if TYPE_CHECKING:
     from torchserve_py.core.serving import Serving
@@ -33,17 +35,21 @@ class HealthService(health_pb2_grpc.HealthServicer):
     def __init__(self, serving: Serving, services: Collection[str]) -> None:
         self._serving = serving
         self._services = {_SERVER, *services}
-        self._draining = asyncio.Event()
-        self._closed = asyncio.Event()
+        self._is_draining = self._is_closed = False
+        #: Those who wait for a change, and whether the server was ready when that was last looked at.
+        self._watchers: set[asyncio.Future[None]] = set()
+        self._was_ready = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def start_draining(self) -> None:
         """The services are out of service from now on."""
-        self._draining.set()
+        self._is_draining = True
+        self._wake()
 
     def close(self) -> None:
         """Watching ends."""
+        self._is_closed = True
         self.start_draining()
-        self._closed.set()
 
     async def Check(self, request: Any, context: Context) -> Any:
         """Whether a service should get traffic."""
@@ -59,18 +65,46 @@ class HealthService(health_pb2_grpc.HealthServicer):
             if status != told:
                 told = status
                 await context.write(_Status(status=status))
-            if self._closed.is_set():
+            elif self._is_closed:
                 return
-            waits_for = self._closed if self._draining.is_set() else self._draining
-            try:
-                async with asyncio.timeout(_INTERVAL):
-                    await waits_for.wait()
-            except TimeoutError:
-                continue
+            else:
+                await self._change()
+
+    async def _change(self) -> None:
+        """Wait until the state may have changed; one timer looks for all who wait, as they may be very many."""
+        loop = asyncio.get_running_loop()
+        change = loop.create_future()
+        self._watchers.add(change)
+        if self._timer is None:
+            self._timer = loop.call_later(_INTERVAL, self._look)
+        try:
+            await change
+        finally:
+            self._watchers.discard(change)
+
+    def _look(self) -> None:
+        self._timer = None
+        is_ready = self._serving.startup_ready()
+        if is_ready != self._was_ready:
+            self._was_ready = is_ready
+            self._wake()
+        elif self._watchers:
+            self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._look)
+
+    def _wake(self) -> None:
+        """Wake those who wait, some in each turn of the event loop."""
+        for watcher in self._watchers:
+            running_turns().put_off(functools.partial(_tell, watcher))
+        self._watchers.clear()
 
     def _status(self, service: str) -> Any:
         if service not in self._services:
             return _Status.SERVICE_UNKNOWN
-        if self._draining.is_set() or not self._serving.startup_ready():
+        if self._is_draining or not self._serving.startup_ready():
             return _Status.NOT_SERVING
         return _Status.SERVING
+
+
+def _tell(watcher: asyncio.Future[None]) -> None:
+    if not watcher.done():
+        watcher.set_result(None)

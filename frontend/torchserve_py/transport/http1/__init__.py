@@ -6,5 +6,4 @@
 ``connection``  the protocol: one request after the other, limits, timeouts, slow readers
 ``websocket``   the same connection after an upgrade
 ``server``      all connections of one listener
-``turns``       deferred work of connections, limited per turn of the event loop
 """

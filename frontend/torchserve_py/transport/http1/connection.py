@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from torchserve_py.transport.http1.errors import BadMessage, BodyMalformed
@@ -20,6 +21,7 @@ from torchserve_py.transport.http1.request import Buffer, Request
 from torchserve_py.transport.http1.response import CONTINUE
 from torchserve_py.transport.http1.sender import Sender
 from torchserve_py.transport.http1.timer import Timer
+from torchserve_py.transport.turns import running_turns
 
 if TYPE_CHECKING:
     from torchserve_py.transport.admission import Place
@@ -28,10 +30,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Bytes parsed at a time. Small, because each byte can be expensive: chunks and pipelined requests may be tiny.
+#: Bytes parsed at a time, one slice at least in a turn of the event loop. Small, because each byte can be expensive:
+#: chunks and pipelined requests may be tiny.
 _SLICE: Final = 4 * 1024
-#: How long one connection parses in one turn of the event loop (seconds); it always parses at least one slice.
-_TURN: Final = 0.001
 #: Bytes that may wait unparsed behind a request that is being answered; above it, reading from the client pauses.
 _MAX_HELD: Final = 64 * 1024
 
@@ -51,7 +52,7 @@ class Connection(asyncio.Protocol):
         self.is_secure = False
         #: Whether the connection answers no further request.
         self.is_closing = False
-        self.turns = server.turns
+        self.turns = running_turns()
         self._server = server
         self._limits = server.limits
         self._transport: asyncio.Transport | None = None
@@ -169,7 +170,7 @@ class Connection(asyncio.Protocol):
             self._parse(data)
             return
         view = memoryview(data)
-        end_of_turn = self.loop.time() + _TURN
+        end = self.turns.end_of_slice()
         for start in range(0, len(data), _SLICE):
             if self._upgraded is not None:
                 self._upgraded.data_received(bytes(view[start:]))
@@ -179,7 +180,7 @@ class Connection(asyncio.Protocol):
             if self._holds_input():
                 self._hold(view[start:])
                 return
-            if start and self.loop.time() > end_of_turn:
+            if start and monotonic() > end:
                 self._hold(view[start:])
                 self._schedule()
                 return

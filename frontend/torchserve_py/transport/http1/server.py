@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from torchserve_py.transport.http1.connection import Connection
 from torchserve_py.transport.http1.request import Request
-from torchserve_py.transport.http1.turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,6 @@ class Server:
         self.limits = limits
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
-        self.turns = Turns(self.loop)
         self._all_closed: asyncio.Future[None] | None = None
 
     async def close(self, grace: float) -> None:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from time import monotonic
 from typing import Final
 
 from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
@@ -25,10 +26,9 @@ _protocol_logger.setLevel(logging.WARNING)  # at lower levels the library logs e
 #: Messages that may wait to be received; at this number, or at the size that one may have, reading from the client
 #: pauses.
 _MAX_WAITING: Final = 16
-#: How much is parsed at once, and for how long in one turn of the event loop (seconds), one slice at least: a read may
-#: hold 40,000 frames, or a thousand times its size in compressed messages.
-_SLICE: Final = 4 * 1024
-_TURN: Final = 0.001
+#: How much is parsed at once, one slice at least in a turn of the event loop: a read may hold 40,000 frames, or a
+#: thousand times its size in compressed messages.
+_SLICE: Final = 512
 _SWITCHING_PROTOCOLS: Final = 101
 
 
@@ -187,12 +187,12 @@ class WebSocket:
         if self._connection is None:
             return
         self._flush()
-        end_of_turn = self._connection.loop.time() + _TURN
+        end = self._connection.turns.end_of_slice()
         while self._unparsed and self._has_room:
             piece = bytes(self._unparsed[:_SLICE])
             del self._unparsed[:_SLICE]
             self._parse(piece)
-            if self._connection.loop.time() > end_of_turn:
+            if monotonic() > end:
                 break
         if self._unparsed and self._has_room:
             self._go_on_later()

@@ -30,6 +30,7 @@ from torchserve_py.transport.http2.shared import Shared
 from torchserve_py.transport.http2.stalls import Stalls
 from torchserve_py.transport.http2.stream import whole_response
 from torchserve_py.transport.http2.unread import Unread
+from torchserve_py.transport.turns import running_turns
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class Connection(asyncio.Protocol):
         self._opened = opened
         self._closed = closed
         self._loop = asyncio.get_running_loop()
+        self._turns = running_turns()
         self._transport: asyncio.Transport | None = None
         self._greeting: asyncio.TimerHandle | None = None
         self._farewell: Farewell | None = None
@@ -114,7 +116,7 @@ class Connection(asyncio.Protocol):
             return
         self._sender.hold()  # what is ready leaves at the end
         try:
-            is_done = self._reader.feed(data)
+            is_done = self._reader.feed(data, self._turns.end_of_slice())
         except ConnectionFailed as error:
             self._fail(error)
             return
@@ -123,7 +125,7 @@ class Connection(asyncio.Protocol):
             self._greeting = None
         if not is_done:
             self._transport.pause_reading()
-            self._loop.call_soon(self._go_on)
+            self._turns.put_off(self._go_on)
         self.flush()
 
     def _go_on(self) -> None:

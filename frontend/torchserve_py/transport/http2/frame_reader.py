@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Final
 
 from torchserve_py.transport.http2 import frames
@@ -11,10 +13,6 @@ from torchserve_py.transport.http2.header_decoder import MAX_HEADER_LIST_SIZE
 from torchserve_py.transport.http2.patience import Patience
 
 MAX_FRAME_SIZE: Final = 65_536
-#: How much is done at once for one client, counted in frames, before it is the turn of others …
-_TURN: Final = 1000
-#: … and how many bytes of headers count as a frame.
-_HEADERS_PER_FRAME: Final = 64
 #: Headers of up to so many bytes are what clients need; those of more cost patience, a frame's for each …
 _USUAL_HEADERS: Final = 8192
 #: … of so many bytes.
@@ -42,7 +40,6 @@ class FrameReader:
         self.is_greeted = False
         #: How many frames, and headers in one piece, were complete so far.
         self.units = 0
-        self._headers_cost = 0
         self._handlers = {
             **handlers,
             frames.HEADERS: self._on_headers,
@@ -62,8 +59,8 @@ class FrameReader:
         """Whether a frame, or a header block that spans several frames, is incomplete."""
         return bool(self._rest) or self._block is not None
 
-    def feed(self, data: bytes) -> bool:
-        """Hand over the frames that are complete with ``data``.
+    def feed(self, data: bytes, until: float = math.inf) -> bool:
+        """Hand over the frames that are complete with ``data``: one, and more until the time ``until`` (`monotonic`).
 
         Returns:
             Whether all were; otherwise call `feed` again, without data, after other connections had their turn.
@@ -82,9 +79,9 @@ class FrameReader:
                 return True
             self._has_preface = True
             offset = len(frames.PREFACE)
-        left, self._headers_cost = _TURN, 0
+        begun = offset
         while end - offset >= frames.HEADER_SIZE:
-            if left <= self._headers_cost:
+            if offset > begun and monotonic() > until:
                 self._rest = data[offset:]
                 return False
             length, kind, flags, stream_id = frames.parse_header(data, offset)
@@ -95,7 +92,6 @@ class FrameReader:
                 break
             offset = start + length
             self._take(kind, flags, stream_id, data[start:offset])
-            left -= 1
             if self._block is None:
                 self.units += 1
         self._rest = data[offset:]
@@ -140,7 +136,6 @@ class FrameReader:
             self._hand_over(*self._block_of, block)
 
     def _hand_over(self, flags: int, stream_id: int, block: bytes) -> None:
-        self._headers_cost += len(block) // _HEADERS_PER_FRAME
         if len(block) > _USUAL_HEADERS:
             self._patience.spend((len(block) - _USUAL_HEADERS) // _HEADERS_PER_PATIENCE)
         self._take_headers(flags, stream_id, block)

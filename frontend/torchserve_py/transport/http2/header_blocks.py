@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import re
 from typing import Final
 
 from torchserve_py.transport.http2.request_head import Metadata
 
+#: The bytes of a status's description that are sent percent-encoded.
+_SPECIAL: Final = re.compile(rb"[^\x20-\x24\x26-\x7e]")
 #: How long a status's description may be as it is sent (bytes): clients take 8 KiB of trailers.
 _MAX_MESSAGE: Final = 4096
 
@@ -68,8 +71,7 @@ def _metadata(metadata: Metadata) -> bytes:
 def _percent_encoded(text: str) -> bytes:
     """The text as a description is sent; the rest of a very long one is left out."""
     encoded = text[:_MAX_MESSAGE].encode("utf-8", "replace")
-    pieces = [bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte for byte in encoded]
-    sent = b"".join(pieces)
+    sent = _SPECIAL.sub(lambda found: b"%%%02X" % found[0][0], encoded)
     if len(sent) <= _MAX_MESSAGE and len(text) <= _MAX_MESSAGE:
         return sent
     cut = sent[: _MAX_MESSAGE - 3]

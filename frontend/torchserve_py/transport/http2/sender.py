@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Final, Generic, Protocol, TypeVar
 
 from torchserve_py.transport.http2 import frames
 from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
 from torchserve_py.transport.http2.patience import Patience
 from torchserve_py.transport.http2.stream import Stream, write
+from torchserve_py.transport.turns import running_turns
 
 #: Bytes of answers handed to the transport at once; it may hold them until the client reads.
 _WRITE_SIZE: Final = 1 << 20
@@ -67,6 +69,7 @@ class Sender(Generic[C]):
         self._flushed = flushed
         self._patience = patience
         self._loop = asyncio.get_running_loop()
+        self._turns = running_turns()
         self._window = frames.DEFAULT_WINDOW
         self._initial_window = frames.DEFAULT_WINDOW
         self._most_credit = 0  # no stream has more
@@ -78,6 +81,7 @@ class Sender(Generic[C]):
         self._parked: dict[int, int] = {}
         self._parked_heap: list[tuple[int, int]] = []
         self._scheduled = False
+        self._is_put_off = False
 
     def connect(self, transport: asyncio.Transport) -> None:
         """Send to ``transport`` from now on."""
@@ -125,18 +129,31 @@ class Sender(Generic[C]):
                 transport.abort()
             return
         room = _WRITE_SIZE
-        if self._ready:
-            ready, self._ready = self._ready, {}
-            for call in ready:
-                room -= self._emit(call, 0 if self._waiting else min(room, self._window))
-        while self._waiting and room > 0 and self._window > 0:
+        end = self._turns.end_of_slice()
+        is_over = False
+        while self._ready and not is_over:
+            call = next(iter(self._ready))
+            del self._ready[call]
+            room -= self._emit(call, 0 if self._waiting else min(room, self._window))
+            is_over = monotonic() > end
+        while self._waiting and room > 0 and self._window > 0 and not is_over:
             room -= self._emit(next(iter(self._waiting)), min(room, self._window))
+            is_over = monotonic() > end
         if self.out:
             write(transport, self.out)
             self.out = []
-        if self._waiting and self._window > 0:  # the rest fits after this piece
-            self.flush_soon()
+        if self._ready or (self._waiting and self._window > 0):  # the rest leaves after others had their turn
+            self._put_off()
         self._flushed()
+
+    def _put_off(self) -> None:
+        if not self._is_put_off:
+            self._is_put_off = True
+            self._turns.put_off(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_put_off = False
+        self.flush()
 
     def _emit(self, call: C, allowance: int) -> int:
         """Send as much of a call's answer as allowed; then queue, park or end the call."""

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.transport.http1.engine import LIMITS, Talk, chunked, pieces, request
 
-from torchserve_py.transport.http1 import connection, reader, turns
+from torchserve_py.transport import turns
+from torchserve_py.transport.http1 import reader
 
 OLD = b"POST /echo HTTP/1.0\r\nContent-Length: 3\r\n\r\nold"
 LAST = request("/echo", b"last", "Connection: close")
@@ -137,7 +138,7 @@ async def test_a_large_body_in_one_read_and_requests_behind_it() -> None:
 
 async def test_one_turn_parses_a_little_of_what_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read of 256 KiB may hold 43,000 chunks of one byte, and others are not to wait for all of them."""
-    monkeypatch.setattr(connection, "_TURN", 0.0)
+    monkeypatch.setattr(turns, "_SLICE", 0.0)
     data = chunked(*(b"x" for _ in range(40_000))) + request("/echo", b"next")
     talk = Talk()
     talk.connection.data_received(data)

@@ -10,7 +10,7 @@ from tests.unit.transport.http1.engine import Talk, request
 from websockets.extensions.permessage_deflate import PerMessageDeflate
 from websockets.frames import CloseCode, Frame, Opcode
 
-from torchserve_py.transport.http1 import websocket
+from torchserve_py.transport import turns
 from torchserve_py.transport.http1.websocket import Kind, Message, WebSocket
 
 HANDSHAKE = request(
@@ -139,7 +139,7 @@ async def test_what_breaks_the_protocol_right_behind_the_handshake_closes_the_so
 
 
 async def test_one_turn_parses_a_few_of_the_frames_that_have_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "_TURN", 0.0)
+    monkeypatch.setattr(turns, "_SLICE", 0.0)
     talk, socket = await opened(max_size=20_000)
     frames = frame(Opcode.BINARY, b"", fin=False) + frame(Opcode.CONT, b"x", fin=False) * 10_000
     talk.connection.data_received(frames + frame(Opcode.CONT) + frame(Opcode.PING))

@@ -1,0 +1,89 @@
+"""How long connections may work in one turn of the event loop; the rest of their work waits for later turns.
+
+Whatever a peer sends, others are served between two pieces of the work that it causes. Connections of all kinds share
+the time of a turn: those of clients, those of workers, and the pipes that workers write their output to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Final
+from weakref import WeakKeyDictionary
+
+#: How long one connection may work in one turn of the event loop (seconds) …
+_SLICE: Final = 0.001
+#: … and how long all of them together.
+_TURN: Final = 0.004
+#: How many pieces of deferred work run in one turn. Each may wake a task, whose time is not measured here.
+_MOST: Final = 100
+
+
+class Turns:
+    """Limits the work of connections in each turn of an event loop, and runs deferred work in order.
+
+    Args:
+        loop: The event loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._is_scheduled = False
+        #: When the time of the current turn is used up; None until some work asks.
+        self._end: float | None = None
+
+    def end_of_slice(self) -> float:
+        """Return until when a connection may work now (`time.monotonic`), if it has done one small piece of its work.
+
+        The connection then passes the rest of the work to `put_off`.
+        """
+        now = monotonic()
+        if self._end is None:
+            self._end = now + _TURN
+            self._loop.call_soon(self._end_turn)
+        return min(now + _SLICE, self._end)
+
+    def put_off(self, work: Callable[[], object]) -> None:
+        """Call ``work`` in the next turn, or in a later one if earlier work uses up that turn's time."""
+        self._waiting.append(work)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._run)
+
+    async def next(self) -> None:
+        """Wait for the next turn, or for a later one if earlier work uses up that turn's time."""
+        come = self._loop.create_future()
+        self.put_off(lambda: None if come.done() else come.set_result(None))
+        await come
+
+    def _end_turn(self) -> None:
+        self._end = None
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        self._end = end_of_turn = monotonic() + _TURN
+        try:
+            for _ in range(min(len(self._waiting), _MOST)):  # work deferred while this runs waits for another turn
+                self._waiting.popleft()()
+                if monotonic() > end_of_turn:
+                    return
+        finally:
+            self._loop.call_soon(self._end_turn)
+            if self._waiting and not self._is_scheduled:
+                self._is_scheduled = True
+                self._loop.call_soon(self._run)
+
+
+_of_loops: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, Turns]()
+
+
+def running_turns() -> Turns:
+    """Return the turns of the running event loop."""
+    loop = asyncio.get_running_loop()
+    turns = _of_loops.get(loop)
+    if turns is None:
+        turns = _of_loops[loop] = Turns(loop)
+    return turns
