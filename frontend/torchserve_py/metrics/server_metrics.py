@@ -31,21 +31,21 @@ class ServerMetrics:
         self._hostname = hostname or socket.gethostname()
         self._plan = plan or MetricsPlan()
         self._declared = SERVER_METRICS if self._plan.config is None else self._plan.config.server
-        self._host_labels = {"Level": "Host", "Hostname": self._hostname}
-        self._host: dict[str, Family[Updatable]] = {}
+        #: The families that are listed.
+        self._own: list[Family[Updatable]] = []
         self.requests_2xx = self._of_host("Requests2XX", Counter)
         self.requests_4xx = self._of_host("Requests4XX", Counter)
         self.requests_5xx = self._of_host("Requests5XX", Counter)
         self._queue_time = self._of_host("QueueTime", Gauge)
         self._worker_thread_time = self._of_host("WorkerThreadTime", Gauge)
-        self._system = {each.name: self._of_host(each.name, Gauge) for each in HOST_GAUGES}
-        self._gpus = {each.name: self._family(each.name, Gauge) for each in GPU_GAUGES}
+        for each in HOST_GAUGES:
+            self._of_host(each.name, Gauge)
+        for each in GPU_GAUGES:
+            self._family(each.name, Gauge)
         self._families = ModelFamilies(self._family)
-        self._foreign = [  # only a script of the operator has these
-            self._family(name, INSTRUMENTS[each.kind])
-            for name, each in self._declared.items()
-            if name not in SERVER_METRICS
-        ]
+        for name, declaration in self._declared.items():
+            if name not in SERVER_METRICS:  # only a script of the operator has these
+                self._family(name, INSTRUMENTS[declaration.kind])
         self._models: dict[tuple[str, str], ModelMetrics] = {}
         self._mlserver = MLServerMetrics()
         self._warned: set[str] = set()
@@ -56,7 +56,7 @@ class ServerMetrics:
             self._changes = Changes(self._logs[0], self._hostname)
         self._handlers = HandlerMetrics(
             self._hostname,
-            [name for family in self._own_families() for name in family.taken_names],
+            [name for family in self._own for name in family.taken_names],
             self._plan,
             self._logs[1] if self._logs else None,
         )
@@ -101,24 +101,16 @@ class ServerMetrics:
         """Takes a `metrics` message of a worker of the model; entries that cannot be shown are logged and dropped."""
         self._handlers.record(model_name, entries)
 
-    def set_host(self, name: str, value: float) -> None:
-        """Sets one of HOST_GAUGES."""
-        self._system[name].set(value)
+    def record(self, name: str, dimensions: Sequence[str], value: float, hostname: str | None = None) -> None:
+        """Record a value of a metric of the host. `dimensions` are values, in order, without the host's.
 
-    def set_gpu(self, name: str, device: int, value: float) -> None:
-        """Sets one of GPU_GAUGES for the GPU with that number."""
-        self._gpus[name].child({"Level": "Host", "DeviceId": str(device), "Hostname": self._hostname}).set(value)
-
-    def record_server_metric(self, name: str, dimensions: Sequence[str], hostname: str, value: float) -> None:
-        """Takes a value that a script of the operator reports for a metric of the server.
-
-        Like TorchServe it passes over names that are not listed. `dimensions` are values, in order, without the host's.
+        Like TorchServe it ignores names that are not listed. A script of the operator may report anything.
         """
-        family = next((family for family in self._own_families() if family.name == metric_name(name)), None)
+        family = next((family for family in self._own if family.name == metric_name(name)), None)
         if family is None:
             return
         names = (SERVER_METRICS.get(name) or self._declared[name]).dimensions
-        values = (*dimensions, hostname)
+        values = (*dimensions, hostname or self._hostname)
         if len(values) == len(names) and (family.kind != Counter.kind or value >= 0):
             family.child(dict(zip(names, values, strict=True))).update(value)
         elif name not in self._warned:
@@ -134,30 +126,25 @@ class ServerMetrics:
 
         In the mode `legacy` these are the three that TorchServe shows then.
         """
-        own = self._own_families()
         if self._plan.mode == "legacy":
-            return expose([family for family in own if family.name in LEGACY_NAMES], names)
-        return expose([*own, *self._mlserver.families, *self._handlers], names)
+            return expose([family for family in self._own if family.name in LEGACY_NAMES], names)
+        return expose([*self._own, *self._mlserver.families, *self._handlers], names)
 
     def flush_logs(self) -> None:
         """Has what has happened since the last call written to the metric logs, where the mode asks for logs."""
         if self._changes is not None:
             shown = LEGACY_NAMES if self._plan.mode == "legacy" else frozenset[str]()
-            self._changes.note(family for family in self._own_families() if family.name not in shown)
+            self._changes.note(family for family in self._own if family.name not in shown)
         for log in self._logs:
             log.flush()
-
-    def _own_families(self) -> list[Family[Updatable]]:
-        """The families that are listed."""
-        every = (*self._host.values(), *self._gpus.values(), *self._families, *self._foreign)
-        return [family for family in every if family.name in self._declared or family in self._foreign]
 
     def _family(self, name: str, make: Callable[[], I], description: str | None = None) -> Family[I]:
         declaration = self._declared.get(name) or SERVER_METRICS[name]
         label_names = [label_name(each) for each in declaration.dimensions]
-        return Family(metric_name(name), make, declaration.unit, description, label_names)
+        family = Family(metric_name(name), make, declaration.unit, description, label_names)
+        if name in self._declared:
+            self._own.append(family)
+        return family
 
     def _of_host(self, name: str, make: Callable[[], I]) -> I:
-        family = self._family(name, make)
-        self._host[name] = family
-        return family.child(self._host_labels)
+        return self._family(name, make).child({"Level": "Host", "Hostname": self._hostname})

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.metrics.system_command import BUILT_IN_SCRIPT, SystemCommand
+from torchserve_py.metrics.system_command import BUILT_IN_SCRIPT, Reading, SystemCommand
 from torchserve_py.nvidia_smi import GpuUsage, read_usage
 
 _MEGABYTE = 1024**2
@@ -49,11 +49,8 @@ class SystemMetrics:
         import psutil  # it takes 40 ms, which the start of the server need not wait for
 
         pids = list(pids)
-        if self._command is None:
-            self._collect_host()
-        else:
-            for reading in self._command.run(pids):
-                self._metrics.record_server_metric(reading.name, reading.dimensions, reading.hostname, reading.value)
+        for reading in self._host() if self._command is None else self._command.run(pids):
+            self._metrics.record(*reading)
         self._collect_gpus()
         resident = {}
         for pid in pids:
@@ -63,22 +60,22 @@ class SystemMetrics:
                 continue
         return resident
 
-    def _collect_host(self) -> None:
+    def _host(self) -> list[Reading]:
         import psutil
 
         memory = psutil.virtual_memory()
         disk = psutil.disk_usage(self._disk)
-        for name, value in (
-            ("CPUUtilization", psutil.cpu_percent(self._interval)),
-            ("MemoryUsed", memory.used / _MEGABYTE),
-            ("MemoryAvailable", memory.available / _MEGABYTE),
-            ("MemoryUtilization", memory.percent),
-            ("DiskUsage", disk.used / _GIGABYTE),
-            ("DiskAvailable", disk.free / _GIGABYTE),
-            ("DiskUtilization", disk.percent),
-        ):
-            self._metrics.set_host(name, value)
+        values = {
+            "CPUUtilization": psutil.cpu_percent(self._interval),
+            "MemoryUsed": memory.used / _MEGABYTE,
+            "MemoryAvailable": memory.available / _MEGABYTE,
+            "MemoryUtilization": memory.percent,
+            "DiskUsage": disk.used / _GIGABYTE,
+            "DiskAvailable": disk.free / _GIGABYTE,
+            "DiskUtilization": disk.percent,
+        }
         self._interval = None
+        return [Reading(name, ("Host",), value) for name, value in values.items()]
 
     def _collect_gpus(self) -> None:
         if self._read_gpus is None:
@@ -94,7 +91,7 @@ class SystemMetrics:
                 ("GPUMemoryUtilization", 100 * used / total if used is not None and total else None),
             ):
                 if value is not None and self._command is None:
-                    self._metrics.set_gpu(name, usage.index, value)
+                    self._metrics.record(name, ("Host", str(usage.index)), value)
         self.gpu_usage = {usage.index: _describe(usage) for usage in usages}
 
 

@@ -32,12 +32,12 @@ _LINE = re.compile(
 
 
 class Reading(NamedTuple):
-    """One value that a script printed; `dimensions` are values, in order, without the host's."""
+    """One value of a metric of the host; `dimensions` are values, in order, without the host's."""
 
     name: str
-    value: float
     dimensions: tuple[str, ...]
-    hostname: str
+    value: float
+    hostname: str | None = None
 
 
 class SystemCommand:
@@ -99,7 +99,7 @@ def parse_line(line: str) -> Reading | None:
     except ValueError:
         return None
     pairs = (pair.split(":") for pair in match["dimensions"].split(","))
-    return Reading(match["name"], value, tuple(pair[1] for pair in pairs if len(pair) == 2), match["hostname"])
+    return Reading(match["name"], tuple(pair[1] for pair in pairs if len(pair) == 2), value, match["hostname"])
 
 
 def _home() -> Path:

@@ -142,9 +142,9 @@ def test_a_name_that_prometheus_would_confuse_with_another_is_refused() -> None:
 def test_a_scripts_values_are_those_of_the_listed_metrics() -> None:
     temperature = Declaration("Temperature", "gauge", "Celsius", ("Place", "Host"))
     metrics = listing(server=(temperature, SERVER_METRICS["CPUUtilization"]))
-    metrics.record_server_metric("Temperature", ["rack"], HOST, 21)
-    metrics.record_server_metric("CPUUtilization", ["Host"], HOST, 12)
-    metrics.record_server_metric("Unlisted", [], HOST, 1)
+    metrics.record("Temperature", ["rack"], 21, HOST)
+    metrics.record("CPUUtilization", ["Host"], 12, HOST)
+    metrics.record("Unlisted", [], 1, HOST)
     assert b'Temperature{Place="rack",Host="box",} 21.0\n' in metrics.expose()
     assert b'CPUUtilization{Level="Host",Hostname="box",} 12.0\n' in metrics.expose()
     assert names(metrics) == {"Temperature", "CPUUtilization"}
@@ -153,8 +153,8 @@ def test_a_scripts_values_are_those_of_the_listed_metrics() -> None:
 def test_a_scripts_value_with_other_dimensions_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     metrics = ServerMetrics(HOST)
     for _ in range(2):
-        metrics.record_server_metric("CPUUtilization", ["Host", "0"], HOST, 12)
-    metrics.record_server_metric("Requests2XX", ["Host"], HOST, -1)
+        metrics.record("CPUUtilization", ["Host", "0"], 12, HOST)
+    metrics.record("Requests2XX", ["Host"], -1, HOST)
     assert [record.args[0] for record in caplog.records] == ["CPUUtilization", "Requests2XX"]  # type: ignore[index]
     assert "['Level']" in caplog.text
 
@@ -186,12 +186,12 @@ def test_a_counters_growth_and_a_gauge_that_was_set_are_lines(logged: Logged) ->
     assert logged(metrics, "TS_METRICS") == []
     for _ in range(3):
         metrics.requests_2xx.inc()
-    metrics.set_host("DiskUsage", 7)
+    metrics.record("DiskUsage", ["Host"], 7)
     expected = ["Requests2XX.Count:3.0|#Level:Host|#hostname:box", "DiskUsage.Gigabytes:7.0|#Level:Host|#hostname:box"]
     assert logged(metrics, "TS_METRICS") == expected
     assert logged(metrics, "TS_METRICS") == []
     metrics.requests_2xx.inc(2)
-    metrics.set_host("DiskUsage", 7)
+    metrics.record("DiskUsage", ["Host"], 7)
     assert logged(metrics, "TS_METRICS") == [expected[0].replace("3.0", "2.0"), expected[1]]
 
 

@@ -16,14 +16,14 @@ from torchserve_py.metrics.system_command import Reading, SystemCommand, parse_l
     [
         (
             "CPUUtilization.Percent:12.5|#Level:Host|#hostname:box,1646686978",
-            Reading("CPUUtilization", 12.5, ("Host",), "box"),
+            Reading("CPUUtilization", ("Host",), 12.5, "box"),
         ),
         (
             "[METRICS]GPU.Percent:1e2|#Level:Host,DeviceId:0|#type:GAUGE|#hostname:box,1,some-id",
-            Reading("GPU", 100, ("Host", "0"), "box"),
+            Reading("GPU", ("Host", "0"), 100, "box"),
         ),
-        ("A.b:-1|#|#hostname:box,1", Reading("A", -1, (), "box")),
-        ("A.b:1|#Path:a:b,Level:Host|#hostname:box,1", Reading("A", 1, ("Host",), "box")),
+        ("A.b:-1|#|#hostname:box,1", Reading("A", (), -1, "box")),
+        ("A.b:1|#Path:a:b,Level:Host|#hostname:box,1", Reading("A", ("Host",), 1, "box")),
         ("A.b:many|#|#hostname:box,1", None),
         ("Collecting", None),
     ],
