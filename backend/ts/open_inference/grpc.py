@@ -16,7 +16,7 @@ from ts.open_inference.json_response import selected_outputs
 from ts.open_inference.protos import infer_pb2
 from ts.open_inference.tensors import check, flat_list, is_text_of_that_length, raw_bytes
 from ts.open_inference.types import Headers, InferenceRequest, InferenceResponse, Parameters, RequestedOutput, Tensor
-from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
+from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of, varint
 from ts.protocol.frames import Buffer
 from ts.runtimes.errors import Failure
 
@@ -222,7 +222,7 @@ def _set_contents(target: infer_pb2.InferTensorContents, output: Tensor) -> None
         getattr(target, _CONTENTS[output.datatype]).extend(_elements(output))
         return
     data = raw_bytes(output)
-    target.MergeFromString(b"".join((_PACKED[output.datatype], _varint(len(data)), data)))
+    target.MergeFromString(b"".join((_PACKED[output.datatype], varint(len(data)), data)))
 
 
 def _elements(output: Tensor) -> Iterable[Any]:
@@ -240,14 +240,5 @@ def _raw_contents(outputs: Sequence[Tensor]) -> Iterable[Buffer]:
         data = raw_bytes(output)
         size = data.nbytes if isinstance(data, memoryview) else len(data)
         yield _RAW_OUTPUT
-        yield _varint(size)
+        yield varint(size)
         yield data
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)

@@ -2,7 +2,7 @@
 
 simdjson reads a million numbers into one block of memory in the time in which others make a list of a fifth of them. It
 is optional, and only requests of the usual form are read with it: one or more inputs of numbers, flat or nested. For
-all others, and for whatever is wrong, there is `ts.open_inference.json_objects`, which says what it is.
+all others, and for whatever is wrong, there is `ts.open_inference.json_request`, which says what it is.
 """
 
 from __future__ import annotations

@@ -1,31 +1,35 @@
 """From the JSON of a REST request, and the binary tensors behind it, to an `InferenceRequest`.
 
-The rules are those of the Open Inference Protocol and of its binary tensor data extension: ``null`` means absent, what
-is unknown is ignored, data may be nested or flat. A request that lacks what it must have, or has it in the wrong type,
-is answered with 422; one whose data do not fit what it says of them, with 400.
+The rules are those of the Open Inference Protocol and of its binary tensor data extension: ``null`` means absent,
+unknown members are ignored, data may be nested or flat. A request that lacks a required member, or has it in the wrong
+type, gets status 422; a request whose data do not fit their datatype and shape gets 400.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any, Final
 
+import orjson
+
 from ts.open_inference.datatypes import BOUNDS, DATATYPES, FLOATS
-from ts.open_inference.json_objects import kind_of, read_id, read_parameters
 from ts.open_inference.tensors import check, element_count, is_text_of_that_length
 from ts.open_inference.types import InferenceRequest, RequestedOutput, Tensor
 from ts.runtimes.errors import Failure
 
-#: What the elements of a datatype may be in JSON.
-_Kinds = frozenset[type]
-_NUMBERS: Final[_Kinds] = frozenset((int, float))
-_FLOAT_KINDS: Final[_Kinds] = frozenset((int, float, type(None)))
-_TEXT_KINDS: Final[_Kinds] = frozenset((str,))
-_INTEGER_KINDS: Final[_Kinds] = frozenset((int,))
-_BOOL_KINDS: Final[_Kinds] = frozenset((bool, int))
-_JSON_KINDS: Final[_Kinds] = frozenset((list, dict, str, bool, int, float))
+_NUMBERS: Final = frozenset((int, float))
+#: Python's types that the elements of a datatype may have in JSON.
+_ALLOWED: Final[dict[str, frozenset[type]]] = {
+    **dict.fromkeys(BOUNDS, frozenset((int,))),
+    **dict.fromkeys(FLOATS, frozenset((int, float, type(None)))),
+    "BOOL": frozenset((bool, int)),
+    "BYTES": frozenset((str,)),
+}
+_JSON_TYPES: Final = frozenset((list, dict, str, bool, int, float))
 _SIZE: Final = "binary_data_size"
 
 
@@ -85,7 +89,7 @@ class _Inputs:
             tensor = Tensor(name, datatype, shape, self._take(name, data, parameters), parameters)
             check(tensor)
             return tensor
-        is_array = type(data) not in _JSON_KINDS  # of `json_arrays`, where it was made sure of
+        is_array = type(data) not in _JSON_TYPES  # of `json_arrays`, which has checked its elements
         elements = data if is_array else _elements(name, datatype, data)
         if len(elements) != element_count(shape) and not (
             self._length_as_shape and is_text_of_that_length(datatype, shape, elements)
@@ -137,14 +141,9 @@ def _elements(name: str, datatype: str, given: Any) -> list[Any]:
             raise Failure(400, f"The data of input {name!r} are nested unevenly.")
         data = list(chain.from_iterable(data))
     kinds = set(map(type, data))
-    if datatype == "BYTES":
-        allowed = _TEXT_KINDS
-    elif datatype in FLOATS:
-        if kinds <= _NUMBERS:
-            return data
-        allowed = _FLOAT_KINDS
-    else:
-        allowed = _BOOL_KINDS if datatype == "BOOL" else _INTEGER_KINDS
+    if datatype in FLOATS and kinds <= _NUMBERS:
+        return data
+    allowed = _ALLOWED[datatype]
     if not kinds <= allowed:
         wrong = next(each for each in data if type(each) not in allowed)
         raise Failure(400, f"Input {name!r} holds {kind_of(wrong)}, which is no {datatype}.")
@@ -152,17 +151,11 @@ def _elements(name: str, datatype: str, given: Any) -> list[Any]:
         return [math.nan if each is None else each for each in data]
     if datatype == "BYTES" or not data:
         return data
-    if datatype == "BOOL":
-        _check_bounds(name, datatype, data, 0, 1)
-        return [bool(each) for each in data] if int in kinds else data
-    _check_bounds(name, datatype, data, *BOUNDS[datatype])
-    return data
-
-
-def _check_bounds(name: str, datatype: str, data: list[int], low: int, high: int) -> None:
+    low, high = BOUNDS.get(datatype, (0, 1))
     for extreme in (min(data), max(data)):
         if not low <= extreme <= high:
             raise Failure(400, f"Input {name!r} holds {extreme}; {datatype} goes from {low} to {high}.")
+    return [bool(each) for each in data] if datatype == "BOOL" and int in kinds else data
 
 
 def _outputs(outputs: Any) -> list[RequestedOutput]:
@@ -182,3 +175,70 @@ def _outputs(outputs: Any) -> list[RequestedOutput]:
             raise Failure(501, f"Output {name!r} is wanted as classification, which this server does not support.")
         requested.append(RequestedOutput(name, parameters))
     return requested
+
+
+#: Half of a character beyond the first 65,536, as JSON may write it; alone it is no text that UTF-8 has.
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def parse_object(text: bytes | memoryview) -> dict[str, Any]:
+    """Return the JSON object that a body holds.
+
+    Raises:
+        Failure: It is no JSON (400) or no object (422).
+    """
+    try:
+        document = orjson.loads(text)
+    except ValueError as error:
+        document = _parse_leniently(text, error)
+    if type(document) is not dict:
+        raise Failure(422, f"The request body must be a JSON object, it is {kind_of(document)}.")
+    return document
+
+
+def read_id(document: Mapping[str, Any]) -> str | None:
+    """Return the id of a request, None if it has none (or an empty one).
+
+    Raises:
+        Failure: It is no text.
+    """
+    given = document.get("id")
+    if given is None or given == "":
+        return None
+    if type(given) is not str:
+        raise Failure(422, f'The request\'s "id" must be a text, it is {kind_of(given)}.')
+    return given
+
+
+def read_parameters(holder: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return the member ``parameters`` of a JSON object without what is null.
+
+    Raises:
+        Failure: It is no object.
+    """
+    parameters = holder.get("parameters")
+    if not parameters and (parameters is None or type(parameters) is dict):
+        return {}
+    if type(parameters) is not dict:
+        raise Failure(422, f'{what} has "parameters" that are {kind_of(parameters)}; they must be an object.')
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+def _parse_leniently(text: bytes | memoryview, error: ValueError) -> Any:
+    """Parse what Python's own writer of JSON makes of NaN and infinities, which is not quite JSON."""
+    whole = bytes(text)
+    try:
+        document = json.loads(whole)
+        if _SURROGATE.search(whole):
+            json.dumps(document, ensure_ascii=False).encode()  # fails where the other half is missing
+    except (ValueError, RecursionError):
+        raise Failure(400, f"The request body is no JSON: {error}.") from None
+    return document
+
+
+def kind_of(value: Any) -> str:
+    """What a value is called in messages."""
+    if value is None:
+        return "nothing"
+    names: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
+    return names.get(type(value), "a number")

@@ -22,7 +22,7 @@ def selected_outputs(request: InferenceRequest, response: InferenceResponse) -> 
     """Return the outputs that the client asked for, in the response's order.
 
     Raises:
-        Failure: One of them is not there.
+        Failure: The response lacks one of them.
     """
     if not request.outputs:
         return response.outputs
@@ -43,23 +43,20 @@ def write_response(
     """Return headers and body.
 
     Args:
-        is_binary: Says of an output, by name, whether its data are wanted in the raw form; None if no output's are.
+        is_binary: Whether the client wants the output of a name in the raw form; None if it wants no such output.
         bare: Whether outputs go without parameters of their own, on which Triton's clients stumble.
 
     Raises:
-        Failure: An output cannot be said in the form that was asked for.
+        Failure: The requested form cannot represent an output.
     """
     outputs, raws = [], []
     for tensor in selected_outputs(request, response):
-        output: dict[str, Any] = {"name": tensor.name, "shape": tensor.shape, "datatype": tensor.datatype}
+        output = _described(tensor, with_parameters=not bare)
         if is_binary is not None and is_binary(tensor.name):
             raw = raw_bytes(tensor)
-            size = raw.nbytes if isinstance(raw, memoryview) else len(raw)
-            output["parameters"] = {"binary_data_size": size}
+            output["parameters"] = {"binary_data_size": raw.nbytes if isinstance(raw, memoryview) else len(raw)}
             raws.append(raw)
         else:
-            if tensor.parameters and not bare:
-                output["parameters"] = tensor.parameters
             output["data"] = json_elements(tensor)
         outputs.append(output)
     members, headers = _head(request, response)
@@ -76,22 +73,22 @@ def write_event(request: InferenceRequest, response: InferenceResponse) -> bytes
     """Return a response as the one line of JSON that an event of a stream holds.
 
     Raises:
-        Failure: An output cannot be said in JSON.
+        Failure: JSON cannot represent an output.
     """
     members, _ = _head(request, response)
     if not members["parameters"]:
         del members["parameters"]
-    members["outputs"] = [
-        {
-            "name": tensor.name,
-            "shape": tensor.shape,
-            "datatype": tensor.datatype,
-            **({"parameters": tensor.parameters} if tensor.parameters else {}),
-            "data": json_elements(tensor),
-        }
-        for tensor in selected_outputs(request, response)
-    ]
+    outputs = selected_outputs(request, response)
+    members["outputs"] = [{**_described(tensor), "data": json_elements(tensor)} for tensor in outputs]
     return to_json(members)
+
+
+def _described(tensor: Tensor, *, with_parameters: bool = True) -> dict[str, Any]:
+    """Return an output without its data."""
+    output: dict[str, Any] = {"name": tensor.name, "shape": tensor.shape, "datatype": tensor.datatype}
+    if tensor.parameters and with_parameters:
+        output["parameters"] = tensor.parameters
+    return output
 
 
 def json_elements(tensor: Tensor) -> Any:
@@ -116,7 +113,7 @@ def to_json(members: dict[str, Any]) -> bytes:
     """Return an object as compact JSON; NaN and infinities become null.
 
     Raises:
-        Failure: It holds what JSON cannot say.
+        Failure: JSON cannot represent a value in it.
     """
     try:
         return orjson.dumps(members, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -125,7 +122,7 @@ def to_json(members: dict[str, Any]) -> bytes:
 
 
 def _head(request: InferenceRequest, response: InferenceResponse) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Return what stands before the outputs, and the HTTP headers that the model set among the parameters."""
+    """Return the members before the outputs, and the HTTP headers that the model set among the parameters."""
     members: dict[str, Any] = {"model_name": response.model_name}
     if response.model_version:
         members["model_version"] = response.model_version

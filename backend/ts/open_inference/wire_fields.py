@@ -1,13 +1,13 @@
-"""The fields of a serialized protobuf message, without reading what is in them.
+"""The fields of a serialized protobuf message, without reading their content.
 
-Protobuf copies all of a message when it parses it. Tensors are large; with this they are left where they are.
+Protobuf copies a message when it parses it; tensors are large and need not be copied.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-#: From this size on it is cheaper to look for the fields than to have them copied.
+#: From this size on, looking for the fields is cheaper than copying them.
 LARGE_MESSAGE: Final = 32 * 1024
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -28,7 +28,7 @@ def fields_of(message: bytes | memoryview, most: int | None = None) -> list[Fiel
     """Return the fields of a serialized message, in their order.
 
     Raises:
-        ValueError: It is none, or has more than ``most`` fields.
+        ValueError: The bytes are no such message, or it has more than ``most`` fields.
     """
     fields: list[Field] = []
     at, size = 0, len(message)
@@ -53,8 +53,18 @@ def fields_of(message: bytes | memoryview, most: int | None = None) -> list[Fiel
     return fields
 
 
+def varint(number: int) -> bytes:
+    """Return a number as protobuf writes it."""
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
 def _read_varint(message: bytes | memoryview, at: int, size: int) -> tuple[int, int]:
-    """Return the number at a place, and where it ends."""
+    """Return the number at a place, and the place behind it."""
     number = shift = 0
     for place in range(at, min(at + _MAX_VARINT, size)):
         byte = message[place]

@@ -73,7 +73,10 @@ logger = logging.getLogger(__name__)
 
 
 class HotReload:
-    """Reloads one model.
+    """Reloads a model's code while it serves: for development, if the Truss's owner has allowed it.
+
+    The living model gets the class that the files define now, and keeps its state; its `load` does not run again. Calls
+    that run end with the code that they began with. Code that cannot be loaded changes nothing.
 
     Args:
         model_dir: The Truss's folder; modules of files in it are imported anew.

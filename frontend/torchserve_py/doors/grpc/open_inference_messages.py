@@ -18,7 +18,7 @@ from torchserve_py.doors.grpc.protos.open_inference_head_pb2 import RequestHead
 from torchserve_py.doors.grpc.protos.open_inference_pb2 import ModelStreamInferResponse
 from torchserve_py.doors.grpc.refusals import CAUSE_KEY, Refusal
 from ts.open_inference.protos.infer_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
-from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
+from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of, varint
 
 #: Whether a message of a stream is the last one that answers its request.
 FINAL_RESPONSE: Final = "triton_final_response"
@@ -160,7 +160,7 @@ def _is_in_shared_memory(inputs: list[memoryview]) -> bool:
 def enveloped(body: bytes, *, final: bool) -> bytes:
     """A serialized ``ModelStreamInferResponse`` of a serialized response, which says whether it is the last one."""
     flag = _FLAGS[final]
-    return b"".join((_INFER_RESPONSE, _varint(len(body) + len(flag)), body, flag))
+    return b"".join((_INFER_RESPONSE, varint(len(body) + len(flag)), body, flag))
 
 
 def empty_final(request: OpenRequest, version: str) -> bytes:
@@ -178,12 +178,3 @@ def enveloped_error(request: OpenRequest | None, refusal: Refusal) -> bytes:
     if refusal.cause:
         response.parameters[CAUSE_KEY].string_param = refusal.cause
     return ModelStreamInferResponse(error_message=refusal.message, infer_response=response).SerializeToString()
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
