@@ -7,16 +7,13 @@ type, gets status 422; a request whose data do not fit their datatype and shape 
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any, Final
 
-import orjson
-
 from ts.open_inference.datatypes import BOUNDS, DATATYPES, FLOATS
+from ts.open_inference.json_objects import kind_of, read_id, read_parameters
 from ts.open_inference.tensors import check, element_count, is_text_of_that_length
 from ts.open_inference.types import InferenceRequest, RequestedOutput, Tensor
 from ts.runtimes.errors import Failure
@@ -175,70 +172,3 @@ def _outputs(outputs: Any) -> list[RequestedOutput]:
             raise Failure(501, f"Output {name!r} is wanted as classification, which this server does not support.")
         requested.append(RequestedOutput(name, parameters))
     return requested
-
-
-#: Half of a character beyond the first 65,536, as JSON may write it; alone it is no text that UTF-8 has.
-_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
-
-
-def parse_object(text: bytes | memoryview) -> dict[str, Any]:
-    """Return the JSON object that a body holds.
-
-    Raises:
-        Failure: It is no JSON (400) or no object (422).
-    """
-    try:
-        document = orjson.loads(text)
-    except ValueError as error:
-        document = _parse_leniently(text, error)
-    if type(document) is not dict:
-        raise Failure(422, f"The request body must be a JSON object, it is {kind_of(document)}.")
-    return document
-
-
-def read_id(document: Mapping[str, Any]) -> str | None:
-    """Return the id of a request, None if it has none (or an empty one).
-
-    Raises:
-        Failure: It is no text.
-    """
-    given = document.get("id")
-    if given is None or given == "":
-        return None
-    if type(given) is not str:
-        raise Failure(422, f'The request\'s "id" must be a text, it is {kind_of(given)}.')
-    return given
-
-
-def read_parameters(holder: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return the member ``parameters`` of a JSON object without what is null.
-
-    Raises:
-        Failure: It is no object.
-    """
-    parameters = holder.get("parameters")
-    if not parameters and (parameters is None or type(parameters) is dict):
-        return {}
-    if type(parameters) is not dict:
-        raise Failure(422, f'{what} has "parameters" that are {kind_of(parameters)}; they must be an object.')
-    return {name: value for name, value in parameters.items() if value is not None}
-
-
-def _parse_leniently(text: bytes | memoryview, error: ValueError) -> Any:
-    """Parse what Python's own writer of JSON makes of NaN and infinities, which is not quite JSON."""
-    whole = bytes(text)
-    try:
-        document = json.loads(whole)
-        if _SURROGATE.search(whole):
-            json.dumps(document, ensure_ascii=False).encode()  # fails where the other half is missing
-    except (ValueError, RecursionError):
-        raise Failure(400, f"The request body is no JSON: {error}.") from None
-    return document
-
-
-def kind_of(value: Any) -> str:
-    """What a value is called in messages."""
-    if value is None:
-        return "nothing"
-    names: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
-    return names.get(type(value), "a number")

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from ts.open_inference.datatypes import DATATYPES
 from ts.open_inference.json_arrays import parse_with_arrays
-from ts.open_inference.json_request import parse_object, read_request
+from ts.open_inference.json_objects import parse_object
+from ts.open_inference.json_request import read_request
 from ts.open_inference.json_response import LENGTH_HEADER, write_event, write_response
 from ts.open_inference.tensors import LARGE_TENSOR, check, element_count
 from ts.open_inference.types import InferenceRequest, InferenceResponse, Tensor

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ts.open_inference.json_request import read_id, read_parameters, read_request
+from ts.open_inference.json_objects import read_id, read_parameters
+from ts.open_inference.json_request import read_request
 from ts.open_inference.json_response import json_elements, selected_outputs, to_json
 from ts.open_inference.tensors import element_count
 from ts.open_inference.types import InferenceRequest, InferenceResponse

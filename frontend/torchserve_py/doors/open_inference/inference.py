@@ -157,7 +157,7 @@ def _parameters(body: bytes, length: str | None) -> dict[str, Any]:
     Raises:
         DoorError: They cannot be read; the worker would not read them either, or they are too large to be looked for.
     """
-    from ts.open_inference.json_request import read_parameters  # few requests need it
+    from ts.open_inference.json_objects import read_parameters  # few requests need it
     from ts.runtimes.errors import Failure as WorkerFailure
 
     size = _json_size(body, length)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from ts.open_inference import json_arrays
 from ts.open_inference.datatypes import BOUNDS, DATATYPES, FLOATS
 from ts.open_inference.json_arrays import parse_with_arrays
-from ts.open_inference.json_request import parse_object, read_request
+from ts.open_inference.json_objects import parse_object
+from ts.open_inference.json_request import read_request
 from ts.open_inference.receive import receive
 from ts.open_inference.tensors import LARGE_TENSOR, flat_list, numpy_of, raw_bytes
 from ts.open_inference.types import InferenceResponse, Tensor
