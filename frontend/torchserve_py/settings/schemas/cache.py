@@ -26,37 +26,26 @@ class CacheConfig(ClosedSchema):
     store: Annotated[Literal["memory", "file", "redis"], Choice("memory", "file", "redis")] = key(
         "store",
         "where a state is when it is not in the worker's memory, or its worker has died",
-        default="`memory`",
+        "`memory`",
         otherwise="memory",
     )
     capacity: Annotated[int | None, Integer(1)] = key(
-        "capacity", "states in the memory of one worker", default="`maxNumSequence`"
+        "capacity", "states in the memory of one worker", "`maxNumSequence`"
     )
     path: Text = key(
         "path",
         "with `file`: the file, seen from the directory that the server runs in",
-        default="`sequences/NAME@VERSION.db` in `log_location`",
+        "`sequences/NAME@VERSION.db` in `log_location`",
     )
     fsync: Annotated[bool, FLAG] = key(
-        "fsync",
-        "with `file`: whether an answer waits until the disk has what it says",
-        default="`false`",
-        otherwise=False,
+        "fsync", "with `file`: whether an answer waits until the disk has what it says", "`false`", otherwise=False
     )
-    url: Text = key(
-        "url", "where Redis is, for example `redis://localhost:6379/0`", default="none, needed with `redis`"
-    )
+    url: Text = key("url", "where Redis is, for example `redis://localhost:6379/0`", "none, needed with `redis`")
     replicas: Annotated[int, Integer(0)] = key(
-        "replicas",
-        "with `redis`: how many replicas must have a step before its answer leaves",
-        default="0",
-        otherwise=0,
+        "replicas", "with `redis`: how many replicas must have a step before its answer leaves", "0", otherwise=0
     )
     lease: Annotated[float, SECONDS] = key(
-        "lease",
-        "how long a server that is not heard of keeps others from its sequences",
-        default="10",
-        otherwise=DEFAULT_LEASE,
+        "lease", "how long a server that is not heard of keeps others from its sequences", "10", otherwise=DEFAULT_LEASE
     )
 
     @property

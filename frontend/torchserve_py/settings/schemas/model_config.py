@@ -87,21 +87,21 @@ class ModelConfigFile(Schema):
     min_workers: AtLeastOne = key(
         "minWorkers",
         "workers to start. Without `maxWorkers` also the most",
-        default="`models`, then `default_workers_per_model`, then one per GPU or processor",
+        "`models`, then `default_workers_per_model`, then one per GPU or processor",
     )
     max_workers: AtLeastOne = key(
         "maxWorkers",
         "the most workers. Without `minWorkers`: an upper bound on the number that the next place gives",
-        default="`minWorkers`",
+        "`minWorkers`",
     )
     batch_size: AtLeastOne = key(
         "batchSize",
         "requests in one call of the handler; with `continuousBatching` requests running at once per worker; with "
         "`asyncCommunication` always 1",
-        default="`models`, then 1",
+        "`models`, then 1",
     )
     max_batch_delay_ms: Milliseconds = key(
-        "maxBatchDelay", "how long a request may wait for a fuller batch", default="`models`, then 100"
+        "maxBatchDelay", "how long a request may wait for a fuller batch", "`models`, then 100"
     )
     response_timeout: SecondsFromOne = key(
         "responseTimeout",
@@ -109,117 +109,103 @@ class ModelConfigFile(Schema):
         "may be silent about a request before the request is ended; if the worker does not give the request up within"
         " that time again, it is replaced as soon as its other requests are answered or have had that time. A worker "
         "that is silent about all of its requests is killed after twice that time",
-        default="`models`, then `default_response_timeout`",
+        "`models`, then `default_response_timeout`",
     )
     startup_timeout: SecondsFromOne = key(
-        "startupTimeout", "how long loading the model may take", default="`default_startup_timeout`"
+        "startupTimeout", "how long loading the model may take", "`default_startup_timeout`"
     )
     device_type: Annotated[Literal["cpu", "gpu", "auto"] | None, Choice("cpu", "gpu", "auto")] = key(
         "deviceType",
         "`auto` and `gpu` mean a GPU if the server has one, else the CPU. A worker sees [its own "
         "GPU](#what-a-worker-sees-of-the-gpus) and no other",
-        default="`auto`",
+        "`auto`",
     )
     device_ids: Annotated[tuple[int, ...] | None, _GPUS] = key(
         "deviceIds",
         "GPUs of this model's workers, taken in turn. Numbers count within the server's `CUDA_VISIBLE_DEVICES`",
-        default="all",
+        "all",
     )
     parallel_type: Annotated[
         Literal["", "pp", "tp", "pptp", "custom"] | None, Choice("", "pp", "tp", "pptp", "custom")
-    ] = key(
-        "parallelType",
-        "how one worker uses several GPUs, see [Parallel workers](#parallel-workers)",
-        default='`""`',
-    )
+    ] = key("parallelType", "how one worker uses several GPUs, see [Parallel workers](#parallel-workers)", '`""`')
     parallel_level: AtLeastZero = key(
         "parallelLevel",
         "GPUs of one worker. There are at most as many workers as groups of that size",
-        default="0, or `torchrun.nproc-per-node`",
+        "0, or `torchrun.nproc-per-node`",
     )
     torchrun: Annotated[TorchrunConfig | None, _TORCHRUN] = key(
-        "torchrun", "how the processes of a parallel worker are started", default="none"
+        "torchrun", "how the processes of a parallel worker are started", "none"
     )
     max_retry_timeout: Annotated[int | None, Integer(0, unit="seconds")] = key(
-        "maxRetryTimeoutInSec", "how long a worker that keeps dying is started again", default="300"
+        "maxRetryTimeoutInSec", "how long a worker that keeps dying is started again", "300"
     )
     client_timeout_ms: Milliseconds = key(
-        "clientTimeoutInMills",
-        "age at which a waiting request is answered with 408 instead of being run",
-        default="0 = never",
+        "clientTimeoutInMills", "age at which a waiting request is answered with 408 instead of being run", "0 = never"
     )
-    job_queue_size: AtLeastZero = key("jobQueueSize", "requests that may wait", default="0 = `job_queue_size`")
+    job_queue_size: AtLeastZero = key("jobQueueSize", "requests that may wait", "0 = `job_queue_size`")
     use_job_ticket: Flag = key(
-        "useJobTicket",
-        "take a request only while a worker is idle. Ignored for a model with sequences",
-        default="`false`",
+        "useJobTicket", "take a request only while a worker is idle. Ignored for a model with sequences", "`false`"
     )
     continuous_batching: Flag = key(
         "continuousBatching",
         "requests join the running ones between steps instead of waiting for the next batch",
-        default="`false`",
+        "`false`",
     )
     sequence_batching: Flag = key(
         "sequenceBatching",
         "the model keeps state per sequence: requests of one sequence run in order, on one worker",
-        default="`false`",
+        "`false`",
     )
     sequence_max_idle_ms: Milliseconds = key(
         "sequenceMaxIdleMSec",
         "a sequence without requests for that long is closed",
-        default="none, must be > 0 with `sequenceBatching`",
+        "none, must be > 0 with `sequenceBatching`",
     )
-    sequence_timeout_ms: Milliseconds = key(
-        "sequenceTimeoutMSec", "how long a sequence may live", default="0 = no limit"
-    )
+    sequence_timeout_ms: Milliseconds = key("sequenceTimeoutMSec", "how long a sequence may live", "0 = no limit")
     max_sequence_job_queue_size: AtLeastOne = key(
-        "maxSequenceJobQueueSize", "requests that may wait within one sequence, running ones not counted", default="1"
+        "maxSequenceJobQueueSize", "requests that may wait within one sequence, running ones not counted", "1"
     )
     max_num_sequence: AtLeastOne = key(
-        "maxNumSequence", "sequences that may be open; never fewer than workers × `batchSize`", default="1"
+        "maxNumSequence", "sequences that may be open; never fewer than workers × `batchSize`", "1"
     )
     on_expired_sequence: Annotated[Literal["refuse", "restart"] | None, Choice("refuse", "restart")] = key(
         "onExpiredSequence",
         "what happens to a request for a sequence that a limit has closed or that was lost: it is refused with 410, "
         "or it opens a new sequence as in TorchServe",
-        default="`refuse`",
+        "`refuse`",
     )
     async_communication: Flag = key(
         "asyncCommunication",
         "`handle` is a coroutine (`async def`): each request is a call of its own, up to 1,024 at once per worker, "
         "answered in any order. See [Asynchronous handlers](handlers.md#asynchronous-handlers)",
-        default="`false`",
+        "`false`",
     )
     concurrency_target: AtLeastOne = key(
         "concurrencyTarget",
         "with `asyncCommunication`, and for Truss and MLServer models: requests that one worker is given at once; "
         "others wait in the queue",
-        default="1,024",
+        "1,024",
     )
-    use_venv: Flag = key(
-        "useVenv", "whether the model's packages go into a virtual environment of its own", default="`false`"
-    )
+    use_venv: Flag = key("useVenv", "whether the model's packages go into a virtual environment of its own", "`false`")
     inputs: Tensors = key(
         "inputs",
         "the tensors that a request holds, told to clients of the [Open Inference Protocol](open-inference.md). -1 in"
         " a shape stands for any size",
-        default="none",
+        "none",
     )
     outputs: Tensors = key(
-        "outputs",
-        "the tensors that a response holds; what the handler returns gets these names and datatypes",
-        default="none",
+        "outputs", "the tensors that a response holds; what the handler returns gets these names and datatypes", "none"
     )
     decoupled: Flag = key(
         "decoupled",
         "tells clients of the Open Inference Protocol that a request may have several responses or none, because the "
         "handler streams",
-        default="`false`",
+        "`false`",
     )
     openai: Flag = key(
         "openai",
         "whether the model is served under [OpenAI's paths](rest-api.md#openais-paths), too: its handler gets the "
         "path as `url_path` and answers as OpenAI does",
-        default="`false`",
+        "`false`",
     )
     handler: Handler = Field(default=HandlerKeys(), description="keys of the handler's own, and `cache`")

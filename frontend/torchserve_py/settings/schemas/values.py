@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -36,66 +36,41 @@ class Expected:
         return _saying(self.words, handler(source), self.is_right)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Nested:
     """A map with a schema of its own, whose problems are told singly; ``words`` say what anything else must be."""
 
     words: str = "a map"
+    shape: ClassVar[type] = dict
+    from_text: ClassVar[Callable[[str], Any]] = str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Have the schema validate maps only."""
+        """Have the schema validate values of the right shape only."""
+        return core_schema.no_info_before_validator_function(self._checked, handler(source))
 
-        def check(value: Any) -> Any:
-            if value is not None and not isinstance(value, dict | BaseModel):
-                raise _unexpected(self.words)
-            return value
-
-        return core_schema.no_info_before_validator_function(check, handler(source))
+    def _checked(self, value: Any) -> Any:
+        if value is not None and not isinstance(value, self.shape | BaseModel):
+            raise _unexpected(self.words)
+        return value
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Nested):
     """A list whose items' problems are told singly; null is an empty list."""
 
-    words: str
+    shape = list
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Have the items validated of lists only."""
-
-        def check(value: Any) -> Any:
-            if value is None:
-                return ()
-            if not isinstance(value, list):
-                raise _unexpected(self.words)
-            return value
-
-        return core_schema.no_info_before_validator_function(check, handler(source))
+    def _checked(self, value: Any) -> Any:
+        return () if value is None else super()._checked(value)
 
 
-@dataclass(frozen=True, slots=True)
-class JsonText:
+class JsonText(Nested):
     """A map with a schema of its own, written as a map or as the text of a JSON object."""
 
-    words: str
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Parse a text, and have the schema validate the object."""
-
-        def parse(value: Any) -> Any:
-            try:
-                value = json_object(value) if isinstance(value, str) else value
-            except ValueError as error:
-                raise _unexpected(self.words, str(error)) from None
-            if not isinstance(value, dict):
-                raise _unexpected(self.words)
-            return value
-
-        return core_schema.no_info_before_validator_function(parse, handler(source))
-
-    @staticmethod
-    def from_text(text: str) -> str:
-        """Return the text; parsing it may tell a problem."""
-        return text
+    def _checked(self, value: Any) -> Any:
+        try:
+            return super()._checked(json_object(value) if isinstance(value, str) else value)
+        except ValueError as error:
+            raise _unexpected(self.words, str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +82,7 @@ class Parsed:
 
     words: str
     read: Callable[[Any, Path], Any]
+    from_text: ClassVar[Callable[[str], Any]] = str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Read a text, or a list of texts."""
@@ -121,11 +97,6 @@ class Parsed:
 
         text = core_schema.str_schema()
         return core_schema.with_info_plain_validator_function(validate, json_schema_input_schema=text)
-
-    @staticmethod
-    def from_text(text: str) -> str:
-        """Return the text; reading it may tell a problem."""
-        return text
 
 
 class Integer:
@@ -152,6 +123,8 @@ class Integer:
 class Choice:
     """One of a few words, written in any case; the value is in lower case."""
 
+    from_text = staticmethod(str.strip)
+
     def __init__(self, *choices: str) -> None:
         self._choices = choices
         self.words = "one of " + ", ".join(choice or '""' for choice in choices)
@@ -163,11 +136,6 @@ class Choice:
             lambda value: value.lower() if isinstance(value, str) else value, inner
         )
         return _saying(self.words, lower)
-
-    @staticmethod
-    def from_text(text: str) -> str:
-        """Drop the spaces around the word."""
-        return text.strip()
 
 
 def _saying(words: str, inner: CoreSchema, is_right: Callable[[Any], bool] | None = None) -> CoreSchema:
