@@ -12,12 +12,14 @@ from torchserve_py.settings.schemas.document import json_schema
 from torchserve_py.settings.schemas.model_config import ModelConfigFile
 from torchserve_py.settings.schemas.schema import Schema
 from torchserve_py.settings.table import Settings
+from torchserve_py.workflows.spec import SpecFile
 
 #: By the name that the flag takes: the file and its schema.
 SCHEMAS: Final[dict[str, tuple[str, type[Schema]]]] = {
     "config.properties": ("config.properties", Settings),
     "model-config": ("model-config.yaml", ModelConfigFile),
     "metrics": ("metrics.yaml", MetricsFile),
+    "workflow": ("the specification of a workflow", SpecFile),
     "truss": ("config.yaml of a Truss", TrussConfig),
     "mlserver-model": ("model-settings.json", ModelSettings),
     "mlserver-server": ("settings.json", ServerSettings),

@@ -47,12 +47,19 @@ def test_the_metrics_configuration_here_is_valid(capsys: pytest.CaptureFixture[s
         ("config.properties", {"models": {"m": {"1.0": {"batchSize": "4"}}}}),
         ("metrics", {"mode": "log"}),
         ("metrics", {"ts_metrics": {"gauge": [{"unit": "s"}]}}),
+        ("workflow", {"models": {"m": {"batch-size": 1}}, "dag": {}}),
+        ("workflow", {"models": {"max-worker": 1}, "dag": {"f": "g"}}),
         ("truss", {"runtime": {"predict_concurrency": 0}}),
     ],
 )
 def test_mistakes_are_found(name: str, document: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document, schema(name, capsys))
+
+
+def test_a_workflow_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
+    models = {"timeout-ms": 5, "m": {"url": "m.mar", "batch-size": 4}}
+    jsonschema.validate({"models": models, "dag": {"f": ["m"]}}, schema("workflow", capsys))
 
 
 @pytest.mark.parametrize("name", ["config.properties", "model-config"])

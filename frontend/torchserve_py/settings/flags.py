@@ -12,7 +12,15 @@ from collections.abc import Sequence
 JVM_FLAGS = {"cpp_log_config": "--cpp-log-config", "plugins_path": "--plugins-path"}
 
 #: The files whose schemas can be printed, see `torchserve_py.config_schemas`.
-SCHEMA_NAMES = ("config.properties", "model-config", "metrics", "truss", "mlserver-model", "mlserver-server")
+SCHEMA_NAMES = (
+    "config.properties",
+    "model-config",
+    "metrics",
+    "workflow",
+    "truss",
+    "mlserver-model",
+    "mlserver-server",
+)
 
 
 class Flags(argparse.Namespace):

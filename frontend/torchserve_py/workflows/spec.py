@@ -15,17 +15,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from torchserve_py.settings.schemas.schema import ClosedSchema, key, read, shown
-from torchserve_py.settings.schemas.values import MAP, Expected, Integer
+from pydantic import ConfigDict, Field
+
+from torchserve_py.settings.schemas.schema import ClosedSchema, key, read
+from torchserve_py.settings.schemas.values import Expected, Integer, Listed, Nested
 from torchserve_py.settings.schemas.yaml_mapping import UnreadableYaml, read_yaml_mapping
 from torchserve_py.workflows.dag import Dag
 from torchserve_py.workflows.errors import InvalidDag, InvalidSpec, InvalidWorkflow
 
 #: Each node is a model with workers of its own.
 MAX_NODES = 100
-#: What holds where neither the node nor ``models`` says anything, as in TorchServe.
+#: What holds where neither the node nor ``models`` gives a value, as in TorchServe.
 _DEFAULTS = {
     "min_workers": 1,
     "max_workers": 1,
@@ -34,19 +36,14 @@ _DEFAULTS = {
     "attempts": 1,
     "timeout_ms": 10000,
 }
-_ARCHIVE = Expected("the model's archive", lambda value: isinstance(value, str) and value != "")
 AtLeastOne = Annotated[int | None, Integer(1)]
 
 
 class CommonKeys(ClosedSchema):
     """The settings of a model, or of all models where they stand directly under ``models``."""
 
-    min_workers: AtLeastOne = key("min-workers", "shown", "1")
-    max_workers: AtLeastOne = key(
-        "max-workers",
-        "how many workers the model gets, as in TorchServe",
-        "1, or `min-workers` if that is more",
-    )
+    min_workers: AtLeastOne = key("min-workers", "only shown, as in TorchServe; `max-workers` counts", "1")
+    max_workers: AtLeastOne = key("max-workers", "workers of the model", "1, or `min-workers` if that is more")
     batch_size: AtLeastOne = key("batch-size", "requests in one batch; wins over `model-config.yaml`", "1")
     max_batch_delay_ms: Annotated[int | None, Integer(0, unit="milliseconds")] = key(
         "max-batch-delay", "how long a request may wait for a fuller batch; wins over `model-config.yaml`", "50"
@@ -60,18 +57,35 @@ class CommonKeys(ClosedSchema):
 class ModelKeys(CommonKeys):
     """A model of the workflow."""
 
-    url: Annotated[
-        str | None, Expected("the model's archive", lambda value: isinstance(value, str) and value != "")
-    ] = key("url", "the model: anything that a registration takes as `url`, see `archives.md`", "mandatory")
+    url: Annotated[str, Expected("the model's archive", lambda value: isinstance(value, str) and value != "")] = Field(
+        description="the model: anything that a registration takes as `url`, see `archives.md`"
+    )
+
+
+_Model = Annotated[ModelKeys, Nested(f"a map with a url, or a setting: {', '.join(CommonKeys.key_names())}")]
+
+
+class Models(CommonKeys):
+    """``models``: settings of all models and, by its name, a map for each model."""
+
+    model_config = ConfigDict(extra="allow")
+    others = ModelKeys
+    __pydantic_extra__: dict[str, _Model]
+
+
+_Node = Annotated[str, Expected("text; put it in quotes", lambda value: isinstance(value, str) and value != "")]
+_Children = Annotated[tuple[_Node, ...], Listed("a list of names")]
 
 
 class SpecFile(ClosedSchema):
     """The file."""
 
-    models: Annotated[dict[Any, Any] | None, MAP] = key(
-        "models", "the settings of all models, and by its name a map for each model"
+    models: Annotated[Models, Nested()] = key(
+        None, "the models, and settings of all of them", "", Models.model_validate({})
     )
-    dag: Annotated[dict[Any, Any] | None, MAP] = key("dag", "for each node a list of those that get its answer")
+    dag: Annotated[dict[_Node, _Children], Nested()] = key(
+        None, "for each node a list of the nodes that get its answer", "", {}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,41 +144,24 @@ def read_spec(path: Path) -> WorkflowSpec:
         reason = str(error) if isinstance(error, UnreadableYaml) else error.strerror
         raise InvalidWorkflow(f"Invalid workflow specification {path.name}", reason or str(error)) from error
     file, wrong = read(SpecFile, mapping.values, lines=mapping.lines)
-    nodes, defaults, further = _models(file.models or {}, mapping.lines)
-    problems = [*wrong.values(), *further]
+    problems = list(wrong.values())
+    if problems and all(name.startswith("dag") for name in wrong):
+        raise InvalidDag("Not a valid DAG", "; ".join(problems))
+    defaults = _inheriting(file.models, _DEFAULTS, "models", problems)
+    models: dict[str, ModelKeys] = file.models.__pydantic_extra__
+    nodes = {
+        name: Node(name, model.url, _inheriting(model, vars(defaults), f"models.{name}", problems))
+        for name, model in models.items()
+    }
     if problems:
         raise _invalid("; ".join(problems))
-    dag = Dag(_edges(file.dag or {}))
+    if len(file.dag.keys() | {child for children in file.dag.values() for child in children}) > MAX_NODES:
+        raise InvalidDag("Not a valid DAG", f"it has more than {MAX_NODES} nodes")
+    dag = Dag({node: list(children) for node, children in file.dag.items()})
     unused = [name for name in nodes if name not in dag.parents]
     if unused:
         raise _invalid(f"models: {', '.join(unused)} is not in dag")
     return WorkflowSpec(dag, {name: nodes.get(name) or _function(name, defaults) for name in dag.parents}, defaults)
-
-
-def _models(given: Mapping[Any, Any], lines: Mapping[str, int]) -> tuple[dict[str, Node], NodeSettings, list[str]]:
-    """Return the models, the settings that hold for all, and what is wrong."""
-    settings = CommonKeys.key_names()
-    common, wrong = read(CommonKeys, {name: given[name] for name in given if name in settings}, "models.", lines)
-    problems = list(wrong.values())
-    defaults = _inheriting(common, _DEFAULTS, "models", problems)
-    nodes = {}
-    for name in given:
-        if name in settings:
-            continue
-        place, values = f"models.{name}", given[name]
-        if not isinstance(name, str) or not name:
-            problems.append(f"models: the name {name!r} must be text; put it in quotes")
-        elif not isinstance(values, Mapping):
-            problems.append(
-                f"{place} is {shown(values)}, it must be a map with a url, or a setting: {', '.join(settings)}"
-            )
-        else:
-            model, wrong = read(ModelKeys, values, f"{place}.", lines)
-            problems += wrong.values()
-            if model.url is None and f"{place}.url" not in wrong:
-                problems.append(f"{place}.url is missing, it must be the model's archive")
-            nodes[name] = Node(name, model.url, _inheriting(model, vars(defaults), place, problems))
-    return nodes, defaults, problems
 
 
 def _inheriting(given: CommonKeys, inherited: Mapping[str, int], place: str, problems: list[str]) -> NodeSettings:
@@ -193,22 +190,6 @@ def _function(name: str, defaults: NodeSettings) -> Node:
             timeout_ms=defaults.timeout_ms,
         ),
     )
-
-
-def _edges(values: Mapping[Any, Any]) -> dict[str, list[str]]:
-    edges: dict[str, list[str]] = {}
-    for node, given in values.items():
-        if not isinstance(node, str) or not node:
-            raise InvalidDag("Not a valid DAG", f"the node {node!r} must be text; put it in quotes")
-        children = [] if given is None else given
-        if not isinstance(children, list) or not all(isinstance(child, str) and child for child in children):
-            raise InvalidDag("Not a valid DAG", f"the children of {node} must be a list of names, not {children!r}")
-        edges[node] = children
-        if len(edges) > MAX_NODES or len(children) > MAX_NODES:
-            raise InvalidDag("Not a valid DAG", f"it has more than {MAX_NODES} nodes")
-    if len(edges.keys() | {child for children in edges.values() for child in children}) > MAX_NODES:
-        raise InvalidDag("Not a valid DAG", f"it has more than {MAX_NODES} nodes")
-    return edges
 
 
 def _invalid(problem: str) -> InvalidSpec:

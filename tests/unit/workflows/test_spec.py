@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from torchserve_py.settings.schemas.document import table
 from torchserve_py.workflows.errors import InvalidDag, InvalidSpec, InvalidWorkflow, WorkflowError
-from torchserve_py.workflows.spec import NodeSettings, WorkflowSpec, read_spec
+from torchserve_py.workflows.spec import ModelKeys, NodeSettings, WorkflowSpec, read_spec
 
 
 def spec_of(folder: Path, text: str) -> WorkflowSpec:
@@ -109,6 +110,13 @@ def test_more_workers_at_least_are_more_at_most(tmp_path: Path) -> None:
             InvalidSpec,
             "models.timeout-ms is 0 (int), it must be",
         ),
+        ("models: {m: }\ndag: {m: []}", InvalidSpec, "models.m is None (NoneType), it must be a map with a url"),
+        (
+            "models: {1: {url: m.mar}}\ndag: {m: []}",
+            InvalidSpec,
+            "models[1] is a key that is not text; put it in quotes",
+        ),
+        ("dag: {f: [g, 2]}", InvalidDag, "dag.f[1] is 2 (int), it must be text; put it in quotes"),
         (
             "models: {retry-attempts: yes}\ndag: {m: []}",
             InvalidSpec,
@@ -121,8 +129,8 @@ def test_more_workers_at_least_are_more_at_most(tmp_path: Path) -> None:
         ),
         ("models: {m: {url: m.mar}}\ndag: {f: []}", InvalidSpec, "models: m is not in dag"),
         ("models: []\ndag: {f: []}", InvalidSpec, "models is [] (list), it must be a map"),
-        ("dag: {f: g}", InvalidDag, "the children of f must be a list of names, not 'g'"),
-        ("dag: {1: [f]}", InvalidDag, "the node 1 must be text; put it in quotes"),
+        ("dag: {f: g}", InvalidDag, "dag.f is 'g' (str), it must be a list of names"),
+        ("dag: {1: [f]}", InvalidDag, "dag[1] is 1 (int), it must be text; put it in quotes"),
         ("dag: {no-function: []}", InvalidDag, "'no-function' is neither in models nor a possible name"),
         ("dag: {f: [f]}", InvalidDag, "Self loop exception"),
         ("", InvalidDag, "DAG should have only one start node"),
@@ -147,6 +155,11 @@ def test_everything_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
         "m.url is missing",
     ):
         assert each in message
+
+
+def test_the_document_has_the_rows_of_the_schema() -> None:
+    document = (Path(__file__).parents[3] / "docs" / "workflows.md").read_text(encoding="utf-8")
+    assert [row for row in table(ModelKeys) if row not in document] == []
 
 
 def test_a_missing_file_is_torchserves_error(tmp_path: Path) -> None:

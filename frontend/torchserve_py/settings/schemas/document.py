@@ -37,4 +37,4 @@ def expected(field: FieldInfo) -> str | None:
 def default_text(field: FieldInfo) -> str:
     """Return the default of a key in words."""
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    return str(extra.get("x-default", "none"))
+    return str(extra.get("x-default", "mandatory" if field.is_required() else "none"))

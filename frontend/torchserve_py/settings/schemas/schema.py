@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 _SHOWN_LENGTH = 80
@@ -33,19 +34,31 @@ def key(name: str | None, meaning: str, default: str = "", otherwise: Any = None
 
 
 class Schema(BaseModel):
-    """A map of which some keys are known; the others are somebody else's. A key with null is one that is not there."""
+    """A map of which some keys are known; the others are somebody else's. A known key with null counts as not given.
+
+    ``others`` is the schema of the maps under keys that users choose, where there are such keys.
+    """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+    others: ClassVar[type[Schema] | None] = None
 
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, given: Any) -> Any:
-        return {name: given[name] for name in given if given[name] is not None} if isinstance(given, dict) else given
+        if not isinstance(given, dict):
+            return given
+        known = {*cls.key_names(), *cls.model_fields}
+        return {name: value for name, value in given.items() if value is not None or name not in known}
 
     @classmethod
     def key_names(cls) -> list[str]:
         """Return the keys as users write them."""
         return [field.alias or name for name, field in cls.model_fields.items()]
+
+    @classmethod
+    def field_of(cls, key: str) -> FieldInfo | None:
+        """Return the field of a key as users write it, or None for a key that is not known."""
+        return next((field for name, field in cls.model_fields.items() if key in (field.validation_alias, name)), None)
 
 
 class ClosedSchema(Schema):
@@ -99,7 +112,11 @@ def told(schema: type[Schema], error: ErrorDetails, name: str = "") -> str:
     """Return an error as a problem of the key with that (dotted) name."""
     name = name or dotted(error["loc"])
     if error["type"] == "missing":
-        return f"{name} is missing"
+        field = _beside(schema, error["loc"]).field_of(str(error["loc"][-1]))
+        expected = [each.words for each in field.metadata if hasattr(each, "words")] if field is not None else []
+        return f"{name} is missing" + (f", it must be {expected[0]}" if expected else "")
+    if error["type"] == "invalid_key":
+        return f"{name} is a key that is not text; put it in quotes"
     if error["type"] == "extra_forbidden":
         return f"{name} is not known; known are {', '.join(_beside(schema, error['loc']).key_names())}"
     return f"{name} is {shown(error['input'])}, {error['msg']}"
@@ -109,8 +126,8 @@ def _beside(schema: type[Schema], location: tuple[int | str, ...]) -> type[Schem
     """Return the schema of the map that holds a place."""
     for part in location[:-1]:
         if isinstance(part, str):
-            (field,) = (each for key, each in schema.model_fields.items() if part == (each.alias or key))
-            schema = next(_schemas_in(field.annotation))
+            field = schema.field_of(part)
+            schema = next(_schemas_in(field.annotation)) if field is not None else schema.others or schema
     return schema
 
 
@@ -125,6 +142,8 @@ def dotted(location: tuple[int | str, ...]) -> str:
     """Return a place in nested maps and lists as users write it: ``inputs[0].shape``."""
     text = ""
     for each in location:
+        if each == "[key]":  # pydantic's mark of a wrong key, which is the part before
+            continue
         text += f"[{each}]" if isinstance(each, int) else f".{each}" if text else each
     return text
 

@@ -49,7 +49,7 @@ class Nested:
         return core_schema.no_info_before_validator_function(self._checked, handler(source))
 
     def _checked(self, value: Any) -> Any:
-        if value is not None and not isinstance(value, self.shape | BaseModel):
+        if not isinstance(value, self.shape | BaseModel):
             raise _unexpected(self.words)
         return value
 

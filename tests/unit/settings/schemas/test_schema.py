@@ -58,7 +58,7 @@ def test_a_key_that_is_wrong_is_as_if_it_were_not_there() -> None:
         ({"inner": {"the-ports": 10}}, "line 9: inner.the-ports is 10 (int), it must be an integer from 1 to 9"),
         ({"items": {}}, "items is {} (dict), it must be a list of items"),
         ({"items": [{"name": "a"}, 3]}, "items[1] is 3 (int), it must be a map"),
-        ({"items": [{}]}, "items[0].name is missing"),
+        ({"items": [{}]}, "items[0].name is missing, it must be a text"),
         ({"items": [{"name": "a", "size": 1}]}, "items[0].size is not known; known are name"),
         ({"text": 3, "texts": "x" * 90}, f"texts is '{'x' * 76}... (str), it must be a list of texts"),
     ],
