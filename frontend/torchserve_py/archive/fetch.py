@@ -36,7 +36,7 @@ _PARTIAL = re.compile(r"\.[0-9a-f]{32}\.part")
 #: How much longer than a download may take a `.part` file must lie untouched to be taken for a left-over (seconds).
 _LEFT_OVER_MARGIN = 3600
 
-#: The files being written: deleted when the process ends while a download hangs in a thread that nobody waits for.
+#: The files being written: deleted when the process ends while a download hangs in its daemon thread.
 _partials: set[Path] = set()
 
 
@@ -126,12 +126,10 @@ async def _receive(
     limits: FetchLimits,
     cancellation: Cancellation,
 ) -> None:
-    """Write what is at a URL to a file.
+    """Write the content at a URL to a file.
 
-    Raises:
-        ValueError: The URL cannot be used, or what comes is over the limits or incomplete.
-        OSError: It cannot be read or written, or not in time.
-        aiohttp.ClientError: What comes is no HTTP.
+    Raises ValueError (an unusable URL; content over the limits or incomplete), OSError (also when it takes too long),
+    and aiohttp.ClientError where the answer is no HTTP.
     """
     try:
         async with (
@@ -213,13 +211,13 @@ def _publish(partial: Path, target: Path) -> None:
 
 
 def _remove_left_overs(store: Path, age: float) -> None:
-    """Delete the `.part` files that nobody has written to for `age` seconds."""
+    """Delete the `.part` files that were not written to for `age` seconds."""
     for entry in store.iterdir():
         try:
             if _PARTIAL.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > age:
                 entry.unlink()
                 logger.info("Removed %s, which an earlier download left behind", entry)
-        except OSError as error:  # another server was quicker, or may and we may not
+        except OSError as error:  # another server was quicker, or the permission is missing
             logger.debug("%s is not removed: %s", entry, error)
 
 

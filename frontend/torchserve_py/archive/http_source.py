@@ -22,16 +22,12 @@ from torchserve_py.archive.networks import Forbidden, Network, check_address, ch
 CHUNK_BYTES: Final = 1 << 20
 _MAX_REDIRECTS: Final = 10
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
-#: Nothing that one reader of URLs takes for a part of the host and another does not: no escapes, no other alphabets.
+#: A host that every reader of URLs understands alike: no escapes, no other alphabets.
 _AUTHORITY: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
 
 
 class PermittedAddresses(AbstractResolver):
-    """Resolves names to addresses that may be connected to.
-
-    Args:
-        allowed: The networks that are permitted beside the public internet.
-    """
+    """Resolves names to addresses that may be connected to: of the public internet, and of the networks `allowed`."""
 
     def __init__(self, allowed: Sequence[Network]) -> None:
         self._allowed = allowed
@@ -40,12 +36,7 @@ class PermittedAddresses(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Return the addresses of a host.
-
-        Raises:
-            Forbidden: One of them may not be connected to.
-            OSError: The host has no address.
-        """
+        """Return the addresses of a host. Raises Forbidden for an address not permitted, OSError if there is none."""
         found = await self._system.resolve(host, port, family)
         for each in found:
             try:
@@ -55,7 +46,6 @@ class PermittedAddresses(AbstractResolver):
         return found
 
     async def close(self) -> None:
-        """Give up what it holds."""
         await self._system.close()
 
 
@@ -63,18 +53,11 @@ class PermittedAddresses(AbstractResolver):
 async def opened(
     url: str, check: Callable[[str], None], allowed_networks: Sequence[Network], idle_seconds: float
 ) -> AsyncIterator[aiohttp.ClientResponse]:
-    """Yield the answer at ``url``, whose body is still to be read.
+    """Yield the answer at an http or https URL, whose body is still to be read.
 
-    Args:
-        url: An http or https URL.
-        check: Raises where a URL must not be asked; called with every URL that ``url`` redirects to.
-        allowed_networks: The networks that are permitted beside the public internet.
-        idle_seconds: How long connecting may take, and the pause between two pieces of data.
-
-    Raises:
-        ValueError: A URL is unusable, an address is forbidden, or the answer is no success.
-        OSError: The connection fails.
-        aiohttp.ClientError: What comes is no HTTP.
+    `check` raises where a URL must not be asked; it is called with every URL that `url` redirects to. `idle_seconds` is
+    how long connecting may take, and the pause between two pieces of data. Raises ValueError (an unusable URL, a
+    forbidden address, a status that is no success), OSError, and aiohttp.ClientError where the answer is no HTTP.
     """
     for _ in range(_MAX_REDIRECTS + 1):
         check_authority(url)
@@ -103,11 +86,10 @@ async def opened(
 
 
 def check_authority(url: str) -> None:
-    """Let a URL pass whose host everybody reads alike.
+    """Refuse, with ValueError, a URL whose host is not written plainly: not every reader of URLs takes it for the same.
 
-    Raises:
-        ValueError: It holds credentials, which would stand in logs and mislead patterns as in
-            ``https://allowed.example@other.example/``, or a host that is not written plainly.
+    Refuse credentials too: they would appear in logs and mislead patterns, as in
+    ``https://allowed.example@other.example/``.
     """
     authority = urllib.parse.urlsplit(url).netloc
     if "@" in authority:

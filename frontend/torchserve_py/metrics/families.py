@@ -27,12 +27,8 @@ class Series(NamedTuple, Generic[I_co]):
 class Family(Generic[I_co]):
     """All instruments that share a name; each has labels of its own, whose order does not matter.
 
-    Args:
-        name: The metric's name.
-        make: Makes an instrument.
-        unit: Its unit.
-        description: The HELP text; None for TorchServe's.
-        label_names: What the labels are called where that differs from what `child` is told, in the same order.
+    `make` makes an instrument. `description` is the HELP text, None for TorchServe's. `label_names` are shown in place
+    of the names that `child` gets, in the same order.
     """
 
     def __init__(

@@ -54,14 +54,8 @@ class _Series(NamedTuple):
 class HandlerMetrics:
     """Series by type, name and dimensions, and which model each belongs to.
 
-    Args:
-        hostname: The value of the label `Hostname`.
-        taken: Names that handlers cannot use.
-        plan: Which metrics there are.
-        log: Gets a line for every value, if there is one.
-
-    Raises:
-        MetricsConfigError: The plan lists a metric under a name that is taken.
+    Handlers cannot use the names `taken`. `log`, if there is one, gets a line for every value. Raises
+    MetricsConfigError where the plan lists a metric under a name that is taken.
     """
 
     def __init__(self, hostname: str, taken: Iterable[str], plan: MetricsPlan, log: MetricLog | None = None) -> None:

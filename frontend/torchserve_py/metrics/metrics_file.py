@@ -46,10 +46,9 @@ class MetricsConfig:
 class MetricsPlan:
     """Which metrics there are and where they go.
 
-    Attributes:
-        config: What the operator's file lists; None without one: then everything is shown and handlers may add.
-        mode: `prometheus`, `log` or `legacy`.
-        auto_detect: Whether handlers may add metrics that the file does not list.
+    config       what the operator's file lists; None without a file: everything is shown, and handlers may add metrics
+    mode         `prometheus`, `log` or `legacy`
+    auto_detect  whether handlers may add metrics that the file does not list
     """
 
     config: MetricsConfig | None = None
@@ -110,11 +109,7 @@ class MetricsFile(ClosedSchema):
 
 
 def read_metrics_config(path: Path) -> MetricsConfig:
-    """Read a file.
-
-    Raises:
-        MetricsConfigError: It cannot be read, or something in it is wrong; the message has all problems.
-    """
+    """Read a file. Raises MetricsConfigError with all problems where it is wrong or cannot be read."""
     try:
         mapping = read_yaml_mapping(path)
     except UnreadableYaml as error:

@@ -73,9 +73,6 @@ class ModelMetrics:
 
     `queue_time` and `worker_thread_time` (of the whole server) are TorchServe's gauges of the last value, in
     milliseconds.
-
-    Args:
-        record_prediction: Takes the milliseconds of a call of the handler and the result rows that it gave.
     """
 
     def __init__(

@@ -22,9 +22,7 @@ I = TypeVar("I", bound=Updatable)  # noqa: E741 - an instrument, as in `metrics.
 class ServerMetrics:
     """All series of the server; those without a model exist, at zero, from the start.
 
-    Args:
-        hostname: The value of the label of that name; None for the machine's.
-        plan: Which metrics are shown, and whether they are logged as well.
+    `hostname`, the machine's if it is None, is the label of that name. `plan` says which metrics are shown and logged.
     """
 
     def __init__(self, hostname: str | None = None, plan: MetricsPlan | None = None) -> None:
@@ -62,10 +60,7 @@ class ServerMetrics:
         )
 
     def model(self, name: str, version: str, *, as_mlserver: bool = False) -> ModelMetrics:
-        """The instruments of a model version, at zero when they are asked for the first time.
-
-        as_mlserver: it is shown in the metrics that MLServer has, too.
-        """
+        """The instruments of a model version; with `as_mlserver` MLServer's metrics show it, too."""
         metrics = self._models.get((name, version))
         if metrics is None:
             metrics = self._models[name, version] = ModelMetrics(
@@ -122,10 +117,7 @@ class ServerMetrics:
             )
 
     def expose(self, names: set[str] | None = None) -> bytes:
-        """All series in Prometheus' text format 0.0.4; with `names` only the samples that are called so.
-
-        In the mode `legacy` these are the three that TorchServe shows then.
-        """
+        """All series (in the mode `legacy` three) in Prometheus' text format 0.0.4; with `names` only these samples."""
         if self._plan.mode == "legacy":
             return expose([family for family in self._own if family.name in LEGACY_NAMES], names)
         return expose([*self._own, *self._mlserver.families, *self._handlers], names)

@@ -13,21 +13,16 @@ _FIRST_INTERVAL = 0.1
 
 
 class SystemMetrics:
-    """Fills the host's gauges each time `collect` is called.
+    """Fills the host's gauges in `metrics` each time `collect` is called.
 
-    Args:
-        metrics: Whose gauges.
-        read_gpus: How busy the GPUs are; a host that has none the first time is not asked again.
-        disk: The file system that is measured.
-        command: `system_metrics_cmd`: what measures the host in place of this module.
-        command_limit: Seconds that one run of it may take.
+    `read_gpus` tells how busy the GPUs are; if there are none the first time, it is not asked again. `command` is
+    `system_metrics_cmd`, which measures the host instead; one run of it may take `command_limit` seconds.
     """
 
     def __init__(
         self,
         metrics: ServerMetrics,
         read_gpus: Callable[[], Sequence[GpuUsage]] = read_usage,
-        disk: str = "/",
         command: str | None = None,
         command_limit: float = 60,
     ) -> None:
@@ -36,7 +31,6 @@ class SystemMetrics:
         if command is not None and not command.startswith(BUILT_IN_SCRIPT):
             self._command = SystemCommand(command, command_limit)
         self._read_gpus: Callable[[], Sequence[GpuUsage]] | None = read_gpus
-        self._disk = disk
         self._interval: float | None = _FIRST_INTERVAL
         #: What describe shows of each GPU, by nvidia-smi's number, as of the last `collect`.
         self.gpu_usage: Mapping[int, str] = {}
@@ -64,7 +58,7 @@ class SystemMetrics:
         import psutil
 
         memory = psutil.virtual_memory()
-        disk = psutil.disk_usage(self._disk)
+        disk = psutil.disk_usage("/")
         values = {
             "CPUUtilization": psutil.cpu_percent(self._interval),
             "MemoryUsed": memory.used / _MEGABYTE,

@@ -41,12 +41,9 @@ class Reading(NamedTuple):
 
 
 class SystemCommand:
-    """A script and its arguments.
+    """A script and its arguments, as a shell would split them; one run may take `limit` seconds.
 
-    Args:
-        command: The script and its arguments, as a shell would split them. A relative path starts from the current
-            directory, or from the directory that the package `ts` lies in.
-        limit: Seconds that one run may take.
+    A relative path starts from the current directory, or from the directory that holds the package `ts`.
     """
 
     def __init__(self, command: str, limit: float) -> None:
