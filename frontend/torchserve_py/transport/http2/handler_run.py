@@ -15,6 +15,7 @@ from grpc import RpcMethodHandler, StatusCode
 from grpc.aio import AbortError
 
 from torchserve_py.transport.http2.methods import LATER
+from torchserve_py.transport.turns import running_turns
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class HandlerRun:
                 self._beginning.cancel()
             self.end()
         elif self._task is not asyncio.current_task():
-            self._task.cancel()
+            running_turns().put_off(self._task.cancel)  # a thousand calls may end at once
 
     def end(self) -> None:
         """Note that the handler has ended, unless it still runs in a task."""
