@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from grpc import StatusCode
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from torchserve_py.doors.grpc.calls import Context
 from torchserve_py.transport.turns import running_turns
 
 if TYPE_CHECKING:
+    from grpc.aio import ServicerContext
+
     from torchserve_py.core.serving import Serving
 
 #: The name under which the whole server is asked for.
@@ -51,13 +52,13 @@ class HealthService(health_pb2_grpc.HealthServicer):
         self._is_closed = True
         self.start_draining()
 
-    async def Check(self, request: Any, context: Context) -> Any:
+    async def Check(self, request: Any, context: ServicerContext[Any, Any]) -> Any:
         """Whether a service should get traffic."""
         if request.service not in self._services:
             await context.abort(StatusCode.NOT_FOUND, f"Unknown service: {request.service}")
         return _Status(status=self._status(request.service))
 
-    async def Watch(self, request: Any, context: Context) -> None:
+    async def Watch(self, request: Any, context: ServicerContext[Any, Any]) -> None:
         """The same now and after each change."""
         told = None
         while True:

@@ -1,26 +1,37 @@
-"""The inference service: requests become jobs, and the parts of their responses messages."""
+"""TorchServe's inference service: requests become jobs, and the parts of their responses messages."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from grpc.aio import EOF
+
+from torchserve_py.core.errors import ModelError
 from torchserve_py.doors import priorities
-from torchserve_py.doors.errors import bad_request, failure_of
-from torchserve_py.doors.grpc.calls import Behaviour, Context
-from torchserve_py.doors.grpc.protos import inference_pb2 as messages
+from torchserve_py.doors.errors import DoorError, bad_request, failure_of
+from torchserve_py.doors.grpc.exchange import GrpcDialect, GrpcExchange
+from torchserve_py.doors.grpc.methods import GrpcMethod
+from torchserve_py.doors.grpc.protos.inference_pb2 import (
+    PredictionResponse,
+    PredictionsRequest,
+    TorchServeHealthResponse,
+)
 from torchserve_py.doors.grpc.refusals import Refusal, refuse_prediction
-from torchserve_py.doors.grpc.writer import Writer
-from torchserve_py.doors.pipeline import Dialect, Exchange
+from torchserve_py.doors.grpc.two_way import CarriedRequest, OpenCalls, TwoWayCall
 from torchserve_py.doors.sequences import SequenceHeaders, is_marked
-from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.jobs.inference_request import InferenceRequest
 from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 from ts.protocol.messages import REQUEST_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable
 
     from torchserve_py.core.serving import ServedModel, Serving
+    from torchserve_py.jobs.parts import Part
     from torchserve_py.settings.table import Settings
+    from torchserve_py.transport.http2.call import Call
 
 #: How many entries a large message may have.
 _MAX_FIELDS: Final = 10_000
@@ -28,48 +39,80 @@ _HEALTHY: Final = '{\n  "status": "Healthy"\n}'
 _UNHEALTHY: Final = '{\n  "status": "Unhealthy"\n}'
 
 
-def refuse(error: Exception) -> Refusal:
-    """What a client of this service is told about an exception."""
-    return refuse_prediction(failure_of(error))
+class TorchServeMessages(GrpcDialect):
+    """TorchServe's gRPC API. Every message names the sequence, whose id the client may not have chosen."""
+
+    def refusal(self, error: Exception) -> Refusal:
+        """The status of a call that fails with ``error``."""
+        return refuse_prediction(failure_of(error))
+
+    def answer(self, exchange: GrpcExchange, part: Part) -> Any:
+        """The whole response as one message."""
+        return self._joined(exchange, part) if part.more else _message(exchange, part.body)
+
+    def messages(self, exchange: GrpcExchange, parts: Iterable[Part]) -> Iterable[PredictionResponse]:
+        """A message for each part."""
+        return [_message(exchange, part.body) for part in parts]
+
+    async def _joined(self, exchange: GrpcExchange, part: Part) -> PredictionResponse:
+        bodies = [part.body]
+        while part.more:
+            part = await exchange.next()
+            bodies.append(part.body)
+        return _message(exchange, b"".join(bodies))
+
+    def failure(self, error: Exception, sequence_id: str) -> PredictionResponse:
+        """The message that tells of a failed request in a call that goes on."""
+        return PredictionResponse(status=self.refusal(error).status(), sequence_id=sequence_id or None)
 
 
-def read_request(body: bytes) -> messages.PredictionsRequest:
-    """Read a serialized message.
-
-    Raises:
-        ValueError: It has so many entries that reading them would keep others waiting.
-        DecodeError: It is none.
-    """
-    if len(body) > LARGE_MESSAGE:
-        fields_of(body, _MAX_FIELDS)
-    return messages.PredictionsRequest.FromString(body)
+DIALECT: Final = TorchServeMessages()
 
 
-class GrpcDialect(Dialect):
-    """TorchServe's gRPC API."""
+class InferenceService:
+    """Turns messages into jobs."""
 
-    def message(self, exchange: Exchange, body: bytes) -> messages.PredictionResponse:
-        """The message for a part."""
-        sequence = exchange.asked.sequence
-        if sequence is None:
-            return messages.PredictionResponse(prediction=body)
-        return messages.PredictionResponse(prediction=body, sequence_id=sequence.id)
-
-
-DIALECT: Final = GrpcDialect()
-
-
-class Submission:
-    """Turns requests into jobs; what all methods share."""
-
-    def __init__(self, settings: Settings, serving: Serving) -> None:
+    def __init__(self, settings: Settings, serving: Serving, open_calls: OpenCalls) -> None:
         self._serving = serving
+        self._open = open_calls
+        self._max_request_size = settings.max_request_size
         self._headers = SequenceHeaders(settings)
         self._start_key = settings.ts_header_key_sequence_start
         self._end_key = settings.ts_header_key_sequence_end
-        self._stall_limit = float(settings.default_response_timeout)
 
-    def model(self, request: messages.PredictionsRequest) -> ServedModel:
+    @property
+    def methods(self) -> Mapping[str, GrpcMethod]:
+        """Method name to what serves it."""
+        token = TokenType.inference
+        return {
+            "Ping": GrpcMethod(self.ping, DIALECT, token),
+            "Predictions": GrpcMethod(self.predictions, DIALECT, token, read_request),
+            "StreamPredictions": GrpcMethod(self.stream_predictions, DIALECT, token, read_request),
+            "StreamPredictions2": GrpcMethod(self.stream_predictions_2, DIALECT, token, read_request),
+        }
+
+    def ping(self, request: Any, call: Call) -> TorchServeHealthResponse:
+        """Whether every model has the workers it should have."""
+        return TorchServeHealthResponse(health=_HEALTHY if self._serving.healthy() else _UNHEALTHY)
+
+    def predictions(self, request: PredictionsRequest, call: Call) -> object:
+        """One message in, one out; the parts of a streamed response are joined."""
+        return self._submit_alone(request, call).answer()
+
+    def stream_predictions(self, request: PredictionsRequest, call: Call) -> Awaitable[None]:
+        """One message in, one out for each part of the response."""
+        return self._submit_alone(request, call).stream()
+
+    def stream_predictions_2(self, requests: Any, call: Call) -> Awaitable[None]:
+        """Any number of messages in, one out for each part of the response to each."""
+        return self._open.run(_SequenceStream(self, call, self._max_request_size))
+
+    def _submit_alone(self, request: PredictionsRequest, call: Call) -> GrpcExchange:
+        """Submit the one request of a call; it need not name its sequence."""
+        model = self.model(request)
+        return self.submit(request, call, model, in_sequence=model.is_stateful or bool(request.sequence_id))
+
+    def model(self, request: PredictionsRequest) -> ServedModel:
         """The model that a request is for.
 
         Raises:
@@ -81,121 +124,108 @@ class Submission:
             raise bad_request("Parameter model_name is required.")
         return self._serving.get(request.model_name, request.model_version or None)
 
-    def sequence(self, request: messages.PredictionsRequest) -> SequenceRequest:
-        """The sequence of a request; one of its own if it names none.
-
-        Entries of ``input`` with the names of the start and the end header and the value ``true``, and one with that of
-        the header that names the request, mean what the headers mean: gRPC requests have no headers.
+    def starts(self, request: PredictionsRequest) -> bool:
+        """Whether a request has a start marker.
 
         Raises:
-            DoorError: The id is not usable, or a marker is neither true nor false.
+            DoorError: The marker is neither true nor false.
         """
-        values = request.input
-        return self._headers.request_of(
-            request.sequence_id,
-            _text(values.get(self._start_key)),
-            _text(values.get(self._end_key)),
-            _text(values.get(REQUEST_ID)),
-        )
-
-    def starts(self, request: messages.PredictionsRequest) -> bool:
-        """Whether the request has a start marker.
-
-        Raises:
-            DoorError: It is neither true nor false.
-        """
-        value = _text(request.input.get(self._start_key))
+        value = _text(request, self._start_key)
         return value is not None and is_marked(self._start_key, value)
 
-    def submit(
-        self, model: ServedModel, request: messages.PredictionsRequest, sequence: SequenceRequest | None
-    ) -> Exchange:
-        """Make a job of a request; a refusal by the scheduler is raised by the first `Exchange.next`.
+    def submit(self, request: PredictionsRequest, call: Call, model: ServedModel, *, in_sequence: bool) -> GrpcExchange:
+        """Make a job of a request.
 
-        An entry of ``input`` with the name of the header for the priority means what that means.
+        A request of gRPC has no headers: entries of ``input`` with the names of the headers for the priority, for the
+        start and the end of a sequence, and for the id of the request mean what the headers mean.
+
+        Args:
+            request: The request.
+            call: The call that carries it.
+            model: The model.
+            in_sequence: Whether the request belongs to a sequence: one of its own if it names none.
 
         Raises:
-            DoorError: Its priority is none.
+            DoorError: An id, a marker or the priority is invalid.
         """
         version = request.model_version or None
         row = [(name, "", value) for name, value in request.input.items()]
-        urgency = _text(request.input.get(priorities.HEADER))
+        urgency = _text(request, priorities.HEADER)
         priority = 0 if urgency is None else priorities.of_text(urgency, "Input")
+        sequence = None
+        if in_sequence:
+            start, end, request_id = (_text(request, key) for key in (self._start_key, self._end_key, REQUEST_ID))
+            sequence = self._headers.request_of(request.sequence_id, start, end, request_id)
         headers = () if sequence is None else sequence.headers
         asked = InferenceRequest(headers, row, sequence=sequence, by_default=version is None, priority=priority)
-        return Exchange(DIALECT, self._serving, model, asked, version)
-
-    def writer(self, context: Context) -> Writer:
-        """What writes the messages of a call."""
-        return Writer(context, self._stall_limit)
+        return GrpcExchange(call, DIALECT, self._serving, model, asked, version)
 
 
-class InferenceService:
-    """All methods but `StreamPredictions2`."""
+class _SequenceStream(TwoWayCall):
+    """A call of `StreamPredictions2`: each request names its sequence, and one that fails is answered with a status."""
 
-    def __init__(self, serving: Serving, submission: Submission) -> None:
-        self._serving = serving
-        self._submission = submission
+    def __init__(self, service: InferenceService, call: Call, max_request_size: int) -> None:
+        super().__init__(call, max_request_size)
+        self._service = service
 
-    @property
-    def methods(self) -> Mapping[str, Behaviour]:
-        """What serves each method."""
-        return {
-            "Ping": self.ping,
-            "Predictions": self.predictions,
-            "StreamPredictions": self.stream_predictions,
-        }
+    async def _read(self) -> None:
+        while (message := await self._next()) is not EOF:
+            self._take(_SequenceStep(self._service, self._call, message))
 
-    async def ping(self, request: Any, context: Context) -> messages.TorchServeHealthResponse:
-        """Whether every model has the workers it should have."""
-        return messages.TorchServeHealthResponse(health=_HEALTHY if self._serving.healthy() else _UNHEALTHY)
 
-    async def predictions(self, request: messages.PredictionsRequest, context: Context) -> messages.PredictionResponse:
-        """One message in, one out; the parts of a streamed response are joined.
+class _SequenceStep(CarriedRequest):
+    """A request of such a call."""
+
+    def __init__(self, service: InferenceService, call: Call, message: PredictionsRequest) -> None:
+        super().__init__(message.ByteSize())
+        self._service = service
+        self._call = call
+        self._message = message
+        self.sequence = (message.model_name, message.model_version, message.sequence_id)
+        try:
+            self.model = service.model(message)
+        except (DoorError, ModelError):
+            self.model = None  # told when the request is submitted
+
+    def submit(self) -> GrpcExchange:
+        """Make a job of the request.
 
         Raises:
-            DoorError: The request is refused, or failed.
+            DoorError: The request is refused.
             ModelNotFound: No such model.
             ModelVersionNotFound: No such version of it.
         """
-        exchange = self._submit(request)
-        try:
-            part = await exchange.next()
-            bodies = [part.body]
-            while part.more:
-                part = await exchange.next()
-                bodies.append(part.body)
-            return DIALECT.message(exchange, bodies[0] if len(bodies) == 1 else b"".join(bodies))
-        finally:
-            exchange.cancel()
+        model = self._service.model(self._message)
+        if not self._message.sequence_id and not self._service.starts(self._message):
+            raise bad_request("Parameter sequenceId is required.")
+        return self._service.submit(self._message, self._call, model, in_sequence=True)
 
-    async def stream_predictions(self, request: messages.PredictionsRequest, context: Context) -> None:
-        """One message in, one out for each part of the response.
-
-        Raises:
-            DoorError: The request is refused, or failed.
-            ModelNotFound: No such model.
-            ModelVersionNotFound: No such version of it.
-            ReaderStalledError: The client has stopped reading.
-        """
-        exchange = self._submit(request)
-        writer = self._submission.writer(context)
-        try:
-            more = True
-            while more:
-                part = await exchange.next()
-                more = part.more
-                await writer.write(DIALECT.message(exchange, part.body))
-        finally:
-            writer.close()
-            exchange.cancel()
-
-    def _submit(self, request: messages.PredictionsRequest) -> Exchange:
-        submission = self._submission
-        model = submission.model(request)
-        sequence = submission.sequence(request) if model.is_stateful or request.sequence_id else None
-        return submission.submit(model, request, sequence)
+    def failure(self, error: Exception) -> Iterable[PredictionResponse]:
+        """The message that tells why the request failed."""
+        sequence = None if self.exchange is None else self.exchange.asked.sequence
+        return (DIALECT.failure(error, self._message.sequence_id if sequence is None else sequence.id),)
 
 
-def _text(value: bytes | None) -> str | None:
+def read_request(body: bytes) -> PredictionsRequest:
+    """Read a serialized message.
+
+    Raises:
+        ValueError: It has so many entries that reading them would keep others waiting.
+        DecodeError: It is no such message.
+    """
+    if len(body) > LARGE_MESSAGE:
+        fields_of(body, _MAX_FIELDS)
+    return PredictionsRequest.FromString(body)
+
+
+def _message(exchange: GrpcExchange, body: bytes) -> PredictionResponse:
+    sequence = exchange.asked.sequence
+    if sequence is None:
+        return PredictionResponse(prediction=body)
+    return PredictionResponse(prediction=body, sequence_id=sequence.id)
+
+
+def _text(request: PredictionsRequest, key: str) -> str | None:
+    """The entry of a request's input with the name of a header, if there is one."""
+    value = request.input.get(key)
     return None if value is None else value.decode("utf-8", "replace")

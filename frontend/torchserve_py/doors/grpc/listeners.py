@@ -6,22 +6,19 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import grpc
-from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from torchserve_py.doors.grpc.calls import Behaviour, Guard
 from torchserve_py.doors.grpc.health import HealthService
-from torchserve_py.doors.grpc.inference import InferenceService, Submission, read_request, refuse
+from torchserve_py.doors.grpc.inference import InferenceService
 from torchserve_py.doors.grpc.management import ManagementService
+from torchserve_py.doors.grpc.methods import GrpcMethod, add_service
 from torchserve_py.doors.grpc.open_inference import OpenInferenceService
-from torchserve_py.doors.grpc.open_inference_jobs import OpenInferenceJobs
-from torchserve_py.doors.grpc.open_inference_stream import InferStreams
 from torchserve_py.doors.grpc.protos import (
     inference_pb2,
     management_pb2,
@@ -30,12 +27,11 @@ from torchserve_py.doors.grpc.protos import (
     open_inference_torchserve_pb2,
 )
 from torchserve_py.doors.grpc.reflected import ReflectedPools
-from torchserve_py.doors.grpc.refusals import Refusal, refuse_management, refuse_open_inference
-from torchserve_py.doors.grpc.sequence_stream import SequenceStreams
+from torchserve_py.doors.grpc.two_way import OpenCalls
 from torchserve_py.doors.listener import ListenError
 from torchserve_py.doors.management_calls import ManagementCalls
 from torchserve_py.doors.tls import TlsError, use_files
-from torchserve_py.doors.token_authorization import TokenAuthorization, TokenType
+from torchserve_py.doors.token_authorization import TokenAuthorization
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.resolution import default_of
 from torchserve_py.transport.admission import Admission, ConnectionBudget
@@ -44,7 +40,7 @@ from torchserve_py.transport.http2.methods import Limits
 from torchserve_py.transport.http2.server import Age, Server
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor import Descriptor, ServiceDescriptor
+    from google.protobuf.descriptor import ServiceDescriptor
     from google.protobuf.descriptor_pool import DescriptorPool
 
     from torchserve_py.core.serving import Serving
@@ -65,24 +61,10 @@ _STOP_SECONDS: Final = 5.0
 
 
 class _Service(NamedTuple):
-    """A service and what serves it.
-
-    Attributes:
-        managing: The methods that need the management token, whatever the others need.
-        raw: The methods whose requests and responses are passed as the bytes they are on the wire.
-    """
+    """The definition of a service, and what serves its methods by name."""
 
     descriptor: ServiceDescriptor
-    methods: Mapping[str, Behaviour]
-    refuse: Callable[[Exception], Refusal]
-    token: TokenType
-    managing: frozenset[str] = frozenset()
-    raw: frozenset[str] = frozenset()
-
-    @property
-    def name(self) -> str:
-        """Its full name."""
-        return str(self.descriptor.full_name)
+    methods: Mapping[str, GrpcMethod]
 
 
 _MANAGEMENT_PORT: Final = "grpc_management_port"
@@ -117,28 +99,22 @@ class GrpcDoors:
         self._budget = budget
         self._servers: list[Server] = []
         self._health: list[HealthService] = []
-        submission = Submission(settings, serving)
-        jobs = OpenInferenceJobs(settings, serving)
-        self._streams = SequenceStreams(submission, settings.max_request_size)
-        self._infer_streams = InferStreams(jobs, settings.max_request_size, settings.grpc_stream_envelope)
-        self._open_inference = OpenInferenceService(settings, serving, jobs, repository)
+        self._open_calls = OpenCalls()
+        self._open_inference = OpenInferenceService(settings, serving, repository, self._open_calls)
+        inference = InferenceService(settings, serving, self._open_calls)
+        management = ManagementService(ManagementCalls(settings, serving))
         self._inference = [
-            _Service(
-                inference_pb2.DESCRIPTOR.services_by_name["InferenceAPIsService"],
-                {**InferenceService(serving, submission).methods, **self._streams.methods},
-                refuse,
-                TokenType.inference,
-            ),
-            *_open_inference_services({**self._open_inference.methods, **self._infer_streams.methods}),
-        ]
-        self._management = [
-            _Service(
-                management_pb2.DESCRIPTOR.services_by_name["ManagementAPIsService"],
-                ManagementService(ManagementCalls(settings, serving)).methods,
-                refuse_management,
-                TokenType.management,
+            _Service(service, methods)
+            for definition, methods in (
+                (inference_pb2, inference.methods),
+                (open_inference_pb2, self._open_inference.methods),
+                (open_inference_torchserve_pb2, self._open_inference.methods),
+                (open_inference_repository_pb2, self._open_inference.methods),
             )
+            for service in definition.DESCRIPTOR.services_by_name.values()
         ]
+        (service,) = management_pb2.DESCRIPTOR.services_by_name.values()
+        self._management = [_Service(service, management.methods)]
 
     async def open(self) -> None:
         """Listen.
@@ -176,8 +152,7 @@ class GrpcDoors:
         """Accept nothing more, let answers that are being written finish for a few seconds, end every call."""
         for each in self._health:
             each.close()
-        self._streams.close()
-        self._infer_streams.close()
+        self._open_calls.close()
         await asyncio.gather(*(server.stop(_STOP_SECONDS) for server in self._servers))
         self._servers.clear()
 
@@ -197,7 +172,11 @@ class GrpcDoors:
         server = Server(limits, Age(_seconds(place.max_age), _seconds(place.max_age_grace)), admission)
         for service in services:
             self._add(server, service)
-        names = [*(service.name for service in services), health.SERVICE_NAME, reflection.SERVICE_NAME]
+        names = [
+            *(str(service.descriptor.full_name) for service in services),
+            health.SERVICE_NAME,
+            reflection.SERVICE_NAME,
+        ]
         state = HealthService(self._serving, names)
         registrar = cast("grpc.aio.Server", server)  # all that generated code needs of one
         health_pb2_grpc.add_HealthServicer_to_server(state, registrar)
@@ -219,19 +198,11 @@ class GrpcDoors:
         logger.info("%s: listening at %s", place.setting, address)
 
     def _add(self, server: Server, service: _Service) -> None:
-        def guard(token: TokenType) -> Guard:
-            return Guard(service.name, service.refuse, self._tokens, token, access_log=self._settings.access_log)
-
-        guards = {managing: guard(TokenType.management if managing else service.token) for managing in (False, True)}
-        by_method = {method.name: guards[method.name in service.managing] for method in service.descriptor.methods}
-        server.add_registered_method_handlers(service.name, _handlers(service, by_method))
-        for method, each in by_method.items():
-            path = f"/{service.name}/{method}"
-            admit = each.admission(method)
-            if admit is not None:
-                server.guard(path, admit)
-            if method in service.raw:
-                server.limit_messages((path,), *_tensor_limit(self._settings))
+        descriptor, methods = service
+        add_service(server, descriptor, methods, self._tokens, is_logged=self._settings.access_log)
+        for method in descriptor.methods:
+            if methods[method.name].is_raw:
+                server.limit_messages((f"/{descriptor.full_name}/{method.name}",), *_tensor_limit(self._settings))
 
 
 async def start_grpc_doors(
@@ -261,44 +232,6 @@ async def start_grpc_doors(
         await doors.close()
         raise
     return doors
-
-
-def _open_inference_services(methods: Mapping[str, Behaviour]) -> list[_Service]:
-    """The Open Inference service under its three names."""
-    raw = frozenset(("ModelInfer", "ModelStreamInfer"))
-    managing = frozenset(("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"))
-    definitions = (open_inference_pb2, open_inference_torchserve_pb2, open_inference_repository_pb2)
-    return [
-        _Service(descriptor, methods, refuse_open_inference, TokenType.inference, managing, raw)
-        for definition in definitions
-        for descriptor in definition.DESCRIPTOR.services_by_name.values()
-    ]
-
-
-def _handlers(service: _Service, guards: Mapping[str, Guard]) -> Mapping[str, grpc.RpcMethodHandler[Any, Any]]:
-    handlers = {}
-    for method in service.descriptor.methods:
-        kinds = {
-            (False, False): grpc.unary_unary_rpc_method_handler,
-            (False, True): grpc.unary_stream_rpc_method_handler,
-            (True, True): grpc.stream_stream_rpc_method_handler,
-        }
-        raw = method.name in service.raw
-        make = kinds[method.client_streaming, method.server_streaming]
-        handlers[method.name] = make(
-            guards[method.name].around(method.name, service.methods[method.name]),
-            request_deserializer=None if raw else _reader_of(method.input_type),
-            response_serializer=None if raw else GetMessageClass(method.output_type).SerializeToString,
-        )
-    return handlers
-
-
-def _reader_of(message: Descriptor) -> Callable[[bytes], Any]:
-    """What makes messages of bytes."""
-    if message is inference_pb2.PredictionsRequest.DESCRIPTOR:
-        return read_request
-    reader: Callable[[bytes], Any] = GetMessageClass(message).FromString
-    return reader
 
 
 def _tensor_limit(settings: Settings) -> tuple[int, str]:

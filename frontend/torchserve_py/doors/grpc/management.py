@@ -8,50 +8,62 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.doors.errors import bad_request
-from torchserve_py.doors.grpc.calls import Behaviour, Context
+from torchserve_py.doors.grpc.exchange import GrpcDialect
+from torchserve_py.doors.grpc.methods import GrpcMethod
 from torchserve_py.doors.grpc.protos import management_pb2 as messages
+from torchserve_py.doors.grpc.refusals import Refusal, refuse_management
+from torchserve_py.doors.token_authorization import TokenType
 
 if TYPE_CHECKING:
     from torchserve_py.doors.management_calls import ManagementCalls
+    from torchserve_py.transport.http2.call import Call
 
 _DEFAULT_MIN_WORKERS: Final = 1
 
 
+class ManagementDialect(GrpcDialect):
+    """Management calls become no jobs; what differs is how they fail."""
+
+    def refusal(self, error: Exception) -> Refusal:
+        """The status of a call that fails with ``error``."""
+        return refuse_management(error)
+
+
+DIALECT: Final = ManagementDialect()
+
+
 class ManagementService:
-    """Turns messages into management calls; raises what these raise, and `DoorError` for values that are wrong."""
+    """Turns messages into management calls; raises what these raise, and `DoorError` for invalid values."""
 
     def __init__(self, calls: ManagementCalls) -> None:
         self._calls = calls
 
     @property
-    def methods(self) -> Mapping[str, Behaviour]:
-        """What serves each method."""
+    def methods(self) -> Mapping[str, GrpcMethod]:
+        """Method name to what serves it."""
+        token = TokenType.management
         return {
-            "DescribeModel": self.describe_model,
-            "ListModels": self.list_models,
-            "RegisterModel": self.register_model,
-            "ScaleWorker": self.scale_worker,
-            "SetDefault": self.set_default,
-            "UnregisterModel": self.unregister_model,
+            "DescribeModel": GrpcMethod(self.describe_model, DIALECT, token),
+            "ListModels": GrpcMethod(self.list_models, DIALECT, token),
+            "RegisterModel": GrpcMethod(self.register_model, DIALECT, token),
+            "ScaleWorker": GrpcMethod(self.scale_worker, DIALECT, token),
+            "SetDefault": GrpcMethod(self.set_default, DIALECT, token),
+            "UnregisterModel": GrpcMethod(self.unregister_model, DIALECT, token),
         }
 
-    async def describe_model(
-        self, request: messages.DescribeModelRequest, context: Context
-    ) -> messages.ManagementResponse:
+    async def describe_model(self, request: messages.DescribeModelRequest, call: Call) -> messages.ManagementResponse:
         """JSON of one version or of all."""
         described = await self._calls.describe(
             request.model_name, request.model_version or None, customized=request.customized
         )
         return _json(described)
 
-    async def list_models(self, request: messages.ListModelsRequest, context: Context) -> messages.ManagementResponse:
+    def list_models(self, request: messages.ListModelsRequest, call: Call) -> messages.ManagementResponse:
         """JSON of the default versions."""
         start = _count("next_page_token", request.next_page_token)
         return _json(self._calls.page(request.limit if request.HasField("limit") else None, start))
 
-    async def register_model(
-        self, request: messages.RegisterModelRequest, context: Context
-    ) -> messages.ManagementResponse:
+    async def register_model(self, request: messages.RegisterModelRequest, call: Call) -> messages.ManagementResponse:
         """Register a model; unlike over HTTP, without waiting for its workers unless the request says so."""
         self._calls.check_model_api()
         delay = request.max_batch_delay if request.HasField("max_batch_delay") else -1
@@ -71,7 +83,7 @@ class ManagementService:
         )
         return messages.ManagementResponse(msg=(await self._calls.register(register)).text)
 
-    async def scale_worker(self, request: messages.ScaleWorkerRequest, context: Context) -> messages.ManagementResponse:
+    async def scale_worker(self, request: messages.ScaleWorkerRequest, call: Call) -> messages.ManagementResponse:
         """Change the number of workers."""
         given = request.HasField("min_worker")
         min_workers = _count("min_worker", request.min_worker) if given else _DEFAULT_MIN_WORKERS
@@ -82,13 +94,13 @@ class ManagementService:
         )
         return messages.ManagementResponse(msg=done.text)
 
-    async def set_default(self, request: messages.SetDefaultRequest, context: Context) -> messages.ManagementResponse:
+    def set_default(self, request: messages.SetDefaultRequest, call: Call) -> messages.ManagementResponse:
         """Set the default version."""
         done = self._calls.set_default(request.model_name, request.model_version)
         return messages.ManagementResponse(msg=done.text)
 
     async def unregister_model(
-        self, request: messages.UnregisterModelRequest, context: Context
+        self, request: messages.UnregisterModelRequest, call: Call
     ) -> messages.ManagementResponse:
         """Unregister a version."""
         done = await self._calls.unregister(request.model_name, request.model_version or None)

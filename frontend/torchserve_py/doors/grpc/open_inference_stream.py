@@ -4,41 +4,34 @@ Triton's clients send independent requests and read ``ModelStreamInferResponse``
 the call goes on. MLServer's clients read bare ``ModelInferResponse`` messages; an error ends the call with a status,
 and a model that takes a stream of requests gets them all as the input of one job. The first request tells who has
 called, unless the metadata ``x-stream-envelope`` or the setting ``grpc_stream_envelope`` does.
+
+Responses to independent requests come in the order of the requests; but a model that gives several responses to a
+request, or may, sends them as they are ready, and later requests do not wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from grpc.aio import EOF
 
 from torchserve_py.doors.errors import DoorError, bad_request
-from torchserve_py.doors.grpc.calls import Behaviour, Context
-from torchserve_py.doors.grpc.lanes import MAX_LARGEST_REQUESTS
-from torchserve_py.doors.grpc.metadata import metadata_of
-from torchserve_py.doors.grpc.open_inference_messages import (
-    OpenRequest,
-    empty_final,
-    enveloped,
-    enveloped_error,
-    is_tritons,
-    read_request,
-)
-from torchserve_py.doors.grpc.open_inference_pipe import RequestPipe
-from torchserve_py.doors.grpc.refusals import refuse_open_inference
-from torchserve_py.doors.grpc.two_way import OpenCalls, TwoWayCall
+from torchserve_py.doors.grpc.open_inference_dialect import DIALECT, EnvelopedMessages, OpenInferenceMessages
+from torchserve_py.doors.grpc.open_inference_requests import OpenRequest, is_tritons, read_request, value_of
+from torchserve_py.doors.grpc.two_way import REFUSALS, CarriedRequest, TwoWayCall
+from torchserve_py.doors.sequence_parameters import ID
 
 if TYPE_CHECKING:
     from torchserve_py.core.serving import ServedModel
-    from torchserve_py.doors.grpc.open_inference_jobs import OpenInferenceJobs
-    from torchserve_py.doors.pipeline import Exchange
-    from torchserve_py.jobs.parts import Part
+    from torchserve_py.doors.grpc.exchange import GrpcExchange
+    from torchserve_py.doors.grpc.open_inference_requests import OpenInferenceJobs
+    from torchserve_py.transport.http2.call import Call
 
-AUTO: Final = "auto"
-TRITON: Final = "triton"
-MLSERVER: Final = "mlserver"
+_AUTO: Final = "auto"
+_TRITON: Final = "triton"
+_MLSERVER: Final = "mlserver"
 
 #: Metadata of a call: whose messages its client reads; whether an error is to end it with a status.
 _ENVELOPE_KEY: Final = "x-stream-envelope"
@@ -47,90 +40,56 @@ _STATUS_KEY: Final = "triton_grpc_error"
 _STREAMED: Final = (":endpoint", "infer_stream")
 
 
-class InferStreams:
-    """Serves the method, and knows its open calls.
+class InferStream(TwoWayCall):
+    """One call.
 
     Args:
         jobs: Where requests become jobs.
-        max_request_size: How many bytes one may have.
-        envelope: Whose messages clients read who do not say so: `AUTO`, `TRITON` or `MLSERVER`.
+        call: The call as the transport has it.
+        max_request_size: How many bytes a request usually has at most.
+        envelope: Whose messages clients read who do not say so: ``auto``, ``triton`` or ``mlserver``.
     """
 
-    def __init__(self, jobs: OpenInferenceJobs, max_request_size: int, envelope: str) -> None:
+    def __init__(self, jobs: OpenInferenceJobs, call: Call, max_request_size: int, envelope: str) -> None:
+        super().__init__(call, max_request_size)
         self._jobs = jobs
-        self._max_bytes = max_request_size * MAX_LARGEST_REQUESTS
-        self._envelope = envelope
-        self._open = OpenCalls()
-
-    @property
-    def methods(self) -> Mapping[str, Behaviour]:
-        """What serves each method."""
-        return {"ModelStreamInfer": self.model_stream_infer}
-
-    async def model_stream_infer(self, requests: Any, context: Context) -> None:
-        """Answer requests until the client has sent its last one and all are answered.
-
-        Raises:
-            DoorError: A request failed, and the client wants a status; or the server shuts down.
-            ModelError: There is no such model, and the client wants a status.
-            ReaderStalledError: The client has stopped reading.
-        """
-        await self._open.run(_InferStream(self._jobs, context, self._max_bytes, self._envelope))
-
-    def close(self) -> None:
-        """Read no more requests; calls end when what they have is answered."""
-        self._open.close()
-
-
-class _InferStream(TwoWayCall):
-    """One call."""
-
-    def __init__(self, jobs: OpenInferenceJobs, context: Context, max_bytes: int, envelope: str) -> None:
-        super().__init__(context, jobs.writer(context))
-        self._jobs = jobs
-        self._metadata: Any = (*(context.invocation_metadata() or ()), _STREAMED)
+        self._metadata: Any = (*(call.invocation_metadata() or ()), _STREAMED)
         said = dict(self._metadata)
         self._envelope: str | bytes = said.get(_ENVELOPE_KEY, envelope)
         self._wants_status = said.get(_STATUS_KEY) == "true"
         self._is_tritons = _STATUS_KEY in said
-        self._enveloped = False
-        self._headers: list[list[str]] = []
-        self._pipe = RequestPipe(jobs, self._metadata, max_bytes, self._tasks, self._send, self._refuse)
-        self._job: Exchange | None = None
-
-    async def run(self) -> None:
-        """As any; then the headers that the model has set become metadata."""
-        await super().run()
-        if self._headers:
-            self._context.set_trailing_metadata(metadata_of(self._headers))
-
-    def _cancel_jobs(self) -> None:
-        self._pipe.cancel()
-        if self._job is not None:
-            self._job.parts.cancel()
+        self._last: _IndependentRequest | None = None  # of the ordered ones
 
     async def _read(self) -> None:
-        body: Any = await self._context.read()
+        body = await self._next()
         if body is EOF:
             return
-        self._enveloped = self._reads_envelopes(body)
-        if not self._enveloped:
+        are_enveloped = self._reads_envelopes(body)
+        if not are_enveloped:
             request = read_request(body)
             model = self._jobs.model(request)
             if self._jobs.declared(model).get("streams_in"):
                 await self._run_one_job(model, request)
                 return
         while body is not EOF:
-            self._pipe.take(body)
-            await self._pipe.room()
-            body = await self._context.read()
+            self._take_independent(body, are_enveloped=are_enveloped)
+            body = await self._next()
+
+    def _take_independent(self, body: bytes, *, are_enveloped: bool) -> None:
+        request = _IndependentRequest(body, self._jobs, self._call, self._metadata)
+        if are_enveloped:
+            request.dialect = EnvelopedMessages(request.message, wants_status=self._wants_status)
+        if request.model is None or not self._jobs.declared(request.model).get("decoupled"):
+            request.join_order(self._last)
+            self._last = request
+        self._take(request)
 
     def _reads_envelopes(self, first: bytes) -> bool:
-        """Whether the client is one of Triton's, as far as can be told from its metadata and its first request."""
-        if self._envelope not in (AUTO, TRITON, MLSERVER):
-            raise bad_request(f"Metadata {_ENVELOPE_KEY}: {self._envelope!r} is neither {TRITON} nor {MLSERVER}.")
-        if self._envelope != AUTO:
-            return self._envelope == TRITON
+        """Whether the client is one of Triton's, as far as its metadata and its first request tell."""
+        if self._envelope not in (_AUTO, _TRITON, _MLSERVER):
+            raise bad_request(f"Metadata {_ENVELOPE_KEY}: {self._envelope!r} is neither {_TRITON} nor {_MLSERVER}.")
+        if self._envelope != _AUTO:
+            return self._envelope == _TRITON
         if self._is_tritons:
             return True
         try:
@@ -140,42 +99,62 @@ class _InferStream(TwoWayCall):
 
     async def _run_one_job(self, model: ServedModel, first: OpenRequest) -> None:
         """Feed all requests to one job; the end of the call's requests is an input without a body."""
-        self._job = self._jobs.submit(model, first, self._metadata, more_input=True)
-        parts = self._job.parts
-        answering = self._tasks.create_task(self._relay(self._job))
+        job = self._jobs.submit(self._call, DIALECT, model, first, self._metadata, more_input=True)
+        self._exchanges.add(job)
+        answering = self._tasks.create_task(job.stream())
         answering.add_done_callback(lambda _: self._reader is not None and self._reader.cancel())
         try:
-            body: Any = await self._context.read()
-            while body is not EOF:
-                await parts.send_input(body, more=True)
-                body = await self._context.read()
+            while (body := await self._call.read()) is not EOF:
+                await job.parts.send_input(body, more=True)
         except asyncio.CancelledError:
-            if not self._closed:  # the call is over, and its job with it
+            if not self._is_closed:  # the call is over, and its job with it
                 raise
-        await parts.send_input(b"", more=False)
+        await job.parts.send_input(b"", more=False)
 
-    async def _relay(self, job: Exchange) -> None:
-        more = True
-        while more:
-            part = await job.next()
-            more = part.more
-            await self._send_bare(part)
 
-    async def _send(self, request: OpenRequest, model: ServedModel, part: Part, final: bool) -> None:
-        if not self._enveloped:
-            await self._send_bare(part)
-        elif part.body:
-            await self._write(enveloped(part.body, final=final))
-        elif request.wants_empty_final:
-            await self._write(empty_final(request, model.version))
+class _IndependentRequest(CarriedRequest):
+    """A request that is a job of its own.
 
-    async def _send_bare(self, part: Part) -> None:
-        if part.headers:
-            self._headers = part.headers
-        if part.body:
-            await self._write(part.body)
+    Attributes:
+        message: The request; None if it cannot be read.
+        dialect: How the client is answered.
+    """
 
-    async def _refuse(self, request: OpenRequest | None, error: Exception) -> None:
-        if not self._enveloped or self._wants_status:
-            raise error
-        await self._write(enveloped_error(request, refuse_open_inference(error)))
+    def __init__(self, body: bytes, jobs: OpenInferenceJobs, call: Call, metadata: Any) -> None:
+        super().__init__(len(body))
+        self._jobs = jobs
+        self._call = call
+        self._metadata = metadata
+        self._body = body
+        self.message: OpenRequest | None = None
+        self.dialect: OpenInferenceMessages = DIALECT
+        try:
+            self.message = read_request(body)
+            self.model = jobs.model(self.message)
+            self.sequence = _sequence_of(self.message, self.model)
+        except REFUSALS:
+            pass  # raised again when the request is submitted
+
+    def submit(self) -> GrpcExchange:
+        """Make a job of the request.
+
+        Raises:
+            DoorError: The request is refused.
+            ModelNotFound: No such model.
+            ModelVersionNotFound: No such version of it.
+        """
+        message = read_request(self._body) if self.message is None else self.message
+        model = self._jobs.model(message) if self.model is None else self.model
+        return self._jobs.submit(self._call, self.dialect, model, message, self._metadata)
+
+    def failure(self, error: Exception) -> Iterable[bytes]:
+        """The messages that tell why the request failed; raises ``error`` if that ends the call."""
+        return self.dialect.failure(error)
+
+
+def _sequence_of(request: OpenRequest, model: ServedModel) -> Hashable:
+    """What tells the sequence of a request from others; None if the request belongs to none."""
+    if not model.is_stateful:
+        return None
+    named = ID in request.head.parameters  # or else by the metadata, which all requests of the call share
+    return model.name, model.version, repr(value_of(request.head.parameters[ID])) if named else ""

@@ -1,38 +1,148 @@
-"""Calls that read requests and answer them at the same time, and how the server closes those that are open."""
+"""Calls that carry any number of requests while they are answered.
+
+A call holds a bounded number of requests and reads no further while it is full, so that gRPC's flow control slows the
+client down. Requests run concurrently, except those of one sequence, of which as many are submitted as the sequence's
+queue takes: a client may send ahead. The responses of a sequence come in the order of its requests (with continuous
+batching, where a request can join one that streams, as their parts are ready).
+"""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import Any
+from collections import deque
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any, Final
 
+from torchserve_py.core.errors import ModelError
 from torchserve_py.doors.errors import DoorError, failure_of_job
-from torchserve_py.doors.grpc.calls import Context
-from torchserve_py.doors.grpc.writer import Writer
+from torchserve_py.doors.grpc.exchange import GrpcExchange, send
 from torchserve_py.scheduling.effects import Cause
+
+if TYPE_CHECKING:
+    from torchserve_py.core.serving import ServedModel
+    from torchserve_py.transport.http2.call import Call
+
+#: How many requests of one call may be unanswered, and how many of the largest size.
+MAX_REQUESTS: Final = 64
+MAX_LARGEST_REQUESTS: Final = 4
+
+#: What a request may be refused with.
+REFUSALS: Final = (DoorError, ModelError)
+
+
+class CarriedRequest(ABC):
+    """A request of a two-way call, as its API has read it.
+
+    Args:
+        size: The request's size in bytes.
+
+    Attributes:
+        model: The model that the request is for; None if there is none, as `submit` tells.
+        sequence: What tells the sequence of the request from others of the call; None if it belongs to none.
+        exchange: The request as a job, once it has been submitted.
+        is_ordered: Whether the response waits for those to earlier ordered requests of the call.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.model: ServedModel | None = None
+        self.sequence: Hashable = None
+        self.exchange: GrpcExchange | None = None
+        self.is_ordered = False
+        self._before: asyncio.Future[None] | None = None
+        self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @abstractmethod
+    def submit(self) -> GrpcExchange:
+        """Make a job of the request.
+
+        Raises:
+            DoorError: The request is refused.
+            ModelError: It is for no model.
+        """
+
+    @abstractmethod
+    def failure(self, error: Exception) -> Iterable[Any]:
+        """The messages that tell why the request failed; raises ``error`` if that ends the call."""
+
+    def join_order(self, last: CarriedRequest | None) -> None:
+        """Let the response wait for that of ``last``, and those before."""
+        self.is_ordered = True
+        self._before = None if last is None else last._answered
+
+    async def turn(self) -> None:
+        """Wait until all earlier ordered requests have been answered."""
+        if self.is_ordered and self._before is not None and not self._before.done():
+            await asyncio.wait((self._before,))
+
+    def leave_order(self) -> None:
+        """Stop waiting for earlier requests; later ones no longer wait for this one, but for those before it."""
+        self.is_ordered = False
+        if self._before is None or self._before.done():
+            self._settle()
+        else:
+            self._before.add_done_callback(lambda _: self._settle())
+
+    def _settle(self) -> None:
+        if not self._answered.done():
+            self._answered.set_result(None)
+
+
+class _Lane:
+    """The requests of one sequence that have not been answered in full.
+
+    Attributes:
+        waiting: Requests that were read and not submitted.
+        unanswered: How many were submitted and have no part of their response yet.
+        held: How many were read and are not over.
+        last: What answers the last one that was submitted.
+        interleaves: Whether a request may be answered before the one before it is.
+    """
+
+    def __init__(self, model: ServedModel | None) -> None:
+        stateful = model if model is not None and model.is_stateful else None
+        self.waiting: deque[CarriedRequest] = deque()
+        self.unanswered = 0
+        self.held = 0
+        self.last: asyncio.Task[None] | None = None
+        self.interleaves = stateful is not None and stateful.config.continuous
+        self._limit = MAX_REQUESTS if stateful is None else stateful.config.max_sequence_job_queue_size
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether the queue of the sequence is sure to take another request."""
+        return self.unanswered < self._limit
 
 
 class TwoWayCall(ABC):
-    """One call. Its tasks are in `_tasks`: one reads, others answer; where one fails, all end.
+    """One call.
+
+    One task reads requests, others answer; where one fails, all end.
 
     Args:
-        context: The call as gRPC has it.
-        writer: Writes its messages.
+        call: The call as the transport has it.
+        max_request_size: How many bytes a request usually has at most.
     """
 
-    def __init__(self, context: Context, writer: Writer) -> None:
-        self._context = context
+    def __init__(self, call: Call, max_request_size: int) -> None:
+        self._call = call
         self._tasks = asyncio.TaskGroup()
         self._reader: asyncio.Task[None] | None = None
-        self._closed = False
-        self._writer = writer
-        self._writing = asyncio.Lock()
+        self._is_closed = False
+        self._max_bytes = max_request_size * MAX_LARGEST_REQUESTS
+        self._held = 0
+        self._held_bytes = 0
+        self._room = asyncio.Event()
+        self._lanes: dict[Hashable, _Lane] = {}
+        self._exchanges: set[GrpcExchange] = set()
 
     async def run(self) -> None:
         """Carry the call to its end; every job of it has ended, or is cancelled, when this returns or raises.
 
         Raises:
-            DoorError: The server shuts down.
+            DoorError: The server shuts down, or a request failed in a way that ends the call.
+            ModelError: A request was for no model, and that ends the call.
         """
         try:
             async with self._tasks:
@@ -40,32 +150,106 @@ class TwoWayCall(ABC):
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
-            self._writer.close()
-            self._cancel_jobs()
-        if self._closed:
+            for exchange in self._exchanges:
+                exchange.cancel()
+        if self._is_closed:
             raise DoorError(failure_of_job(Cause.draining, "", None))
 
     def close(self) -> None:
         """Read no more; end when all is answered."""
-        self._closed = True
+        self._is_closed = True
         if self._reader is not None:
             self._reader.cancel()
-
-    async def _write(self, message: Any) -> None:
-        async with self._writing:  # gRPC takes one message at a time
-            await self._writer.write(message)
 
     @abstractmethod
     async def _read(self) -> None:
         """Take requests, to the last one."""
 
-    @abstractmethod
-    def _cancel_jobs(self) -> None:
-        """Give up the jobs that have not ended."""
+    async def _next(self) -> Any:
+        """Return the next message, once the call has room for another request; EOF after the last."""
+        while self._held >= MAX_REQUESTS or self._held_bytes >= self._max_bytes:
+            self._room.clear()
+            await self._room.wait()
+        return await self._call.read()
+
+    def _take(self, request: CarriedRequest) -> None:
+        """Submit a request, or let it wait behind others of its sequence."""
+        self._held += 1
+        self._held_bytes += request.size
+        if request.sequence is None:
+            self._start(request, None)
+            return
+        lane = self._lanes.get(request.sequence)
+        if lane is None:
+            lane = self._lanes[request.sequence] = _Lane(request.model)
+        lane.waiting.append(request)
+        lane.held += 1
+        self._submit_more(lane)
+
+    def _submit_more(self, lane: _Lane) -> None:
+        while lane.waiting and lane.takes_more:
+            lane.unanswered += 1
+            lane.last = self._start(lane.waiting.popleft(), None if lane.interleaves else lane.last)
+
+    def _start(self, request: CarriedRequest, previous: asyncio.Task[None] | None) -> asyncio.Task[None]:
+        refusal = None
+        try:
+            request.exchange = request.submit()
+            self._exchanges.add(request.exchange)
+        except REFUSALS as error:
+            refusal = error
+        return self._tasks.create_task(self._answer(request, refusal, previous))
+
+    async def _answer(
+        self, request: CarriedRequest, refusal: Exception | None, previous: asyncio.Task[None] | None
+    ) -> None:
+        """Send the response to a request, after that to the ``previous`` one of its sequence."""
+        if previous is not None:
+            await asyncio.wait((previous,))
+        exchange, part = request.exchange, None
+        if exchange is not None:
+            try:
+                part = await exchange.next()
+            except DoorError as error:
+                refusal = error
+        self._begun(request)
+        if exchange is not None and part is not None:
+            if part.more:
+                request.leave_order()
+            await request.turn()
+            try:
+                await exchange.relay(part)
+            except DoorError as error:
+                refusal = error
+        if refusal is not None:
+            await request.turn()
+            await send(self._call, request.failure(refusal))
+        request.leave_order()
+        self._over(request)
+
+    def _begun(self, request: CarriedRequest) -> None:
+        """Note that a request waits in the queue of its sequence no more."""
+        lane = self._lanes.get(request.sequence)
+        if lane is not None:
+            lane.unanswered -= 1
+            self._submit_more(lane)
+
+    def _over(self, request: CarriedRequest) -> None:
+        """Note that a request has been answered in full."""
+        if request.exchange is not None:
+            self._exchanges.discard(request.exchange)
+        self._held -= 1
+        self._held_bytes -= request.size
+        self._room.set()
+        lane = self._lanes.get(request.sequence)
+        if lane is not None:
+            lane.held -= 1
+            if not lane.held:
+                del self._lanes[request.sequence]
 
 
 class OpenCalls:
-    """The calls of a method that are open."""
+    """The two-way calls of a server that are open."""
 
     def __init__(self) -> None:
         self._calls: set[TwoWayCall] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, Final, NoReturn, Protocol
@@ -22,6 +23,8 @@ from torchserve_py.transport.http2.shared import Shared
 from torchserve_py.transport.http2.stalls import Progress
 from torchserve_py.transport.http2.stream import Stream
 from torchserve_py.transport.http2.unread import Unread
+
+logger = logging.getLogger(__name__)
 
 #: Bytes that a client may send on one stream before the handler has read some of them.
 STREAM_WINDOW: Final = 1 << 20
@@ -77,8 +80,8 @@ class Call(Context):
         #: Whether the client has sent everything.
         self.input_has_ended = False
         self._carrier = carrier
+        self._method = method
         self._handler: Any = method.handler
-        self._limit = method.limit
         self._shared = shared
         self._reader = MessageReader(method.limit, shared.budget)
         self._reader.hold(CALL_COST + head.size)
@@ -206,13 +209,21 @@ class Call(Context):
             self.stream.end(header_blocks.trailers(StatusCode.DEADLINE_EXCEEDED.value[0], "Deadline Exceeded", ()))
             self._carrier.ready(self)
 
-    def fail(self, code: StatusCode, details: str, *, is_default: bool = False) -> None:
+    def raised(self, error: Exception) -> None:
+        """End the call after an exception of its handler; an `AbortError` has ended it already."""
+        if isinstance(error, AbortError):
+            return
+        if self._method.refuse is not None:
+            self.end(*self._method.refuse(error))
+            return
+        logger.error("A handler of gRPC calls has failed.", exc_info=error)
+        self.fail(self._code or StatusCode.UNKNOWN, self._details or f"Unexpected {type(error)}: {error}")
+
+    def fail(self, code: StatusCode, details: str) -> None:
         """End the call now, without waiting for its handler."""
         if self._over:
             return
         self.stream.discard()
-        if is_default:
-            code, details = self._code or code, self._details or details
         self._conclude(code, details)
         self._stop()
 
@@ -250,7 +261,9 @@ class Call(Context):
             return self.next_request()
         self._messages.popleft()
         try:
-            whole = await self._shared.decompressor.decompress(message, self._head.encoding, self._limit, self._reader)
+            whole = await self._shared.decompressor.decompress(
+                message, self._head.encoding, self._method.limit, self._reader
+            )
         except BadMessage as error:
             self.fail(error.code, str(error))
             raise AbortError from error
@@ -277,10 +290,10 @@ class Call(Context):
         Raises:
             AbortError: The client leaves too much unread; the call has been ended.
         """
-        serialize = self._handler.response_serializer
-        data = message if serialize is None else serialize(message)
         if self._over:
             return
+        serialize = self._handler.response_serializer
+        data = message if serialize is None else serialize(message)
         unread = self._unread
         if unread.held and not unread.has_room(len(data)):
             self.fail(

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from typing import Any, Protocol
 
 from grpc import RpcMethodHandler, StatusCode
-from grpc.aio import AbortError
 
 from torchserve_py.transport.http2.methods import LATER
 from torchserve_py.transport.turns import running_turns
-
-logger = logging.getLogger(__name__)
 
 
 class ServedCall(Protocol):
@@ -35,8 +31,14 @@ class ServedCall(Protocol):
     def respond(self, response: Any) -> None:
         """End the call with the response of the handler; None of one that has written its messages."""
 
-    def fail(self, code: StatusCode, details: str, *, is_default: bool = False) -> None:
-        """End the call with an error; with ``is_default`` a code and details that the handler has set win."""
+    def fail(self, code: StatusCode, details: str) -> None:
+        """End the call with an error."""
+
+    def raised(self, error: Exception) -> None:
+        """End the call after an exception of the handler."""
+
+    def done(self) -> bool:
+        """Return whether the call has ended."""
 
     def handler_ended(self) -> None:
         """Note that the handler has ended."""
@@ -81,7 +83,7 @@ class HandlerRun:
             try:
                 self._call.respond(result)
             except Exception as error:
-                self._break_down(error)
+                self._call.raised(error)
             self.end()
 
     def stop(self) -> None:
@@ -94,8 +96,10 @@ class HandlerRun:
             running_turns().put_off(self._task.cancel)  # a thousand calls may end at once
 
     def end(self) -> None:
-        """Note that the handler has ended, unless it still runs in a task."""
-        if self.is_running and self._task is None:
+        """Note that the handler has ended, unless it still runs in a task; that ends if it waits for the answer."""
+        if self._later is not None and not self._later.done():
+            self._later.set_result(None)
+        elif self.is_running and self._task is None:
             self.is_running = False
             self._call.handler_ended()
 
@@ -104,7 +108,7 @@ class HandlerRun:
         try:
             result = self._behaviour(self._call.next_request(), self._call)
         except Exception as error:
-            self._break_down(error)
+            self._call.raised(error)
             self.end()
         else:
             self.follow(result)
@@ -112,7 +116,7 @@ class HandlerRun:
     async def _serve(self) -> Any:
         self.has_begun = True
         result = self._behaviour(await self._call.awaited_request(), self._call)
-        if result is LATER:
+        if result is LATER and not self._call.done():
             self._later = asyncio.get_running_loop().create_future()
             try:
                 result = await self._later
@@ -145,7 +149,7 @@ class HandlerRun:
         except asyncio.CancelledError:
             self._call.fail(StatusCode.CANCELLED, "The server ends the call.")
         except Exception as error:
-            self._break_down(error)
+            self._call.raised(error)
 
     async def _outcome(self, result: Any) -> Any:
         """Return the response that a result gives, None of one that gave messages."""
@@ -154,8 +158,3 @@ class HandlerRun:
                 await self._call.write(message)
             return None
         return await result if hasattr(result, "__await__") else result
-
-    def _break_down(self, error: Exception) -> None:
-        if not isinstance(error, AbortError):  # which has ended the call
-            logger.error("A handler of gRPC calls has failed.", exc_info=error)
-            self._call.fail(StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}", is_default=True)

@@ -36,9 +36,21 @@ class Denied(NamedTuple):
 Admit = Callable[[Metadata, str], Denied | None]
 
 
+#: Gets an exception of a handler; says how the call ends.
+Refuse = Callable[[Exception], Denied]
+
+
 class Method(NamedTuple):
-    """What serves a method. ``admit`` is asked when the head of a call is there, before anything else of it is kept."""
+    """What serves a method.
+
+    Attributes:
+        handler: As gRPC has it.
+        limit: The limit of its messages.
+        admit: Asked when the head of a call is there, before anything else of the call is kept.
+        refuse: Asked for the status of a call whose handler raises; without it the status is UNKNOWN.
+    """
 
     handler: RpcMethodHandler[Any, Any]
     limit: MessageLimit
     admit: Admit | None = None
+    refuse: Refuse | None = None

@@ -18,7 +18,7 @@ from torchserve_py.transport.admission import Admission, ConnectionBudget, Place
 from torchserve_py.transport.http2.budget import Budget, MessageLimit
 from torchserve_py.transport.http2.connection import Connection
 from torchserve_py.transport.http2.decompression import Decompressor
-from torchserve_py.transport.http2.methods import Admit, Limits, Method
+from torchserve_py.transport.http2.methods import Admit, Limits, Method, Refuse
 from torchserve_py.transport.http2.shared import Shared
 from torchserve_py.transport.http2.unread import UnreadOfAll
 
@@ -73,9 +73,9 @@ class Server:
         for path in paths:
             self._methods[path] = self._methods[path]._replace(limit=MessageLimit(size, origin))
 
-    def guard(self, path: str, admit: Admit) -> None:
-        """Call ``admit`` for each call of a method when its head has arrived."""
-        self._methods[path] = self._methods[path]._replace(admit=admit)
+    def guard(self, path: str, admit: Admit | None, refuse: Refuse) -> None:
+        """Call ``admit`` when the head of a call of a method has arrived, ``refuse`` for what its handler raises."""
+        self._methods[path] = self._methods[path]._replace(admit=admit, refuse=refuse)
 
     def add_generic_rpc_handlers(self, handlers: Iterable[_Service]) -> None:
         """Do nothing: generated code also calls `add_registered_method_handlers`."""

@@ -27,8 +27,8 @@ from tests.unit.doors.grpc.infer_streams import (
 )
 from tests.unit.doors.grpc.models import later, registry_of, stateful_model
 
-from torchserve_py.doors.grpc.open_inference_jobs import OpenInferenceJobs
-from torchserve_py.doors.grpc.open_inference_stream import InferStreams
+from torchserve_py.doors.grpc.open_inference_requests import OpenInferenceJobs
+from torchserve_py.doors.grpc.open_inference_stream import InferStream
 from torchserve_py.doors.grpc.protos.open_inference_pb2 import ModelStreamInferResponse
 from torchserve_py.scheduling.effects import Cause
 from ts.open_inference.protos.infer_pb2 import ModelInferRequest
@@ -108,7 +108,7 @@ async def test_whatever_the_order_in_which_they_are_ready(order, kinds):
         model.behave = later
     context = FakeContext([request(str(id_), model=models[kind].name) for id_, kind in enumerate(kinds)])
     jobs = OpenInferenceJobs(make_settings(None, default_response_timeout=60), registry)
-    running = asyncio.create_task(InferStreams(jobs, 1000, "triton").model_stream_infer(None, context))
+    running = asyncio.create_task(InferStream(jobs, context, 1000, "triton").run())
     await until(lambda: sum(len(model.calls) for model in models) == 6)
     calls = {ModelInferRequest.FromString(call.body).id: call for model in models for call in model.calls}
     for id_ in map(str, order):
@@ -144,7 +144,10 @@ class FakeContext:
     async def read(self):
         return self._requests.pop(0) if self._requests else grpc.aio.EOF
 
-    async def write(self, message):
+    async def room(self):
+        pass
+
+    def send(self, message):
         self.written.append(message)
 
 

@@ -15,8 +15,8 @@ from tests.unit.doors.fake_serving import FakeModel
 from tests.unit.doors.fakes import make_settings
 from tests.unit.doors.grpc.models import data, echo, later, refuse, registry_of, request, stateful_model
 
-from torchserve_py.doors.grpc.inference import Submission
-from torchserve_py.doors.grpc.sequence_stream import SequenceStreams
+from torchserve_py.doors.grpc.inference import InferenceService
+from torchserve_py.doors.grpc.two_way import OpenCalls
 from torchserve_py.scheduling.effects import Cause
 
 
@@ -294,17 +294,20 @@ class Conversation:
     def __init__(self, requests):
         self.requests = deque(requests)
         self.answers = []
-        self._writing = False
+        self._unread = 0
 
     async def read(self):
         await asyncio.sleep(0)
         return self.requests.popleft() if self.requests else grpc.aio.EOF
 
-    async def write(self, answer):
-        assert not self._writing, "gRPC takes one message at a time"
-        self._writing = True
-        await asyncio.sleep(0)
-        self._writing = False
+    async def room(self):
+        while self._unread:
+            await asyncio.sleep(0)
+            self._unread = 0
+
+    def send(self, answer):
+        assert not self._unread, "each message waits until there is room"
+        self._unread += 1
         self.answers.append(answer)
 
 
@@ -358,9 +361,9 @@ def test_whatever_happens_each_request_is_answered_once_in_the_order_of_its_sequ
         model = Slow(queue_size)
         requests = [request(each[0], data=json.dumps(each[1:]).encode()) for each in sent]
         context = Conversation(requests)
-        submission = Submission(make_settings(tmp_path_factory.getbasetemp()), registry_of(model))
+        service = InferenceService(make_settings(tmp_path_factory.getbasetemp()), registry_of(model), OpenCalls())
         async with asyncio.timeout(20):
-            await SequenceStreams(submission, 6553500).stream_predictions_2(None, context)
+            await service.stream_predictions_2(None, context)
         for sequence_id in "abc":
             expected = []
             for name, turns, parts, fails in sent:

@@ -90,8 +90,9 @@ class Methods:
         raise ValueError("a bug")
 
     def later(self, request: bytes, context: Any) -> Any:
-        """Without a task; what it answers, and when, is in the request: now, soon, coroutine, error, bug, never."""
-        if request == b"now":
+        """Without a task; the first word of the request says what it answers, and when."""
+        word = request.split()[0]
+        if word == b"now":
             return request
         loop = asyncio.get_running_loop()
         self.running += 1
@@ -102,14 +103,19 @@ class Methods:
             self.cancelled += context.code() is not grpc.StatusCode.OK
 
         context.add_done_callback(ended)
-        if request == b"soon":
-            loop.call_later(0.01, context.follow, request)
-        elif request == b"coroutine":
-            loop.call_later(0.01, lambda: context.follow(self.echo(request, context)))
-        elif request == b"error":
-            loop.call_later(0.01, context.end, grpc.StatusCode.NOT_FOUND, "none", (("cause", "test"),))
-        elif request == b"bug":
+        answers = {
+            b"message": lambda: context.follow(request),
+            b"coroutine": lambda: context.follow(self.echo(request, context)),
+            b"error": lambda: context.end(grpc.StatusCode.NOT_FOUND, "none", (("cause", "test"),)),
+            b"exception": lambda: context.raised(ValueError("a bug")),
+        }
+        if word == b"bug":
             raise ValueError("a bug")
+        if word != b"never":
+            if request.split()[1] == b"soon":
+                loop.call_later(0.01, answers[word])
+            else:
+                answers[word]()
         return LATER
 
 

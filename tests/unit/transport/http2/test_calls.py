@@ -195,36 +195,42 @@ async def test_connections_that_are_too_old_are_replaced() -> None:
     await running.server.stop(0)
 
 
-@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
-async def test_a_handler_without_a_task(running: Running, compression: grpc.Compression) -> None:
+#: Padding makes the client compress a request.
+@pytest.mark.parametrize("padding", [b"", b" " * 1000])
+@pytest.mark.parametrize("when", [b"at once", b"soon"])
+async def test_a_handler_without_a_task(running: Running, when: bytes, padding: bytes) -> None:
     async with running.channel() as channel:
         later = channel.unary_unary("/test.Service/Later")
-        for text in (b"now", b"soon", b"coroutine"):
-            assert await later(text, compression=compression) == text
-        error = await failure(later(b"error", compression=compression))
+
+        def ask(word: bytes) -> aio.UnaryUnaryCall:
+            return later(b"%s %s%s" % (word, when, padding), compression=grpc.Compression.Gzip)
+
+        for word in (b"now", b"message", b"coroutine"):
+            assert (await ask(word)).split()[0] == word
+        error = await failure(ask(b"error"))
         assert (error.code(), error.details()) == (StatusCode.NOT_FOUND, "none")
         assert ("cause", "test") in tuple(error.trailing_metadata())
-        error = await failure(later(b"bug", compression=compression))
-        assert (error.code(), error.details()) == (StatusCode.UNKNOWN, "Unexpected <class 'ValueError'>: a bug")
-        await running.until(running=0, cancelled=2)
+        for word in (b"bug", b"exception"):
+            error = await failure(ask(word))
+            assert (error.code(), error.details()) == (StatusCode.UNKNOWN, "Unexpected <class 'ValueError'>: a bug")
+        await running.until(running=0, cancelled=3)
 
 
-@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
-async def test_a_handler_without_a_task_learns_that_its_call_is_over(
-    running: Running, compression: grpc.Compression
-) -> None:
+@pytest.mark.parametrize("padding", [b"", b" " * 1000])
+async def test_a_handler_without_a_task_learns_that_its_call_is_over(running: Running, padding: bytes) -> None:
+    def ask(channel: aio.Channel, **options: float) -> aio.UnaryUnaryCall:
+        method = channel.unary_unary("/test.Service/Later")
+        return method(b"never" + padding, compression=grpc.Compression.Gzip, **options)
+
     async with running.channel() as channel:
-        later = channel.unary_unary("/test.Service/Later")
-        assert (await failure(later(b"never", timeout=0.1, compression=compression))).code() is (
-            StatusCode.DEADLINE_EXCEEDED
-        )
+        assert (await failure(ask(channel, timeout=0.1))).code() is StatusCode.DEADLINE_EXCEEDED
         await running.until(running=0, cancelled=1)
-        call = later(b"never", compression=compression)
+        call = ask(channel)
         await running.until(running=1)
         call.cancel()
         await running.until(running=0, cancelled=2)
     async with running.channel() as channel:
-        call = channel.unary_unary("/test.Service/Later")(b"never", compression=compression)
+        call = ask(channel)
         await running.until(running=1)
     await running.until(running=0, cancelled=3)
 

@@ -1,0 +1,100 @@
+"""A gRPC call's request that has become a job, and how the outcome of the job becomes messages and a status."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torchserve_py.doors.pipeline import Dialect, Exchange
+from torchserve_py.transport.http2.methods import LATER
+
+if TYPE_CHECKING:
+    from torchserve_py.core.serving import ServedModel, Serving
+    from torchserve_py.doors.grpc.refusals import Refusal
+    from torchserve_py.jobs.inference_request import InferenceRequest
+    from torchserve_py.jobs.parts import Part
+    from torchserve_py.scheduling.effects import Cause
+    from torchserve_py.transport.http2.call import Call
+
+
+class GrpcDialect(Dialect, Protocol):
+    """How one API speaks over gRPC. Unless a class says otherwise, messages are the bytes that the worker made."""
+
+    def refusal(self, error: Exception) -> Refusal:
+        """The status of a call that fails with ``error``."""
+
+    def answer(self, exchange: GrpcExchange, part: Part) -> Any:
+        """The message of a call that has one, which begins with ``part``. Where that takes time, a coroutine.
+
+        Raises:
+            DoorError: There is no such message; awaiting the coroutine may raise it, too.
+        """
+        return part.body
+
+    def messages(self, exchange: GrpcExchange, parts: Iterable[Part]) -> Iterable[Any]:
+        """The messages for parts of a stream."""
+        return [part.body for part in parts]
+
+
+class GrpcExchange(Exchange):
+    """An exchange with a gRPC client.
+
+    What goes wrong is raised to the transport, which asks the dialect for the status.
+    """
+
+    __slots__ = ("call",)
+
+    dialect: GrpcDialect
+
+    def __init__(
+        self,
+        call: Call,
+        dialect: GrpcDialect,
+        serving: Serving,
+        model: ServedModel,
+        asked: InferenceRequest,
+        version: str | None = None,
+    ) -> None:
+        """Submit ``asked``, which came with ``call``, to ``model``."""
+        super().__init__(dialect, serving, model, asked, version)
+        self.call = call
+
+    def answer(self) -> object:
+        """Answer the call with one message, without a task; what this returns is for the transport."""
+        self.call.add_done_callback(self._leave)
+        self.parts.tell_first(self._tell)
+        return LATER
+
+    async def stream(self) -> None:
+        """Answer with a message for each part.
+
+        Raises:
+            DoorError: The job failed; the parts before its failure have been written.
+        """
+        try:
+            await self.relay(await self.next())
+        finally:
+            self.cancel()
+
+    async def write(self, parts: Sequence[Part]) -> None:
+        """Send the messages for some parts, each when the client has room for it."""
+        await send(self.call, self.dialect.messages(self, parts))
+
+    def _tell(self, outcome: Part | Cause) -> None:
+        """Answer with the first part. This is called amid the dispatcher's work: no error may leave it."""
+        try:
+            self.call.follow(self.dialect.answer(self, self.usable(outcome)))
+        except Exception as error:
+            self.call.raised(error)
+
+    def _leave(self, call: Call) -> None:
+        if not self.parts.ended:
+            asyncio.get_running_loop().call_soon(self.parts.cancel)
+
+
+async def send(call: Call, messages: Iterable[Any]) -> None:
+    """Send messages, each when the client has room for it. The transport resets the call of one that stops reading."""
+    for message in messages:
+        await call.room()
+        call.send(message)

@@ -1,0 +1,189 @@
+"""The Open Inference Protocol over gRPC as dialects: with messages as the worker made them, and with envelopes.
+
+A response is large, and the door puts its envelope around the bytes without reading them. Protobuf allows that: a field
+that is appended to a serialized message belongs to it, and of a map's entries with one key the last counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from torchserve_py.doors.errors import DoorError, Failure
+from torchserve_py.doors.grpc.exchange import GrpcDialect, GrpcExchange
+from torchserve_py.doors.grpc.protos.open_inference_pb2 import ModelStreamInferResponse
+from torchserve_py.doors.grpc.refusals import CAUSE_KEY, Refusal, refuse_open_inference
+from ts.open_inference.protos.infer_pb2 import InferParameter, ModelInferResponse
+from ts.open_inference.wire_fields import varint
+
+if TYPE_CHECKING:
+    from torchserve_py.doors.grpc.open_inference_requests import OpenRequest
+    from torchserve_py.jobs.parts import Part
+
+logger = logging.getLogger(__name__)
+
+#: The parameter of a message that says whether it is the last one that answers its request.
+FINAL_RESPONSE: Final = "triton_final_response"
+_FLAGS: Final = {
+    final: ModelInferResponse(parameters={FINAL_RESPONSE: InferParameter(bool_param=final)}).SerializeToString()
+    for final in (False, True)
+}
+#: The tag of ModelStreamInferResponse.infer_response.
+_INFER_RESPONSE: Final = b"\x12"
+
+_KEY: Final = re.compile(r"(?!grpc-)[0-9a-z_.-]+")
+_VALUE: Final = re.compile(r"[\x20-\x7e]*")
+#: Headers that describe an HTTP message.
+_NOT_METADATA: Final = frozenset(
+    (
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    )
+)
+_BINARY: Final = "-bin"
+
+
+class OpenInferenceMessages(GrpcDialect):
+    """Messages are the worker's; a failure is a status. The headers that a model sets become trailing metadata."""
+
+    def refusal(self, error: Exception) -> Refusal:
+        """The status of a call that fails with ``error``."""
+        return refuse_open_inference(error)
+
+    def answer(self, exchange: GrpcExchange, part: Part) -> Any:
+        """The one response."""
+        if part.more or not part.body:
+            return self._only(exchange, part)
+        _send_headers(exchange, part)
+        return part.body
+
+    def messages(self, exchange: GrpcExchange, parts: Iterable[Part]) -> Iterable[bytes]:
+        """The response in each part that has one."""
+        for part in parts:
+            _send_headers(exchange, part)
+            if part.body:
+                yield part.body
+
+    def failure(self, error: Exception) -> Iterable[bytes]:
+        """End a call with several requests, one of which has failed."""
+        raise error
+
+    async def _only(self, exchange: GrpcExchange, part: Part) -> bytes:
+        """The one response of a model that may give several.
+
+        Raises:
+            DoorError: The model has given none, or a second one.
+        """
+        _send_headers(exchange, part)
+        found = [part.body] if part.body else []
+        while part.more:
+            part = await exchange.next()
+            _send_headers(exchange, part)
+            if part.body:
+                found.append(part.body)
+            if len(found) > 1:
+                _refuse_count(exchange, "several")
+        if not found:
+            _refuse_count(exchange, "no")
+        return found[0]
+
+
+DIALECT: Final = OpenInferenceMessages()
+
+
+class EnvelopedMessages(OpenInferenceMessages):
+    """The messages for one request: each says whether it is the last, and a failure is one of them.
+
+    A model may end without a further response. So each response is held back until it is known whether another follows,
+    unless the client wants to hear of the end in a message of its own.
+
+    Args:
+        request: The request; None if it could not be read.
+        wants_status: Whether a failure is to end the call with a status.
+    """
+
+    def __init__(self, request: OpenRequest | None, *, wants_status: bool) -> None:
+        self._request = request
+        self._wants_status = wants_status
+        self._wants_empty_final = request is not None and request.wants_empty_final
+        self._held = b""
+
+    def messages(self, exchange: GrpcExchange, parts: Iterable[Part]) -> Iterator[bytes]:
+        """The responses in some parts, in envelopes."""
+        for part in parts:
+            if part.body:
+                yield from self._held_back()
+                if part.more and not self._wants_empty_final:
+                    self._held = part.body
+                else:
+                    yield _enveloped(part.body, final=not part.more)
+            elif not part.more:
+                yield from self._end(exchange)
+
+    def failure(self, error: Exception) -> Iterator[bytes]:
+        """The message that says why the request failed."""
+        yield from self._held_back()
+        if self._wants_status:
+            raise error
+        refusal = self.refusal(error)
+        response = ModelInferResponse(parameters={FINAL_RESPONSE: InferParameter(bool_param=True)})
+        if self._request is not None:
+            response.id = self._request.head.id
+        if refusal.cause:
+            response.parameters[CAUSE_KEY].string_param = refusal.cause
+        yield ModelStreamInferResponse(error_message=refusal.message, infer_response=response).SerializeToString()
+
+    def _held_back(self) -> Iterator[bytes]:
+        if self._held:
+            yield _enveloped(self._held, final=False)
+            self._held = b""
+
+    def _end(self, exchange: GrpcExchange) -> Iterator[bytes]:
+        """What says that nothing more comes, if the model ends without a further response."""
+        if self._held:
+            yield _enveloped(self._held, final=True)
+        elif self._request is not None and self._wants_empty_final:
+            head = self._request.head
+            response = ModelInferResponse(model_name=head.model_name, model_version=exchange.model.version, id=head.id)
+            yield _enveloped(response.SerializeToString(), final=True)
+
+
+def _enveloped(body: bytes, *, final: bool) -> bytes:
+    """A serialized ``ModelStreamInferResponse`` of a serialized response."""
+    flag = _FLAGS[final]
+    return b"".join((_INFER_RESPONSE, varint(len(body) + len(flag)), body, flag))
+
+
+def _refuse_count(exchange: GrpcExchange, count: str) -> NoReturn:
+    message = f'Model "{exchange.model.name}" has answered with {count} responses; ModelInfer has one.'
+    raise DoorError(Failure(501, "NotImplementedException", f"{message} Use ModelStreamInfer."))
+
+
+def _send_headers(exchange: GrpcExchange, part: Part) -> None:
+    if part.headers:
+        exchange.call.set_trailing_metadata(metadata_of(part.headers))
+
+
+def metadata_of(headers: Iterable[Sequence[str]]) -> tuple[tuple[str, str | bytes], ...]:
+    """The metadata for the headers that a model has set, with keys in lower case.
+
+    Headers that describe an HTTP message are left out, and so, with a line in the log, is what metadata cannot hold.
+    """
+    pairs: list[tuple[str, str | bytes]] = []
+    for name, value in headers:
+        key = name.lower()
+        if key in _NOT_METADATA:
+            continue
+        if not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
+            logger.warning("The header %r: %r of a response is not sent: gRPC's metadata cannot hold it", name, value)
+        else:
+            pairs.append((key, value.encode() if key.endswith(_BINARY) else value))
+    return tuple(pairs)

@@ -1,0 +1,221 @@
+"""Requests of the Open Inference service, from bytes to jobs.
+
+A request is large and has many parts of which the door needs few: it reads the head and passes the bytes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from torchserve_py.doors import priorities
+from torchserve_py.doors.errors import bad_request
+from torchserve_py.doors.grpc.exchange import GrpcDialect, GrpcExchange
+from torchserve_py.doors.grpc.protos.open_inference_head_pb2 import RequestHead
+from torchserve_py.doors.open_inference.answers import refuse_if_failing
+from torchserve_py.doors.sequence_parameters import ID, sequence_of
+from torchserve_py.doors.sequences import SequenceHeaders
+from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from ts.open_inference.protos.infer_pb2 import InferParameter, ModelInferRequest
+from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
+from ts.protocol.messages import OPEN_INFERENCE_GRPC
+
+if TYPE_CHECKING:
+    from torchserve_py.core.serving import ServedModel, Serving
+    from torchserve_py.doors.grpc.protos.open_inference_pb2 import ModelRepositoryParameter
+    from torchserve_py.settings.table import Settings
+    from torchserve_py.transport.http2.call import Call
+
+_EMPTY_FINAL_RESPONSE: Final = "triton_enable_empty_final_response"
+_TIMEOUT: Final = "timeout"
+
+#: Parameters that only Triton's clients send.
+_TRITON_KEYS: Final = frozenset(("sequence_id", "sequence_start", "sequence_end", priorities.PARAMETER, _TIMEOUT))
+_TRITON_PREFIX: Final = "triton_"
+_RAW_CONTENTS: Final = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
+_INPUTS: Final = ModelInferRequest.INPUTS_FIELD_NUMBER
+_PARAMETERS: Final = ModelInferRequest.InferInputTensor.PARAMETERS_FIELD_NUMBER
+_SHARED_MEMORY: Final = b"shared_memory_region"
+
+#: How many fields (tensors, parameters, entries of the input) a large message may have: looking for them takes time.
+_MAX_FIELDS: Final = 10_000
+_HEAD_NUMBERS: Final = frozenset(RequestHead.DESCRIPTOR.fields_by_number)
+_NUMBERS: Final = 2**64
+
+
+class OpenRequest(NamedTuple):
+    """A request: the head, and the whole message as it came."""
+
+    head: RequestHead
+    body: bytes
+
+    @property
+    def version(self) -> str | None:
+        """The version of the model, if the request names one."""
+        return self.head.model_version or None
+
+    @property
+    def expires_in(self) -> float | None:
+        """How many seconds the request may wait for a worker, if the client has said so.
+
+        Raises:
+            DoorError: The parameter is no time.
+        """
+        if not self.head.parameters or _TIMEOUT not in self.head.parameters:
+            return None
+        value = value_of(self.head.parameters[_TIMEOUT])
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise bad_request(f"Parameter {_TIMEOUT}: {value!r} is no number of microseconds.")
+        return value / 1e6 or None
+
+    @property
+    def priority(self) -> int:
+        """How urgent the request is.
+
+        Raises:
+            DoorError: The parameter is no priority.
+        """
+        parameters = self.head.parameters
+        if not parameters or priorities.PARAMETER not in parameters:
+            return 0
+        return priorities.of_parameter(value_of(parameters[priorities.PARAMETER]))
+
+    @property
+    def wants_empty_final(self) -> bool:
+        """Whether the client wants a last message even if the model has no further response."""
+        parameters = self.head.parameters
+        return bool(parameters) and _EMPTY_FINAL_RESPONSE in parameters and parameters[_EMPTY_FINAL_RESPONSE].bool_param
+
+
+def read_request(body: bytes) -> OpenRequest:
+    """Read the head of a serialized ``ModelInferRequest``.
+
+    Raises:
+        DoorError: It is no such message, or names no model.
+    """
+    try:
+        head = RequestHead.FromString(body if len(body) < LARGE_MESSAGE else _head_of(body))
+    except (DecodeError, ValueError) as error:
+        raise bad_request(f"The message is no inference.ModelInferRequest: {error}") from error
+    if not head.model_name:
+        raise bad_request("The request has no model_name.")
+    return OpenRequest(head, body)
+
+
+def _head_of(body: bytes) -> bytes:
+    fields = fields_of(body, _MAX_FIELDS)
+    return b"".join([body[field.start : field.end] for field in fields if field.number in _HEAD_NUMBERS])
+
+
+def value_of(parameter: InferParameter | ModelRepositoryParameter) -> Any:
+    """The value of a parameter, or None."""
+    choice = parameter.WhichOneof("parameter_choice")
+    return None if choice is None else getattr(parameter, choice)
+
+
+def is_tritons(request: OpenRequest) -> bool:
+    """Whether only Triton's clients send such a request: it has their parameters, raw contents, or shared memory.
+
+    Raises:
+        DoorError: The message is no request.
+    """
+    if any(name in _TRITON_KEYS or name.startswith(_TRITON_PREFIX) for name in request.head.parameters):
+        return True
+    body = memoryview(request.body)
+    try:
+        fields = fields_of(body, _MAX_FIELDS)
+        if any(field.number == _RAW_CONTENTS for field in fields):
+            return True
+        return _is_in_shared_memory([body[each.value : each.end] for each in fields if each.number == _INPUTS])
+    except ValueError as error:
+        raise bad_request(f"The message is no inference.ModelInferRequest: {error}") from error
+
+
+def _is_in_shared_memory(inputs: list[memoryview]) -> bool:
+    """Whether the parameters of an input say that the data is in shared memory.
+
+    Raises:
+        ValueError: There is something else than inputs, or they have too many fields.
+    """
+    left = _MAX_FIELDS
+    for tensor in inputs:
+        fields = fields_of(tensor, left)
+        left -= len(fields)
+        for each in fields:
+            if each.number == _PARAMETERS and _SHARED_MEMORY in bytes(tensor[each.value : each.end]):
+                return True
+    return False
+
+
+class OpenInferenceJobs:
+    """Finds models and submits requests to them."""
+
+    def __init__(self, settings: Settings, serving: Serving) -> None:
+        self._serving = serving
+        self._headers = SequenceHeaders(settings)
+
+    def model(self, request: OpenRequest) -> ServedModel:
+        """The model that a request is for.
+
+        Raises:
+            ModelNotFound: No such model.
+            ModelVersionNotFound: No such version of it.
+        """
+        return self._serving.get_latest(request.head.model_name, request.version)
+
+    def declared(self, model: ServedModel) -> Mapping[str, Any]:
+        """What the model declares."""
+        return self._serving.declared(model)
+
+    def submit(
+        self,
+        call: Call,
+        dialect: GrpcDialect,
+        model: ServedModel,
+        request: OpenRequest,
+        metadata: Any,
+        *,
+        more_input: bool = False,
+    ) -> GrpcExchange:
+        """Make a job of a request.
+
+        Args:
+            call: The call that carries the request.
+            dialect: How the client is answered.
+            model: The model.
+            request: The request.
+            metadata: The metadata of the call.
+            more_input: Whether further inputs follow.
+
+        Raises:
+            DoorError: The model is stateful and the sequence of the request is missing or invalid; or the time limit or
+                the priority of the request is invalid; or the workers of the model fail to start.
+        """
+        refuse_if_failing(self._serving, model)
+        version = request.version
+        sequence = self._sequence(model, request, metadata) if model.is_stateful else None
+        asked = InferenceRequest(
+            metadata if sequence is None else (*metadata, *sequence.headers),
+            request.body,
+            protocol=OPEN_INFERENCE_GRPC,
+            sequence=sequence,
+            by_default=version is None,
+            priority=request.priority,
+            expires_in=request.expires_in,
+            more_input=more_input,
+        )
+        return GrpcExchange(call, dialect, self._serving, model, asked, version)
+
+    def _sequence(self, model: ServedModel, request: OpenRequest, metadata: Any) -> SequenceRequest:
+        """The sequence that the parameters of a request name, or else TorchServe's headers in the metadata."""
+        values = {name: value_of(parameter) for name, parameter in request.head.parameters.items()}
+        sequence_id = values.get(ID)
+        if sequence_id is None:
+            named = self._headers.in_metadata(metadata)
+            if named is not None:
+                return named
+        if type(sequence_id) is int:  # a negative number stands for the unsigned one of the same bits
+            values[ID] = sequence_id % _NUMBERS
+        return sequence_of(self._headers, self._serving, model, values)
