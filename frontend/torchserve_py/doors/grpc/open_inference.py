@@ -54,9 +54,7 @@ class OpenInferenceService:
         open_calls: Where calls of `ModelStreamInfer` are entered.
     """
 
-    def __init__(
-        self, settings: Settings, serving: Serving, repository: Repository, open_calls: OpenCalls
-    ) -> None:
+    def __init__(self, settings: Settings, serving: Serving, repository: Repository, open_calls: OpenCalls) -> None:
         self._settings = settings
         self._serving = serving
         self._jobs = OpenInferenceJobs(settings, serving)
