@@ -13,8 +13,8 @@ from torchserve_py.logs import LineFormatter, access_log
 from torchserve_py.logs.console import BatchConsole
 from torchserve_py.logs.handlers import LogFile
 from torchserve_py.logs.line_logs import TAKES_BATCHES, Batch, LineLog, wait_until_written
-from torchserve_py.logs.setup import configure_logging
-from torchserve_py.settings.log_config import LogConfigError, apply_log_config, read_log_config
+from torchserve_py.logs.setup import apply_log_config, configure_logging
+from torchserve_py.settings.log_config import LogConfigError, read_log_config
 from torchserve_py.settings.table import Settings
 
 LOGGERS = (None, "MODEL_LOG", "ACCESS_LOG", "TS_METRICS", "MODEL_METRICS", "some.module")
@@ -235,10 +235,10 @@ def test_a_log4j_file_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("log.json", "{", "it is no JSON: Expecting property name"),
-        ("log.yaml", "a: [", "it is no YAML: while parsing"),
+        ("log.json", "{", "no valid JSON: Expecting property name"),
+        ("log.yaml", "a: [", "not valid YAML: while parsing"),
         ("log.yaml", "version: 2", "it must be a mapping with version: 1"),
-        ("log.yaml", "- 1", "it must be a mapping with version: 1"),
+        ("log.yaml", "- 1", "the file must hold 'key: value' lines, not a list"),
         ("log.yaml", "{version: 1, root: {handlers: [nobody]}}", "log.yaml: Unable to configure root logger"),
         ("log.yaml", "{version: 1, handlers: {a: {class: no.such.Handler}}}", "Unable to configure handler 'a'"),
     ],

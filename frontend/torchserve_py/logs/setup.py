@@ -16,7 +16,7 @@ from torchserve_py.logs.formatters import JsonFormatter, LineFormatter
 from torchserve_py.logs.handlers import Console, LogFile
 from torchserve_py.logs.line_logs import TAKES_BATCHES
 from torchserve_py.metrics import metric_log
-from torchserve_py.settings.log_config import apply_log_config, is_log4j
+from torchserve_py.settings.log_config import LogConfigError, is_log4j, read_log_config
 from torchserve_py.settings.table import Settings
 
 MODEL_LOGGER = "MODEL_LOG"
@@ -56,6 +56,27 @@ def configure_logging(settings: Settings) -> None:
             if name not in named:
                 metrics_file = _file(settings.metrics_location / file, LineFormatter(_BARE_LINE))
                 _take_batches(name, [metrics_file, *consoles])
+
+
+def apply_log_config(path: Path) -> frozenset[str]:
+    """Read a configuration and configure logging so; return the names of the loggers that it configures.
+
+    Raises:
+        LogConfigError: It cannot be read, has no such form, or names what does not exist.
+        OSError: A log file cannot be written.
+    """
+    import logging.config  # 10 ms that most servers need not wait for
+
+    # Loggers are made when modules are imported: what the file does not name must go on working.
+    config = {"disable_existing_loggers": False, **read_log_config(path)}
+    try:
+        logging.config.dictConfig(config)
+    except (ValueError, TypeError, AttributeError, ImportError) as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from None
+        cause = "" if error.__cause__ is None else f": {error.__cause__}"
+        raise LogConfigError(f"--log-config {path}: {error}{cause}") from error
+    return frozenset(config.get("loggers") or ())
 
 
 def _configure_files(settings: Settings, json_lines: JsonFormatter | None, consoles: list[logging.Handler]) -> None:

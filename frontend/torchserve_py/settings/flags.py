@@ -1,12 +1,16 @@
-"""The flags of the command line, as TorchServe has them and a few of our own.
+"""The flags of the command line: those of settings, which follow from the table, and those that say what to do.
 
-The flag of a setting is stored under the setting's name, as text; None where it was not given.
+The flag of a setting is stored under the setting's name, as text (None where it was not given): the schema reads it.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+
+from torchserve_py.settings.schemas.values import FLAG
+from torchserve_py.settings.table import SOURCES, Settings, Source
+from torchserve_py.settings.value_kinds import MODELS
 
 #: Flags that configure the Java virtual machine or the C++ backend of TorchServe: attribute -> flag.
 JVM_FLAGS = {"cpp_log_config": "--cpp-log-config", "plugins_path": "--plugins-path"}
@@ -24,10 +28,9 @@ SCHEMA_NAMES = (
 
 
 class Flags(argparse.Namespace):
-    """A parsed command line."""
+    """A parsed command line; the flag of a setting is an attribute with the setting's name."""
 
     version: bool
-    start: bool
     stop: bool
     print_config: bool
     check_config: bool
@@ -37,12 +40,7 @@ class Flags(argparse.Namespace):
     log_config: str | None
     cpp_log_config: str | None
     plugins_path: str | None
-    model_store: str | None
-    workflow_store: str | None
-    load_models: list[str] | None
     no_config_snapshots: str | None
-    disable_token_authorization: str | None
-    enable_model_api: str | None
 
 
 def parse_flags(argv: Sequence[str]) -> Flags:
@@ -69,36 +67,24 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--schema",
         choices=SCHEMA_NAMES,
-        help="print the JSON Schema of a file, for editors that complete and check it, start nothing",
+        metavar="NAME",
+        help=f"print the JSON Schema of a file, for editors, start nothing: {', '.join(SCHEMA_NAMES)}",
     )
     parser.add_argument("--foreground", action="store_true", help="stay until the server exits")
     parser.add_argument("--ts-config", metavar="FILE", help="config.properties; TS_CONFIG_FILE takes precedence")
-    parser.add_argument("--model-store", metavar="DIR", help="directory of the model archives (mandatory)")
-    parser.add_argument("--workflow-store", metavar="DIR", help="directory of the workflow archives")
-    parser.add_argument(
-        "--models",
-        dest="load_models",
-        nargs="+",
-        metavar="MODEL",
-        help="models to load: [name=]archive.mar, [name=]URL, [name=]directory, or all",
-    )
-    _add_switch(parser, "--no-config-snapshots", "--ncs", help_text="read and write no snapshots of the configuration")
-    _add_switch(
-        parser,
-        "--disable-token-auth",
-        "--dt",
-        dest="disable_token_authorization",
-        help_text="let requests in without a token",
-    )
-    _add_switch(parser, "--enable-model-api", help_text="allow to register and unregister models over the APIs")
-    parser.add_argument(
-        "--log-config", metavar="FILE", help="configuration of Python's logging, JSON or YAML (log4j2 has no effect)"
-    )
+    for name, source in SOURCES.items():
+        if source.flag is not None:
+            _add_setting(parser, name, source, source.flag)
     parser.add_argument("--cpp-log-config", metavar="FILE", help="no effect (C++ backend of TorchServe)")
     parser.add_argument("--plugins-path", "--ppath", metavar="DIR", help="no effect (Java plugins of TorchServe)")
     return parser
 
 
-def _add_switch(parser: argparse.ArgumentParser, *names: str, help_text: str, dest: str | None = None) -> None:
-    destination = dest or names[0].removeprefix("--").replace("-", "_")
-    parser.add_argument(*names, dest=destination, action="store_const", const="true", help=help_text)
+def _add_setting(parser: argparse.ArgumentParser, name: str, source: Source, flag: str) -> None:
+    names = (flag,) if source.short is None else (flag, source.short)
+    meaning = (Settings.model_fields[name].description or "").replace("`", "")
+    if source.kind is FLAG:
+        parser.add_argument(*names, dest=name, action="store_const", const="true", help=meaning)
+    else:
+        several = "+" if source.kind is MODELS else None
+        parser.add_argument(*names, dest=name, nargs=several, metavar=source.metavar, help=meaning)

@@ -57,7 +57,7 @@ class Source:
         env: The environment variable that overrides the setting, or None.
         env_always: Whether that variable counts without ``enable_envvars_config=true``.
         in_file: Whether the setting is a key of config.properties.
-        flag: The command line flag that sets it, or None.
+        flag: The command line flag that sets it, or None; `short` is a second name, `metavar` stands for the value.
         secret: Whether its value must never be shown.
         kind: The kind of its value.
     """
@@ -66,6 +66,8 @@ class Source:
     env_always: bool = False
     in_file: bool = True
     flag: str | None = None
+    short: str | None = None
+    metavar: str | None = None
     secret: bool = False
     kind: Any = None
 
@@ -143,16 +145,16 @@ class Settings(ClosedSchema):
     )
 
     # Models
-    model_store: Annotated[Path, kinds.DIRECTORY, Source(flag="--model-store")] = _setting(
+    model_store: Annotated[Path, kinds.DIRECTORY, Source(flag="--model-store", metavar="DIR")] = _setting(
         Path(), "directory of the model archives", "none, mandatory"
     )
-    workflow_store: Annotated[Path | None, kinds.PATH, Source(flag="--workflow-store")] = _setting(
+    workflow_store: Annotated[Path | None, kinds.PATH, Source(flag="--workflow-store", metavar="DIR")] = _setting(
         None,
         "directory of the workflow archives; while it does not exist, no workflow can be registered",
         "the model store",
     )
-    load_models: Annotated[tuple[ModelSpec, ...], kinds.MODELS, Source(flag="--models")] = _setting(
-        (), "models to load at start-up; `all` loads the whole model store", "none"
+    load_models: Annotated[tuple[ModelSpec, ...], kinds.MODELS, Source(flag="--models", metavar="[NAME=]LOCATION")] = (
+        _setting((), "models to load at start-up; `all` loads the whole model store", "none")
     )
     models: Annotated[
         dict[str, _Versions],
@@ -269,7 +271,7 @@ class Settings(ClosedSchema):
     )
 
     # Access
-    disable_token_authorization: Annotated[bool, FLAG, Source(flag="--disable-token-auth")] = _setting(
+    disable_token_authorization: Annotated[bool, FLAG, Source(flag="--disable-token-auth", short="--dt")] = _setting(
         False, "whether requests need no token"
     )
     token_expiration_min: Annotated[float, POSITIVE, Source(env="TS_TOKEN_EXPIRATION_TIME_MIN")] = _setting(
@@ -328,12 +330,12 @@ class Settings(ClosedSchema):
         description="root of the directories that archives are unpacked to and worker sockets lie in",
         json_schema_extra={"x-default": "the system's temporary directory"},
     )
-    log_config: Annotated[Path | None, kinds.LOG_CONFIG, Source(env=None, in_file=False, flag="--log-config")] = (
-        _setting(None, "configuration of Python's logging, JSON or YAML, in place of the built-in one", "built in")
-    )
-    no_config_snapshots: Annotated[bool, FLAG, Source(env=None, in_file=False, flag="--no-config-snapshots")] = (
-        _setting(False, "whether no snapshot of the configuration is read or written")
-    )
+    log_config: Annotated[
+        Path | None, kinds.LOG_CONFIG, Source(env=None, in_file=False, flag="--log-config", metavar="FILE")
+    ] = _setting(None, "configuration of Python's logging, JSON or YAML, in place of the built-in one", "built in")
+    no_config_snapshots: Annotated[
+        bool, FLAG, Source(env=None, in_file=False, flag="--no-config-snapshots", short="--ncs")
+    ] = _setting(False, "whether no snapshot of the configuration is read or written")
 
 
 def _source(name: str, field: FieldInfo) -> Source:
