@@ -1,80 +1,147 @@
-"""What doors reply to a request, and how a reply becomes an answer.
+"""How a request is answered: which route has it, what becomes of the route's reply, and what is logged and counted.
 
-A door says what is to become of a request, and not who waits for it. Where that is known at once, or is one answer of
-one job, `Answering` needs no task: it goes on in the callback of the read that completes the request's body, and in the
-callback of the job's result. Everything else runs in a task.
+A route's handler says what is to become of a request, and not who waits for it. Where that is known at once, or is one
+answer of one job, `Answering` needs no task: it goes on in the callback of the read that completes the request's body,
+and in the callback of the job's result. Everything else runs in a task.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from torchserve_py.doors.access_log import log_answer
-from torchserve_py.doors.pipeline import HttpDialect, HttpExchange
+from torchserve_py.archive.errors import ArchiveError
+from torchserve_py.core.errors import ModelError
+from torchserve_py.doors.errors import DoorError, method_not_allowed, not_found
+from torchserve_py.doors.pipeline import HttpExchange
 from torchserve_py.doors.requests import body_refusal
 from torchserve_py.doors.responses import Sent
+from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, Reply, Route, Router
+from torchserve_py.doors.torchserve_dialect import TORCHSERVE_DIALECT
 from torchserve_py.jobs.parts import Part, Parts
+from torchserve_py.logs import access_log
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import BodyError
 from torchserve_py.transport.http1.request import Request
+from torchserve_py.workflows.errors import WorkflowError
 
 if TYPE_CHECKING:
-    from torchserve_py.doors.routing import Router
+    from torchserve_py.doors.pipeline import HttpDialect
 
 logger = logging.getLogger(__name__)
 
+_PREFLIGHT_HEADER: Final = "Access-Control-Request-Method"
+#: What is counted under one name, as there is no end of such: methods that no route has.
+_OTHER: Final = "other"
 
-class AfterBody(NamedTuple):
-    """A reply that needs the request's body.
 
-    Attributes:
-        limit: Bytes that the body may have.
-        then: Gives the reply, once the body is there.
-        dialect: How to tell the client what goes wrong with the body, and what ``then`` raises; None for TorchServe's.
+class Application:
+    """Answers the requests of one listener.
+
+    Args:
+        context: Settings, keys, and where answers are written and counted.
+        routes: The tables of the listener's doors.
+        preflight: Whether requests from other origins are allowed at all, so that browsers may ask before they come.
     """
 
-    limit: int
-    then: Callable[[bytes], Reply]
-    dialect: HttpDialect | None = None
+    def __init__(self, context: DoorContext, routes: Sequence[Route], *, preflight: bool) -> None:
+        self.responses = context.responses
+        self.tokens = context.tokens
+        self.find = Router(routes).find
+        self.preflight = preflight
+        self.is_logged = context.settings.access_log
+        self.count = context.metrics.count_http_request
 
+    def begin(self, request: Request) -> None:
+        """Answer a request."""
+        Answering(request, self).begin()
 
-#: An answer that was sent, a job, a body to wait for, or a coroutine that gives another reply and takes a task.
-Reply = Sent | HttpExchange | AfterBody | Coroutine[Any, Any, Any]
+    def refusal(self, status: int, message: str, peer: Any) -> bytes:
+        """Return the response to bytes that never became a request."""
+        if self.is_logged:
+            access_log.note(peer, "UNKNOWN", "/", "HTTP/1.0", status, 0.0)
+        return self.responses.refusal(status, message)
 
 
 class Answering:
     """One request, from its head to its answer, as far as that takes no task; and the task, where it takes one."""
 
-    __slots__ = ("_dialect", "_is_logged", "_parts", "_request", "_router", "_task")
+    __slots__ = ("_application", "_body", "_is_known", "_matches", "_parts", "_refusal", "_request", "_route", "_task")
 
-    def __init__(self, request: Request, router: Router, *, is_logged: bool) -> None:
+    def __init__(self, request: Request, application: Application) -> None:
         self._request = request
-        self._router = router
-        self._is_logged = is_logged
-        self._dialect: HttpDialect | None = None
+        self._application = application
+        matches = application.find(request.target.partition("?")[0])
+        self._is_known = bool(matches) and matches[0][0].path is not ANY_PATH  # they are sorted
+        self._matches = iter(matches)
+        #: The route that is being asked, or has answered.
+        self._route: Route | None = None
+        #: The first route that applied, or the first that lacks the request's method; and the methods of the latter.
+        self._refusal: tuple[Route, tuple[str, ...]] | None = None
+        self._body: bytes | None = None
         self._parts: Parts | None = None
         self._task: asyncio.Task[None] | None = None
         request.on_lost = self._lost
 
     def begin(self) -> None:
-        """Ask the doors for a reply, and follow it."""
+        """Ask the routes of the request's path for a reply, and follow it."""
+        request = self._request
+        is_asked_for = self._application.preflight and self._is_known and request.method == "OPTIONS"
+        if is_asked_for and _PREFLIGHT_HEADER in request.headers:
+            self._finish(self._application.responses.send(request, 200, b""))
+        else:
+            self._ask()
+
+    def _ask(self) -> None:
+        """Ask the next routes, until one has a reply."""
         try:
-            self._follow(self._router.reply(self._request))
+            self._follow(self._reply())
         except Exception as error:
             self._fail(error)
 
-    def _follow(self, reply: Reply) -> None:
+    def _reply(self) -> Reply:
+        request, tokens = self._request, self._application.tokens
+        for route, values in self._matches:
+            if route.path is ANY_PATH and self._refusal is not None and self._refusal[1]:
+                break
+            self._route = route
+            if route.applies is not None and not route.applies(request, values):
+                continue
+            if tokens is not None and route.token is not None:
+                tokens.check(route.token, request.headers.get("Authorization"))
+            if request.method in route.methods:
+                reply = route.handler(request, values)
+                if reply is not None:
+                    return reply
+                self._refusal = self._refusal or (route, ())
+            elif route.applies is not None:
+                raise method_not_allowed(", ".join(route.methods))
+            elif self._refusal is None or not self._refusal[1]:
+                self._refusal = route, route.methods
+            else:
+                first, methods = self._refusal
+                self._refusal = first, tuple(dict.fromkeys((*methods, *route.methods)))
+        if self._refusal is None:
+            self._route = None
+            raise not_found()
+        self._route, methods = self._refusal
+        raise method_not_allowed(", ".join(methods)) if methods else not_found()
+
+    def _follow(self, reply: Reply | None) -> None:
         if isinstance(reply, AfterBody):
-            self._dialect = reply.dialect
-            self._request.when_read(reply.limit, lambda body: self._go_on(reply, body))
+            if self._body is None:
+                self._request.when_read(reply.limit, lambda body: self._go_on(reply, body))
+            else:
+                self._go_on(reply, self._body)
         elif isinstance(reply, Sent):
             self._finish(reply)
         elif isinstance(reply, HttpExchange):
             self._parts = reply.parts
             reply.parts.tell_first(lambda outcome: self._tell(reply, outcome))
+        elif reply is None:
+            self._ask()
         else:
             self._run(reply)
 
@@ -82,7 +149,10 @@ class Answering:
         try:
             if isinstance(body, BodyError):
                 raise body_refusal(body)
-            self._follow(reply.then(body))
+            followed = reply.then(body)
+            if followed is None:
+                self._body = body  # for the route that is asked next
+            self._follow(followed)
         except Exception as error:
             self._fail(error)
 
@@ -99,11 +169,11 @@ class Answering:
         except Exception as error:
             self._fail(error)
 
-    def _run(self, coroutine: Coroutine[Any, Any, Reply]) -> None:
+    def _run(self, coroutine: Coroutine[Any, Any, Reply | None]) -> None:
         self._task = asyncio.get_running_loop().create_task(self._wait(coroutine))
         self._task.add_done_callback(lambda _: coroutine.close())  # it may not have begun when the client left
 
-    async def _wait(self, coroutine: Coroutine[Any, Any, Reply]) -> None:
+    async def _wait(self, coroutine: Coroutine[Any, Any, Reply | None]) -> None:
         try:
             self._follow(await coroutine)
         except Exception as error:
@@ -115,24 +185,40 @@ class Answering:
 
     def _fail(self, error: Exception) -> None:
         """Answer with what a door has raised, if it can still be told."""
+        request = self._request
         if self._parts is not None and not self._parts.ended:
             asyncio.get_running_loop().call_soon(self._parts.cancel)
-        if self._request.status:
-            logger.error(
-                "The answer to a request could not be finished", exc_info=error, extra=self._request.log_fields
-            )
-            self._request.finish()
+        if request.status:
+            logger.error("The answer to a request could not be finished", exc_info=error, extra=request.log_fields)
+            request.finish()
             return
+        if not isinstance(error, (DoorError, ArchiveError, ModelError, WorkflowError)):
+            logger.error("%s %s failed.", request.method, ascii(request.target), exc_info=error)
+        dialect: HttpDialect = TORCHSERVE_DIALECT if self._route is None else self._route.dialect
         try:
-            self._finish(self._router.fail(self._request, error, self._dialect))
+            self._finish(self._application.responses.send_answer(request, dialect.failure(dialect.refusal(error))))
         except Exception:
             logger.exception("An answer could not be written")
-            self._request.finish()
+            request.finish()
 
     def _finish(self, sent: Sent) -> None:
-        if self._is_logged and not sent.is_quiet:
-            log_answer(self._request)
-        self._request.finish()
+        request, path = self._request, "" if self._route is None else self._route.path
+        method = request.method if request.method in ANY_METHOD else _OTHER
+        self._application.count(method, path, request.status)
+        if self._application.is_logged and not sent.is_quiet:
+            seconds = asyncio.get_running_loop().time() - request.arrived
+            protocol = "HTTP/1.1" if request.version == (1, 1) else "HTTP/1.0"
+            access_log.note(
+                request.peer,
+                request.method,
+                request.target,
+                protocol,
+                request.status,
+                seconds,
+                request.log_fields,
+                path,
+            )
+        request.finish()
 
     def _lost(self) -> None:
         """The client is gone."""

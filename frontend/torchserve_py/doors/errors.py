@@ -20,8 +20,6 @@ UNAVAILABLE: Final = "ServiceUnavailableException"
 #: The cause of an answer that the handler (or the worker on its behalf) chose: an exception in it, or its own status.
 HANDLER_ERROR: Final = "handler_error"
 
-_ANY_METHOD: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-
 NO_WORKER_TEXT: Final = (
     " has no worker to serve inference request. Please use scale workers API to add workers. If this is a sequence"
     " inference, please check if it is closed, or expired; or exceeds maxSequenceJobQueueSize"
@@ -76,16 +74,6 @@ def method_not_allowed(allow: str) -> DoorError:
     """The path exists, but not for this method (or the server's settings switch it off); ``allow`` are its methods."""
     message = "Requested method is not allowed, please refer to API document."
     return DoorError(Failure(405, "MethodNotAllowedException", message, allow=allow))
-
-
-def check_method(method: str) -> None:
-    """Let a path that takes any method take those that ask for an answer: TRACE and the like are none of them.
-
-    Raises:
-        DoorError: It is another one.
-    """
-    if method not in _ANY_METHOD:
-        raise method_not_allowed(", ".join(_ANY_METHOD))
 
 
 def request_timeout(message: str) -> DoorError:

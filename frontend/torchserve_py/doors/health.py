@@ -1,74 +1,100 @@
-"""Whether the server is well: three questions that are not the same.
+"""Whether the server is well, and what it counts.
 
-``/ping`` is TorchServe's: does every model have the workers it should have. ``/live``: does this process serve at all;
-if not, restart it. ``/ready``: should it get traffic; not before every start-up model has its workers, not when one
-could not be loaded at all, and not while it shuts down.
+``/ping`` is TorchServe's question: does every model have the workers it should have. ``/live``: does this process serve
+at all; if not, restart it. ``/ready``: should it get traffic; not before every start-up model has its workers, not when
+one could not be loaded at all, and not while it shuts down. ``/metrics`` is for Prometheus.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from torchserve_py.doors.errors import check_method, not_found
-from torchserve_py.doors.responses import Responses, Sent
-from torchserve_py.doors.routing import Route, Routes
-from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.doors.openapi import STATUS, TEXT, Operation, Parameter
+from torchserve_py.doors.responses import Sent
+from torchserve_py.doors.routing import READING, DoorContext, PathValues, Route
 from torchserve_py.settings.model_spec import fallback_name
 from torchserve_py.transport.http1.request import Request
 
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import Serving
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_METRICS: Final = Operation(
+    "metrics",
+    "Metrics in Prometheus' text format",
+    (200, 500),
+    (Parameter("name[]", "Names of the metrics to show, all if none is given", "array"),),
+    gives={METRICS_TYPE: TEXT},
+)
+_PING: Final = Operation(
+    "ping", "Whether every model has the workers it should have", (200, 500), error=STATUS, method="GET"
+)
+_LIVE: Final = Operation("liveness", "Whether the process serves at all", (200,), method="GET")
+_READY: Final = Operation("readiness", "Whether the server should get traffic", (200, 503), error=STATUS, method="GET")
 
 
 class HealthDoor:
     """Answers probes."""
 
-    def __init__(self, serving: Serving, responses: Responses) -> None:
-        self._serving = serving
-        self._responses = responses
-        #: Set when the server begins to shut down.
-        self.draining = False
+    def __init__(self, context: DoorContext) -> None:
+        self._context = context
+        self._serving = context.serving
+        self._responses = context.responses
 
     @property
-    def routes(self) -> Routes:
-        """First path segment to handler."""
-        return {
-            "ping": Route(self.ping, TokenType.inference),
-            "live": Route(self.live, token=None),
-            "ready": Route(self.ready, token=None),
-        }
+    def routes(self) -> Sequence[Route]:
+        """The door's table."""
+        return [
+            Route("/ping", self._ping, operations=(_PING,)),
+            Route("/live", self._live, token=None, operations=(_LIVE,)),
+            Route("/ready", self._ready, token=None, operations=(_READY,)),
+        ]
 
-    def ping(self, request: Request, path: tuple[str, ...]) -> Sent:
-        """``/ping``: 200, or 500 while a model lacks workers."""
-        _exact(request, path)
+    def _ping(self, request: Request, values: PathValues) -> Sent:
         if self._serving.healthy():
             return self._responses.send_json(request, 200, {"status": "Healthy"})
         return self._responses.send_json(request, 500, {"status": "Unhealthy"})
 
-    def live(self, request: Request, path: tuple[str, ...]) -> Sent:
-        """``/live``: 200 whenever it answers."""
-        _exact(request, path)
+    def _live(self, request: Request, values: PathValues) -> Sent:
         return self._responses.send_json(request, 200, {"status": "Live"})
 
-    def ready(self, request: Request, path: tuple[str, ...]) -> Sent:
-        """``/ready``: 200, or 503 with the reasons."""
-        _exact(request, path)
-        reasons = []
-        if self.draining:
-            reasons.append("The server is shutting down.")
-        # Without the error and the place, which may hold a path or a token: whoever probes need not have a key.
-        reasons += [
-            f'The start-up model "{spec.name or fallback_name(spec.location)}" could not be loaded; the log says why.'
-            for spec in self._serving.not_loaded
-        ]
-        if not self._serving.not_loaded and not self._serving.startup_ready():
-            reasons.append("A start-up model does not have its minimum of workers yet.")
+    def _ready(self, request: Request, values: PathValues) -> Sent:
+        reasons = list(self._reasons())
         if reasons:
             return self._responses.send_json(request, 503, {"status": "NotReady", "reasons": reasons})
         return self._responses.send_json(request, 200, {"status": "Ready"})
 
+    def _reasons(self) -> Iterator[str]:
+        """Say why the server is not ready, in words that show nothing secret: probes need no token."""
+        if self._context.is_draining:
+            yield "The server is shutting down."
+        for spec in self._serving.not_loaded:  # its error and its place may hold a path or a token
+            name = spec.name or fallback_name(spec.location)
+            yield f'The start-up model "{name}" could not be loaded; the log says why.'
+        for default in self._serving.models():
+            for model in self._serving.versions(default.name):
+                status = self._serving.status(model)
+                ready, least = sum(worker.ready for worker in status.workers), status.min_workers
+                if model.loaded_at_startup and ready < least:
+                    named = f'The start-up model "{model.name}" (version {model.version})'
+                    yield f"{named} does not have its minimum of workers yet: {ready} of {least} are ready."
 
-def _exact(request: Request, path: tuple[str, ...]) -> None:
-    if len(path) != 1:
-        raise not_found()
-    check_method(request.method)
+
+class MetricsDoor:
+    """Shows the server's metrics; no token is needed."""
+
+    def __init__(self, context: DoorContext) -> None:
+        self._metrics = context.metrics
+        self._responses = context.responses
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """The door's table. Further segments of the path are ignored, as in TorchServe."""
+        return [
+            Route("/metrics", self._show, READING, token=None, operations=(_METRICS,)),
+            Route("/metrics/{rest:path}", self._show, READING, token=None),
+        ]
+
+    def _show(self, request: Request, values: PathValues) -> Sent:
+        """Show all series, or those that the query names (``name[]``)."""
+        names = {value for name, value in request.query if name == "name[]"}
+        shown = self._metrics.expose(names or None)
+        return self._responses.send(request, 200, shown, (("content-type", METRICS_TYPE),))

@@ -6,31 +6,38 @@ makes no object that it does not need and does its bookkeeping in the answer's o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from torchserve_py.doors import priorities
-from torchserve_py.doors.answering import AfterBody, Reply
-from torchserve_py.doors.errors import bad_request, check_method, not_found
-from torchserve_py.doors.openapi_documents import predict_document
+from torchserve_py.doors.errors import bad_request
+from torchserve_py.doors.openapi import BINARY, OPEN_INFERENCE_ERROR, Operation, document
 from torchserve_py.doors.pipeline import HttpExchange
-from torchserve_py.doors.responses import Responses
-from torchserve_py.doors.routing import Path, Route, Routes
+from torchserve_py.doors.routing import AfterBody, DoorContext, PathValues, Reply, Route
 from torchserve_py.doors.sequences import SequenceHeaders
-from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.doors.torchserve_dialect import TorchServeDialect
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
 from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel, Serving
-    from torchserve_py.settings.table import Settings
+    from torchserve_py.core.serving import ServedModel
 
 Pairs = tuple[tuple[str, str], ...]
 
-#: What the server tells the handler about the path, where the path ends with the model (or its version).
-_PREDICT: Final[Pairs] = (("url_path", ""), ("explain", "False"))
-_EXPLAIN: Final[Pairs] = (("url_path", ""), ("explain", "True"))
-
+PREDICT: Final = Operation(
+    "predictions",
+    "Predict with the default version of a model",
+    (200, 400, 404, 408, 409, 410, 500, 503),
+    takes=BINARY,
+    gives=BINARY,
+    method="POST",
+)
+V1_PREDICT: Final = PREDICT._replace(id="v1_predictions")
+V2_PREDICT: Final = PREDICT._replace(
+    id="v2_predictions", statuses=(*PREDICT.statuses, 422, 501), error=OPEN_INFERENCE_ERROR
+)
+EXPLAIN: Final = PREDICT._replace(id="explanations", description="Explain with the default version of a model")
 
 #: The sequence, the content type and the priority of a request.
 _Head = tuple[SequenceRequest | None, str | None, int]
@@ -39,23 +46,34 @@ _Head = tuple[SequenceRequest | None, str | None, int]
 class InferenceDoor:
     """Turns HTTP requests into jobs, and the parts of their responses into HTTP answers."""
 
-    def __init__(self, settings: Settings, serving: Serving, responses: Responses) -> None:
-        self._serving = serving
-        self._responses = responses
-        self._sequences = SequenceHeaders(settings)
+    def __init__(self, context: DoorContext) -> None:
+        self._serving = context.serving
+        self._responses = context.responses
+        self._sequences = SequenceHeaders(context.settings)
         self._dialect = TorchServeDialect(self._sequences.id_name)
-        self._max_body = settings.max_request_size
+        self._max_body = context.settings.max_request_size
 
     @property
-    def routes(self) -> Routes:
-        """First path segment to handler."""
-        route = Route(self.predictions, TokenType.inference)
-        return {"predictions": route, "explanations": route}
+    def routes(self) -> Sequence[Route]:
+        """The door's table."""
+        return [
+            row
+            for path, handler, operation in (
+                ("/predictions/{model_name}", self._predictions, PREDICT),
+                ("/explanations/{model_name}", self._explanations, EXPLAIN),
+            )
+            for row in (
+                Route(path, handler, operations=(operation,)),
+                Route(f"{path}/{{model_version}}", handler, operations=(_of_version(operation),)),
+                Route(f"{path}/{{model_version}}/{{rest:path}}", handler),
+            )
+        ]
 
-    def predictions(self, request: Request, path: Path) -> Reply:
-        """``/predictions/{model}[/{version}[/{rest…}]]``, any method; ``/explanations`` likewise."""
-        name, version = _model_of(path)
-        return self.infer(request, name, version, _path_headers(path))
+    def _predictions(self, request: Request, values: PathValues) -> Reply:
+        return self.infer(request, values["model_name"], values.get("model_version"), _told(values, "False"))
+
+    def _explanations(self, request: Request, values: PathValues) -> Reply:
+        return self.infer(request, values["model_name"], values.get("model_version"), _told(values, "True"))
 
     def infer(
         self,
@@ -83,7 +101,6 @@ class InferenceDoor:
             ModelVersionNotFound: No such version of it.
         """
         model = self._serving.get(name, version)
-        check_method(request.method)
         if request.method == "OPTIONS":
             return self._responses.send_json(request, 200, predict_document(name))
         head = self._head(request, model)
@@ -135,16 +152,22 @@ class InferenceDoor:
         return sequence, content_type, priorities.of_request(request)
 
 
-def _model_of(path: Path) -> tuple[str, str | None]:
-    """The model that a path names, and its version if that is named, too."""
-    depth = len(path)
-    if depth < 2:
-        raise not_found()
-    return path[1], path[2] if depth > 2 else None
+def predict_document(model: str) -> dict[str, Any]:
+    """Return the OpenAPI document that says how to predict with a model."""
+    name = quote(model, safe="")
+    operations = (
+        (f"/predictions/{name}", "post", PREDICT._replace(id=model)),
+        (f"/v1/models/{name}:predict", "post", V1_PREDICT._replace(id=f"v1_{model}")),
+        (f"/v2/models/{name}/infer", "post", V2_PREDICT._replace(id=f"v2_{model}")),
+    )
+    return document(f"RESTful API for: {model}", operations, version="1.0.0")
 
 
-def _path_headers(path: Path) -> Pairs:
-    explains = path[0] == "explanations"
-    if len(path) <= 3:
-        return _EXPLAIN if explains else _PREDICT
-    return (("url_path", "/".join(path[3:])), ("explain", "True" if explains else "False"))
+def _of_version(operation: Operation) -> Operation:
+    description = operation.description.replace("the default version", "a version")
+    return operation._replace(id=f"version_{operation.id}", description=description)
+
+
+def _told(values: PathValues, explain: str) -> Pairs:
+    """Return what the server tells the handler about the path."""
+    return (("url_path", values.get("rest", "")), ("explain", explain))

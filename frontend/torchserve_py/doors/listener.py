@@ -10,25 +10,23 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from torchserve_py.doors.access_log import log_refusal
-from torchserve_py.doors.answering import Answering
-from torchserve_py.doors.api_description import DescriptionDoor
+from torchserve_py.doors.answering import Application
+from torchserve_py.doors.description import DescriptionDoor
 from torchserve_py.doors.errors import too_many_connections
-from torchserve_py.doors.health import HealthDoor
+from torchserve_py.doors.health import HealthDoor, MetricsDoor
 from torchserve_py.doors.inference import InferenceDoor
 from torchserve_py.doors.management import ManagementDoor
 from torchserve_py.doors.management_calls import ManagementCalls
-from torchserve_py.doors.metrics import MetricsDoor
 from torchserve_py.doors.open_inference.door import OpenInferenceDoor
 from torchserve_py.doors.open_inference.repository import Repository
 from torchserve_py.doors.openai import OpenAIDoor
 from torchserve_py.doors.responses import JSON_TYPE, Responses, allows_other_origins, to_json
-from torchserve_py.doors.routing import Router, Routes
+from torchserve_py.doors.routing import Door, DoorContext, Route
 from torchserve_py.doors.surfaces import InferenceSurfaces
 from torchserve_py.doors.tls import server_context
 from torchserve_py.doors.token_authorization import KEY_FILE, TokenAuthorization
@@ -50,6 +48,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: The setting that names a door's address, and the door. Where two doors have the same path, the first one is asked
+#: first.
+DOORS: Final[tuple[tuple[str, Callable[[DoorContext], Door]], ...]] = (
+    ("inference_address", OpenInferenceDoor),
+    ("inference_address", TrussDoor),
+    ("inference_address", OpenAIDoor),
+    ("inference_address", HealthDoor),
+    ("inference_address", InferenceSurfaces),
+    ("inference_address", V1ModelsDoor),
+    ("inference_address", InferenceDoor),
+    ("inference_address", WorkflowInferenceDoor),
+    ("management_address", ManagementDoor),
+    ("management_address", WorkflowManagementDoor),
+    ("metrics_address", MetricsDoor),
+)
 _BACKLOG: Final = 1024
 #: How long answers that are being written may take when the doors close.
 _CLOSE_SECONDS: Final = 5.0
@@ -57,25 +70,6 @@ _CLOSE_SECONDS: Final = 5.0
 
 class ListenError(OSError):
     """The server cannot listen where it is told to; the message names the address and its setting."""
-
-
-class _Application:
-    """Answers the requests of one listener with its doors."""
-
-    def __init__(self, router: Router, responses: Responses, *, is_logged: bool) -> None:
-        self._router = router
-        self._responses = responses
-        self._is_logged = is_logged
-
-    def begin(self, request: Request) -> None:
-        """Answer a request."""
-        Answering(request, self._router, is_logged=self._is_logged).begin()
-
-    def refusal(self, status: int, message: str, peer: Any) -> bytes:
-        """The response to bytes that never became a request."""
-        if self._is_logged:
-            log_refusal(peer, status)
-        return self._responses.refusal(status, message)
 
 
 class _PlainRefusal:
@@ -136,21 +130,21 @@ class _Listener:
 class Doors:
     """The open doors of a running server."""
 
-    def __init__(self, health: HealthDoor, tokens: TokenAuthorization | None, repository: Repository) -> None:
+    def __init__(self, context: DoorContext) -> None:
         #: Setting name (``inference_address``, …) to the address in use, with the port that port 0 became.
         self.addresses: dict[str, Address] = {}
         #: The keys that clients must know; None while token authorization is off. Other protocols use the same.
-        self.tokens = tokens
+        self.tokens = context.tokens
         #: What models are loaded and unloaded through. Other protocols use the same.
-        self.repository = repository
+        self.repository = context.repository
         #: What all connections of the process share. Other protocols use the same.
         self.budget = ConnectionBudget.of_process()
-        self._health = health
+        self._context = context
         self._bound: list[_Bound] = []
 
     def start_draining(self) -> None:
         """Let ``/ready`` answer 503 from now on; everything else goes on."""
-        self._health.draining = True
+        self._context.is_draining = True
 
     async def open(self, names: list[str], address: Address, listener: _Listener) -> None:
         """Listen at one more address.
@@ -211,32 +205,26 @@ async def start_doors(
     if not settings.disable_token_authorization:
         tokens = TokenAuthorization(key_file.absolute(), settings.token_expiration_min)
     responses = Responses(settings, metrics)
-    health = HealthDoor(serving, responses)
-    truss = TrussDoor(settings, serving, responses, tokens)
-    repository = Repository(serving, ManagementCalls(settings, serving))
-    inference = InferenceDoor(settings, serving, responses)
-    open_inference = OpenInferenceDoor(settings, serving, responses, tokens, health, inference, repository)
-    doors = Doors(health, tokens, repository)
+    calls = ManagementCalls(settings, serving)
+    repository = Repository(serving, calls)
+    context = DoorContext(settings, serving, workflows, metrics, responses, tokens, calls, repository)
+    doors = Doors(context)
     try:
-        wanted = _by_address(
-            _routes(settings, serving, workflows, metrics, tokens, responses, health, truss, open_inference)
-        )
+        wanted = _by_address(settings)
         limits = Limits(settings.request_head_timeout, float(settings.default_response_timeout))
-        context = _tls_context(settings, [address for _, address, _ in wanted])
-        for names, address, routes in wanted:
-            routes.append(DescriptionDoor(names, responses).routes)
-            unknown = (open_inference.unknown, truss.unknown) if "inference_address" in names else ()
-            router = Router(routes, tokens, responses, preflight=allows_other_origins(settings), unknown=unknown)
+        tls = _tls_context(settings, [address for _, address in wanted])
+        for names, address in wanted:
+            application = Application(context, _routes(context, names), preflight=allows_other_origins(settings))
             admission = Admission(
                 doors.budget,
                 settings.max_connections,
                 settings.max_connections_per_client,
                 is_reserved="inference_address" not in names,
             )
-            server = Server(_Application(router, responses, is_logged=settings.access_log), limits)
+            server = Server(application, limits)
             listener = _Listener(server, admission, lambda why: responses.whole_failure(too_many_connections(why)))
             if address.is_tls:
-                listener = replace(listener, context=context, plain=Server(_PlainRefusal(responses), limits))
+                listener = replace(listener, context=tls, plain=Server(_PlainRefusal(responses), limits))
             await doors.open(names, address, listener)
     except BaseException:
         await doors.close()
@@ -244,56 +232,26 @@ async def start_doors(
     return doors
 
 
-def _routes(
-    settings: Settings,
-    serving: Serving,
-    workflows: WorkflowRegistry,
-    metrics: ServerMetrics,
-    tokens: TokenAuthorization | None,
-    responses: Responses,
-    health: HealthDoor,
-    truss: TrussDoor,
-    open_inference: OpenInferenceDoor,
-) -> list[tuple[str, Address, list[Routes]]]:
-    """What is served where; the settings' names."""
-    inference = InferenceDoor(settings, serving, responses)
-    inference_routes = [
-        open_inference.own_routes,
-        OpenAIDoor(settings, serving, responses, truss).routes,
-        truss.routes,
-        health.routes,
-        V1ModelsDoor(serving, responses).routes,
-        inference.routes,
-        InferenceSurfaces(settings, serving, inference).routes,
-        WorkflowInferenceDoor(settings, workflows, responses).routes,
-        open_inference.routes,
-    ]
-    management_routes = [
-        ManagementDoor(settings, serving, tokens, responses).routes,
-        WorkflowManagementDoor(settings, workflows, responses).routes,
-    ]
-    wanted = [
-        ("inference_address", settings.inference_address, inference_routes),
-        ("management_address", settings.management_address, management_routes),
-    ]
-    if settings.enable_metrics_api:
-        wanted.append(("metrics_address", settings.metrics_address, [MetricsDoor(metrics, responses).routes]))
-    return wanted
+def _routes(context: DoorContext, names: Sequence[str]) -> list[Route]:
+    """Return the tables of the doors at one address, which the settings with these names name."""
+    routes = [route for name, make in DOORS if name in names for route in make(context).routes]
+    return [*routes, *DescriptionDoor(context.responses, routes).routes]
 
 
-def _by_address(
-    wanted: list[tuple[str, Address, list[Routes]]],
-) -> list[tuple[list[str], Address, list[Routes]]]:
-    """One entry for each address; port 0 is another free port each time."""
-    merged: list[tuple[list[str], Address, list[Routes]]] = []
-    for name, address, routes in wanted:
-        for names, other, all_routes in merged:
+def _by_address(settings: Settings) -> list[tuple[list[str], Address]]:
+    """Return the settings that name each address; port 0 is another free port each time."""
+    wanted = dict.fromkeys(name for name, _ in DOORS)
+    if not settings.enable_metrics_api:
+        del wanted["metrics_address"]
+    merged: list[tuple[list[str], Address]] = []
+    for name in wanted:
+        address: Address = getattr(settings, name)
+        for names, other in merged:
             if other == address and (address.is_unix or address.port != 0):
                 names.append(name)
-                all_routes.extend(routes)
                 break
         else:
-            merged.append(([name], address, list(routes)))
+            merged.append(([name], address))
     return merged
 
 

@@ -5,131 +5,173 @@ Reads the parameters of a call and writes its answer; `ManagementCalls` does wha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from torchserve_py.core.serving import RegisterRequest
-from torchserve_py.doors.errors import bad_request, check_method, method_not_allowed, not_found
-from torchserve_py.doors.management_calls import Done, ManagementCalls
-from torchserve_py.doors.openapi_documents import management_document
+from torchserve_py.doors.errors import bad_request
+from torchserve_py.doors.management_calls import Done
+from torchserve_py.doors.openapi import JSON, OBJECT, Operation, Parameter, described, document
 from torchserve_py.doors.parameters import Parameters, of_query, of_query_or_json
-from torchserve_py.doors.responses import Responses, Sent
-from torchserve_py.doors.routing import Route, Routes
-from torchserve_py.doors.token_authorization import TokenAuthorization, TokenType
+from torchserve_py.doors.responses import Sent
+from torchserve_py.doors.routing import ANY_METHOD, DoorContext, PathValues, Route
+from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.transport.http1.request import Request
 
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import Serving
-    from torchserve_py.settings.table import Settings
+_MODEL: Final = "/models/{model_name}"
+_VERSION: Final = f"{_MODEL}/{{model_version}}"
+#: The largest number that the settings of models take.
+_MOST: Final = 2**31 - 1
+_SYNCHRONOUS: Final = Parameter(
+    "synchronous", "Whether the answer waits until the change is done", "boolean", default=False
+)
+_TIMEOUT: Final = Parameter(
+    "timeout", "Accepted for compatibility: the server waits as long as its settings say", "integer", default=-1
+)
+PAGE: Final = (
+    Parameter("limit", "The most entries to list, at most 100", "integer", default=100),
+    Parameter("next_page_token", "The nextPageToken of the page before", "integer", least=0),
+)
+_LIST: Final = Operation("listModels", "List the models", (200, 400, 500), PAGE, gives={JSON: OBJECT})
+_REGISTER: Final = Operation(
+    "registerModel",
+    "Register a model",
+    (200, 202, 206, 400, 404, 405, 409, 500, 507),
+    (
+        Parameter("url", "Archive in the model store, folder, or URL", required=True, least=1),
+        Parameter("model_name", "Name to register it under; otherwise the archive's"),
+        Parameter("handler", "Handler to use; otherwise the archive's"),
+        Parameter("runtime", "Runtime to use; otherwise the archive's", choices=("PYTHON", "PYTHON3")),
+        Parameter("batch_size", "The most requests in one batch", "integer", 1, least=1, most=_MOST),
+        Parameter("max_batch_delay", "Milliseconds that a batch waits to be full", "integer", 100, least=0, most=_MOST),
+        Parameter("response_timeout", "Seconds that an inference may take", "integer", 2, least=1, most=_MOST),
+        Parameter("startup_timeout", "Seconds that loading may take", "integer", 120, least=1, most=_MOST),
+        Parameter("initial_workers", "Workers to start", "integer", 0, least=0, most=_MOST),
+        _SYNCHRONOUS,
+        Parameter("s3_sse_kms", "Not supported: a presigned URL needs none", "boolean", choices=(False,)),
+    ),
+)
+_DESCRIBE: Final = Operation(
+    "describeModel",
+    "Describe a model",
+    (200, 400, 404, 500, 503),
+    (Parameter("customized", "Whether to ask the handler, too", "boolean", default=False),),
+    gives={JSON: {"type": "array", "items": OBJECT}},
+)
+_SCALE: Final = Operation(
+    "setAutoScale",
+    "Set how many workers a model has",
+    (200, 202, 206, 400, 404, 500, 507),
+    (
+        Parameter("min_worker", "The fewest workers", "integer", 1, least=0, most=_MOST),
+        Parameter("max_worker", "The most workers", "integer", 1, least=0, most=_MOST),
+        Parameter("number_gpu", "Accepted for compatibility, without effect", "integer", 0),
+        _SYNCHRONOUS,
+        _TIMEOUT,
+    ),
+)
+_UNREGISTER: Final = Operation(
+    "unregisterModel", "Unregister a model", (200, 403, 404, 405, 408, 500), (_SYNCHRONOUS, _TIMEOUT)
+)
+_SET_DEFAULT: Final = Operation("setDefault", "Set the version that serves requests which name none", (200, 404, 500))
+_READINESS: Final = Operation(
+    "v1_model_readiness", "Whether a model has a worker", (200, 404, 500), gives={JSON: OBJECT}
+)
+_ROTATE: Final = Operation(
+    "rotateToken",
+    "Replace a key by a new one, which the key file then holds; needs the API key",
+    (200, 400),
+    (Parameter("type", "The key to replace", choices=("inference", "management"), required=True),),
+    gives={},
+    method="GET",
+)
 
 
 class ManagementDoor:
     """Turns HTTP requests into management calls."""
 
-    def __init__(
-        self, settings: Settings, serving: Serving, tokens: TokenAuthorization | None, responses: Responses
-    ) -> None:
-        self._serving = serving
-        self._calls = ManagementCalls(settings, serving)
-        self._tokens = tokens
-        self._responses = responses
-        self._max_body = settings.max_request_size
+    def __init__(self, context: DoorContext) -> None:
+        self._serving = context.serving
+        self._calls = context.calls
+        self._tokens = context.tokens
+        self._responses = context.responses
+        self._max_body = context.settings.max_request_size
 
     @property
-    def routes(self) -> Routes:
-        """First path segment to route."""
-        routes = {
-            "models": Route(self.models, TokenType.management),
-            "v1": Route(self.kserve_readiness, TokenType.management),
-        }
-        if self._tokens is not None:
-            routes["token"] = Route(self.rotate_token, token=None)  # it has a key of its own
-        return routes
+    def routes(self) -> Sequence[Route]:
+        """The door's table."""
+        return list(self._rows())
 
-    async def models(self, request: Request, path: tuple[str, ...]) -> Sent:
-        """Everything under ``/models``; see the methods below, each with its path."""
-        method = request.method
-        match path[1:], method:
-            case (), "GET":
-                return await self._list(request)
-            case (), "POST":
-                return await self._register(request)
-            case (name, version, "set-default"), "PUT":
-                return await self._set_default(request, name, version)
-            case (name, *rest), "GET" if len(rest) < 2:
-                return await self._describe(request, name, rest[0] if rest else None)
-            case (name, *rest), "PUT" if len(rest) < 2:
-                return await self._scale(request, name, rest[0] if rest else None)
-            case (name, *rest), "DELETE" if len(rest) < 2:
-                return await self._unregister(request, name, rest[0] if rest else None)
-            case (name, *rest), "OPTIONS" if len(rest) < 2:
-                return await self._describe_api(request, name, rest[0] if rest else None)
-        if len(path) == 4 and path[3] == "set-default":
-            raise method_not_allowed("PUT")
-        if len(path) > 3:
-            raise not_found()
-        raise method_not_allowed("GET, POST" if len(path) == 1 else "GET, PUT, DELETE, OPTIONS")
+    def _rows(self) -> Iterator[Route]:
+        token = TokenType.management
+        yield Route("/models", self._list, ("GET",), token, operations=(_LIST,))
+        yield Route("/models", self._register, ("POST",), token, operations=(_REGISTER,))
+        for path in (_MODEL, _VERSION):
+            for method, handler, operation in (
+                ("GET", self._describe, _DESCRIBE),
+                ("PUT", self._scale, _SCALE),
+                ("DELETE", self._unregister, _UNREGISTER),
+            ):
+                yield Route(path, handler, (method,), token, operations=(_of(path, operation),))
+            yield Route(path, self._describe_api, ("OPTIONS",), token)
+        yield Route(f"{_VERSION}/set-default", self._set_default, ("PUT",), token, operations=(_SET_DEFAULT,))
+        yield Route("/v1/models/{model_name}", self._is_ready, ("GET",), token, operations=(_READINESS,))
+        if self._tokens is not None:  # a key of its own opens it
+            yield Route("/token", self._rotate_token, ANY_METHOD, token=None, operations=(_ROTATE,))
 
-    async def kserve_readiness(self, request: Request, path: tuple[str, ...]) -> Sent:
-        """``GET /v1/models/{model}``: whether it has a worker."""
-        if len(path) != 3 or path[1] != "models":
-            raise not_found()
-        if request.method != "GET":
-            raise method_not_allowed("GET")
-        model = self._serving.get(path[2])
+    def _is_ready(self, request: Request, values: PathValues) -> Sent:
+        name = values["model_name"]
+        model = self._serving.get(name)
         return self._responses.send_json(
-            request, 200, {"name": path[2], "ready": bool(self._serving.status(model).workers)}
+            request, 200, {"name": name, "ready": bool(self._serving.status(model).workers)}
         )
 
-    async def rotate_token(self, request: Request, path: tuple[str, ...]) -> Sent:
-        """``/token?type=inference|management`` with the API key: a new key, to be read from the key file."""
-        if len(path) != 1 or self._tokens is None:
-            raise not_found()
-        check_method(request.method)
+    def _rotate_token(self, request: Request, values: PathValues) -> Sent:
+        assert self._tokens is not None
         self._tokens.rotate(request.parameter("type") or "", request.headers.get("Authorization"))
         return self._responses.send(request, 200, b"\n")
 
-    async def _list(self, request: Request) -> Sent:
-        """``GET /models?limit=&next_page_token=``."""
-        parameters = of_query(request)
+    def _list(self, request: Request, values: PathValues) -> Sent:
+        parameters = of_query(request, _LIST)
         page = self._calls.page(parameters.integer("limit"), parameters.count("next_page_token", 0))
         return self._responses.send_json(request, 200, page)
 
-    async def _register(self, request: Request) -> Sent:
-        """``POST /models?url=…``."""
+    async def _register(self, request: Request, values: PathValues) -> Sent:
         self._calls.check_model_api()
-        parameters = await of_query_or_json(request, self._max_body)
-        return await self._done(request, await self._calls.register(_register_request(parameters)))
+        parameters = await of_query_or_json(request, self._max_body, _REGISTER)
+        return self._done(request, await self._calls.register(_register_request(parameters)))
 
-    async def _scale(self, request: Request, name: str, version: str | None) -> Sent:
-        """``PUT /models/{model}[/{version}]?min_worker=&max_worker=&synchronous=&model_version=``."""
-        parameters = of_query(request)
-        version = version or parameters.text("model_version") or None
+    async def _scale(self, request: Request, values: PathValues) -> Sent:
+        parameters = of_query(request, _SCALE, "model_version")
+        version = values.get("model_version") or parameters.text("model_version") or None
         min_workers = parameters.count("min_worker", 1)
         max_workers = parameters.count("max_worker", min_workers)
         synchronous = parameters.boolean("synchronous", default=False)
-        done = await self._calls.scale(name, version, min_workers, max_workers, synchronous=synchronous)
-        return await self._done(request, done)
+        done = await self._calls.scale(values["model_name"], version, min_workers, max_workers, synchronous=synchronous)
+        return self._done(request, done)
 
-    async def _describe(self, request: Request, name: str, version: str | None) -> Sent:
-        """``GET /models/{model}[/{version}|/all]``, with ``?customized=true`` also what the handler says of itself."""
-        customized = of_query(request).boolean("customized", default=False)
+    async def _describe(self, request: Request, values: PathValues) -> Sent:
+        customized = of_query(request, _DESCRIBE).boolean("customized", default=False)
+        name, version = values["model_name"], values.get("model_version")
         description = await self._calls.describe(name, version, customized=customized)
         return self._responses.send_json(request, 200, description)
 
-    async def _unregister(self, request: Request, name: str, version: str | None) -> Sent:
-        """``DELETE /models/{model}[/{version}]``."""
-        return await self._done(request, await self._calls.unregister(name, version))
+    async def _unregister(self, request: Request, values: PathValues) -> Sent:
+        of_query(request, _UNREGISTER)
+        done = await self._calls.unregister(values["model_name"], values.get("model_version"))
+        return self._done(request, done)
 
-    async def _set_default(self, request: Request, name: str, version: str) -> Sent:
-        """``PUT /models/{model}/{version}/set-default``."""
-        return await self._done(request, self._calls.set_default(name, version))
+    def _set_default(self, request: Request, values: PathValues) -> Sent:
+        return self._done(request, self._calls.set_default(values["model_name"], values["model_version"]))
 
-    async def _describe_api(self, request: Request, name: str, version: str | None) -> Sent:
-        """``OPTIONS /models/{model}[/{version}]``: the OpenAPI document of the model's management."""
-        model = self._serving.get(name, version)
-        return self._responses.send_json(request, 200, management_document(model.name))
+    def _describe_api(self, request: Request, values: PathValues) -> Sent:
+        """Answer with the OpenAPI document of the model's management."""
+        model = self._serving.get(values["model_name"], values.get("model_version"))
+        operations = described(route for route in self._rows() if route.path.startswith(_MODEL))
+        document_of_model = document(f"RESTful Management API for: {model.name}", operations)
+        return self._responses.send_json(request, 200, document_of_model)
 
-    async def _done(self, request: Request, done: Done) -> Sent:
+    def _done(self, request: Request, done: Done) -> Sent:
         return self._responses.send_json(request, done.status, {"status": done.text})
 
 
@@ -150,3 +192,11 @@ def _register_request(parameters: Parameters) -> RegisterRequest:
         startup_timeout=parameters.integer("startup_timeout"),
         s3_sse_kms=parameters.boolean("s3_sse_kms", default=False),
     )
+
+
+def _of(path: str, operation: Operation) -> Operation:
+    """Return the operation of a model at one of its paths: with a version, or without."""
+    if path == _MODEL:
+        return operation
+    description = operation.description.replace("a model", "a version of a model")
+    return operation._replace(id=f"version_{operation.id}", description=description)

@@ -15,24 +15,38 @@ from typing import TYPE_CHECKING, Final
 
 from torchserve_py.bounded_json import UnreadableJson, read_member
 from torchserve_py.doors import priorities
-from torchserve_py.doors.answering import AfterBody, Reply
 from torchserve_py.doors.errors import DoorError, Failure
+from torchserve_py.doors.openapi import JSON, OBJECT, Operation
 from torchserve_py.doors.pipeline import Answer, HttpDialect, HttpExchange
-from torchserve_py.doors.responses import JSON_TYPE, RETRY_AFTER_SECONDS, Responses
-from torchserve_py.doors.routing import Path, Route, Routes
-from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.doors.requests import split_path
+from torchserve_py.doors.responses import JSON_TYPE, failure_headers
+from torchserve_py.doors.routing import AfterBody, DoorContext, PathValues, Reply, Route
 from torchserve_py.jobs.inference_request import InferenceRequest
-from ts.protocol.messages import CAUSE_HEADER
+from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel, Serving
-    from torchserve_py.doors.truss.door import TrussDoor
+    from torchserve_py.core.serving import ServedModel
     from torchserve_py.jobs.parts import Part
-    from torchserve_py.settings.table import Settings
-    from torchserve_py.transport.http1.request import Request
 
-_PATHS: Final = frozenset((("v1", "chat", "completions"), ("v1", "completions"), ("v1", "embeddings")))
-_EVENTS_TYPE: Final = ("content-type", "text/event-stream; charset=utf-8")
+_EVENTS: Final = "text/event-stream"
+_EVENTS_TYPE: Final = ("content-type", f"{_EVENTS}; charset=utf-8")
+_NO_MODELS: Final = "No model declares OpenAI's interface (openai: true in its model-config.yaml)."
+_ERROR: Final = {"type": "object", "required": ["error"], "properties": {"error": OBJECT}}
+_OPERATIONS: Final = {
+    path: Operation(
+        f"openai_{name}",
+        f"{description} of a model that declares OpenAI's interface; the body names it as its model",
+        (200, "default"),
+        takes={JSON: OBJECT},
+        gives={JSON: OBJECT, _EVENTS: {"type": "string"}},
+        error=_ERROR,
+    )
+    for path, name, description in (
+        ("/v1/chat/completions", "chat_completions", "A chat completion"),
+        ("/v1/completions", "completions", "A completion"),
+        ("/v1/embeddings", "embeddings", "Embeddings"),
+    )
+}
 
 
 class OpenAIDialect(HttpDialect):
@@ -40,14 +54,7 @@ class OpenAIDialect(HttpDialect):
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
         """The answer that tells of a failure."""
-        headers = [JSON_TYPE]
-        if failure.cause:
-            headers.append((CAUSE_HEADER, failure.cause))
-        if failure.overloaded:
-            headers.append(("Retry-After", RETRY_AFTER_SECONDS))
-        if failure.allow:
-            headers.append(("Allow", failure.allow))
-        return Answer(failure.status, _error(failure), headers)
+        return Answer(failure.status, _error(failure), [JSON_TYPE, *failure_headers(failure)])
 
     def opening(self, exchange: HttpExchange, first: Part) -> Answer:
         """The head of a stream, of events unless the handler says otherwise."""
@@ -65,45 +72,34 @@ DIALECT: Final = OpenAIDialect()
 
 
 class OpenAIDoor:
-    """Runs the requests of OpenAI's clients.
+    """Runs the requests of OpenAI's clients."""
 
-    Args:
-        settings: Limits.
-        serving: The models.
-        responses: Writes the answers.
-        truss: Gets what is for none of the models that declare OpenAI's interface: Trusses have the same paths.
-    """
-
-    def __init__(self, settings: Settings, serving: Serving, responses: Responses, truss: TrussDoor) -> None:
-        self._serving = serving
-        self._responses = responses
-        self._truss = truss
-        self._max_body = settings.max_request_size
+    def __init__(self, context: DoorContext) -> None:
+        self._serving = context.serving
+        self._responses = context.responses
+        self._max_body = context.settings.max_request_size
 
     @property
-    def routes(self) -> Routes:
-        """First path segment to route."""
-        claims = _PATHS.__contains__
-        return {"v1": Route(self.run, TokenType.inference, claims, DIALECT, methods=("POST",))}
+    def routes(self) -> Sequence[Route]:
+        """The door's table."""
+        return [
+            Route(path, self._run, ("POST",), dialect=DIALECT, operations=(operation,))
+            for path, operation in _OPERATIONS.items()
+        ]
 
-    def run(self, request: Request, path: Path) -> Reply | None:
-        """Run a request on the model that its body names; None where no model declares OpenAI's interface."""
-        if not self._models():
-            return None
-        return AfterBody(self._max_body, lambda body: self._run(request, path, body), DIALECT)
+    def _run(self, request: Request, values: PathValues) -> AfterBody:
+        return AfterBody(self._max_body, lambda body: self._submit(request, body))
 
-    def _run(self, request: Request, path: Path, body: bytes) -> Reply:
+    def _submit(self, request: Request, body: bytes) -> Reply:
+        """Run a request on the model that its body names, or on the only one that there is."""
         models = self._models()
         name = _name_in(body)
         model = models.get(name)
         if model is None:
-            reply = self._truss.serve(request, path, body)
-            if reply is not None:
-                return reply
             if len(models) != 1:
                 raise _unknown(name, models)
             (model,) = models.values()  # the name may be one that the handler knows, such as an adapter's
-        headers = (("url_path", "/".join(path)), ("explain", "False"))
+        headers = (("url_path", "/".join(split_path(request.target))), ("explain", "False"))
         content_type = request.headers.get("Content-Type")
         priority = priorities.of_request(request)
         asked = InferenceRequest(request.raw_headers + headers, body, content_type, by_default=True, priority=priority)
@@ -122,7 +118,8 @@ def _name_in(body: bytes) -> str:
 
 
 def _unknown(name: str, models: dict[str, ServedModel]) -> DoorError:
-    message = f"The model {name!r} does not exist. Models of OpenAI's interface: {', '.join(models)}."
+    known = f"Models of OpenAI's interface: {', '.join(models)}." if models else _NO_MODELS
+    message = f"The model {name!r} does not exist. {known}"
     return DoorError(Failure(404, "ModelNotFoundException", message, "model_not_found"))
 
 

@@ -1,40 +1,54 @@
-"""What an OpenAPI 3.0.1 document is made of, and how endpoints become one.
+"""OpenAPI documents: what a route says of itself, and how routes become a document.
 
-`torchserve_py.doors.openapi_documents` has the endpoints.
+Operation ids and parameters are TorchServe's. Where its documents are not valid OpenAPI, or say what is not so, these
+are right: an operation id that stands on several paths there has the protocol in front here, defaults have the type of
+their parameter, path parameters are declared, and an error has the shape of its protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-_DESCRIPTION: Final = "TorchServe is a flexible and easy to use tool for serving deep learning models"
+from torchserve_py.version import __version__
+
+if TYPE_CHECKING:
+    from torchserve_py.doors.routing import Route
+
+Schema = Mapping[str, Any]
+#: The schema of a body by its media type.
+Content = Mapping[str, Schema]
 
 JSON: Final = "application/json"
 ANY_TYPE: Final = "*/*"
-
-BINARY: Final[dict[str, Any]] = {"type": "string", "format": "binary"}
-STATUS: Final[dict[str, Any]] = {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}}
-OBJECT: Final[dict[str, Any]] = {"type": "object"}
-TORCHSERVE_ERROR: Final[dict[str, Any]] = {
+TEXT: Final[Schema] = {"type": "string"}
+OBJECT: Final[Schema] = {"type": "object"}
+BINARY: Final[Content] = {ANY_TYPE: {"type": "string", "format": "binary"}}
+STATUS: Final[Schema] = {"type": "object", "required": ["status"], "properties": {"status": TEXT}}
+STATUS_CONTENT: Final[Content] = {JSON: STATUS}
+TORCHSERVE_ERROR: Final[Schema] = {
     "type": "object",
     "required": ["code", "type", "message"],
-    "properties": {"code": {"type": "integer"}, "type": {"type": "string"}, "message": {"type": "string"}},
+    "properties": {"code": {"type": "integer"}, "type": TEXT, "message": TEXT},
 }
 #: An error of the Open Inference Protocol.
-OPEN_INFERENCE_ERROR: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {"error": {"type": "string"}},
-}
+OPEN_INFERENCE_ERROR: Final[Schema] = {"type": "object", "required": ["error"], "properties": {"error": TEXT}}
+
+_VERSION: Final = "3.0.1"
+_DESCRIPTION: Final = "TorchServe is a flexible and easy to use tool for serving deep learning models"
 _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+_PATH_PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
+_PATH_PARAMETERS: Final = {
+    "model_name": "Name of the model",
+    "model_version": "Version of the model",
+    "workflow_name": "Name of the workflow",
+}
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter of an operation; ``type`` is a type of JSON Schema, whose values ``least`` and ``most`` bound.
+class Parameter(NamedTuple):
+    """A parameter of a query; ``type`` is a type of JSON Schema, whose values ``least`` and ``most`` bound.
 
     Of a text ``least`` bounds the length.
     """
@@ -44,16 +58,15 @@ class Parameter:
     type: str = "string"
     default: str | int | bool | None = None
     choices: tuple[str | bool, ...] = ()
-    place: str = "query"
     required: bool = False
     least: int | None = None
     most: int | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The Parameter Object."""
+        """Return the Parameter Object."""
         schema: dict[str, Any] = {"type": self.type}
         if self.type == "array":
-            schema["items"] = {"type": "string"}
+            schema["items"] = TEXT
         if self.least is not None:
             schema["minLength" if self.type == "string" else "minimum"] = self.least
         if self.most is not None:
@@ -62,73 +75,106 @@ class Parameter:
             schema["default"] = self.default
         if self.choices:
             schema["enum"] = list(self.choices)
-        return {
-            "in": self.place,
-            "name": self.name,
-            "description": self.description,
-            "required": self.required,
-            "schema": schema,
-        }
+        return _parameter("query", self.name, self.description, self.required, schema)
 
 
-@dataclass(frozen=True)
-class Endpoint:
-    """One method of one path.
+class Operation(NamedTuple):
+    """What one method of a path does.
 
     Attributes:
-        path: With ``{name}`` for each path parameter.
-        method: Lower case.
-        operation_id: Unique within a document, as OpenAPI demands.
+        id: Unique within a document, as OpenAPI demands.
         description: One sentence.
-        statuses: What it may answer with.
-        parameters: In order.
-        answer: The schema of an answer below 400.
-        answer_type: Its media type.
-        error: The schema of an answer from 400 on; TorchServe's shape unless it says otherwise.
-        takes_body: Whether a request may have a body, of any type.
+        statuses: What it may answer with; ``default`` stands for every status that is not listed.
+        parameters: Those of the query, in order. Those of the path follow from it.
+        takes: The bodies that a request may have; None where it has none.
+        gives: The bodies of answers below 400.
+        error: The schema of an answer from 400 on.
+        method: The method, for a route that takes several; empty for the route's first one.
+        document: Which document it is in, for doors with a document of their own.
         deprecated: Whether something newer is to be used.
+        needs_body: Whether a request must have a body.
     """
 
-    path: str
-    method: str
-    operation_id: str
+    id: str
     description: str
-    statuses: Sequence[int]
+    statuses: Sequence[int | str] = (200,)
     parameters: Sequence[Parameter] = ()
-    answer: dict[str, Any] | None = None
-    answer_type: str = JSON
-    error: dict[str, Any] = field(default_factory=lambda: TORCHSERVE_ERROR)
-    takes_body: bool = False
+    takes: Content | None = None
+    gives: Content = STATUS_CONTENT
+    error: Schema = TORCHSERVE_ERROR
+    method: str = ""
+    document: str = ""
     deprecated: bool = False
+    needs_body: bool = False
 
-    def as_json(self) -> dict[str, Any]:
-        """The Operation Object."""
+    def as_json(self, path: str) -> dict[str, Any]:
+        """Return the Operation Object."""
+        in_path = [
+            _parameter("path", name, _PATH_PARAMETERS.get(name, name), True, TEXT)
+            for name in _PATH_PARAMETER.findall(path)
+        ]
         operation: dict[str, Any] = {
             "description": self.description,
-            "operationId": self.operation_id,
-            "parameters": [parameter.as_json() for parameter in self.parameters],
+            "operationId": self.id,
+            "parameters": [*in_path, *(parameter.as_json() for parameter in self.parameters)],
         }
-        if self.takes_body:
-            operation["requestBody"] = {"content": {ANY_TYPE: {"schema": BINARY}}, "required": False}
+        if self.takes is not None:
+            operation["requestBody"] = {"content": _content(self.takes), "required": self.needs_body}
         operation["responses"] = {str(status): self._response(status) for status in self.statuses}
         if self.deprecated:
             operation["deprecated"] = True
         return operation
 
-    def _response(self, status: int) -> dict[str, Any]:
-        content = {JSON: {"schema": self.error}}
-        if status < 400:
-            content = {self.answer_type: {"schema": self.answer or STATUS}}
-        return {"description": _REASONS[status], "content": content}
+    def _response(self, status: int | str) -> dict[str, Any]:
+        if not isinstance(status, int) or status >= 400:
+            description = _REASONS[status] if isinstance(status, int) else "Error"
+            return {"description": description, "content": _content({JSON: self.error})}
+        response: dict[str, Any] = {"description": _REASONS[status]}
+        if self.gives:
+            response["content"] = _content(self.gives)
+        return response
 
 
-def document(title: str, version: str, endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    """The OpenAPI document of these endpoints; an endpoint that comes twice stands there once."""
+#: An operation with the path and the method where it is.
+Described = tuple[str, str, Operation]
+
+
+def described(routes: Iterable[Route], document: str = "") -> list[Described]:
+    """Return the operations that routes declare for one document."""
+    return [
+        (_PATH_PARAMETER.sub(r"{\1}", route.path), operation.method or route.methods[0], operation)
+        for route in routes
+        for operation in route.operations
+        if operation.document == document
+    ]
+
+
+def document(
+    title: str,
+    operations: Iterable[Described],
+    *,
+    version: str = __version__,
+    openapi: str = _VERSION,
+    description: str = _DESCRIPTION,
+    schemas: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the OpenAPI document of some operations; one that comes twice stands there once."""
     paths: dict[str, dict[str, Any]] = {}
-    for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint.as_json()
-    return {
-        "openapi": "3.0.1",
-        "info": {"title": title, "description": _DESCRIPTION, "version": version},
+    for path, method, operation in operations:
+        paths.setdefault(path, {}).setdefault(method.lower(), operation.as_json(path))
+    made: dict[str, Any] = {
+        "openapi": openapi,
+        "info": {"title": title, "description": description, "version": version},
         "paths": paths,
     }
+    if schemas is not None:
+        made["components"] = {"schemas": schemas}
+    return made
+
+
+def _parameter(place: str, name: str, description: str, required: bool, schema: Schema) -> dict[str, Any]:
+    return {"in": place, "name": name, "description": description, "required": required, "schema": schema}
+
+
+def _content(content: Content) -> dict[str, Any]:
+    return {media_type: {"schema": schema} for media_type, schema in content.items()}

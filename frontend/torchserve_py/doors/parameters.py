@@ -7,14 +7,21 @@ number of workers is better told than guessed. An empty number or boolean means 
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from torchserve_py.doors.errors import bad_request
+from torchserve_py.doors.openapi import Operation
 from torchserve_py.doors.small_bodies import read_small_body
 from torchserve_py.transport.http1.request import Request
 
+logger = logging.getLogger(__name__)
+
+#: How much of unknown parameters a warning shows: characters of a name, and names.
+_SHOWN: Final = 100
+_SHOWN_NAMES: Final = 5
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _JSON_TYPE = "application/json"
 
@@ -68,23 +75,49 @@ class Parameters:
         raise _wrong(name, value, "true or false")
 
 
-def of_query(request: Request) -> Parameters:
-    """The parameters of a query; of one that is given twice, the first."""
+def of_query(request: Request, operation: Operation, *more: str) -> Parameters:
+    """Return the parameters of a query; of one that is given twice, the first.
+
+    TorchServe ignores parameters that an operation does not have, and its clients send some, so that they are only told
+    in the log; ``more`` names those that the operation has and documents do not tell of.
+    """
     values: dict[str, str] = {}
     for name, value in request.query:
         values.setdefault(name, value)
-    return Parameters(values)
+    return _checked(values, operation, more)
 
 
-async def of_query_or_json(request: Request, max_size: int) -> Parameters:
-    """The parameters of a JSON body (the query is ignored then), or of the query where the body is not JSON.
+async def of_query_or_json(request: Request, max_size: int, operation: Operation) -> Parameters:
+    """Return the parameters of a JSON body (the query is ignored then), or of the query where the body is not JSON.
 
     Raises:
         DoorError: The body is too large, does not arrive, or is not a JSON object.
     """
     if request.content_type != _JSON_TYPE:
-        return of_query(request)
+        return of_query(request, operation)
     body = await read_small_body(request, max_size)
+    return _checked(read_object(body), operation)
+
+
+def _checked(values: Mapping[str, Any], operation: Operation, more: Iterable[str] = ()) -> Parameters:
+    known = [*(parameter.name for parameter in operation.parameters), *more]
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        logger.warning(
+            "%s: ignored %s, which it does not have; its parameters are %s",
+            operation.id,
+            ", ".join(ascii(name[:_SHOWN]) for name in unknown[:_SHOWN_NAMES]),
+            ", ".join(known),
+        )
+    return Parameters(values)
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Read a body that must be a JSON object.
+
+    Raises:
+        DoorError: It is something else.
+    """
     try:
         values = json.loads(body)
     except ValueError as error:  # no JSON, or no UTF-8
@@ -93,7 +126,7 @@ async def of_query_or_json(request: Request, max_size: int) -> Parameters:
         raise bad_request("The request body is not usable: its JSON is nested too deeply.") from None
     if not isinstance(values, dict):
         raise bad_request(f"The request body must be a JSON object, it is {type(values).__name__}.")
-    return Parameters(values)
+    return values
 
 
 def _wrong(name: str, value: Any, right: str) -> Exception:

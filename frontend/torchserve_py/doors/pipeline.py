@@ -13,9 +13,8 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from torchserve_py.doors.access_log import ids_of
 from torchserve_py.doors.errors import DoorError, Failure, failure_of, failure_of_job, handler_failure
-from torchserve_py.jobs.parts import JobFailed, Part
+from torchserve_py.jobs.parts import JobFailed, Part, Parts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import ReaderStalled
 
@@ -275,3 +274,8 @@ class HttpExchange(Exchange):
 
     def _fail(self, failure: Failure) -> Sent:
         return self._send(self.dialect.failure(failure, self))
+
+
+def ids_of(parts: Parts) -> dict[str, str | None]:
+    """Return what a record about a job says of it."""
+    return {"request_id": parts.job.id, "sequence_id": parts.job.sequence_id}

@@ -145,8 +145,8 @@ def _is_standard(name: str) -> bool:
     return name.lower() in _STANDARD_HEADERS
 
 
-def failure_message(failure: Failure) -> tuple[bytes, list[tuple[str, str]]]:
-    """Return the body of an error in TorchServe's shape, and the headers that go with it."""
+def failure_headers(failure: Failure) -> list[tuple[str, str]]:
+    """Return the headers that say more about a failure than its status does."""
     headers = []
     if failure.cause:
         headers.append((CAUSE_HEADER, failure.cause))
@@ -154,6 +154,12 @@ def failure_message(failure: Failure) -> tuple[bytes, list[tuple[str, str]]]:
         headers.append(("Retry-After", RETRY_AFTER_SECONDS))
     if failure.allow:
         headers.append(("Allow", failure.allow))
+    return headers
+
+
+def failure_message(failure: Failure) -> tuple[bytes, list[tuple[str, str]]]:
+    """Return the body of an error in TorchServe's shape, and the headers that go with it."""
+    headers = failure_headers(failure)
     if failure.status == 413:  # TorchServe's has no body
         return b"", headers
     headers.append(JSON_TYPE)

@@ -1,155 +1,142 @@
-"""From a request to the door that answers it, and from what a door raises to an error answer."""
+"""The routes that doors declare, and which of them a path leads to.
+
+A door is a class that is made of a `DoorContext` and has ``routes``: rows of one table. From them follow who answers a
+request, what is refused (404, 405 with ``Allow``, a missing token), the OpenAPI documents, and under which path a
+request is logged and counted.
+"""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from torchserve_py.archive.errors import ArchiveError
-from torchserve_py.core.errors import ModelError
-from torchserve_py.doors.answering import Reply
-from torchserve_py.doors.errors import DoorError, method_not_allowed, not_found
-from torchserve_py.doors.pipeline import HttpDialect
+from torchserve_py.doors.openapi import Operation
+from torchserve_py.doors.path_templates import read_template
+from torchserve_py.doors.pipeline import HttpDialect, HttpExchange
 from torchserve_py.doors.requests import split_path
 from torchserve_py.doors.responses import Responses, Sent
 from torchserve_py.doors.token_authorization import TokenAuthorization, TokenType
 from torchserve_py.doors.torchserve_dialect import TORCHSERVE_DIALECT
 from torchserve_py.transport.http1.request import Request
-from torchserve_py.workflows.errors import WorkflowError
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from torchserve_py.core.serving import Serving
+    from torchserve_py.doors.management_calls import ManagementCalls
+    from torchserve_py.doors.open_inference.repository import Repository
+    from torchserve_py.metrics.server_metrics import ServerMetrics
+    from torchserve_py.settings.table import Settings
+    from torchserve_py.workflows.registry import WorkflowRegistry
 
-Path = tuple[str, ...]
+#: The methods of paths that TorchServe serves whatever the method is; TRACE and the like ask for no answer of a model.
+ANY_METHOD: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+READING: Final = ("GET", "HEAD")
+#: The pattern of routes for paths that no other route has.
+ANY_PATH: Final = "/{path:path}"
 
-#: Gets the request, whose body may still be on its way, and the segments of its path; None (or a coroutine that ends
-#: with None) passes the request on to the next door that claims its path.
-Handler = Callable[[Request, Path], Reply | None]
+#: Clients use few paths: where a path is the same as an earlier one, its routes are known.
+_KEPT_PATHS: Final = 1024
 
-#: The key of routes for paths whose first segment is no word of the API, but a model's name.
-ANY: Final = "*"
-#: The key of the route for the path ``/``.
-ROOT: Final = ""
+#: The parameters of a path by name.
+PathValues = Mapping[str, str]
 
-#: Where a request's path is the same as an earlier one's, finding its route again is wasted; clients use few paths.
-_KEPT_PATHS = 1024
-_PREFLIGHT_HEADER = "Access-Control-Request-Method"
+
+class AfterBody(NamedTuple):
+    """A reply that needs the request's body.
+
+    Attributes:
+        limit: Bytes that the body may have.
+        then: Gives the reply, once the body is there; None passes the request on.
+    """
+
+    limit: int
+    then: Callable[[bytes], Reply | None]
+
+
+#: An answer that was sent, a job, a body to wait for, or a coroutine that gives another reply and takes a task.
+Reply = Sent | HttpExchange | AfterBody | Coroutine[Any, Any, Any]
+
+#: Gets the request, whose body may still be on its way, and what its path names. None (or a coroutine that ends with
+#: None) passes the request on to the next route of its path.
+Handler = Callable[[Request, PathValues], Reply | None]
 
 
 class Route(NamedTuple):
-    """Who answers the paths with one first segment.
+    """One row of a door's table.
 
     Attributes:
-        handler: The door's method.
+        path: The pattern; see `path_templates`.
+        handler: Reads the request and says what becomes of it.
+        methods: The methods that the handler takes; a path has those of all its routes.
         token: The key that a request must carry while token authorization is on; None for an open path.
-        claims: Whether a path is meant, for first segments that two doors of a shared listener use
-            (``/models/m/invoke`` is inference, ``/models/m`` management); None claims all.
-        dialect: How the client is told what the handler raises.
-        methods: The methods that the handler takes; none where it sees to that itself.
+        dialect: How the client is told of what is refused.
+        operations: What OpenAPI documents say of the route.
+        applies: Whether the path means this route now, for paths whose meaning depends on the registered models. Where
+            it does, other routes count only if the handler passes the request on.
     """
 
+    path: str
     handler: Handler
-    token: TokenType | None
-    claims: Callable[[Path], bool] | None = None
+    methods: tuple[str, ...] = ANY_METHOD
+    token: TokenType | None = TokenType.inference
     dialect: HttpDialect = TORCHSERVE_DIALECT
-    methods: tuple[str, ...] = ()
+    operations: Sequence[Operation] = ()
+    applies: Callable[[Request, PathValues], bool] | None = None
 
 
-#: First path segment to route.
-Routes = Mapping[str, Route]
+@dataclass(slots=True)
+class DoorContext:
+    """What doors are made of.
+
+    Attributes:
+        settings: The server's settings.
+        serving: The models.
+        workflows: The workflows.
+        metrics: What the server counts.
+        responses: Writes answers.
+        tokens: The keys that clients must know; None while token authorization is off.
+        calls: What the management API does.
+        repository: What models are loaded and unloaded through by name.
+        is_draining: Whether the server is shutting down.
+    """
+
+    settings: Settings
+    serving: Serving
+    workflows: WorkflowRegistry
+    metrics: ServerMetrics
+    responses: Responses
+    tokens: TokenAuthorization | None
+    calls: ManagementCalls
+    repository: Repository
+    is_draining: bool = False
+
+
+class Door(Protocol):
+    """One API that clients can speak."""
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """The door's table."""
+
+
+#: A route, and what a path names in it.
+Match = tuple[Route, PathValues]
 
 
 class Router:
-    """Finds the door of every request on one listener.
+    """Finds the routes of every path on one listener: the most specific first; of equal ones, the first of the table.
 
     Args:
-        doors: The routes of each door; where two claim a path, the first has it, unless it passes the request on.
-        tokens: The keys, None while token authorization is off.
-        responses: Writes the answers.
-        preflight: Whether requests from other origins are allowed at all, so that browsers may ask before they come.
-        unknown: May answer requests for paths that no door claims; what none of them answers gets TorchServe's 404.
+        routes: The tables of the listener's doors.
     """
 
-    def __init__(
-        self,
-        doors: Iterable[Routes],
-        tokens: TokenAuthorization | None,
-        responses: Responses,
-        *,
-        preflight: bool,
-        unknown: Iterable[Route] = (),
-    ) -> None:
-        self._routes: dict[str, tuple[Route, ...]] = {}
-        for routes in doors:
-            for segment, route in routes.items():
-                self._routes[segment] = (*self._routes.get(segment, ()), route)
-        self._tokens = tokens
-        self._responses = responses
-        self._preflight = preflight
-        self._unknown = tuple(unknown)
-        self._find = lru_cache(maxsize=_KEPT_PATHS)(self._find_routes)
+    def __init__(self, routes: Iterable[Route]) -> None:
+        read = [(read_template(route.path), route) for route in routes]
+        self._routes = sorted(read, key=lambda each: each[0].specificity)
+        self.find = lru_cache(maxsize=_KEPT_PATHS)(self._find)
 
-    def reply(self, request: Request) -> Reply:
-        """What is to become of a request.
-
-        Raises:
-            Exception: A door refuses it; see `fail`.
-        """
-        path, routes = self._find(request.target.partition("?")[0])
-        if routes and self._preflight and request.method == "OPTIONS" and _PREFLIGHT_HEADER in request.headers:
-            return self._responses.send(request, 200, b"")
-        return self._ask(request, path, chain(routes, self._unknown))
-
-    def fail(self, request: Request, error: Exception, dialect: HttpDialect | None = None) -> Sent:
-        """Answer a request with what its door has raised, in TorchServe's dialect unless another is given."""
-        if not isinstance(error, (DoorError, ArchiveError, ModelError, WorkflowError)):
-            logger.error("%s %s failed.", request.method, ascii(request.target), exc_info=error)
-        speaks = dialect or TORCHSERVE_DIALECT
-        return self._responses.send_answer(request, speaks.failure(speaks.refusal(error)))
-
-    def _ask(self, request: Request, path: Path, routes: Iterator[Route]) -> Reply:
-        refusal = not_found()
-        dialect: HttpDialect = TORCHSERVE_DIALECT
-        for route in routes:
-            try:
-                if self._tokens is not None and route.token is not None:
-                    self._tokens.check(route.token, request.headers.get("Authorization"))
-                if route.methods and request.method not in route.methods:
-                    refusal, dialect = method_not_allowed(", ".join(route.methods)), route.dialect
-                    continue
-                reply = route.handler(request, path)
-            except Exception as error:
-                return self.fail(request, error, route.dialect)
-            if isinstance(reply, Coroutine):
-                return self._wait(reply, request, path, route, routes)
-            if reply is not None:
-                return reply
-        return self.fail(request, refusal, dialect)
-
-    async def _wait(
-        self,
-        reply: Coroutine[Any, Any, Reply | None],
-        request: Request,
-        path: Path,
-        route: Route,
-        routes: Iterator[Route],
-    ) -> Reply:
-        try:
-            followed = await reply
-        except Exception as error:
-            if request.status or not request.is_connected:
-                raise
-            return self.fail(request, error, route.dialect)
-        return self._ask(request, path, routes) if followed is None else followed
-
-    def _find_routes(self, target: str) -> tuple[Path, tuple[Route, ...]]:
-        path = split_path(target)
-        claimed = tuple(
-            route
-            for key in (path[0] if path else ROOT, ANY)
-            for route in self._routes.get(key, ())
-            if route.claims is None or route.claims(path)
-        )
-        return path, claimed
+    def _find(self, path: str) -> tuple[Match, ...]:
+        segments = ("", *(split_path(path) or ("",)))
+        found = ((route, template.match(segments)) for template, route in self._routes)
+        return tuple((route, values) for route, values in found if values is not None)

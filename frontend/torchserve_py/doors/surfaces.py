@@ -11,19 +11,14 @@ the handler's row; on the others the query is ignored.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
-from torchserve_py.doors.answering import AfterBody, Reply
-from torchserve_py.doors.errors import DoorError, bad_request
+from torchserve_py.doors.errors import DoorError, bad_request, not_found
 from torchserve_py.doors.form_fields import FORM_TYPE, MULTIPART_TYPE, form_field
-from torchserve_py.doors.inference import InferenceDoor, Pairs
-from torchserve_py.doors.routing import ANY, Path, Route, Routes
-from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.doors.inference import EXPLAIN, V1_PREDICT, InferenceDoor, Pairs
+from torchserve_py.doors.routing import AfterBody, DoorContext, PathValues, Reply, Route
 from torchserve_py.transport.http1.request import Request
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import Serving
-    from torchserve_py.settings.table import Settings
 
 _PREDICT: Final[Pairs] = (("explain", "False"),)
 _EXPLAIN: Final[Pairs] = (("explain", "True"),)
@@ -33,48 +28,48 @@ _MODEL_NAME: Final = "model_name"
 class InferenceSurfaces:
     """Finds the model that a path of one of these protocols means, and passes the request on to the inference door."""
 
-    def __init__(self, settings: Settings, serving: Serving, inference: InferenceDoor) -> None:
-        self._serving = serving
-        self._inference = inference
-        self._max_body = settings.max_request_size
+    def __init__(self, context: DoorContext) -> None:
+        self._serving = context.serving
+        self._inference = InferenceDoor(context)
+        self._max_body = context.settings.max_request_size
 
     @property
-    def routes(self) -> Routes:
-        """First path segment to route."""
-        token = TokenType.inference
-        return {
-            "v1": Route(self.kserve_v1, token, _is_kserve_v1),
-            "v2": Route(self.kserve_v2, token, _is_kserve_v2),
-            "invocations": Route(self.invocations, token, _is_invocations),
-            "models": Route(self.invoke, token, _is_invoke),
-            ANY: Route(self.legacy, token, _is_legacy),
-        }
+    def routes(self) -> Sequence[Route]:
+        """The door's table."""
+        v2_explain = EXPLAIN._replace(id="v2_explanations")
+        return [
+            Route("/v1/models/{model_name}:predict", self._predict, operations=(V1_PREDICT,)),
+            Route(
+                "/v1/models/{model_name}:explain", self._explain, operations=(EXPLAIN._replace(id="v1_explanations"),)
+            ),
+            Route("/v1/models/{model_name}:{verb}", self._refuse),
+            Route("/v2/models/{model_name}/explain", self._explain, operations=(v2_explain,)),
+            Route("/models/{model_name}/invoke", self._predict_with_query),
+            Route("/{model_name}/predict", self._predict_with_query),
+            Route("/{model_name}/{model_version}/predict", self._predict_with_query),
+            Route("/invocations", self._invocations),
+        ]
 
-    def kserve_v1(self, request: Request, path: Path) -> Reply:
-        """``/v1/models/{model}:predict`` and ``:explain``."""
-        name, _, verb = path[2].rpartition(":")
-        return self._inference.infer(request, name, None, _EXPLAIN if verb == "explain" else _PREDICT)
+    def _predict(self, request: Request, values: PathValues) -> Reply:
+        return self._inference.infer(request, values["model_name"], None, _PREDICT)
 
-    def kserve_v2(self, request: Request, path: Path) -> Reply:
-        """``/v2/models/{model}/explain``."""
-        return self._inference.infer(request, path[2], None, _EXPLAIN)
+    def _explain(self, request: Request, values: PathValues) -> Reply:
+        return self._inference.infer(request, values["model_name"], None, _EXPLAIN)
 
-    def invoke(self, request: Request, path: Path) -> Reply:
-        """``/models/{model}/invoke``."""
-        return self._inference.infer(request, path[1], None, _PREDICT, parameters=_query(request))
+    def _predict_with_query(self, request: Request, values: PathValues) -> Reply:
+        name, version = values["model_name"], values.get("model_version")
+        return self._inference.infer(request, name, version, _PREDICT, parameters=tuple(request.query))
 
-    def legacy(self, request: Request, path: Path) -> Reply:
-        """``/{model}/predict`` and ``/{model}/{version}/predict``."""
-        version = path[1] if len(path) == 3 else None
-        return self._inference.infer(request, path[0], version, _PREDICT, parameters=_query(request))
+    def _refuse(self, request: Request, values: PathValues) -> Reply:
+        raise not_found()
 
-    def invocations(self, request: Request, path: Path) -> Reply:
-        """``/invocations``: the model that the query names, else the only start-up model, else the one of a form field.
+    def _invocations(self, request: Request, values: PathValues) -> Reply:
+        """Run the model that the query names, else the only start-up model, else the one of a form field.
 
         Raises:
             DoorError: No model is named. (And as `InferenceDoor.infer` does.)
         """
-        parameters = _query(request)
+        parameters = tuple(request.query)
         name = next((value for key, value in parameters if key == _MODEL_NAME and value), None)
         if name is None:
             name = self._only_startup_model()
@@ -102,27 +97,3 @@ class InferenceSurfaces:
 
 def _unnamed() -> DoorError:
     return bad_request("Parameter model_name is required.")
-
-
-def _is_kserve_v1(path: Path) -> bool:
-    return len(path) == 3 and path[1] == "models" and path[2].endswith((":predict", ":explain"))
-
-
-def _is_kserve_v2(path: Path) -> bool:
-    return len(path) == 4 and path[1] == "models" and path[3] == "explain"
-
-
-def _is_invocations(path: Path) -> bool:
-    return len(path) == 1
-
-
-def _is_invoke(path: Path) -> bool:
-    return len(path) == 3 and path[2] == "invoke"
-
-
-def _is_legacy(path: Path) -> bool:
-    return len(path) in (2, 3) and path[-1] == "predict"
-
-
-def _query(request: Request) -> Pairs:
-    return tuple(request.query)

@@ -5,73 +5,65 @@
     GET /v1/models/{model}   KServe v1: whether it is ready; OpenAI: what it is
 
 Both interfaces have the same paths for the last two, so their answers have the members of both. Trusses answer for
-themselves, in `api.truss`.
+themselves, in `doors.truss`.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from torchserve_py.doors.open_inference.descriptions import model_ready
-from torchserve_py.doors.responses import Responses, Sent
-from torchserve_py.doors.routing import ROOT, Path, Route, Routes
-from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.doors.openapi import JSON, OBJECT, TEXT, Operation
+from torchserve_py.doors.responses import Sent
+from torchserve_py.doors.routing import READING, DoorContext, PathValues, Route
 from torchserve_py.transport.http1.request import Request
 
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import Serving
-
-_READING: Final = ("GET", "HEAD")
 _OWNER: Final = "torchserve-py"
+_MODEL: Final = {
+    "type": "object",
+    "required": ["id", "object", "created", "owned_by"],
+    "properties": {"id": TEXT, "created": {"type": "integer"}, "ready": {"type": "boolean"}},
+}
+_ALIVE: Final = Operation("live", "The server is alive")
+_LIST: Final = Operation("v1_models", "List the models", (200, 500), gives={JSON: OBJECT})
+_SHOW: Final = Operation(
+    "v1_model", "Whether a model is ready", (200, 404, 500, 503), gives={JSON: _MODEL}, error=OBJECT
+)
 
 
 class V1ModelsDoor:
-    """Lists the models that requests without a version get, and tells whether they are ready.
+    """Lists the models that requests without a version get, and tells whether they are ready."""
 
-    Args:
-        serving: The models.
-        responses: Writes the answers.
-    """
-
-    def __init__(self, serving: Serving, responses: Responses) -> None:
-        self._serving = serving
-        self._responses = responses
-        #: OpenAI's interface has a time for every model; of all of them it is when the server began to serve.
+    def __init__(self, context: DoorContext) -> None:
+        self._serving = context.serving
+        self._responses = context.responses
+        #: OpenAI's interface has a time for every model: here, of all models, when the server began to serve.
         self._created = int(time.time())
 
     @property
-    def routes(self) -> Routes:
-        """First path segment to route."""
-        return {
-            ROOT: Route(self.alive, token=None, claims=lambda path: not path),
-            "v1": Route(self.models, TokenType.inference, claims=_is_of_models, methods=_READING),
-        }
+    def routes(self) -> Sequence[Route]:
+        """The door's table."""
+        return [
+            Route("/", self._alive, READING, token=None, operations=(_ALIVE,)),
+            Route("/v1/models", self._list, READING, operations=(_LIST,)),
+            Route("/v1/models/{model_name}", self._show, READING, operations=(_SHOW,)),
+        ]
 
-    def alive(self, request: Request, path: Path) -> Sent | None:
-        """``GET /``; the other methods are not for this door."""
-        if request.method not in _READING:
-            return None
+    def _alive(self, request: Request, values: PathValues) -> Sent:
         return self._responses.send_json(request, 200, {"status": "alive"})
 
-    async def models(self, request: Request, path: Path) -> Sent:
-        """``GET /v1/models`` and ``GET /v1/models/{model}``.
+    def _list(self, request: Request, values: PathValues) -> Sent:
+        names = [model.name for model in self._serving.models()]
+        listed = {"object": "list", "data": [self._described(name) for name in names], "models": names}
+        return self._responses.send_json(request, 200, listed)
 
-        Raises:
-            ModelNotFound: No such model.
-        """
-        if len(path) == 2:
-            names = [model.name for model in self._serving.models()]
-            listed = {"object": "list", "data": [self._described(name) for name in names], "models": names}
-            return self._responses.send_json(request, 200, listed)
-        name = path[2]
+    async def _show(self, request: Request, values: PathValues) -> Sent:
+        name = values["model_name"]
         ready = await model_ready(self._serving, self._serving.get(name))
         described = {**self._described(name), "name": name, "ready": ready}
         return self._responses.send_json(request, 200 if ready else 503, described)
 
     def _described(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": _OWNER}
-
-
-def _is_of_models(path: Path) -> bool:
-    return path[1:2] == ("models",) and (len(path) == 2 or (len(path) == 3 and ":" not in path[2]))

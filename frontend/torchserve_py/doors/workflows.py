@@ -6,76 +6,77 @@ that they reach only archives that the operator has put into the server's stores
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, Final
 
-from torchserve_py.doors.errors import (
-    DoorError,
-    Failure,
-    bad_request,
-    check_method,
-    failure_of,
-    failure_of_job,
-    method_not_allowed,
-    not_found,
-)
+from torchserve_py.doors.errors import DoorError, Failure, bad_request, failure_of, failure_of_job
+from torchserve_py.doors.management import PAGE
 from torchserve_py.doors.management_calls import page_of
+from torchserve_py.doors.openapi import BINARY, JSON, OBJECT, Operation, Parameter
 from torchserve_py.doors.parameters import of_query, of_query_or_json
 from torchserve_py.doors.requests import read_body
-from torchserve_py.doors.responses import JSON_TYPE, Responses, Sent
-from torchserve_py.doors.routing import Path, Route, Routes
+from torchserve_py.doors.responses import JSON_TYPE, Sent
+from torchserve_py.doors.routing import DoorContext, PathValues, Route
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.workflows.errors import NodeFailed
 from torchserve_py.workflows.registry import Workflow, WorkflowRequest
 
-if TYPE_CHECKING:
-    from torchserve_py.settings.table import Settings
-    from torchserve_py.workflows.registry import WorkflowRegistry
+_LIST: Final = Operation("listWorkflows", "List the workflows", (200, 400, 500), PAGE, gives={JSON: OBJECT})
+_REGISTER: Final = Operation(
+    "registerWorkflow",
+    "Register a workflow and its models",
+    (200, 400, 404, 405, 409, 500, 503),
+    (
+        Parameter("url", "Archive in the workflow store, or URL", required=True, least=1),
+        Parameter("workflow_name", "Name to register it under; otherwise the archive's"),
+        Parameter("response_timeout", "Seconds that an inference of a model may take", "integer", 120),
+        Parameter("startup_timeout", "Seconds that loading a model may take", "integer", 120),
+        Parameter("s3_sse_kms", "Not supported: a presigned URL needs none", "boolean", choices=(False,)),
+    ),
+)
+_DESCRIBE: Final = Operation(
+    "describeWorkflow", "Describe a workflow", (200, 404, 500), gives={JSON: {"type": "array", "items": OBJECT}}
+)
+_UNREGISTER: Final = Operation("unregisterWorkflow", "Unregister a workflow and its models", (200, 404, 500))
+_PREDICT: Final = Operation(
+    "workflow_predictions",
+    "Predict with a workflow",
+    (200, 400, 404, 500, 503),
+    takes=BINARY,
+    gives={JSON: {}},
+    method="POST",
+)
 
 
-class _WorkflowDoor:
-    def __init__(self, settings: Settings, workflows: WorkflowRegistry, responses: Responses) -> None:
-        self._workflows = workflows
-        self._responses = responses
-        self._max_body = settings.max_request_size
-
-
-class WorkflowManagementDoor(_WorkflowDoor):
+class WorkflowManagementDoor:
     """Turns HTTP requests into calls of the workflow registry."""
 
+    def __init__(self, context: DoorContext) -> None:
+        self._workflows = context.workflows
+        self._responses = context.responses
+        self._max_body = context.settings.max_request_size
+
     @property
-    def routes(self) -> Routes:
-        """First path segment to route."""
-        return {"workflows": Route(self.workflows, TokenType.management)}
+    def routes(self) -> Sequence[Route]:
+        """The door's table."""
+        token, one = TokenType.management, "/workflows/{workflow_name}"
+        return [
+            Route("/workflows", self._list, ("GET",), token, operations=(_LIST,)),
+            Route("/workflows", self._register, ("POST",), token, operations=(_REGISTER,)),
+            Route(one, self._describe, ("GET",), token, operations=(_DESCRIBE,)),
+            Route(one, self._unregister, ("DELETE",), token, operations=(_UNREGISTER,)),
+        ]
 
-    async def workflows(self, request: Request, path: Path) -> Sent:
-        """Everything under ``/workflows``."""
-        match path[1:], request.method:
-            case (), "GET":
-                return await self._list(request)
-            case (), "POST":
-                return await self._register(request)
-            case (name,), "GET":
-                description = [_describe(self._workflows.get(name))]
-                return self._responses.send_json(request, 200, description)
-            case (name,), "DELETE":
-                await self._workflows.unregister(name)
-                return await self._done(request, f'Workflow "{name}" unregistered')
-        if len(path) > 2:
-            raise not_found()
-        raise method_not_allowed("GET, POST" if len(path) == 1 else "GET, DELETE")
-
-    async def _list(self, request: Request) -> Sent:
-        """``GET /workflows?limit=&next_page_token=``."""
-        parameters = of_query(request)
+    def _list(self, request: Request, values: PathValues) -> Sent:
+        parameters = of_query(request, _LIST)
         entries = [{"workflowName": each.name, "workflowUrl": each.url} for each in self._workflows.workflows()]
         page = page_of("workflows", entries, parameters.integer("limit"), parameters.count("next_page_token", 0))
         return self._responses.send_json(request, 200, page)
 
-    async def _register(self, request: Request) -> Sent:
-        """``POST /workflows?url=…``."""
-        parameters = await of_query_or_json(request, self._max_body)
+    async def _register(self, request: Request, values: PathValues) -> Sent:
+        parameters = await of_query_or_json(request, self._max_body, _REGISTER)
         url = parameters.text("url")
         if not url:
             raise bad_request("Parameter url is required.")
@@ -88,28 +89,38 @@ class WorkflowManagementDoor(_WorkflowDoor):
                 s3_sse_kms=parameters.boolean("s3_sse_kms", default=False),
             )
         )
-        return await self._done(request, f"Workflow {workflow.name} has been registered and scaled successfully.")
+        return self._done(request, f"Workflow {workflow.name} has been registered and scaled successfully.")
 
-    async def _done(self, request: Request, text: str) -> Sent:
+    def _describe(self, request: Request, values: PathValues) -> Sent:
+        described = [_describe(self._workflows.get(values["workflow_name"]))]
+        return self._responses.send_json(request, 200, described)
+
+    async def _unregister(self, request: Request, values: PathValues) -> Sent:
+        name = values["workflow_name"]
+        await self._workflows.unregister(name)
+        return self._done(request, f'Workflow "{name}" unregistered')
+
+    def _done(self, request: Request, text: str) -> Sent:
         return self._responses.send_json(request, 200, {"status": text})
 
 
-class WorkflowInferenceDoor(_WorkflowDoor):
+class WorkflowInferenceDoor:
     """Sends requests through workflows."""
 
-    @property
-    def routes(self) -> Routes:
-        """First path segment to route."""
-        return {"wfpredict": Route(self.predict, TokenType.inference)}
+    def __init__(self, context: DoorContext) -> None:
+        self._workflows = context.workflows
+        self._responses = context.responses
+        self._max_body = context.settings.max_request_size
 
-    async def predict(self, request: Request, path: Path) -> Sent:
-        """``/wfpredict/{workflow}``, any method but OPTIONS, which asks what there is; the query is ignored."""
-        if len(path) != 2:
-            raise not_found()
-        check_method(request.method)
-        if request.method == "OPTIONS":
-            raise method_not_allowed("GET, HEAD, POST, PUT, PATCH, DELETE")
-        name = path[1]
+    @property
+    def routes(self) -> Sequence[Route]:
+        """The door's table."""
+        methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+        return [Route("/wfpredict/{workflow_name}", self._predict, methods, operations=(_PREDICT,))]
+
+    async def _predict(self, request: Request, values: PathValues) -> Sent:
+        """Send a request through a workflow; the query is ignored."""
+        name = values["workflow_name"]
         self._workflows.get(name)  # before the body is read
         content_type = request.headers.get("Content-Type", "")
         if not content_type.isascii():

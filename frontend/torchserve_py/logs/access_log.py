@@ -22,8 +22,8 @@ _SECRET: Final = re.compile(
     r"(?i)([?&](?!next_page_token=)[^=&]*(?:signature|credential|token|password|secret|\bsig)[^=&]*=)[^&]+"
 )
 
-#: Client, method, target, protocol, status, seconds, ids.
-_Entry = tuple[object, str, str, str, int, float, Mapping[str, str | None]]
+#: Client, method, target, protocol, status, seconds, ids, route.
+_Entry = tuple[object, str, str, str, int, float, Mapping[str, str | None], str]
 
 _NO_IDS: Final[Mapping[str, str | None]] = {}
 
@@ -36,6 +36,7 @@ def note(
     status: int,
     seconds: float,
     ids: Mapping[str, str | None] = _NO_IDS,
+    route: str = "",
 ) -> None:
     """A request has been answered, now.
 
@@ -48,8 +49,9 @@ def note(
         status: Of HTTP, or of gRPC.
         seconds: From the request's arrival to the end of its answer.
         ids: ``request_id`` and ``sequence_id``, for lines in JSON.
+        route: The pattern of the target's path, for lines in JSON; empty where the target has none.
     """
-    _log.note((client, method, target, protocol, status, seconds, ids))
+    _log.note((client, method, target, protocol, status, seconds, ids, route))
 
 
 def flush() -> None:
@@ -58,7 +60,7 @@ def flush() -> None:
 
 
 def _text_of(entry: _Entry) -> str:
-    peer, method, target, protocol, status, seconds, _ = entry
+    peer, method, target, protocol, status, seconds, _, _ = entry
     if "?" in target:
         target = _SECRET.sub(r"\1***", _URL.sub(_without_secrets, target))
     if not target.isascii():
@@ -68,8 +70,9 @@ def _text_of(entry: _Entry) -> str:
 
 
 def _more_of(entry: _Entry) -> Mapping[str, Any]:
-    peer, _, _, _, status, seconds, ids = entry
-    return {"client": _client(peer), "status": status, "milliseconds": round(seconds * 1000), **ids}
+    peer, _, _, _, status, seconds, ids, route = entry
+    named = {"route": route} if route else {}
+    return {"client": _client(peer), "status": status, "milliseconds": round(seconds * 1000), **named, **ids}
 
 
 def _without_secrets(url: re.Match[str]) -> str:

@@ -68,6 +68,7 @@ SERVER_METRICS: Final = _by_name(
     *HOST_GAUGES,
     *GPU_GAUGES,
     # TorchServe does not have those that follow.
+    Declaration("ts_http_requests_total", COUNTER, "Count", ("method", "route", "status", "hostname")),
     Declaration("ts_queue_seconds", HISTOGRAM, "Seconds", _MODEL),
     Declaration("ts_handler_seconds", HISTOGRAM, "Seconds", _MODEL),
     Declaration("ts_request_seconds", HISTOGRAM, "Seconds", _MODEL),

@@ -40,6 +40,8 @@ class ServerMetrics:
             self._of_host(each.name, Gauge)
         for each in GPU_GAUGES:
             self._family(each.name, Gauge)
+        self._http_requests = self._family("ts_http_requests_total", Counter)
+        self._of_http: dict[tuple[str, str, int], Counter] = {}
         self._families = ModelFamilies(self._family)
         for name, declaration in self._declared.items():
             if name not in SERVER_METRICS:  # only a script of the operator has these
@@ -95,6 +97,14 @@ class ServerMetrics:
     def record_model_metrics(self, model_name: str, entries: Iterable[Any]) -> None:
         """Takes a `metrics` message of a worker of the model; entries that cannot be shown are logged and dropped."""
         self._handlers.record(model_name, entries)
+
+    def count_http_request(self, method: str, route: str, status: int) -> None:
+        """Count a request that was answered; `route` is the pattern of its path, empty for an unknown path."""
+        counter = self._of_http.get((method, route, status))
+        if counter is None:
+            labels = {"method": method, "route": route, "status": str(status), "hostname": self._hostname}
+            counter = self._of_http[method, route, status] = self._http_requests.child(labels)
+        counter.inc()
 
     def record(self, name: str, dimensions: Sequence[str], value: float, hostname: str | None = None) -> None:
         """Record a value of a metric of the host. `dimensions` are values, in order, without the host's.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,14 @@ class FakeMetrics:
         self.requests_4xx = Count()
         self.requests_5xx = Count()
         self.asked_for: set[str] | None = None
+        self.routes: Counter[tuple[str, str, int]] = Counter()
 
     @property
     def counts(self) -> tuple[int, int, int]:
         return self.requests_2xx.value, self.requests_4xx.value, self.requests_5xx.value
+
+    def count_http_request(self, method: str, route: str, status: int) -> None:
+        self.routes[method, route, status] += 1
 
     def expose(self, names: set[str] | None) -> bytes:
         self.asked_for = names

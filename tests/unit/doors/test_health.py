@@ -1,5 +1,7 @@
 """Probes."""
 
+from tests.unit.doors.fake_serving import worker_status
+
 from torchserve_py.settings.model_spec import ModelSpec
 
 
@@ -20,11 +22,13 @@ async def test_live_whatever_the_models_do(serving):
 
 
 async def test_ready_when_every_start_up_model_is(serving):
-    serving.registry.is_startup_ready = False
+    model = serving.registry.model
+    model.loaded_at_startup, model.workers = True, []
     answer = await serving.request("GET", "/ready")
     assert answer.status == 503
-    assert answer.json()["reasons"] == ["A start-up model does not have its minimum of workers yet."]
-    serving.registry.is_startup_ready = True
+    reason = 'The start-up model "noop" (version 1.0) does not have its minimum of workers yet: 0 of 1 are ready.'
+    assert answer.json()["reasons"] == [reason]
+    model.workers = [worker_status()]
     assert (await serving.request("GET", "/ready")).json() == {"status": "Ready"}
 
 

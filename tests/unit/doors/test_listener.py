@@ -337,6 +337,25 @@ async def test_the_access_log_has_one_line_for_each_request(start, caplog):
     assert '"GET /nothing HTTP/1.1" 404 ' in lines[1]
 
 
+async def test_requests_are_logged_and_counted_under_the_pattern_of_their_path(start, caplog):
+    caplog.set_level("INFO", logger="ACCESS_LOG")
+    serving = await start(access_log=True)
+    await serving.request("POST", "/predictions/noop/1.0/v1/chat", data=b"x")
+    await serving.request("PUT", "/live/")
+    await serving.request("TRACE", "/live")
+    await serving.request("GET", "/nothing")
+    access_log.flush()
+    routes = [getattr(record, "route", "") for record in caplog.records if record.name == "ACCESS_LOG"]
+    deep = "/predictions/{model_name}/{model_version}/{rest:path}"
+    assert routes == [deep, "/live", "/live", ""]
+    assert serving.metrics.routes == {
+        ("POST", deep, 200): 1,
+        ("PUT", "/live", 200): 1,
+        ("other", "/live", 405): 1,
+        ("GET", "", 404): 1,
+    }
+
+
 async def test_without_the_setting_there_is_no_access_log(start, caplog):
     caplog.set_level("INFO")
     serving = await start(access_log=False)

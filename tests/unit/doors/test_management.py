@@ -478,3 +478,11 @@ async def test_kserve_readiness(serving):
 async def test_other_paths_and_methods(serving, method, path, status):
     answer = await manage(serving, method, path)
     assert (answer.status, answer.json()["code"]) == (status, status)
+
+
+async def test_a_parameter_that_a_call_does_not_have_is_named_in_the_log(serving, caplog):
+    for query in ("?min_workers=2", "?min_worker=2&timeout=-1&number_gpu=0&model_version=1.0"):
+        assert (await serving.request("PUT", f"/models/noop{query}", door="management")).status in (200, 206)
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "'min_workers'" in warning
+    assert "min_worker, max_worker," in warning

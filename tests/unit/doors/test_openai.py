@@ -108,10 +108,13 @@ async def test_what_is_refused_looks_as_it_does_at_openai(start: Start) -> None:
     assert (refused.status, refused.headers["Allow"], list(refused.json())) == (405, "POST", ["error"])
 
 
-async def test_without_such_a_model_there_are_no_such_paths(start: Start) -> None:
+async def test_without_such_a_model_the_client_is_told_what_is_missing(start: Start) -> None:
     serving = await start()
     answer = await serving.request("POST", "/v1/chat/completions", data=b'{"model": "noop"}')
-    assert (answer.status, answer.json()["type"]) == (404, "ResourceNotFoundException")
+    error = answer.json()["error"]
+    assert (answer.status, error["code"]) == (404, "model_not_found")
+    assert "openai: true" in error["message"]
+    assert (await serving.request("GET", "/v1/chat/completions")).status == 405
 
 
 async def test_trusses_have_the_same_paths(start: Start) -> None:

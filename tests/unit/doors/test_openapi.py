@@ -4,7 +4,7 @@ import pytest
 from openapi_spec_validator import OpenAPIV30SpecValidator
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
 
-from torchserve_py.doors.openapi_documents import predict_document
+from torchserve_py.doors.inference import predict_document
 from torchserve_py.version import __version__
 
 METHODS = {"options", "get", "post", "put", "delete"}
@@ -37,20 +37,33 @@ LISTENERS = {
         ("/v1/models/{model_name}", "get"): ("v1_model", {"200", "404", "500", "503"}),
         ("/api-description", "get"): ("api-description", {"200", "500"}),
         ("/ping", "get"): ("ping", {"200", "500"}),
+        ("/live", "get"): ("liveness", {"200"}),
+        ("/ready", "get"): ("readiness", {"200", "503"}),
         ("/predictions/{model_name}", "post"): ("predictions", PREDICT),
         ("/v1/models/{model_name}:predict", "post"): ("v1_predictions", PREDICT),
         ("/v2/models/{model_name}/infer", "post"): ("v2_predictions", PREDICT | {"422", "501"}),
         ("/predictions/{model_name}/{model_version}", "post"): ("version_predictions", PREDICT),
+        ("/explanations/{model_name}", "post"): ("explanations", PREDICT),
+        ("/explanations/{model_name}/{model_version}", "post"): ("version_explanations", PREDICT),
+        ("/v1/models/{model_name}:explain", "post"): ("v1_explanations", PREDICT),
+        ("/v2/models/{model_name}/explain", "post"): ("v2_explanations", PREDICT),
+        ("/v1/chat/completions", "post"): ("openai_chat_completions", {"200", "default"}),
+        ("/v1/completions", "post"): ("openai_completions", {"200", "default"}),
+        ("/v1/embeddings", "post"): ("openai_embeddings", {"200", "default"}),
+        ("/wfpredict/{workflow_name}", "post"): ("workflow_predictions", {"200", "400", "404", "500", "503"}),
     },
     "management": {
         ("/", "options"): ("apiDescription", {"200", "500"}),
         ("/api-description", "get"): ("api-description", {"200", "500"}),
         ("/models", "get"): ("listModels", {"200", "400", "500"}),
         ("/models", "post"): ("registerModel", {"200", "202", "206", "400", "404", "405", "409", "500", "507"}),
-        ("/models/{model_name}", "get"): ("describeModel", {"200", "404", "500"}),
+        ("/models/{model_name}", "get"): ("describeModel", {"200", "400", "404", "500", "503"}),
         ("/models/{model_name}", "put"): ("setAutoScale", {"200", "202", "206", "400", "404", "500", "507"}),
         ("/models/{model_name}", "delete"): ("unregisterModel", {"200", "403", "404", "405", "408", "500"}),
-        ("/models/{model_name}/{model_version}", "get"): ("version_describeModel", {"200", "404", "500"}),
+        ("/models/{model_name}/{model_version}", "get"): (
+            "version_describeModel",
+            {"200", "400", "404", "500", "503"},
+        ),
         ("/models/{model_name}/{model_version}", "put"): (
             "version_setAutoScale",
             {"200", "202", "206", "400", "404", "500", "507"},
@@ -60,8 +73,18 @@ LISTENERS = {
             {"200", "403", "404", "405", "408", "500"},
         ),
         ("/models/{model_name}/{model_version}/set-default", "put"): ("setDefault", {"200", "404", "500"}),
+        ("/v1/models/{model_name}", "get"): ("v1_model_readiness", {"200", "404", "500"}),
+        ("/token", "get"): ("rotateToken", {"200", "400"}),
+        ("/workflows", "get"): ("listWorkflows", {"200", "400", "500"}),
+        ("/workflows", "post"): ("registerWorkflow", {"200", "400", "404", "405", "409", "500", "503"}),
+        ("/workflows/{workflow_name}", "get"): ("describeWorkflow", {"200", "404", "500"}),
+        ("/workflows/{workflow_name}", "delete"): ("unregisterWorkflow", {"200", "404", "500"}),
     },
-    "metrics": {("/metrics", "get"): ("metrics", {"200", "500"})},
+    "metrics": {
+        ("/", "options"): ("apiDescription", {"200", "500"}),
+        ("/api-description", "get"): ("api-description", {"200", "500"}),
+        ("/metrics", "get"): ("metrics", {"200", "500"}),
+    },
 }
 
 
@@ -205,12 +228,12 @@ ANY_METHOD = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 @pytest.mark.parametrize(
     ("door", "method", "path", "allow"),
     [
-        ("inference", "TRACE", "/", "GET, OPTIONS"),
+        ("inference", "TRACE", "/", "GET, HEAD, OPTIONS"),
         ("inference", "TRACE", "/ping", ANY_METHOD),
         ("inference", "TRACE", "/api-description", ANY_METHOD),
         ("inference", "TRACE", "/predictions/noop", ANY_METHOD),
         ("inference", "TRACE", "/v1/models/noop:predict", ANY_METHOD),
-        ("inference", "DELETE", "/v2/models/noop/infer", "POST"),
+        ("inference", "DELETE", "/v2/models/noop/infer", "POST, OPTIONS"),
         ("management", "PATCH", "/models", "GET, POST"),
         ("management", "TRACE", "/models/noop", "GET, PUT, DELETE, OPTIONS"),
         ("management", "GET", "/models/noop/1.0/set-default", "PUT"),

@@ -41,7 +41,7 @@ async def test_kserves_client_v1_asks_whether_a_model_is_ready(serving: OpenDoor
 
 
 @pytest.mark.parametrize(
-    ("path", "allowed"), [("/", "GET, OPTIONS"), ("/v1/models", "GET, HEAD"), ("/v1/models/noop", "GET, HEAD")]
+    ("path", "allowed"), [("/", "GET, HEAD, OPTIONS"), ("/v1/models", "GET, HEAD"), ("/v1/models/noop", "GET, HEAD")]
 )
 async def test_other_methods(serving: OpenDoors, path: str, allowed: str) -> None:
     answer = await serving.request("DELETE", path)

@@ -32,15 +32,6 @@ class Answers:
         body, added = await compressed_for(request, to_json(value), self._compress_from)
         return self._responses.send(request, status, body, (JSON_TYPE, *added))
 
-    def empty(self, request: Request) -> Sent:
-        """Answer that something was done."""
-        return self._responses.send(request, 200, b"")
-
-    def method_not_allowed(self, request: Request, allowed: str) -> Sent:
-        """The path is for other methods."""
-        body = error_body("Method Not Allowed", 405)
-        return self._responses.send(request, 405, body, (JSON_TYPE, ("allow", allowed)))
-
 
 def to_json(value: Any) -> bytes:
     """Compact JSON."""

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
 from torchserve_py.doors import priorities
-from torchserve_py.doors.answering import AfterBody, Reply
-from torchserve_py.doors.errors import bad_request
-from torchserve_py.doors.open_inference.answers import Answers
+from torchserve_py.doors.errors import bad_request, method_not_allowed
 from torchserve_py.doors.open_inference.declared_routes import DeclaredRoute, read_routes, segments_of
 from torchserve_py.doors.open_inference.dialect import CUSTOM_DIALECT
 from torchserve_py.doors.pipeline import HttpExchange
-from torchserve_py.doors.request_line import request_line
+from torchserve_py.doors.requests import request_line
 from torchserve_py.doors.responses import Responses
+from torchserve_py.doors.routing import AfterBody, Reply
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.transport.http1.request import Request
 from ts.protocol.messages import CUSTOM
@@ -43,10 +42,9 @@ class CustomRoute(NamedTuple):
 class CustomRoutes:
     """Finds the models' own routes and runs requests on them."""
 
-    def __init__(self, settings: Settings, serving: Serving, responses: Responses, answers: Answers) -> None:
+    def __init__(self, settings: Settings, serving: Serving, responses: Responses) -> None:
         self._serving = serving
         self._responses = responses
-        self._answers = answers
         self._max_body = settings.max_request_size
         #: What each model has declared, and what was read of it.
         self._read: WeakKeyDictionary[ServedModel, tuple[Any, tuple[DeclaredRoute, ...]]] = WeakKeyDictionary()
@@ -95,7 +93,7 @@ class CustomRoutes:
         others: list[CustomRoute] = []
         for model in self._models():
             for route in self._routes_of(model):
-                if route.template.matches(path):
+                if route.template.match(path) is not None:
                     if request.method in route.methods:
                         found.append(CustomRoute(model, route.endpoint, ""))
                         break
@@ -123,7 +121,7 @@ class CustomRoutes:
         """Run a request on a route."""
         endpoint = route.endpoint
         if endpoint is None:
-            return self._answers.method_not_allowed(request, route.allowed)
+            raise method_not_allowed(route.allowed)
 
         def submit(body: bytes) -> HttpExchange:
             asked = InferenceRequest(
@@ -137,7 +135,7 @@ class CustomRoutes:
             )
             return HttpExchange(self._responses, CUSTOM_DIALECT, request, self._serving, route.model, asked)
 
-        return AfterBody(self._max_body, submit, CUSTOM_DIALECT)
+        return AfterBody(self._max_body, submit)
 
 
 def _refuse(found: Sequence[CustomRoute]) -> NoReturn:

@@ -16,9 +16,8 @@ from torchserve_py.doors.errors import DoorError, Failure, failure_of
 from torchserve_py.doors.open_inference.answers import error_body
 from torchserve_py.doors.open_inference.compression import compressed_for, encoding_for
 from torchserve_py.doors.pipeline import Answer, Exchange, HttpDialect, HttpExchange
-from torchserve_py.doors.responses import JSON_TYPE, RETRY_AFTER_SECONDS
+from torchserve_py.doors.responses import JSON_TYPE, failure_headers
 from torchserve_py.scheduling.effects import Cause
-from ts.protocol.messages import CAUSE_HEADER
 
 if TYPE_CHECKING:
     from torchserve_py.doors.responses import Sent
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 _STATUSES: Final = {Cause.worker_died: 503, Cause.response_timeout: 504}
 #: Causes that mean that there is too much to do; the text endpoints have a status of their own for that.
 _OVERLOADED: Final = frozenset((Cause.queue_full, Cause.sequence_queue_full, Cause.sequence_capacity))
+#: What the protocol's servers say of paths.
+_MESSAGES: Final = {"ResourceNotFoundException": "Not Found", "MethodNotAllowedException": "Method Not Allowed"}
 _EVENTS_TYPE: Final = ("content-type", "text/event-stream; charset=utf-8")
 #: Headers of the first response that describe a body which is not sent.
 _BODY_HEADERS: Final = frozenset(("content-type", "content-length", "content-encoding"))
@@ -38,12 +39,9 @@ class CustomDialect(HttpDialect):
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
         """The answer that tells of a failure."""
-        headers = [JSON_TYPE]
-        if failure.cause:
-            headers.append((CAUSE_HEADER, failure.cause))
-        if failure.overloaded:
-            headers.append(("Retry-After", RETRY_AFTER_SECONDS))
-        return Answer(failure.status, error_body(failure.message, failure.status), headers)
+        message = _MESSAGES.get(failure.type, failure.message) if not failure.cause else failure.message
+        body = error_body(message, failure.status)
+        return Answer(failure.status, body, [JSON_TYPE, *failure_headers(failure)])
 
     def refusal(self, error: Exception) -> Failure:
         """What a client is told about a request that became no job."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from torchserve_py.version import __version__
+from torchserve_py.doors.openapi import JSON, Described, Operation, Schema, described, document
 from ts.open_inference.datatypes import DATATYPES
 
-_JSON: Final = "application/json"
+if TYPE_CHECKING:
+    from torchserve_py.doors.routing import Route
+
+_DOCUMENT: Final = "open inference"
 _EVENTS: Final = "text/event-stream"
 _OBJECT: Final[dict[str, Any]] = {"type": "object", "additionalProperties": True}
 _TEXT: Final[dict[str, Any]] = {"type": "string"}
@@ -89,41 +92,62 @@ _RESPONSE: Final = _reference("InferenceResponse")
 _EITHER_REQUEST: Final = {"anyOf": [_REQUEST, _reference("GenerateRequest")]}
 _EITHER_RESPONSE: Final = {"anyOf": [_RESPONSE, _reference("GenerateResponse")]}
 
-#: Of the server: path, method, operation id, what it is, schema of the request, schema of the answer.
-_SERVER: Final = (
-    ("/v2", "get", "server-metadata", "What the server is", None, _OBJECT),
-    ("/v2/health/live", "get", "server-live", "Whether the server runs", None, _OBJECT),
-    ("/v2/health/ready", "get", "server-ready", "Whether the server should get traffic", None, _OBJECT),
-    ("/v2/models/stats", "get", "server-statistics", "What all models have done", None, _OBJECT),
-    ("/v2/repository/index", "post", "repository-index", "The models there are", _OBJECT, _ITEMS),
-    ("/v2/repository/models/{model_name}/load", "post", "model-load", "Load a model", _OBJECT, None),
-    ("/v2/repository/models/{model_name}/unload", "post", "model-unload", "Unload a model", _OBJECT, None),
-)
-#: Of a model, behind its path.
-_MODEL: Final = (
-    ("", "get", "model-metadata", "What the model takes and gives", None, _reference("ModelMetadata")),
-    ("/ready", "get", "model-ready", "Whether the model is ready", None, _OBJECT),
-    ("/config", "get", "model-config", "How the model is served", None, _OBJECT),
-    ("/stats", "get", "model-statistics", "What the model has done", None, _OBJECT),
-    ("/infer", "post", "infer", "Run the model", _REQUEST, _RESPONSE),
-    ("/infer_stream", "post", "infer-stream", "Run the model; each response is an event", _REQUEST, _RESPONSE),
-    ("/generate", "post", "generate", "Run the model on a text", _EITHER_REQUEST, _EITHER_RESPONSE),
-    ("/generate_stream", "post", "generate-stream", "The same as events", _EITHER_REQUEST, _EITHER_RESPONSE),
-)
-_Operation = tuple[str, str, str, str, Any, Any]
+
+def _event(answer: Any) -> dict[str, Any]:
+    """Each event of a stream: its data are the text of a response in JSON."""
+    data = {"type": "string", "contentMediaType": JSON, "contentSchema": answer}
+    return _object(("data",), data=data)
 
 
-def server_document() -> dict[str, Any]:
-    """The document of the whole server."""
-    versioned = ("/v2/models/{model_name}", "/v2/models/{model_name}/versions/{model_version}")
-    operations: list[_Operation] = [*_SERVER]
-    for prefix, mark in zip(versioned, ("", "version-"), strict=True):
-        operations += [(f"{prefix}{path}", method, f"{mark}{id_}", *rest) for path, method, id_, *rest in _MODEL]
-    return _document("Data Plane", operations)
+def _operation(name: str, description: str, takes: Schema | None = None, gives: Schema | None = _OBJECT) -> Operation:
+    content = {} if gives is None else {_EVENTS: _event(gives)} if name.endswith("-stream") else {JSON: gives}
+    return Operation(
+        name,
+        description,
+        (200, "default"),
+        takes=None if takes is None else {JSON: takes},
+        gives=content,
+        error=_reference("Error"),
+        document=_DOCUMENT,
+    )
+
+
+#: The paths of the server.
+SERVER: Final = {
+    "/v2": _operation("server-metadata", "What the server is"),
+    "/v2/health/live": _operation("server-live", "Whether the server runs"),
+    "/v2/health/ready": _operation("server-ready", "Whether the server should get traffic"),
+    "/v2/models/stats": _operation("server-statistics", "What all models have done"),
+    "/v2/repository/index": _operation("repository-index", "The models there are", _OBJECT, _ITEMS),
+    "/v2/repository/models/{model_name}/load": _operation("model-load", "Load a model", _OBJECT, None),
+    "/v2/repository/models/{model_name}/unload": _operation("model-unload", "Unload a model", _OBJECT, None),
+}
+#: The paths of a model, behind its own.
+MODEL: Final = {
+    "": _operation("model-metadata", "What the model takes and gives", None, _reference("ModelMetadata")),
+    "/ready": _operation("model-ready", "Whether the model is ready"),
+    "/config": _operation("model-config", "How the model is served"),
+    "/stats": _operation("model-statistics", "What the model has done"),
+    "/infer": _operation("infer", "Run the model", _REQUEST, _RESPONSE),
+    "/infer_stream": _operation("infer-stream", "Run the model; each response is an event", _REQUEST, _RESPONSE),
+    "/generate": _operation("generate", "Run the model on a text", _EITHER_REQUEST, _EITHER_RESPONSE),
+    "/generate_stream": _operation("generate-stream", "The same as events", _EITHER_REQUEST, _EITHER_RESPONSE),
+}
+_RUNNING: Final = ("/infer", "/infer_stream", "/generate", "/generate_stream")
+
+
+def of_version(operation: Operation) -> Operation:
+    """Return an operation of a model as that of a version."""
+    return operation._replace(id=f"version-{operation.id}")
+
+
+def server_document(routes: Iterable[Route]) -> dict[str, Any]:
+    """Return the document of the whole server, of the routes that it has."""
+    return _document("Data Plane", described(routes, _DOCUMENT))
 
 
 def model_document(metadata: Mapping[str, Any], version: str | None) -> dict[str, Any]:
-    """The document of one model: its endpoints, with the tensors that it has declared as an example.
+    """Return the document of one model: its endpoints, with the tensors that it has declared as an example.
 
     Args:
         metadata: What `descriptions.model_metadata` says.
@@ -133,22 +157,21 @@ def model_document(metadata: Mapping[str, Any], version: str | None) -> dict[str
     prefix = f"/v2/models/{quote(name, safe='')}"
     if version is not None:
         prefix += f"/versions/{quote(version, safe='')}"
-    operations: list[_Operation] = [(f"{prefix}{path}", *rest) for path, *rest in _MODEL]
-    described = _document(f"Data Plane for {name}", operations)
+    operations = [(f"{prefix}{path}", "POST" if path in _RUNNING else "GET", each) for path, each in MODEL.items()]
+    made = _document(f"Data Plane for {name}", operations)
     if metadata["inputs"]:
         example = {"inputs": [_example(tensor) for tensor in metadata["inputs"]]}
         for path in ("/infer", "/infer_stream"):
-            content = described["paths"][f"{prefix}{path}"]["post"]["requestBody"]["content"]
-            content[_JSON]["example"] = example
-    return described
+            made["paths"][f"{prefix}{path}"]["post"]["requestBody"]["content"][JSON]["example"] = example
+    return made
 
 
-def page(title: str, document: Mapping[str, Any], location: str) -> bytes:
-    """A page that lists what a document tells, for people; it loads nothing from elsewhere."""
+def page(title: str, shown: Mapping[str, Any], location: str) -> bytes:
+    """Return a page that lists what a document says, for people; it loads nothing from elsewhere."""
     rows = "".join(
         f"<tr><td>{method.upper()}</td><td><code>{html.escape(path)}</code></td>"
-        f"<td>{html.escape(operation['summary'])}</td></tr>"
-        for path, methods in document["paths"].items()
+        f"<td>{html.escape(operation['description'])}</td></tr>"
+        for path, methods in shown["paths"].items()
         for method, operation in methods.items()
     )
     return (
@@ -159,43 +182,9 @@ def page(title: str, document: Mapping[str, Any], location: str) -> bytes:
     ).encode()
 
 
-def _document(title: str, operations: Sequence[_Operation]) -> dict[str, Any]:
-    paths: dict[str, dict[str, Any]] = {}
-    for path, method, operation_id, summary, request, answer in operations:
-        paths.setdefault(path, {})[method] = _operation(path, operation_id, summary, request, answer)
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": title, "description": "The Open Inference Protocol (V2)", "version": __version__},
-        "paths": paths,
-        "components": {"schemas": _SCHEMAS},
-    }
-
-
-def _operation(path: str, operation_id: str, summary: str, request: Any, answer: Any) -> dict[str, Any]:
-    streams = path.endswith("_stream")
-    success: dict[str, Any] = {"description": "Success"}
-    if answer is not None:
-        success["content"] = {_EVENTS: {"schema": _event(answer)}} if streams else {_JSON: {"schema": answer}}
-    operation: dict[str, Any] = {
-        "operationId": operation_id,
-        "summary": summary,
-        "responses": {
-            "200": success,
-            "default": {"description": "Error", "content": {_JSON: {"schema": _reference("Error")}}},
-        },
-    }
-    names = [name for name in ("model_name", "model_version") if f"{{{name}}}" in path]
-    if names:
-        operation["parameters"] = [{"in": "path", "name": name, "required": True, "schema": _TEXT} for name in names]
-    if request is not None:
-        operation["requestBody"] = {"content": {_JSON: {"schema": request}}}
-    return operation
-
-
-def _event(answer: Any) -> dict[str, Any]:
-    """Each event of a stream: its data are the text of a response in JSON."""
-    data = {"type": "string", "contentMediaType": _JSON, "contentSchema": answer}
-    return _object(("data",), data=data)
+def _document(title: str, operations: Iterable[Described]) -> dict[str, Any]:
+    description = "The Open Inference Protocol (V2)"
+    return document(title, operations, openapi="3.1.0", description=description, schemas=_SCHEMAS)
 
 
 def _example(tensor: Mapping[str, Any]) -> dict[str, Any]:

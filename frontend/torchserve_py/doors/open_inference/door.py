@@ -1,4 +1,4 @@
-"""The door for the Open Inference Protocol over REST: what the paths under ``/v2`` mean, and the models' own routes.
+"""The door for the Open Inference Protocol over REST: the paths under ``/v2``, and the models' own routes.
 
 Everything that it refuses is refused in the protocol's shape. No header says what a body is: the clients in use send
 any ``Content-Type``, or none.
@@ -6,316 +6,221 @@ any ``Content-Type``, or none.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from torchserve_py.doors.answering import AfterBody, Reply
 from torchserve_py.doors.errors import DoorError, Failure, bad_request
+from torchserve_py.doors.inference import V2_PREDICT, InferenceDoor, predict_document
 from torchserve_py.doors.open_inference import descriptions, documents, statistics
 from torchserve_py.doors.open_inference.answers import Answers
 from torchserve_py.doors.open_inference.custom_routes import CustomRoutes
 from torchserve_py.doors.open_inference.dialect import CUSTOM_DIALECT
 from torchserve_py.doors.open_inference.inference import ENDPOINTS, INFER, OpenInferenceCalls
-from torchserve_py.doors.openapi_documents import predict_document
-from torchserve_py.doors.responses import Responses, Sent
-from torchserve_py.doors.routing import Path, Route, Routes
+from torchserve_py.doors.parameters import read_object
+from torchserve_py.doors.responses import Sent
+from torchserve_py.doors.routing import ANY_PATH, READING, DoorContext, PathValues, Reply, Route
 from torchserve_py.doors.small_bodies import read_small_body
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel, Serving
-    from torchserve_py.doors.health import HealthDoor
-    from torchserve_py.doors.inference import InferenceDoor
-    from torchserve_py.doors.open_inference.repository import Repository
-    from torchserve_py.doors.token_authorization import TokenAuthorization
-    from torchserve_py.settings.table import Settings
+    from torchserve_py.core.serving import ServedModel
 
 #: The envelope under which TorchServe serves ``infer`` itself, in its own way.
 _KSERVE_V2: Final = "kservev2"
 _PREDICT: Final = (("explain", "False"),)
-_HEAD: Final = ("HEAD", "GET")
 _HTML: Final = ("content-type", "text/html; charset=utf-8")
-_DOCUMENT: Final = ("docs", "dataplane.json")
-#: First segments behind ``/v2`` of what this server does not have.
+_MODEL: Final = "/v2/models/{model_name}"
+_VERSION: Final = f"{_MODEL}/versions/{{model_version}}"
+#: OPTIONS describes how to predict, as on TorchServe's own paths.
+_INFERRING: Final = ("POST", "OPTIONS")
+_INVOCATIONS: Final = "/invocations"
+_DOCUMENT: Final = "dataplane.json"
+_SHARED_MEMORY: Final = "Shared memory is not supported; send tensors in the body."
+_TRACES: Final = "Traces cannot be set over this protocol."
+#: Paths of the protocol's extensions that this server does not have.
 _UNSUPPORTED: Final = {
-    "systemsharedmemory": "Shared memory is not supported; send tensors in the body.",
-    "cudasharedmemory": "Shared memory is not supported; send tensors in the body.",
-    "trace": "Traces cannot be set over this protocol.",
-    "logging": "The log cannot be set over this protocol; the setting log_config names its configuration.",
+    "/v2/systemsharedmemory/{rest:path}": _SHARED_MEMORY,
+    "/v2/cudasharedmemory/{rest:path}": _SHARED_MEMORY,
+    "/v2/trace/{rest:path}": _TRACES,
+    f"{_MODEL}/trace/setting": _TRACES,
+    "/v2/logging": "The log cannot be set over this protocol; the setting log_config names its configuration.",
+    "/v2/repository/{repository}/models/{model_name}/{change}": (
+        "There is one repository, which has no name: leave it out of the path."
+    ),
 }
 
-Answer = Callable[[Request], Awaitable[Sent]]
-
-
-class _Meaning(NamedTuple):
-    """What a path means: the method it is for ("" for any), which key it needs, and what answers it."""
-
-    method: str
-    token: TokenType
-    answer: Answer
-
-
-class _Model(NamedTuple):
-    """The model of a path, as the client named it, and what follows behind it."""
-
-    name: str
-    version: str | None
-    rest: Path
+_Serve = Callable[[Request, PathValues], Coroutine[Any, Any, Sent]]
 
 
 class OpenInferenceDoor:
     """Answers what is asked under ``/v2``, and on the routes that models have declared."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        serving: Serving,
-        responses: Responses,
-        tokens: TokenAuthorization | None,
-        health: HealthDoor,
-        inference: InferenceDoor,
-        repository: Repository,
-    ) -> None:
-        self._settings = settings
-        self._serving = serving
-        self._responses = responses
-        self._tokens = tokens
-        self._health = health
-        self._inference = inference
-        self._repository = repository
-        self._answers = Answers(responses, settings.response_compression_min_size)
-        self._calls = OpenInferenceCalls(settings, serving, responses)
-        self._custom = CustomRoutes(settings, serving, responses, self._answers)
+    def __init__(self, context: DoorContext) -> None:
+        self._context = context
+        self._settings = settings = context.settings
+        self._serving = context.serving
+        self._responses = context.responses
+        self._repository = context.repository
+        self._inference = InferenceDoor(context)
+        self._answers = Answers(self._responses, settings.response_compression_min_size)
+        self._calls = OpenInferenceCalls(settings, self._serving, self._responses)
+        self._custom = CustomRoutes(settings, self._serving, self._responses)
         self._kserve_v2 = settings.service_envelope == _KSERVE_V2
 
     @property
-    def routes(self) -> Routes:
-        """First path segment to route; keys are checked here, for the sake of the shape of what is refused."""
-        return {"v2": Route(self.serve, token=None, claims=_is_not_explain, dialect=CUSTOM_DIALECT)}
+    def routes(self) -> Sequence[Route]:
+        """The door's table."""
+        return [row._replace(dialect=CUSTOM_DIALECT) for row in self._rows()]
 
-    def serve(self, request: Request, path: Path) -> Reply:
-        """A path under ``/v2``."""
-        target = _model_of(path)
-        if target is None or len(target.rest) != 1 or target.rest[0] not in ENDPOINTS:
-            return self._serve_other(request, path, target)
-        return self._infer(request, target, target.rest[0])
+    def _rows(self) -> Iterator[Route]:
+        for path in (_INVOCATIONS, "/ping"):
+            # A model that declares one of these paths for itself has it. The server keeps all its other paths: to give
+            # one up would lead requests for one model to another.
+            yield Route(path, self._serve_instead, applies=self._has_custom)
+        for path, serve in self._server().items():
+            token = TokenType.management if "/repository/" in path else TokenType.inference
+            methods = ("POST",) if token is TokenType.management else READING
+            yield Route(path, serve, methods, token, operations=(documents.SERVER[path],))
+        yield Route("/v2/repository/{repository}/index", self._index, ("POST",), TokenType.management)
+        for path, describe in self._model().items():
+            operation = documents.MODEL[path]
+            yield Route(f"{_MODEL}{path}", describe, READING, operations=(operation,))
+            yield Route(f"{_VERSION}{path}", describe, READING, operations=(documents.of_version(operation),))
+        for endpoint in ENDPOINTS:
+            infer, path, operation = partial(self._infer, endpoint), f"/{endpoint}", documents.MODEL[f"/{endpoint}"]
+            operations = (operation, V2_PREDICT) if endpoint == INFER else (operation,)
+            yield Route(f"{_MODEL}{path}", infer, _INFERRING, operations=operations)
+            yield Route(f"{_VERSION}{path}", infer, _INFERRING, operations=(documents.of_version(operation),))
+        for base in ("/v2", _MODEL, _VERSION):
+            yield Route(f"{base}/docs", self._page, READING)
+            yield Route(f"{base}/docs/{_DOCUMENT}", self._document, READING)
+        for path, why in _UNSUPPORTED.items():
+            yield Route(path, partial(self._refuse, why))
+        yield Route("/v2/{rest:path}", self._pass_on)
+        yield Route(ANY_PATH, self._serve_custom, applies=self._has_custom)
 
-    async def _serve_other(self, request: Request, path: Path, target: _Model | None) -> Reply:
-        """Anything but inference."""
-        meaning = self._of_model(target) if target is not None else self._of_server(path)
-        if meaning is None:
-            return self._unknown(request)
-        if meaning.method and request.method != meaning.method and (request.method, meaning.method) != _HEAD:
-            return self._answers.method_not_allowed(request, meaning.method)
-        self._check_token(request, meaning.token)
-        return await meaning.answer(request)
+    def _server(self) -> dict[str, _Serve]:
+        return {
+            "/v2": self._metadata,
+            "/v2/health/live": self._live,
+            "/v2/health/ready": self._ready,
+            "/v2/models/stats": self._statistics,
+            "/v2/repository/index": self._index,
+            "/v2/repository/models/{model_name}/load": self._load,
+            "/v2/repository/models/{model_name}/unload": self._unload,
+        }
 
-    @property
-    def own_routes(self) -> Routes:
-        """The paths that stand for whatever model is served: one that declares such a path for itself has it.
+    def _model(self) -> dict[str, _Serve]:
+        return {
+            "": self._model_metadata,
+            "/ready": self._model_ready,
+            "/config": self._model_config,
+            "/stats": self._statistics,
+        }
 
-        No other path of the server is given up: it would lead requests for one model to another.
-        """
-        route = Route(self.serve_own, token=None, claims=lambda path: len(path) == 1, dialect=CUSTOM_DIALECT)
-        return {"invocations": route, "ping": route}
+    # Models' own routes, and what is unknown.
 
-    def serve_own(self, request: Request, path: Path) -> Reply | None:
-        """A path of the server that a model may have instead; None where it is the server's."""
-        if not self._custom.exist():
-            return None
-        self._check_token(request, TokenType.inference)
-        route = self._custom.find_instead(request, refuses=path == ("invocations",))
+    def _has_custom(self, request: Request, values: PathValues) -> bool:
+        return self._custom.exist()
+
+    def _serve_instead(self, request: Request, values: PathValues) -> Reply | None:
+        """Serve a path of the server that a model may have instead."""
+        is_invocations = request.target.startswith(_INVOCATIONS)
+        route = self._custom.find_instead(request, refuses=is_invocations)
         return None if route is None else self._custom.run(request, route)
 
-    @property
-    def unknown(self) -> Route:
-        """What is asked about paths that no door claims: they may be a model's own."""
-        return Route(self._serve_custom, token=None, dialect=CUSTOM_DIALECT)
-
-    def _serve_custom(self, request: Request, path: Path) -> Reply | None:
-        if not self._custom.exist():
-            return None
-        self._check_token(request, TokenType.inference)
+    def _serve_custom(self, request: Request, values: PathValues) -> Reply | None:
         route = self._custom.find(request)
         return None if route is None else self._custom.run(request, route)
 
-    def _infer(self, request: Request, target: _Model, endpoint: str) -> Reply:
-        self._check_token(request, TokenType.inference)
-        model = self._serving.get_latest(target.name, target.version)
-        if request.method != "POST":
-            if request.method == "OPTIONS":  # as on TorchServe's own paths
-                return self._answers.json(request, predict_document(target.name))
-            return self._answers.method_not_allowed(request, "POST")
+    def _pass_on(self, request: Request, values: PathValues) -> None:
+        """Leave an unknown path to models; what no model has is refused in the protocol's shape."""
 
-        if self._is_torchserves(model, target, endpoint):
-            reply = self._inference.infer(request, target.name, None, _PREDICT)
-            return reply._replace(dialect=CUSTOM_DIALECT) if isinstance(reply, AfterBody) else reply
-        return self._calls.begin(request, model, target.version, endpoint)
+    async def _refuse(self, message: str, request: Request, values: PathValues) -> Sent:
+        raise DoorError(Failure(501, "NotImplementedException", message))
 
-    def _is_torchserves(self, model: ServedModel, target: _Model, endpoint: str) -> bool:
-        """Whether a request is for TorchServe's own inference, whose envelope understands it."""
-        return self._kserve_v2 and endpoint == INFER and target.version is None and model.contract.envelopes
+    # Inference.
 
-    def _unknown(self, request: Request) -> Reply:
-        reply = self._serve_custom(request, ())
-        if reply is None:
-            raise DoorError(Failure(404, "ResourceNotFoundException", "Not Found"))
-        return reply
-
-    def _check_token(self, request: Request, kind: TokenType) -> None:
-        if self._tokens is not None:
-            self._tokens.check(kind, request.headers.get("Authorization"))
-
-    # What paths mean.
-
-    def _of_server(self, path: Path) -> _Meaning | None:
-        """What a path means that is none of a model."""
-        rest = path[1:]
-        known: dict[Path, Answer] = {
-            (): self._metadata,
-            ("health", "live"): self._live,
-            ("health", "ready"): self._ready,
-            ("models", "stats"): lambda request: self._statistics(request, None),
-            ("docs",): lambda request: self._page(request, None),
-            _DOCUMENT: lambda request: self._document(request, None),
-        }
-        if rest in known:
-            return _Meaning("GET", TokenType.inference, known[rest])
-        if rest and rest[0] in _UNSUPPORTED:
-            return self._not_supported(rest[0])
-        return self._of_repository(rest[1:]) if rest[0] == "repository" else None
-
-    def _of_repository(self, rest: Path) -> _Meaning | None:
-        """What a path under ``/v2/repository`` means; Triton has the name of a repository in some."""
-        if rest[-1:] == ("index",) and len(rest) <= 2:
-            return _Meaning("POST", TokenType.management, self._index)
-        if len(rest) in (3, 4) and rest[-3] == "models" and rest[-1] in ("load", "unload"):
-            if len(rest) == 4:
-                return self._unsupported("There is one repository, which has no name: leave it out of the path.")
-            change = self._load if rest[-1] == "load" else self._unload
-            return _Meaning("POST", TokenType.management, lambda request: change(request, rest[1]))
-        return None
-
-    def _of_model(self, target: _Model) -> _Meaning | None:
-        """What a path of a model means, but for inference."""
-        known: dict[Path, Callable[[Request, _Model], Awaitable[Sent]]] = {
-            (): self._model_metadata,
-            ("ready",): self._model_ready,
-            ("config",): self._model_config,
-            ("stats",): self._statistics,
-            ("docs",): self._page,
-            _DOCUMENT: self._document,
-        }
-        if target.rest == ("trace", "setting"):
-            return self._not_supported("trace")
-        answer = known.get(target.rest)
-        return None if answer is None else _Meaning("GET", TokenType.inference, lambda it: answer(it, target))
-
-    def _not_supported(self, what: str) -> _Meaning:
-        return self._unsupported(_UNSUPPORTED[what])
-
-    def _unsupported(self, message: str) -> _Meaning:
-        async def refuse(request: Request) -> Sent:
-            raise DoorError(Failure(501, "NotImplementedException", message))
-
-        return _Meaning("", TokenType.inference, refuse)
+    def _infer(self, endpoint: str, request: Request, values: PathValues) -> Reply:
+        name, version = values["model_name"], values.get("model_version")
+        model = self._serving.get_latest(name, version)
+        if request.method == "OPTIONS":  # as on TorchServe's own paths
+            return self._answers.json(request, predict_document(name))
+        if self._kserve_v2 and endpoint == INFER and version is None and model.contract.envelopes:
+            return self._inference.infer(request, name, None, _PREDICT)  # its envelope understands the request
+        return self._calls.begin(request, model, version, endpoint)
 
     # The server.
 
-    async def _metadata(self, request: Request) -> Sent:
+    async def _metadata(self, request: Request, values: PathValues) -> Sent:
         metadata = descriptions.server_metadata(self._settings)
         if self._settings.ts_open_inference_protocol:  # TorchServe's answer, whose misspelt key is part of its API
             metadata |= {"name": "Torchserve", "extenstion": ["kserve", "kubeflow"]}
         return await self._answers.json(request, metadata)
 
-    async def _live(self, request: Request) -> Sent:
+    async def _live(self, request: Request, values: PathValues) -> Sent:
         return await self._answers.json(request, {"live": True})
 
-    async def _ready(self, request: Request) -> Sent:
-        ready = not self._health.draining and self._serving.startup_ready()
+    async def _ready(self, request: Request, values: PathValues) -> Sent:
+        ready = not self._context.is_draining and self._serving.startup_ready()
         return await self._answers.json(request, {"ready": ready}, 200 if ready else 400)
 
-    async def _index(self, request: Request) -> Sent:
+    async def _index(self, request: Request, values: PathValues) -> Sent:
         ready = (await self._members(request)).get("ready")
         if ready is not None and not isinstance(ready, bool):
             raise bad_request(f'The member "ready" must be true or false, it is {ready!r}.')
         return await self._answers.json(request, await self._repository.index(ready_only=bool(ready)))
 
-    async def _load(self, request: Request, name: str) -> Sent:
+    async def _load(self, request: Request, values: PathValues) -> Sent:
         parameters = (await self._members(request)).get("parameters") or {}
         if not isinstance(parameters, dict):
             raise bad_request('The member "parameters" must be an object.')
-        return await self._changed(request, self._repository.load(name, parameters))
+        await self._repository.load(values["model_name"], parameters)
+        return self._responses.send(request, 200, b"")
 
-    async def _unload(self, request: Request, name: str) -> Sent:
+    async def _unload(self, request: Request, values: PathValues) -> Sent:
         await self._members(request)
-        return await self._changed(request, self._repository.unload(name))
-
-    async def _changed(self, request: Request, change: Awaitable[None]) -> Sent:
-        await change
-        return self._answers.empty(request)
+        await self._repository.unload(values["model_name"])
+        return self._responses.send(request, 200, b"")
 
     async def _members(self, request: Request) -> dict[str, Any]:
-        """The JSON object in a body; nothing in none."""
-        limit = self._settings.max_request_size
-        body = await read_small_body(request, limit)
-        if not body.strip():
-            return {}
-        try:
-            members = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise bad_request(f"The request body is no JSON: {error}") from None
-        if not isinstance(members, dict):
-            raise bad_request(f"The request body must be a JSON object, it is of type {type(members).__name__}.")
-        return members
+        """Return the JSON object in a body; an empty one where there is no body."""
+        body = await read_small_body(request, self._settings.max_request_size)
+        return read_object(body) if body.strip() else {}
 
     # One model.
 
-    async def _model_metadata(self, request: Request, target: _Model) -> Sent:
-        metadata = descriptions.model_metadata(self._serving, target.name, target.version)
-        return await self._answers.json(request, metadata)
+    async def _model_metadata(self, request: Request, values: PathValues) -> Sent:
+        name, version = values["model_name"], values.get("model_version")
+        return await self._answers.json(request, descriptions.model_metadata(self._serving, name, version))
 
-    async def _model_ready(self, request: Request, target: _Model) -> Sent:
-        model = self._serving.get_latest(target.name, target.version)
-        ready = await descriptions.model_ready(self._serving, model)
-        return await self._answers.json(request, {"name": target.name, "ready": ready}, 200 if ready else 400)
+    async def _model_ready(self, request: Request, values: PathValues) -> Sent:
+        ready = await descriptions.model_ready(self._serving, self._model_of(values))
+        return await self._answers.json(request, {"name": values["model_name"], "ready": ready}, 200 if ready else 400)
 
-    async def _model_config(self, request: Request, target: _Model) -> Sent:
-        model = self._serving.get_latest(target.name, target.version)
-        return await self._answers.json(request, descriptions.model_config(self._serving, model))
+    async def _model_config(self, request: Request, values: PathValues) -> Sent:
+        return await self._answers.json(request, descriptions.model_config(self._serving, self._model_of(values)))
 
-    async def _statistics(self, request: Request, target: _Model | None) -> Sent:
-        name, version = (None, None) if target is None else target[:2]
-        described = statistics.of_models(self._serving, name, version)
+    async def _statistics(self, request: Request, values: PathValues) -> Sent:
+        described = statistics.of_models(self._serving, values.get("model_name"), values.get("model_version"))
         return await self._answers.json(request, {"model_stats": described})
 
-    async def _document(self, request: Request, target: _Model | None) -> Sent:
-        return await self._answers.json(request, self._described(target))
+    async def _document(self, request: Request, values: PathValues) -> Sent:
+        return await self._answers.json(request, self._described(values))
 
-    async def _page(self, request: Request, target: _Model | None) -> Sent:
-        described = self._described(target)
-        location = f"{request.target.partition('?')[0].rstrip('/')}/{_DOCUMENT[1]}"
+    async def _page(self, request: Request, values: PathValues) -> Sent:
+        described = self._described(values)
+        location = f"{request.target.partition('?')[0].rstrip('/')}/{_DOCUMENT}"
         shown = documents.page(described["info"]["title"], described, location)
         return self._responses.send(request, 200, shown, (_HTML,))
 
-    def _described(self, target: _Model | None) -> dict[str, Any]:
-        if target is None:
-            return documents.server_document()
-        metadata = descriptions.model_metadata(self._serving, target.name, target.version)
-        return documents.model_document(metadata, target.version)
+    def _described(self, values: PathValues) -> dict[str, Any]:
+        if not values:
+            return documents.server_document(self._rows())
+        name, version = values["model_name"], values.get("model_version")
+        return documents.model_document(descriptions.model_metadata(self._serving, name, version), version)
 
-
-def _model_of(path: Path) -> _Model | None:
-    """The model that a path is of, None if of none."""
-    if len(path) < 3 or path[1] != "models" or path == ("v2", "models", "stats"):
-        return None
-    if len(path) > 4 and path[3] == "versions":
-        return _Model(path[2], path[4], path[5:])
-    return _Model(path[2], None, path[3:])
-
-
-def _is_not_explain(path: Path) -> bool:
-    """TorchServe has explanations under ``/v2``, too, which no other protocol knows."""
-    return not (len(path) == 4 and path[1] == "models" and path[3] == "explain")
+    def _model_of(self, values: PathValues) -> ServedModel:
+        return self._serving.get_latest(values["model_name"], values.get("model_version"))

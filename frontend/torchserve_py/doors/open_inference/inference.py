@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.bounded_json import UnreadableJson, read_member
 from torchserve_py.doors import priorities
-from torchserve_py.doors.answering import AfterBody
 from torchserve_py.doors.errors import DoorError, bad_request
 from torchserve_py.doors.open_inference.answers import refuse_if_failing
 from torchserve_py.doors.open_inference.compression import decompressed
 from torchserve_py.doors.open_inference.dialect import EventsDialect, WholeDialect
 from torchserve_py.doors.pipeline import HttpExchange
 from torchserve_py.doors.responses import Responses
+from torchserve_py.doors.routing import AfterBody
 from torchserve_py.doors.sequence_parameters import ID, sequence_of
 from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
@@ -90,7 +90,7 @@ class OpenInferenceCalls:
         async def submit_compressed(body: bytes) -> HttpExchange:
             return submit(await decompressed(body, encoding or "", self._max_body))
 
-        return AfterBody(self._max_body, submit if encoding is None else submit_compressed, self._dialects[endpoint])
+        return AfterBody(self._max_body, submit if encoding is None else submit_compressed)
 
     def _submit(
         self, request: Request, model: ServedModel, version: str | None, endpoint: str, body: bytes

@@ -7,20 +7,24 @@ errors of the server, of the model and of the client apart. Answers and streams 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from torchserve_py.doors.errors import HANDLER_ERROR, Failure
 from torchserve_py.doors.pipeline import Answer, Exchange, HttpDialect, HttpExchange
-from torchserve_py.doors.responses import JSON_TYPE, RETRY_AFTER_SECONDS
+from torchserve_py.doors.responses import JSON_TYPE, RETRY_AFTER_SECONDS, failure_headers
 from torchserve_py.scheduling.effects import Cause
-from ts.protocol.messages import CAUSE_HEADER
-
-if TYPE_CHECKING:
-    from torchserve_py.doors.responses import Headers
 
 _SOURCE: Final = ("X-BASETEN-ERROR-SOURCE", "04")
 _CODE_HEADER: Final = "X-BASETEN-ERROR-CODE"
+#: What a client is told of what went wrong in the model's code.
+MODEL_FAILED: Final = "Internal Server Error (in model/chainlet)."
+#: What Truss's web framework says of paths, without the headers of errors.
+_DETAILS: Final = {
+    "ResourceNotFoundException": b'{"detail":"Not Found"}',
+    "MethodNotAllowedException": b'{"detail":"Method Not Allowed"}',
+}
 
 
 class ErrorCode(StrEnum):
@@ -36,11 +40,9 @@ class TrussDialect(HttpDialect):
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
         """The answer that tells of a failure."""
-        headers = []
-        if failure.cause and failure.cause != HANDLER_ERROR:
-            headers.append((CAUSE_HEADER, failure.cause))
-        if failure.overloaded:
-            headers.append(("Retry-After", RETRY_AFTER_SECONDS))
+        if failure.type in _DETAILS:
+            return Answer(failure.status, _DETAILS[failure.type], (JSON_TYPE, *failure_headers(failure)))
+        headers = failure_headers(failure._replace(cause="") if failure.cause == HANDLER_ERROR else failure)
         code = ErrorCode.model if failure.overloaded else ErrorCode.server
         if failure.status < 500:
             code = ErrorCode.client
@@ -59,7 +61,17 @@ class TrussDialect(HttpDialect):
 TRUSS_DIALECT: Final = TrussDialect()
 
 
-def error_answer(status: int, message: str, code: ErrorCode, headers: Headers = ()) -> Answer:
-    """An error."""
-    body = json.dumps({"error": message}).encode()
-    return Answer(status, body, (JSON_TYPE, _SOURCE, (_CODE_HEADER, code), *headers))
+def error_answer(status: int, message: str, code: ErrorCode, headers: Sequence[tuple[str, str]] = ()) -> Answer:
+    """Return an error."""
+    return json_answer({"error": message}, status, (_SOURCE, (_CODE_HEADER, code), *headers))
+
+
+def not_ready(name: str) -> Answer:
+    """Return the error of a model that is loading, failed to load, or says that it is not healthy."""
+    message, headers = f"Model with name {name} is not ready.", (("Retry-After", RETRY_AFTER_SECONDS),)
+    return error_answer(503, message, ErrorCode.model, headers)
+
+
+def json_answer(value: Any, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> Answer:
+    """Return a value as Truss's own server writes it."""
+    return Answer(status, json.dumps(value).encode(), (JSON_TYPE, *headers))

@@ -1,26 +1,24 @@
 """The door for Truss's interface: finds the model that a request means, and has it answered in Truss's shapes.
 
-What is not for a Truss is passed on to the doors behind this one, which have some of the same paths.
+Trusses share some paths with models of other contracts, so that routes apply only where a Truss is meant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.doors import priorities
-from torchserve_py.doors.answering import AfterBody, Reply
-from torchserve_py.doors.pipeline import HttpDialect, HttpExchange
-from torchserve_py.doors.request_line import request_line
-from torchserve_py.doors.responses import Responses, Sent
-from torchserve_py.doors.routing import ROOT, Path, Route, Routes
-from torchserve_py.doors.token_authorization import TokenType
-from torchserve_py.doors.truss import openapi
-from torchserve_py.doors.truss.answers import Answers
-from torchserve_py.doors.truss.dialect import TRUSS_DIALECT, ErrorCode
-from torchserve_py.doors.truss.probes import Probes
-from torchserve_py.doors.truss.targets import Endpoint, Target, target_of
-from torchserve_py.doors.truss.trusses import ONLY_NAME, Trusses
+from torchserve_py.doors.errors import not_found
+from torchserve_py.doors.pipeline import Answer, HttpDialect, HttpExchange
+from torchserve_py.doors.requests import request_line
+from torchserve_py.doors.responses import Sent
+from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, PathValues, Reply, Route
+from torchserve_py.doors.truss import openapi, probes
+from torchserve_py.doors.truss.dialect import TRUSS_DIALECT, ErrorCode, error_answer, json_answer, not_ready
+from torchserve_py.doors.truss.endpoints import ALIASES, PATHS, Endpoint, method_of
+from torchserve_py.doors.truss.trusses import ONLY_NAME, Trusses, name_in
 from torchserve_py.doors.truss.websocket import WebSocketDialect
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.transport.http1.request import Request
@@ -28,131 +26,111 @@ from torchserve_py.transport.http1.websocket import WebSocket
 from ts.protocol.messages import TRUSS
 
 if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel, Serving
-    from torchserve_py.doors.token_authorization import TokenAuthorization
+    from torchserve_py.core.serving import ServedModel
     from torchserve_py.settings.addresses import Address
-    from torchserve_py.settings.table import Settings
 
 _MODEL_NAME: Final = "model_name"
+_GET: Final = ("GET",)
+#: Where the path names no model, the body may, as that of OpenAI's clients does.
+_NAMED_IN_BODY: Final = frozenset(ALIASES.values())
 
 
 class TrussDoor:
     """Answers requests for Trusses."""
 
-    def __init__(
-        self, settings: Settings, serving: Serving, responses: Responses, tokens: TokenAuthorization | None
-    ) -> None:
-        self._serving = serving
-        self._trusses = Trusses(serving)
-        self._responses = responses
-        self._tokens = tokens
-        self._answers = Answers(responses)
-        self._probes = Probes(serving, responses, self._answers)
+    def __init__(self, context: DoorContext) -> None:
+        settings = context.settings
+        self._serving = context.serving
+        self._trusses = Trusses(context.serving)
+        self._responses = context.responses
         self._max_body = settings.max_request_size
         self._has_metrics = not settings.enable_metrics_api or not _are_shared(
             settings.metrics_address, settings.inference_address
         )
 
     @property
-    def routes(self) -> Routes:
-        """First path segment to route."""
-        # The doors behind this one that have some of these paths want other keys: which it is depends on the model.
-        serve = Route(self.serve, token=None, claims=lambda path: target_of(path) is not None, dialect=TRUSS_DIALECT)
-        first = ("v1", "invocations", "models", "hot-reload", "openapi.json")
-        routes = dict.fromkeys(first, serve)
-        routes["ping"] = Route(self.ping, TokenType.inference, lambda path: len(path) == 1)
-        routes[ROOT] = Route(self.root, token=None)
+    def routes(self) -> Sequence[Route]:
+        """The door's table."""
+        return list(self._rows())
+
+    def _rows(self) -> Iterator[Route]:
+        for path, endpoint in PATHS:
+            serve, is_meant = partial(self._serve, endpoint), partial(self._is_meant, endpoint)
+            yield Route(path, serve, (method_of(endpoint),), dialect=TRUSS_DIALECT, applies=is_meant)
+        yield Route("/ping", self._ping, _GET, dialect=TRUSS_DIALECT, applies=self._serve_alone)
+        yield Route("/", self._live, _GET, None, TRUSS_DIALECT, applies=self._is_root)
         if self._has_metrics:  # else that path shows the server's own metrics
-            routes["metrics"] = Route(self.metrics, token=None, claims=lambda path: len(path) == 1)
-        return routes
+            has_one = partial(self._is_meant, Endpoint.metrics)
+            yield Route("/metrics", self._metrics, _GET, dialect=TRUSS_DIALECT, applies=has_one)
+        yield Route(ANY_PATH, self._unknown, ANY_METHOD, None, TRUSS_DIALECT, applies=self._serve_alone)
 
-    def serve(self, request: Request, path: Path, body: bytes | None = None) -> Reply | None:
-        """A path of `targets`; with ``body`` if it has been read."""
-        target = target_of(path)
-        assert target is not None
-        model = self._find(request, target)
-        if model is not None:
-            return self._answer(request, model, target, body)
-        if self._is_named_in_body(target):
-            self._check_token(request)
-            if body is not None:
-                return self._serve_named(request, target, body)
-            return self._after_body(lambda read: self._serve_named(request, target, read))
-        return self._refuse_unknown(request, target)
+    # Whether a Truss is meant.
 
-    def _serve_named(self, request: Request, target: Target, body: bytes) -> Reply:
-        """A request whose body names its model."""
-        model = self._trusses.named_in(body)
-        return self._refuse_unnamed(request) if model is None else self._answer(request, model, target, body)
+    def _is_meant(self, endpoint: Endpoint, request: Request, values: PathValues) -> bool:
+        """Whether a path means a Truss, or a Truss must be meant by a name that no model has."""
+        trusses, name = self._trusses, values.get(_MODEL_NAME)
+        if name is not None:
+            if trusses.named(name) is not None:
+                return True
+            is_shared = endpoint is Endpoint.predict and not trusses.serve_alone
+            return not is_shared and bool(trusses.all) and not trusses.is_other(name)
+        if endpoint in _NAMED_IN_BODY or endpoint is Endpoint.websocket:
+            return bool(trusses.all)
+        return self._find(endpoint, request, values) is not None
 
-    def _after_body(self, then: Callable[[bytes], Reply]) -> AfterBody:
-        return AfterBody(self._max_body, then, TRUSS_DIALECT)
+    def _serve_alone(self, request: Request, values: PathValues) -> bool:
+        return self._trusses.serve_alone
 
-    def ping(self, request: Request, path: Path) -> Sent | None:
-        """``/ping`` where nothing but Trusses is served: whether they are loaded."""
-        if not self._trusses.serve_alone:
+    def _is_root(self, request: Request, values: PathValues) -> bool:
+        return request.method != "OPTIONS" and self._trusses.serve_alone
+
+    def _find(self, endpoint: Endpoint, request: Request, values: PathValues) -> ServedModel | None:
+        name = values.get(_MODEL_NAME)
+        if name is None and endpoint is Endpoint.predict:  # /invocations, which other models have as well
+            name = request.parameter(_MODEL_NAME)
+            if not name:
+                return self._trusses.only if self._trusses.serve_alone else None
+        return self._trusses.only if name is None else self._trusses.named(name)
+
+    # Paths.
+
+    def _serve(self, endpoint: Endpoint, request: Request, values: PathValues) -> Reply:
+        """Serve a path of `endpoints`."""
+        name = values.get(_MODEL_NAME)
+        model = self._find(endpoint, request, values)
+        if model is not None and (self._trusses.serve_alone or endpoint not in _NAMED_IN_BODY or name):
+            return self._answer(request, model, endpoint, name)
+        if name is not None:
+            return self._send(request, error_answer(404, f"There is no model {name!r}.", ErrorCode.client))
+        if endpoint not in _NAMED_IN_BODY:
+            return self._refuse_unnamed(request)
+        return AfterBody(self._max_body, lambda body: self._serve_named(request, endpoint, body))
+
+    def _serve_named(self, request: Request, endpoint: Endpoint, body: bytes) -> Reply | None:
+        """Serve a request whose body may name its model; None where it names one that is not a Truss."""
+        name = name_in(body)
+        if name is not None and self._trusses.is_other(name):
             return None
-        if request.method != "GET":
-            return self._answers.method_not_allowed(request, "GET")
+        model = (self._trusses.named(name) if name is not None else None) or self._trusses.only
+        return self._refuse_unnamed(request) if model is None else self._answer(request, model, endpoint, None, body)
+
+    def _ping(self, request: Request, values: PathValues) -> Sent:
+        """Answer ``/ping`` where only Trusses are served: whether they are loaded."""
         trusses = self._trusses.all
         missing = next((model for model in trusses if not self._serving.is_loaded(model)), trusses[0])
-        return self._probes.loaded(request, missing, self._called(missing))
+        return self._send(request, probes.loaded(self._serving, missing, self._called(missing)), is_quiet=True)
 
-    def root(self, request: Request, path: Path) -> Sent | None:
-        """``GET /`` where nothing but Trusses is served: the server is alive."""
-        if path or request.method == "OPTIONS" or not self._trusses.serve_alone:
-            return None
-        if request.method != "GET":
-            return self._answers.method_not_allowed(request, "GET")
-        return self._probes.live(request)
+    def _live(self, request: Request, values: PathValues) -> Sent:
+        return self._send(request, probes.LIVE, is_quiet=True)
 
-    def metrics(self, request: Request, path: Path) -> Reply | None:
-        """``/metrics/``: what the code of the only Truss counts with prometheus_client."""
-        model = self._trusses.only
-        if model is None:
-            return None
-        if request.method != "GET":
-            return self._answers.method_not_allowed(request, "GET")
+    def _metrics(self, request: Request, values: PathValues) -> Reply:
+        """Answer ``/metrics/`` with what the code of the only Truss counts with prometheus_client."""
         if not request.target.partition("?")[0].endswith("/"):
             return self._responses.send(request, 307, b"", (("location", "/metrics/"),))
-        return self._answer(request, model, Target(None, Endpoint.metrics), None)
+        return self._serve(Endpoint.metrics, request, values)
 
-    @property
-    def unknown(self) -> Route:
-        """What is asked about paths that no door claims: where nothing but Trusses is served, there is no such path."""
-        return Route(self._unknown, token=None)
-
-    def _unknown(self, request: Request, path: Path) -> Sent | None:
-        return self._answers.not_found(request) if self._trusses.serve_alone else None
-
-    def _check_token(self, request: Request) -> None:
-        if self._tokens is not None:
-            self._tokens.check(TokenType.inference, request.headers.get("Authorization"))
-
-    def _find(self, request: Request, target: Target) -> ServedModel | None:
-        if target.model is not None:
-            return self._trusses.named(target.model)
-        if target.endpoint is Endpoint.predict:  # /invocations, which other models have as well
-            named = request.parameter(_MODEL_NAME)
-            if named:
-                return self._trusses.named(named)
-            return self._trusses.only if self._trusses.serve_alone else None
-        return self._trusses.only
-
-    def _is_named_in_body(self, target: Target) -> bool:
-        """Whether the model may be told by the body: that of OpenAI's interface and its like has it, in a field."""
-        if target.model is not None or target.endpoint in (Endpoint.predict, Endpoint.hot_reload, Endpoint.openapi):
-            return False
-        return bool(self._trusses.all)
-
-    def _refuse_unknown(self, request: Request, target: Target) -> Sent | None:
-        """A name that no model has, where a Truss must be meant; what else it may be, the doors behind this one say."""
-        if target.model is None or self._trusses.is_other(target.model) or not self._trusses.all:
-            return None
-        if target.is_shared and not self._trusses.serve_alone:
-            return None
-        self._check_token(request)
-        return self._answers.error(request, 404, f"There is no model {target.model!r}.", ErrorCode.client)
+    def _unknown(self, request: Request, values: PathValues) -> Sent:
+        raise not_found()
 
     def _refuse_unnamed(self, request: Request) -> Sent:
         names = ", ".join(model.name for model in self._trusses.all)
@@ -160,40 +138,46 @@ class TrussDoor:
             f'There are several models ({names}): name one of them as "model" in a JSON body,'
             " or in the path as in /v1/models/{model}/v1/chat/completions."
         )
-        return self._answers.error(request, 404, message, ErrorCode.client)
+        return self._send(request, error_answer(404, message, ErrorCode.client))
 
-    def _answer(self, request: Request, model: ServedModel, target: Target, body: bytes | None = None) -> Reply:
-        self._check_token(request)
-        if request.method != target.endpoint.method:
-            return self._answers.method_not_allowed(request, target.endpoint.method)
-        name = target.model or self._called(model)
-        match target.endpoint:
+    def _answer(
+        self, request: Request, model: ServedModel, endpoint: Endpoint, named: str | None, body: bytes | None = None
+    ) -> Reply:
+        name = named or self._called(model)
+        match endpoint:
             case Endpoint.ready:
-                return self._probes.ready(request, model, name)
+                return self._wait(request, probes.ready(self._serving, model, name))
             case Endpoint.loaded:
-                return self._probes.loaded(request, model, name)
+                return self._send(request, probes.loaded(self._serving, model, name), is_quiet=True)
             case Endpoint.schema:
-                return self._probes.schema(request, model, name)
+                return self._send(request, probes.schema(self._serving, model, name))
             case Endpoint.openapi if self._serving.is_loaded(model):
-                described = openapi.document(model, self._serving.declared(model), name, alone=target.model is None)
-                return self._answers.json(request, described)
+                described = openapi.document(model, self._serving.declared(model), name, alone=named is None)
+                return self._send(request, json_answer(described))
             case Endpoint.websocket if self._serving.is_loaded(model):
                 socket = WebSocket(request, self._max_body)
                 if not socket.is_possible:
-                    return self._answers.not_found(request)
+                    raise not_found()
                 intervals = self._serving.declared(model).get("websocket") or {}
-                return self._run(request, model, target.endpoint, b"", WebSocketDialect(socket, intervals))
+                return self._run(request, model, endpoint, b"", WebSocketDialect(socket, intervals))
             case Endpoint.hot_reload if (refusal := self._why_not_reloaded(model)) is not None:
-                return self._answers.error(request, *refusal, ErrorCode.client)
+                return self._send(request, error_answer(*refusal, ErrorCode.client))
             case Endpoint.metrics if self._serving.is_loaded(model):
-                return self._probes.metrics(request, model)
+                return self._wait(request, probes.metrics(self._serving, model))
 
         def run(body: bytes) -> Reply:
             if not self._serving.is_loaded(model):
-                return self._answers.not_ready(request, name)
-            return self._run(request, model, target.endpoint, body)
+                return self._send(request, not_ready(name))
+            return self._run(request, model, endpoint, body)
 
-        return self._after_body(run) if body is None else run(body)
+        return AfterBody(self._max_body, run) if body is None else run(body)
+
+    async def _wait(self, request: Request, answer: Coroutine[Any, Any, Answer]) -> Sent:
+        return self._send(request, await answer, is_quiet=True)
+
+    def _send(self, request: Request, answer: Answer, *, is_quiet: bool = False) -> Sent:
+        """Send an answer; ``is_quiet`` keeps it out of the access log, as a probe's."""
+        return self._responses.send_answer(request, answer)._replace(is_quiet=is_quiet)
 
     def _run(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from torchserve_py.doors.truss.targets import ALIASES, Endpoint
+from torchserve_py.doors.truss.endpoints import ALIASES, Endpoint
 
 if TYPE_CHECKING:
     from torchserve_py.core.serving import ServedModel
@@ -59,7 +59,7 @@ def document(model: ServedModel, declared: Mapping[str, Any], name: str, *, alon
     base = "/v1" if alone else f"/v1/models/{name}/v1"
     for path, endpoint in ALIASES.items():
         if endpoint.value in endpoints:
-            paths["/".join((base, *path))] = {"post": _call(endpoint, _ANY, _ANY, streams=True)}
+            paths[f"{base}{path}"] = {"post": _call(endpoint, _ANY, _ANY, streams=True)}
     for endpoint, (suffix, summary) in _READING.items():
         if endpoint is Endpoint.schema and not schema:
             continue

@@ -16,7 +16,7 @@ ONLY_NAME: Final = "model"
 
 
 class Trusses:
-    """The models of the registry that are Trusses, in their default versions."""
+    """The registered models that are Trusses, in their default versions."""
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
@@ -34,12 +34,12 @@ class Trusses:
 
     @property
     def serve_alone(self) -> bool:
-        """Whether every registered model is a Truss, and there is one."""
+        """Whether every registered model is a Truss, and there is at least one."""
         models = self._serving.models()
         return bool(models) and all(model.contract.truss_api for model in models)
 
     def named(self, name: str) -> ServedModel | None:
-        """The Truss of that name, None where that is something else; ``model`` is the name of the only one as well."""
+        """Return the Truss of that name, or None; ``model`` is a name of the only Truss, too."""
         try:
             model = self._serving.get(name)
         except ModelNotFound:
@@ -47,13 +47,14 @@ class Trusses:
         return model if model.contract.truss_api else None
 
     def is_other(self, name: str) -> bool:
-        """Whether a model of that name is served that is no Truss."""
+        """Whether a model of that name is served that is not a Truss."""
         return any(model.name == name and not model.contract.truss_api for model in self._serving.models())
 
-    def named_in(self, body: bytes) -> ServedModel | None:
-        """The Truss that a JSON object names as its ``model``, as clients of OpenAI's interface do; None if none is."""
-        try:
-            name = read_member(body, "model")
-        except UnreadableJson:
-            return None
-        return self.named(name) if isinstance(name, str) else None
+
+def name_in(body: bytes) -> str | None:
+    """Return the ``model`` of a JSON object, as clients of OpenAI's interface send it; None if it names none."""
+    try:
+        name = read_member(body, "model")
+    except UnreadableJson:
+        return None
+    return name if isinstance(name, str) else None

@@ -127,9 +127,9 @@ async def test_where_nothing_names_one_the_client_is_told_how(body: bytes, start
 
 async def test_a_name_that_no_model_has_is_answered_in_truss_s_shape(start: Start) -> None:
     alone, among_others = await start(registry(truss())), await start(registry(truss(), FakeModel("noop")))
-    for path in ("/v1/models/none/loaded", "/v1/models/none/v1/chat/completions", "/v1/models/none"):
+    for method, path in (("GET", "/loaded"), ("POST", "/v1/chat/completions"), ("GET", "")):
         for serving in (alone, among_others):
-            assert "'none'" in is_error(await serving.request("POST", path), 404, "700")
+            assert "'none'" in is_error(await serving.request(method, f"/v1/models/none{path}"), 404, "700")
     for path in ("/v1/models/none:predict", "/models/none/invoke"):
         assert "'none'" in is_error(await alone.request("POST", path), 404, "700")
         assert (await among_others.request("POST", path)).json()["type"] == "ModelNotFoundException"

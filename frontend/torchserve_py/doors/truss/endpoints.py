@@ -1,0 +1,65 @@
+"""The endpoints of Truss's interface, and their paths.
+
+A Truss's own server has one model, so most of its paths name none. Here each of them has a form that does, with
+``/v1/models/{model}`` (or that and ``/v1``) in place of ``/v1``: the base URL to give to a client library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Final
+
+
+class Endpoint(Enum):
+    """What can be asked for; the values of those that run the model are the worker's names for them."""
+
+    predict = "predict"
+    chat_completions = "chat_completions"
+    completions = "completions"
+    embeddings = "embeddings"
+    messages = "messages"
+    responses = "responses"
+    websocket = "websocket"
+    metrics = "metrics"
+    hot_reload = "hot_reload"
+    ready = "ready"
+    loaded = "loaded"
+    schema = "schema"
+    openapi = "openapi"
+
+
+_READING: Final = frozenset(
+    {Endpoint.websocket, Endpoint.metrics, Endpoint.ready, Endpoint.loaded, Endpoint.schema, Endpoint.openapi},
+)
+#: The paths of the methods that have endpoints of their own, below ``/v1``.
+ALIASES: Final[Mapping[str, Endpoint]] = {
+    "/chat/completions": Endpoint.chat_completions,
+    "/completions": Endpoint.completions,
+    "/embeddings": Endpoint.embeddings,
+    "/messages": Endpoint.messages,
+    "/responses": Endpoint.responses,
+}
+_MODEL: Final = "/v1/models/{model_name}"
+_BELOW_V1: Final = {**ALIASES, "/websocket": Endpoint.websocket}
+#: The patterns of the paths, each with its endpoint.
+PATHS: Final[Sequence[tuple[str, Endpoint]]] = (
+    (f"{_MODEL}:predict", Endpoint.predict),
+    (f"{_MODEL}:predict_binary", Endpoint.predict),
+    ("/invocations", Endpoint.predict),
+    ("/models/{model_name}/invoke", Endpoint.predict),
+    *((f"{base}{path}", endpoint) for base in ("/v1", _MODEL, f"{_MODEL}/v1") for path, endpoint in _BELOW_V1.items()),
+    ("/hot-reload", Endpoint.hot_reload),
+    (f"{_MODEL}/hot-reload", Endpoint.hot_reload),
+    (_MODEL, Endpoint.ready),
+    (f"{_MODEL}/loaded", Endpoint.loaded),
+    (f"{_MODEL}/schema", Endpoint.schema),
+    (f"{_MODEL}/metrics", Endpoint.metrics),
+    ("/openapi.json", Endpoint.openapi),
+    (f"{_MODEL}/openapi.json", Endpoint.openapi),
+)
+
+
+def method_of(endpoint: Endpoint) -> str:
+    """Return the one method of an endpoint."""
+    return "GET" if endpoint in _READING else "POST"
