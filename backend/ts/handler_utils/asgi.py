@@ -12,6 +12,7 @@ from typing import Any
 
 from ts.context import Context
 from ts.handler_utils.utils import send_intermediate_predict_response
+from ts.runtimes.asgi_scope import scope_of
 
 #: As the ASGI specification has it: ``await application(scope, receive, send)``.
 Application = Callable[
@@ -45,30 +46,17 @@ def _encode(body: Any) -> bytes:
 
 
 def _scope(path: str, request_id: str | None, body: bytes) -> dict[str, Any]:
-    """A request as ASGI has it. The worker is not told the method; without a body it can only be GET."""
-    headers = [(b"host", b"localhost"), (b"content-length", str(len(body)).encode())]
+    """Return the ASGI scope of a request. The worker does not know the method: without a body it can only be GET."""
+    headers: list[tuple[Any, Any]] = [(b"host", b"localhost"), (b"content-length", b"%d" % len(body))]
     if body:
         headers.append((b"content-type", b"application/json"))
     if request_id:
         headers.append((b"x-request-id", request_id.encode()))
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.1",
-        "method": "POST" if body else "GET",
-        "scheme": "http",
-        "path": f"/{path}",
-        "raw_path": f"/{path}".encode(),
-        "query_string": b"",
-        "root_path": "",
-        "headers": headers,
-        "client": None,
-        "server": None,
-    }
+    return scope_of("http", [*headers, (":method", "POST" if body else "GET"), (":path", f"/{path}")])
 
 
 class _Request:
-    """The body that the application reads, once. A client that leaves cancels the call, so no message tells of it."""
+    """The body, which the application reads once. A client that leaves cancels the call; there is no message for it."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body
@@ -81,7 +69,7 @@ class _Request:
 
 
 class _Response:
-    """Takes what the application sends: a stream's parts go out at once, a body of known length is kept whole."""
+    """Sends the parts of a stream as they come, and collects a body of known length."""
 
     def __init__(self, context: Context) -> None:
         self.last = bytearray()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from ts.torch_handler.rows import answer_explanations_apart
+from ts.torch_handler.built_in_rows import answer_explanations_apart
 
 _STEPS = ("preprocess", "inference", "postprocess")
 

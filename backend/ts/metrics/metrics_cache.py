@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,70 @@ from ts.metrics.metric_type_enum import MetricTypes
 _MAX_PENDING = 10_000
 
 
-class MetricsCache:
+class MetricMethods(ABC):
+    """The methods with which handlers report metrics of a kind. ``idx`` is the index of a row."""
+
+    @abstractmethod
+    def _add(
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        idx: int | None,
+        dimensions: list[Dimension] | None,
+        metric_type: MetricTypes,
+    ) -> None:
+        """Report a value of a metric."""
+
+    def add_counter(
+        self, name: str, value: float, idx: int | None = None, dimensions: list[Dimension] | None = None
+    ) -> None:
+        """Add ``value`` to a counter."""
+        self._add(name, value, "count", idx, dimensions, MetricTypes.COUNTER)
+
+    def add_time(
+        self,
+        name: str,
+        value: float,
+        idx: int | None = None,
+        unit: str = "ms",
+        dimensions: list[Dimension] | None = None,
+        metric_type: MetricTypes = MetricTypes.GAUGE,
+    ) -> None:
+        """Report a time in ``ms`` or ``s``."""
+        if unit not in {"ms", "s"}:
+            raise MetricsCacheValueError(f"the unit of the time metric {name!r} is {unit!r}; it must be 'ms' or 's'")
+        self._add(name, value, unit, idx, dimensions, metric_type)
+
+    def add_size(
+        self,
+        name: str,
+        value: float,
+        idx: int | None = None,
+        unit: str = "MB",
+        dimensions: list[Dimension] | None = None,
+        metric_type: MetricTypes = MetricTypes.GAUGE,
+    ) -> None:
+        """Report a size in ``B``, ``kB``, ``MB`` or ``GB``."""
+        if unit not in {"MB", "kB", "GB", "B"}:
+            raise MetricsCacheValueError(
+                f"the unit of the size metric {name!r} is {unit!r}; it must be 'MB', 'kB', 'GB' or 'B'"
+            )
+        self._add(name, value, unit, idx, dimensions, metric_type)
+
+    def add_percent(
+        self,
+        name: str,
+        value: float,
+        idx: int | None = None,
+        dimensions: list[Dimension] | None = None,
+        metric_type: MetricTypes = MetricTypes.GAUGE,
+    ) -> None:
+        """Report a percentage."""
+        self._add(name, value, "percent", idx, dimensions, metric_type)
+
+
+class MetricsCache(MetricMethods):
     """TorchServe's metrics API for handlers.
 
     A metric is known by its type and name; its first use fixes its unit and the names of its dimensions. ``idx`` is a
@@ -79,52 +143,16 @@ class MetricsCache:
             named.append(Dimension("Level", "Model"))
         self._report(name, value, unit, self._request_id(idx), named, metric_type)
 
-    def add_counter(
-        self, name: str, value: float, idx: int | None = None, dimensions: list[Dimension] | None = None
-    ) -> None:
-        """Add ``value`` to a counter."""
-        self.add_metric(name, value, "count", idx, dimensions, MetricTypes.COUNTER)
-
-    def add_time(
+    def _add(
         self,
         name: str,
         value: float,
-        idx: int | None = None,
-        unit: str = "ms",
-        dimensions: list[Dimension] | None = None,
-        metric_type: MetricTypes = MetricTypes.GAUGE,
+        unit: str,
+        idx: int | None,
+        dimensions: list[Dimension] | None,
+        metric_type: MetricTypes,
     ) -> None:
-        """Report a time in ``ms`` or ``s``."""
-        if unit not in {"ms", "s"}:
-            raise MetricsCacheValueError(f"the unit of the time metric {name!r} is {unit!r}; it must be 'ms' or 's'")
         self.add_metric(name, value, unit, idx, dimensions, metric_type)
-
-    def add_size(
-        self,
-        name: str,
-        value: float,
-        idx: int | None = None,
-        unit: str = "MB",
-        dimensions: list[Dimension] | None = None,
-        metric_type: MetricTypes = MetricTypes.GAUGE,
-    ) -> None:
-        """Report a size in ``B``, ``kB``, ``MB`` or ``GB``."""
-        if unit not in {"MB", "kB", "GB", "B"}:
-            raise MetricsCacheValueError(
-                f"the unit of the size metric {name!r} is {unit!r}; it must be 'MB', 'kB', 'GB' or 'B'"
-            )
-        self.add_metric(name, value, unit, idx, dimensions, metric_type)
-
-    def add_percent(
-        self,
-        name: str,
-        value: float,
-        idx: int | None = None,
-        dimensions: list[Dimension] | None = None,
-        metric_type: MetricTypes = MetricTypes.GAUGE,
-    ) -> None:
-        """Report a percentage."""
-        self.add_metric(name, value, "percent", idx, dimensions, metric_type)
 
     def add_error(self, name: str, value: float, dimensions: list[Dimension] | None = None) -> None:
         """Count an error, with the dimension ``Level`` = ``Error``."""

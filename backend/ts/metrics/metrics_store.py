@@ -6,9 +6,11 @@ from typing import Any
 
 from ts.metrics.dimension import Dimension
 from ts.metrics.metric import Metric
+from ts.metrics.metric_type_enum import MetricTypes
+from ts.metrics.metrics_cache import MetricMethods
 
 
-class MetricsStore:
+class MetricsStore(MetricMethods):
     """Keeps the metrics that a handler reports in ``store``, one object per name, unit, request and dimensions.
 
     Args:
@@ -22,43 +24,17 @@ class MetricsStore:
         self.model_name = model_name
         self.cache: dict[tuple[str, ...], Metric] = {}
 
-    def add_counter(
-        self, name: str, value: float, idx: int | None = None, dimensions: list[Dimension] | None = None
-    ) -> None:
-        """Add ``value`` to a counter."""
-        self._add_or_update(name, value, self._request_id(idx), "count", dimensions, "counter")
-
-    def add_time(
+    def _add(
         self,
         name: str,
         value: float,
-        idx: int | None = None,
-        unit: str = "ms",
-        dimensions: list[Dimension] | None = None,
+        unit: str,
+        idx: int | None,
+        dimensions: list[Dimension] | None,
+        metric_type: MetricTypes,
     ) -> None:
-        """Set a time in ``ms`` or ``s``."""
-        if unit not in {"ms", "s"}:
-            raise ValueError(f"the unit of the time metric {name!r} is {unit!r}; it must be 'ms' or 's'")
-        self._add_or_update(name, value, self._request_id(idx), unit, dimensions)
-
-    def add_size(
-        self,
-        name: str,
-        value: float,
-        idx: int | None = None,
-        unit: str = "MB",
-        dimensions: list[Dimension] | None = None,
-    ) -> None:
-        """Set a size in ``B``, ``kB``, ``MB`` or ``GB``."""
-        if unit not in {"MB", "kB", "GB", "B"}:
-            raise ValueError(f"the unit of the size metric {name!r} is {unit!r}; it must be 'MB', 'kB', 'GB' or 'B'")
-        self._add_or_update(name, value, self._request_id(idx), unit, dimensions)
-
-    def add_percent(
-        self, name: str, value: float, idx: int | None = None, dimensions: list[Dimension] | None = None
-    ) -> None:
-        """Set a percentage."""
-        self._add_or_update(name, value, self._request_id(idx), "percent", dimensions)
+        method = "counter" if metric_type is MetricTypes.COUNTER else None
+        self._add_or_update(name, value, self._request_id(idx), unit, dimensions, method)
 
     def add_error(self, name: str, value: Any, dimensions: list[Dimension] | None = None) -> None:
         """Set an error's text or number, with the dimension ``Level`` = ``Error``."""

@@ -30,7 +30,7 @@ from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow
 from ts.runtimes.decoded_rows import Row
 from ts.runtimes.errors import Failure, HandlerFailed
-from ts.torch_handler.request_envelope.tensors import write_tensor
+from ts.torch_handler.request_envelope.envelope_tensors import write_tensor
 from ts.utils.util import PredictionException
 
 #: The envelope that wants requests as JSON has them.

@@ -13,8 +13,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from ts.handler_utils.timer import timed
+from ts.torch_handler.built_in_rows import answer_explanations_apart, row_value
 from ts.torch_handler.compilation import compile_model, compile_options, optimize_with_ipex
-from ts.torch_handler.model_files import (
+from ts.torch_handler.model_loading import (
     is_aot_inductor_package,
     is_torchscript,
     load_eager_model,
@@ -23,7 +24,7 @@ from ts.torch_handler.model_files import (
     load_whole_model,
     run_onnx_session,
 )
-from ts.torch_handler.rows import answer_explanations_apart, row_value
+from ts.utils.optional_packages import missing_package
 from ts.utils.util import PredictionException, load_label_mapping
 
 logger = logging.getLogger(__name__)
@@ -267,3 +268,16 @@ def _class_index(target: Any) -> int:
         return int(target.item() if hasattr(target, "item") else target or 0)
     except (TypeError, ValueError) as error:
         raise PredictionException(f"target must be the index of a class, got {target!r}", 400) from error
+
+
+def captum_attr() -> Any:
+    """Return the module ``captum.attr``. It is imported for the first explanation: that takes seconds.
+
+    Raises:
+        PredictionException: Captum is not installed; the client gets status 501.
+    """
+    try:
+        import captum.attr
+    except ModuleNotFoundError as error:
+        raise PredictionException(str(missing_package(error, "Explanations", "explain")), 501) from error
+    return captum.attr

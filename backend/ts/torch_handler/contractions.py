@@ -2,60 +2,28 @@
 
 from __future__ import annotations
 
-_WILL = ["I", "you", "he", "she", "it", "we", "they", "that", "there", "this", "who", "what", "how"]
-_WOULD = ["I", "you", "he", "she", "it", "we", "they", "that", "there", "who"]
-_HAVE = ["I", "you", "we", "they", "could", "should", "would", "might", "must", "who"]
-_ARE = ["you", "we", "they", "who", "what", "there", "where", "why", "how"]
-_IS = [
-    "he",
-    "she",
-    "it",
-    "that",
-    "there",
-    "this",
-    "here",
-    "who",
-    "what",
-    "where",
-    "when",
-    "why",
-    "how",
-    "everyone",
-    "somebody",
-]
-_NOT = [
-    "are",
-    "could",
-    "did",
-    "does",
-    "do",
-    "had",
-    "has",
-    "have",
-    "is",
-    "might",
-    "must",
-    "need",
-    "ought",
-    "should",
-    "was",
-    "were",
-    "would",
-    "may",
-    "dare",
-]
+#: Endings with what they stand for, and the words that have them.
+_ENDINGS = (
+    (("'ll", "'ll've"), (" will", " will have"), "I you he she it we they that there this who what how"),
+    (("'d", "'d've"), (" would", " would have"), "I you he she it we they that there who"),
+    (("'ve",), (" have",), "I you we they could should would might must who"),
+    (("'re",), (" are",), "you we they who what there where why how"),
+    (("'s",), (" is",), "he she it that there this here who what where when why how everyone somebody"),
+    (
+        ("n't", "n't've"),
+        (" not", " not have"),
+        "are could did does do had has have is might must need ought should was were would may dare",
+    ),
+)
 
 #: Contraction to its long form, in lower case but for the pronoun I.
 CONTRACTION_MAP: dict[str, str] = {
-    **{f"{word}'ll": f"{word} will" for word in _WILL},
-    **{f"{word}'ll've": f"{word} will have" for word in _WILL},
-    **{f"{word}'d": f"{word} would" for word in _WOULD},
-    **{f"{word}'d've": f"{word} would have" for word in _WOULD},
-    **{f"{word}'ve": f"{word} have" for word in _HAVE},
-    **{f"{word}'re": f"{word} are" for word in _ARE},
-    **{f"{word}'s": f"{word} is" for word in _IS},
-    **{f"{word}n't": f"{word} not" for word in _NOT},
-    **{f"{word}n't've": f"{word} not have" for word in _NOT},
+    **{
+        word + short: word + long
+        for shorts, longs, words in _ENDINGS
+        for short, long in zip(shorts, longs, strict=True)
+        for word in words.split()
+    },
     "I'm": "I am",
     "ain't": "is not",
     "can't": "cannot",

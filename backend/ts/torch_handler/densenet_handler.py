@@ -15,10 +15,8 @@ import torch
 
 from ts.handler_utils.timer import timed
 from ts.torch_handler.base_handler import BaseHandler
-from ts.torch_handler.rows import BadRowError, answer_good_rows, row_value
+from ts.torch_handler.built_in_rows import BadRowError, answer_good_rows, check_shape, row_value
 
-#: Alone, or in another batch, the row could have been answered.
-_UNAVAILABLE = 503
 _NUMPY_MAGIC = b"\x93NUMPY"
 
 
@@ -45,10 +43,8 @@ class DenseNetHandler(BaseHandler):
         values = [row_value(row) for row in data]
         for index, value in enumerate(values):
             tensor = self._read_tensor(index, value)
-            if tensors and tensor.shape != tensors[0].shape:
-                shapes = f"{list(tensor.shape)} is not that of the batch, {list(tensors[0].shape)}"
-                raise BadRowError(index, f"The shape {shapes}.", _UNAVAILABLE)
             tensors.append(tensor)
+            check_shape(index, tensor, tensors[0])
         self._as_numpy = [_is_numpy_file(value) for value in values]
         return torch.stack(tensors)
 

@@ -8,7 +8,7 @@ import torch
 
 from ts.handler_utils.text_utils import ngrams_iterator
 from ts.handler_utils.timer import timed
-from ts.torch_handler.rows import BadRowError, only_rows, refuse, row_value
+from ts.torch_handler.built_in_rows import BadRowError, only_rows, refuse, row_value
 from ts.torch_handler.text_handler import TextHandler
 from ts.utils.util import map_class_to_label
 

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 
 from ts.handler_utils.text_utils import get_tokenizer
-from ts.torch_handler.base_handler import BaseHandler
+from ts.torch_handler.base_handler import BaseHandler, captum_attr
 from ts.torch_handler.contractions import CONTRACTION_MAP
-from ts.torch_handler.explanations import captum_attr
-from ts.torch_handler.model_files import load_pickle
+from ts.torch_handler.model_loading import load_pickle
 from ts.utils.util import CLEANUP_REGEX
 
 _LONG_FORMS = {short.lower(): long for short, long in CONTRACTION_MAP.items()}

@@ -9,16 +9,12 @@ from typing import Any
 import torch
 
 from ts.handler_utils.timer import timed
-from ts.torch_handler.base_handler import BaseHandler
-from ts.torch_handler.explanations import captum_attr
+from ts.torch_handler.base_handler import BaseHandler, captum_attr
+from ts.torch_handler.built_in_rows import BadRowError, answer_good_rows, check_shape, row_value
 from ts.torch_handler.image_transforms import UnreadableImageError, lift_pixel_limit, read_image
-from ts.torch_handler.rows import BadRowError, answer_good_rows, row_value
 
 #: Steps of the integral that an explanation approximates.
 _STEPS = 15
-
-#: Alone, or in another batch, the row could have been answered.
-_UNAVAILABLE = 503
 
 
 class VisionHandler(BaseHandler, ABC):
@@ -51,9 +47,7 @@ class VisionHandler(BaseHandler, ABC):
         """
         images = self.read_images(data)
         for row, image in enumerate(images):
-            if image.shape != images[0].shape:
-                shapes = f"{list(image.shape)} is not that of the batch, {list(images[0].shape)}"
-                raise BadRowError(row, f"The shape {shapes}.", _UNAVAILABLE)
+            check_shape(row, image, images[0])
         return torch.stack(images).to(self.device)
 
     def read_images(self, data: Any) -> list[torch.Tensor]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ts.handler_utils.asgi import Application, answer
 from ts.torch_handler.base_handler import BaseHandler
-from ts.torch_handler.rows import row_value
+from ts.torch_handler.built_in_rows import row_value
 from ts.torch_handler.vllm_server import open_application
 from ts.utils.util import PredictionException
 

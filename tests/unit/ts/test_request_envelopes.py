@@ -17,7 +17,7 @@ from tests.unit.ts.frontend_stub import BACKEND, Worker, load_message, row
 
 from ts.runtimes.errors import LoadError
 from ts.runtimes.loader import load_service
-from ts.torch_handler.request_envelope.tensors import write_tensor
+from ts.torch_handler.request_envelope.envelope_tensors import write_tensor
 
 #: Answers with what it is given, and remembers it.
 ECHO = """

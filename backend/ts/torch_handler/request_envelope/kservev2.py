@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ts.torch_handler.request_envelope.base import RequestEnvelope, member
-from ts.torch_handler.request_envelope.tensors import read_tensor, write_tensor
+from ts.torch_handler.request_envelope.envelope_tensors import read_tensor, write_tensor
 
 
 class KServev2Envelope(RequestEnvelope):

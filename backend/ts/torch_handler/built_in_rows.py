@@ -31,6 +31,16 @@ def row_value(row: Any) -> Any:
     return row.get("body") if value is None else value
 
 
+def check_shape(row: int, tensor: Any, first: Any) -> None:
+    """Refuse a row whose tensor has another shape than the first of the batch.
+
+    The status is 503, because the row could have been answered alone, or in another batch.
+    """
+    if tensor.shape != first.shape:
+        shapes = f"{list(tensor.shape)} is not that of the batch, {list(first.shape)}"
+        raise BadRowError(row, f"The shape {shapes}.", 503)
+
+
 def refuse(context: Any, row: int, error: BadRowError) -> dict[str, Any]:
     """Give one row the status of ``error``; return the body of its response."""
     context.request_processor[row].report_status(error.error_code)
