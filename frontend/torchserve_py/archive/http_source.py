@@ -1,8 +1,8 @@
 """Archives over HTTP: only from URLs that are allowed and from addresses that may be connected to (see `networks`).
 
-The policy on addresses stands in the resolver, so that a connection goes to the very addresses that were looked at.
-aiohttp resolves no host that is an address already; such a host is looked at before each request. Every redirect is
-followed here and passes the same checks as the URL that the caller gave.
+The resolver enforces the policy on addresses, so that a connection goes to the very addresses that were checked.
+aiohttp resolves no host that is an address already; such a host is checked before each request. Redirects are followed
+here and pass the same checks as the first URL.
 """
 
 import re
@@ -17,7 +17,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from torchserve_py.archive.networks import Forbidden, Network, check_address, check_host, is_address
+from torchserve_py.archive.networks import Forbidden, Network, check_address, check_host
 
 CHUNK_BYTES: Final = 1 << 20
 _MAX_REDIRECTS: Final = 10
@@ -62,9 +62,7 @@ async def opened(
     for _ in range(_MAX_REDIRECTS + 1):
         check_authority(url)
         target = URL(url, encoded=True)
-        host = target.raw_host or ""
-        if is_address(host):
-            check_host(host, allowed_networks)
+        check_host(target.raw_host or "", allowed_networks)
         proxy = _proxy_for(target)
         # A proxy of the operator's finds the addresses of names itself and decides which of them it connects to.
         resolver = PermittedAddresses(allowed_networks) if proxy is None else aiohttp.ThreadedResolver()

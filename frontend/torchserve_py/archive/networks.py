@@ -1,12 +1,9 @@
 """Which machines an archive may be downloaded from, by address: the public internet and what the operator adds to it.
 
 A URL that the operator allows by name may still lead to an address that only this machine can reach (loopback, the
-metadata service of a cloud, an internal service), because somebody else answers for the name. So the addresses that a
-name stands for are looked at before anything is sent, those of every redirect too, and again the address that the
-connection has really been made to: the name may stand for another one by then (`connections` does so).
+metadata service of a cloud, an internal service), because another party answers for the name. So `http_source` checks
+the addresses that a name is resolved to, for redirects too, and connects to those very addresses.
 """
-
-from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
@@ -24,11 +21,7 @@ class Forbidden(ValueError):
 
 
 def check_address(text: str, allowed: Sequence[Network]) -> None:
-    """Let an IP address pass that is public or in one of the networks.
-
-    Raises:
-        Forbidden: It is not.
-    """
+    """Raise Forbidden for an IP address that is neither public nor in one of the networks."""
     address = _plain(ip_address(text.partition("%")[0]))
     if any(address in network for network in allowed):
         return
@@ -41,7 +34,7 @@ def check_address(text: str, allowed: Sequence[Network]) -> None:
 
 
 def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """The IPv4 address that is written as an IPv6 one, where it is."""
+    """The IPv4 address, if an IPv6 address stands for one."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:
@@ -50,27 +43,16 @@ def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 
 def check_host(host: str, allowed: Sequence[Network]) -> None:
-    """Let a host pass all of whose addresses may be connected to.
+    """Check a host that is written as an address, in any form that the system takes for one (``0x7f.1``).
 
-    Raises:
-        Forbidden: One of them may not.
-        OSError: The host has no address.
+    Raises Forbidden. Names pass: their addresses are checked when they are resolved.
     """
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except UnicodeError as error:  # a label that is empty or too long
-        raise OSError(f"{host!r} is no name of a host") from error
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        return
     for *_, address in found:
         try:
             check_address(str(address[0]), allowed)
         except Forbidden as error:
             raise Forbidden(f"{host}: {error}") from None
-
-
-def is_address(host: str) -> bool:
-    """Whether a host is written as an address, in any of the forms that the system takes for one (``0x7f.1``)."""
-    try:
-        socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
-    except (OSError, UnicodeError):
-        return False
-    return True
