@@ -26,7 +26,7 @@ try:
 except ModuleNotFoundError as error:
     raise missing_package(error, "Truss models", "truss") from None
 
-from ts.runtimes.truss.description import Description, describe
+from ts.runtimes.truss.model_methods import Description, describe
 from ts.runtimes.truss.request_logs import tell_request_ids
 from ts.runtimes.truss.request_spans import tracing_of
 from ts.runtimes.truss.served_model import HotReload, ServedModel

@@ -19,8 +19,8 @@ from starlette.responses import Response, StreamingResponse
 from ts import device_loss
 from ts.protocol.messages import InferRow
 from ts.runtimes.async_jobs import Outbox, is_cancelled
-from ts.runtimes.truss.description import PREDICT, Endpoint
 from ts.runtimes.truss.encodings import to_json
+from ts.runtimes.truss.model_methods import PREDICT, Endpoint
 from ts.runtimes.truss.model_request import Client, ModelRequest
 from ts.runtimes.truss.model_responses import pass_on
 from ts.runtimes.truss.reply import CLIENT_ERROR, MODEL_ERROR, MODEL_FAILED, SERVER_ERROR, Problem, Reply

@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from ts.runtimes.truss.class_file import import_class
-from ts.runtimes.truss.description import Description, describe
 from ts.runtimes.truss.encodings import to_json
+from ts.runtimes.truss.model_methods import Description, describe
 from ts.runtimes.truss.reply import JSON_HEADERS, Answer
 from ts.runtimes.truss.request_spans import Tracing
 from ts.runtimes.truss.slots import Slots

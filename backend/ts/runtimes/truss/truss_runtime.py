@@ -14,8 +14,8 @@ from ts.frontend_connection import Connection
 from ts.protocol.messages import CUSTOM, DECLARES, TRUSS, InferRow, Load
 from ts.runtimes.asgi_scope import pseudo_header
 from ts.runtimes.async_jobs import FurtherInputs, Outbox
-from ts.runtimes.truss.description import PREDICT, WEBSOCKET
 from ts.runtimes.truss.model_call import Call
+from ts.runtimes.truss.model_methods import PREDICT, WEBSOCKET
 from ts.runtimes.truss.model_request import Client
 from ts.runtimes.truss.reply import Answer, Reply
 from ts.runtimes.truss.request_forms import TrussForm, form_of

@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 
-from ts.open_inference.protos import pool as open_inference_pool
+from ts.open_inference.protos import descriptor_pool as open_inference_pool
 
 
 class ReflectedPools:

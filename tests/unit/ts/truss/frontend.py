@@ -12,7 +12,7 @@ from typing import Any
 from tests.unit.ts.sent_jobs import DEADLINE, FakeConnection, SentJob
 
 from ts.protocol.messages import TRUSS
-from ts.runtimes.truss.description import describe
+from ts.runtimes.truss.model_methods import describe
 from ts.runtimes.truss.request_spans import Tracing
 from ts.runtimes.truss.served_model import ServedModel
 from ts.runtimes.truss.truss_config import Options, TrussConfig, read_config

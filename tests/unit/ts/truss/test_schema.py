@@ -8,7 +8,7 @@ from typing import Any, Optional, Union
 import pytest
 from pydantic import BaseModel
 
-from ts.runtimes.truss.description import describe, schema_of
+from ts.runtimes.truss.model_methods import describe, schema_of
 
 
 class In(BaseModel):

@@ -11,7 +11,7 @@ import fastapi
 import pytest
 from starlette.requests import Request
 
-from ts.runtimes.truss.description import describe
+from ts.runtimes.truss.model_methods import describe
 from ts.runtimes.truss.signatures import Arguments, Method, ModelDefinitionError, method_of, takes
 
 if TYPE_CHECKING:
