@@ -50,6 +50,15 @@ class Deadlines:
         if len(self._heap) > self._cleaning_size:
             self._drop_ended(now)
 
+    def bring_forward(self, thing: HasDeadline, now: float) -> None:
+        """Let a timer, if there is one, start anew, for the thing is due earlier now."""
+        if thing.has_timer:
+            thing.has_timer = False
+            self._heap = [entry for entry in self._heap if entry[2] is not thing]
+            heapq.heapify(self._heap)
+            if (due := thing.due(now)) is not None and due > now:
+                self.start_timer(thing, now)
+
     def pop(self, now: float) -> HasDeadline | None:
         """Return a thing that is due by now, or None."""
         heap = self._heap

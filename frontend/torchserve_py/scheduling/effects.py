@@ -48,6 +48,24 @@ class Send(NamedTuple):
     jobs: Sequence[Job]
 
 
+class SendAhead(NamedTuple):
+    """Send these jobs to a worker that runs others, to begin once it has answered those.
+
+    `joins`: they join the batch that was sent ahead before, if the worker has not begun that when they arrive.
+    """
+
+    worker_id: str
+    jobs: Sequence[Job]
+    joins: bool
+
+
+class Begin(NamedTuple):
+    """The worker begins these jobs, which it was sent ahead."""
+
+    worker_id: str
+    jobs: Sequence[Job]
+
+
 class Finish(NamedTuple):
     """Tell the client why its job is over without an answer from the handler. At most once per job."""
 
@@ -80,5 +98,5 @@ class Released(NamedTuple):
     worker_id: str
 
 
-Effect = Send | Finish | Cancel | EndSequence | Released
+Effect = Send | SendAhead | Begin | Finish | Cancel | EndSequence | Released
 Effects = Sequence[Effect]

@@ -1,5 +1,7 @@
 """The source of stateless models: one queue of jobs for all workers, first in, first out within a priority."""
 
+from itertools import takewhile
+
 from torchserve_py.scheduling.effects import Cause, EndReason
 from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.lane import Lane, WorkerLoad
@@ -21,6 +23,10 @@ class JobLane(Lane[Job]):
     def members(self) -> int:
         """As many as the queue holds."""
         return self.size
+
+    def may_go_ahead(self, room: int, now: float) -> bool:
+        """Whether the batch is full or has waited its delay, and no job that comes later may go before it."""
+        return not self.ranking and (len(self.items) >= room or not self.waits(now))
 
     def take(self, room: int) -> list[Job]:
         """The oldest jobs of those with the highest priority."""
@@ -48,7 +54,7 @@ class Fifo:
 
     def admit(self, job: Job, now: float) -> Cause | None:
         """Queue the job unless the queue is full."""
-        if len(self.lane.items) >= self.lane.size or (self._tickets and not self.lane.free):
+        if len(self.lane.items) + self.lane.jobs_ahead >= self.lane.size or (self._tickets and not self.lane.free):
             return Cause.queue_full
         if job.priority or self.lane.ranking:
             self.lane.ranking.add(job, job.priority, self.lane.items)
@@ -60,6 +66,14 @@ class Fifo:
         """Take a waiting job that has ended out of the queue."""
         del self.lane.items[job]
         self.lane.ranking.withdraw(self.lane.items)
+
+    def take_back(self, jobs: list[Job], now: float) -> None:
+        """Queue jobs again that were sent ahead, in their old places: before all but others that were taken back."""
+        items = self.lane.items
+        older = list(takewhile(lambda job: job.number < jobs[-1].number, items))
+        for job in sorted([*older, *jobs], key=lambda job: job.number, reverse=True):
+            items[job] = job.submitted_at
+            items.move_to_end(job, last=False)
 
     def worker_up(self, worker_id: str, now: float) -> WorkerLoad:
         """Return a new worker, which takes from the one lane like every other."""
@@ -73,4 +87,4 @@ class Fifo:
     @property
     def remaining_capacity(self) -> int:
         """How many more jobs may wait."""
-        return self.lane.size - len(self.lane.items)
+        return self.lane.size - len(self.lane.items) - self.lane.jobs_ahead

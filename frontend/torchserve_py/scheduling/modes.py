@@ -37,10 +37,7 @@ class WhenIdle:
         size = len(lane.items)
         if size >= self._batch_size or size >= lane.members:
             return False
-        if lane.has_timer:  # the delay is not over: every timer that was due by now is gone
-            return True
-        due = lane.due(now)
-        return due is not None and due > now
+        return lane.waits(now)
 
 
 class WhileBelow:

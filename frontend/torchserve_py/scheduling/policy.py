@@ -38,6 +38,8 @@ class Policy:
     max_batch_delay  seconds that a job may wait for a fuller batch; without meaning if `continuous`
     queue_size       jobs that may wait, if the model has no sequences (jobQueueSize)
     continuous       jobs join a worker's running ones at once instead of waiting for the next batch
+    ahead            a worker that runs a batch may be sent its next one; without meaning if `continuous`, or if
+                     `job_ticket` counts
     job_ticket       a job is accepted only while a worker can take it at once; ignored for sequences (useJobTicket)
     sequences        None for a stateless model
     """
@@ -46,6 +48,7 @@ class Policy:
     max_batch_delay: float = 0.0
     queue_size: int = 100
     continuous: bool = False
+    ahead: bool = False
     job_ticket: bool = False
     sequences: SequencePolicy | None = None
 

@@ -6,16 +6,15 @@ that a policy makes.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from torchserve_py.scheduling.effects import Cancel, Cause, Effects, EndReason, Finish, Released, Send
+from torchserve_py.scheduling.assignment import Assignment, TakeBack
+from torchserve_py.scheduling.effects import Cancel, Cause, Effects, EndReason, Finish
 from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import (
     CANCEL,
     CANCELLED,
     JOB_TRANSITIONS,
     REQUEUE,
-    SEND,
     STREAM,
     STREAMING,
     WAITING,
@@ -44,9 +43,9 @@ class Scheduler:
     Events about workers that are not up raise ValueError.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, take_back: TakeBack | None = None) -> None:
+        """Begin without workers; `take_back` is what a policy with `ahead` needs."""
         self._shared = SharedState()
-        self._workers: dict[str, WorkerLoad] = {}
         self._wanted_workers = 0
         self._draining: Cause | None = None
         self._closed: Cause | None = None
@@ -54,6 +53,12 @@ class Scheduler:
         self._unbatched = Fifo(self._shared, policy.queue_size)
         self._source, self._admission = compose(policy, self._shared)
         self._sequences = self._source if isinstance(self._source, Sequences) else None
+        ahead = policy.ahead and not policy.continuous and not (policy.job_ticket and policy.sequences is None)
+        take_back = take_back if ahead else None
+        self._assignment = Assignment(
+            self._shared, self._source, self._unbatched, self._admission, policy.batch_size, take_back
+        )
+        self._workers: Mapping[str, WorkerLoad] = self._assignment.workers
 
     # Jobs
 
@@ -63,6 +68,8 @@ class Scheduler:
         if job.id in self._shared.jobs:
             raise ValueError(f"there is a job {job.id!r} already; ids must be unique")
         job.submitted_at = now
+        if job.priority:  # what was sent ahead may have to wait for it
+            self._assignment.take_all_back(now)
         if (cause := self._admit(job, now)) is not None:
             self._shared.leave(job, cause)
         else:
@@ -103,6 +110,8 @@ class Scheduler:
         """
         self._catch_up(now)
         job = self._shared.jobs.get(job_id)
+        if job is not None:
+            self._assignment.settle(job, now)
         if job is None or job.state is CANCELLED:
             pass
         elif job.state is WAITING:
@@ -132,15 +141,15 @@ class Scheduler:
         self._catch_up(now)
         if worker_id in self._workers:
             raise ValueError(f"worker {worker_id!r} is up already")
-        worker = self._workers[worker_id] = self._source.worker_up(worker_id, now)
-        worker.lane.free[worker_id] = worker
-        self._shared.lanes_to_serve.append(worker.lane)
+        self._assignment.add(self._source.worker_up(worker_id, now), now)
         return self._conclude(now)
 
     def worker_lost(self, worker_id: str, cause: Cause, now: float) -> Effects:
         """A worker is gone with its jobs in flight, and with the state of its sequences unless that is stored."""
         self._catch_up(now)
-        worker = self._remove(self._worker(worker_id))
+        worker = self._worker(worker_id)
+        self._assignment.take_back(worker, now)
+        self._assignment.remove(worker)
         for job in worker.in_flight.values():
             self._lose(job, cause, now)
         if self._sequences is not None:
@@ -153,12 +162,11 @@ class Scheduler:
         self._catch_up(now)
         worker = self._worker(worker_id)
         if not worker.retiring:
-            worker.retiring = True
-            worker.lane.free.pop(worker_id, None)
+            self._assignment.retire(worker, now)
             if self._sequences is not None:
                 self._sequences.retire(worker, now)
             self._refuse_without_workers(now)
-            self._place_freed(worker)
+            self._assignment.answered(worker, now)
         return self._conclude(now)
 
     def set_workers(self, count: int, now: float) -> Effects:
@@ -193,6 +201,7 @@ class Scheduler:
         self._catch_up(now)
         if self._closed is None:
             self._closed = cause
+            self._assignment.take_all_back(now)
             self._shared.effects += self._cancel_in_flight()
             for job in list(self._shared.jobs.values()):
                 self._shared.leave(job, self._final_cause(job, cause))
@@ -200,7 +209,7 @@ class Scheduler:
             self._source.close(self._end_reason, now)
             for worker in list(self._workers.values()):
                 worker.in_flight.clear()
-                self._place_freed(worker)
+                self._assignment.answered(worker, now)
         if self._sequences is not None:
             self._sequences.end_idle(self._end_reason, now, most)
         return self._conclude(now)
@@ -218,7 +227,7 @@ class Scheduler:
 
     @property
     def queued(self) -> int:
-        """How many jobs wait."""
+        """How many jobs wait, those that were sent ahead included."""
         return len(self._shared.jobs) - self.in_flight
 
     @property
@@ -269,39 +278,11 @@ class Scheduler:
         """Send what may be sent now, and return the effects of the event."""
         shared = self._shared
         while shared.lanes_to_serve:
-            self._serve(shared.lanes_to_serve.pop(), now)
+            self._assignment.serve(shared.lanes_to_serve.pop(), now)
         if not shared.effects:
             return ()
         effects, shared.effects = shared.effects, []
         return effects
-
-    def _serve(self, lane: Lane[Any], now: float) -> None:
-        """Send what the lane's free workers may take."""
-        while lane.free:
-            if self._unbatched.lane.items:
-                worker, jobs = self._admission.choose(lane.free), self._unbatched.lane.take(1)
-            elif not lane.items:
-                return
-            elif self._admission.waits(lane, now):
-                self._shared.deadlines.start_timer(lane, now)
-                return
-            else:
-                worker = self._admission.choose(lane.free)
-                jobs = lane.take(self._admission.room(worker))
-                if not jobs:
-                    return
-            self._send(worker, jobs, now)
-
-    def _send(self, worker: WorkerLoad, jobs: list[Job], now: float) -> None:
-        for job in jobs:
-            job.state = JOB_TRANSITIONS[job.state, SEND]
-            job.worker_id = worker.id
-            job.sent_at = now
-            job.sends += 1
-            worker.in_flight[job.id] = job
-        if not self._admission.room(worker):
-            del worker.lane.free[worker.id]
-        self._shared.effects.append(Send(worker.id, jobs))
 
     def _return(self, job: Job, now: float) -> None:
         """A job in flight has been answered to its end."""
@@ -310,17 +291,7 @@ class Scheduler:
         del worker.in_flight[job.id]
         if self._sequences is not None and not job.unbatched:
             self._sequences.returned(job, now)
-        self._place_freed(worker)
-
-    def _place_freed(self, worker: WorkerLoad) -> None:
-        """A job has left the worker, or the worker retires."""
-        if not worker.retiring:
-            if self._admission.room(worker):
-                worker.lane.free[worker.id] = worker
-                self._shared.lanes_to_serve.append(worker.lane)
-        elif not worker.in_flight:
-            self._remove(worker)
-            self._shared.effects.append(Released(worker.id))
+        self._assignment.answered(worker, now)
 
     def _cancel_in_flight(self) -> list[Cancel]:
         """Return the effects that cancel every job in flight that is not cancelled yet."""
@@ -331,7 +302,10 @@ class Scheduler:
         return [Cancel(worker_id, ids) for worker_id, ids in job_ids.items() if ids]
 
     def _withdraw(self, job: Job, cause: Cause, now: float) -> None:
-        """End a waiting job."""
+        """End a job that waits, unless it has begun meanwhile."""
+        self._assignment.settle(job, now)
+        if job.state is not WAITING:
+            return
         self._shared.leave(job, cause)
         self._source_of(job).withdraw(job, now)
 
@@ -385,11 +359,6 @@ class Scheduler:
     def _worker(self, worker_id: str) -> WorkerLoad:
         if (worker := self._workers.get(worker_id)) is None:
             raise ValueError(f"worker {worker_id!r} is not up; these are: {', '.join(self._workers) or 'none'}")
-        return worker
-
-    def _remove(self, worker: WorkerLoad) -> WorkerLoad:
-        del self._workers[worker.id]
-        worker.lane.free.pop(worker.id, None)
         return worker
 
     def _source_of(self, job: Job) -> Source:

@@ -69,6 +69,7 @@ class Sequence:
     lane          the lane of the worker that it is bound to, or that of the pending sequences
     waiting       jobs; like `in_flight` a list, not a deque: it holds a handful, and an empty deque takes 600 bytes
     ends_at       when the sequence reaches its time limit
+    ready_since   since when the job that was sent last could be sent
     active_since  since when the sequence is known not to have been idle for too long
     successors    jobs for the next sequence of this id: they came when this one had reached its time limit and was busy
     ending        why the sequence closes as soon as none of its jobs is in flight, if it does
@@ -83,6 +84,7 @@ class Sequence:
     ends_at: float
     idle_since: float
     active_since: float
+    ready_since: float = 0.0
     state: SequenceState = PENDING
     successors: list[Job] = field(default_factory=list)
     in_flight: list[Job] = field(default_factory=list)
@@ -114,22 +116,26 @@ class Sequence:
 class SequenceLane(Lane[Sequence]):
     """One worker's ready sequences. `bound` are all that are bound to the worker, in the order in which they came.
 
-    `running` of them, at most `batch_size`, have a job in flight. Pending sequences are in a lane without a worker.
+    `running` of them, at most `most_running`, have a job in flight. Pending sequences are in a lane without a worker.
     """
 
-    __slots__ = ("batch_size", "bound", "running", "worker_id")
+    __slots__ = ("bound", "most_running", "running", "worker_id")
 
-    def __init__(self, worker_id: str | None, batch_size: int, delay: float) -> None:
+    def __init__(self, worker_id: str | None, most_running: int, delay: float) -> None:
         super().__init__(delay)
         self.bound: dict[Sequence, None] = {}
         self.worker_id = worker_id
-        self.batch_size = batch_size
+        self.most_running = most_running
         self.running = 0
 
     @property
     def members(self) -> int:
         """How many sequences are bound to the worker."""
         return len(self.bound)
+
+    def may_go_ahead(self, room: int, now: float) -> bool:
+        """Whether the batch is full: to others, the next steps of what runs could be added."""
+        return len(self.items) >= room
 
     def take(self, room: int) -> list[Job]:
         """Remove and return one job of each of the next sequences, as far as these may run together."""
@@ -138,10 +144,10 @@ class SequenceLane(Lane[Sequence]):
         while items and len(jobs) < room:
             sequence = next(iter(items))
             if not sequence.in_flight:
-                if self.running == self.batch_size:
+                if self.running == self.most_running:
                     break
                 self.running += 1
-            del items[sequence]
+            sequence.ready_since = items.pop(sequence)
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, SEND]
             job = sequence.waiting.pop(0)
             sequence.in_flight.append(job)

@@ -48,7 +48,9 @@ class Sequences:
         self._delay = delay
         self._joins = joins
         self._lanes: dict[str, SequenceLane] = {}
-        self._pending = SequenceLane(None, batch_size, delay)
+        # Sequences, not jobs: one that joins its own stream counts once; a second batch may be sent ahead of the first.
+        self._most_running = batch_size if joins else 2 * batch_size
+        self._pending = SequenceLane(None, self._most_running, delay)
         self._ranking = Ranking[Sequence]()  # of those pending, by the jobs that open them
         self._closed = ClosedIds()
         self._suspended = SuspendedIds()
@@ -84,6 +86,20 @@ class Sequences:
         (sequence.waiting if job in sequence.waiting else sequence.successors).remove(job)
         self._settle(sequence, now)
 
+    def take_back(self, jobs: list[Job], now: float) -> None:
+        """Jobs that were sent ahead wait again, each in front of its sequence, and these in front of their lane."""
+        for job in reversed(jobs):
+            sequence = self.open[job.sequence_id]
+            sequence.in_flight.remove(job)
+            sequence.lane.running -= 1
+            sequence.waiting.insert(0, job)
+            sequence.has_state = not job.opens
+            lane = sequence.lane
+            self._settle(sequence, now)
+            if sequence in lane.items:
+                lane.items[sequence] = sequence.ready_since
+                lane.items.move_to_end(sequence, last=False)
+
     def streams(self, job: Job, now: float) -> None:
         """The job has begun to stream: the next job of its sequence may join."""
         self._settle(self.open[job.sequence_id], now)
@@ -102,7 +118,7 @@ class Sequences:
 
     def worker_up(self, worker_id: str, now: float) -> WorkerLoad:
         """Return a new worker with a lane and slots of its own; pending sequences are bound to it."""
-        lane = self._lanes[worker_id] = SequenceLane(worker_id, self._batch_size, self._delay)
+        lane = self._lanes[worker_id] = SequenceLane(worker_id, self._most_running, self._delay)
         self._bind_pending(now)
         return WorkerLoad(worker_id, lane)
 

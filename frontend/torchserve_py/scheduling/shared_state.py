@@ -15,18 +15,21 @@ class SharedState:
     both are empty between events.
     """
 
-    __slots__ = ("deadlines", "effects", "jobs", "lanes_to_serve")
+    __slots__ = ("_accepted", "deadlines", "effects", "jobs", "lanes_to_serve")
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
         self.deadlines = Deadlines()
         self.effects: list[Effect] = []
         self.lanes_to_serve: list[Lane[Any]] = []
+        self._accepted = 0
 
     def accept(self, job: Job, now: float) -> None:
         """Add a job; it leaves once, through `leave`."""
         job.state = JOB_TRANSITIONS[job.state, ACCEPT]
         self.jobs[job.id] = job
+        job.number = self._accepted
+        self._accepted += 1
         if job.expires_at is not None:
             self.deadlines.start_timer(job, now)
 

@@ -1,7 +1,7 @@
 """What must be true of a scheduler between any two events. It looks at everything, so it costs O(n)."""
 
 from torchserve_py.scheduling.fifo import Fifo
-from torchserve_py.scheduling.job import CANCELLED, RUNNING, STREAMING, WAITING, Job
+from torchserve_py.scheduling.job import AHEAD, CANCELLED, RUNNING, STREAMING, WAITING, Job
 from torchserve_py.scheduling.lane import WorkerLoad
 from torchserve_py.scheduling.scheduler import Scheduler
 from torchserve_py.scheduling.sequence import CLOSED, IDLE, PENDING, READY, Sequence, SequenceLane
@@ -44,6 +44,7 @@ def validate_worker(scheduler: Scheduler, worker: WorkerLoad, now: float) -> Non
     assert room >= 0, f"{worker} has more in flight than it may"
     assert (worker.id in worker.lane.free) == (room > 0 and not worker.retiring), f"{worker} is free or is not"
     assert worker.in_flight or not worker.retiring, f"{worker} should have been released"
+    validate_ahead(scheduler, worker, now)
     for job in worker.in_flight.values():
         assert job.worker_id == worker.id
         assert job.state in (RUNNING, STREAMING, CANCELLED), f"{job} is in flight"
@@ -51,11 +52,30 @@ def validate_worker(scheduler: Scheduler, worker: WorkerLoad, now: float) -> Non
         assert not scheduler._unbatched.lane.items, f"a describe waits although {worker} has room"
     if worker.lane.free and worker.lane.items and not scheduler._admission.waits(worker.lane, now):
         assert isinstance(worker.lane, SequenceLane), f"jobs wait although {worker} has room"
-        assert worker.lane.running == worker.lane.batch_size, f"sequences wait although {worker} has room"
+        assert worker.lane.running == worker.lane.most_running, f"sequences wait although {worker} has room"
         assert not any(sequence.in_flight for sequence in worker.lane.items), f"a joiner waits for {worker}"
 
 
+def validate_ahead(scheduler: Scheduler, worker: WorkerLoad, now: float) -> None:
+    ahead = [job for batch in worker.ahead for job in batch.jobs]
+    lane = worker.lane
+    assert all(job.state is AHEAD and job.worker_id == worker.id for job in ahead)
+    assert len(ahead) <= scheduler._assignment._batch_size
+    assert not ahead or (worker.in_flight and not worker.retiring), f"{worker} should have begun what it was sent ahead"
+    assert not ahead or not lane.free, f"{worker} was sent a batch ahead although others are idle"
+    of_lane = [other for other in scheduler._workers.values() if other.lane is lane]
+    assert lane.jobs_ahead == sum(len(batch.jobs) for other in of_lane for batch in other.ahead)
+    assert lane.busy.keys() <= {other.id for other in of_lane if other.in_flight and not other.retiring}
+    if worker.id in lane.busy:
+        assert len(ahead) < scheduler._assignment._batch_size
+        assert scheduler._unbatched.lane.items or not (lane.items and ahead), f"jobs wait that could join what {worker} was sent ahead"
+
+
 def validate_job(scheduler: Scheduler, job: Job) -> None:
+    if job.state is AHEAD:
+        assert any(job in batch.jobs for batch in scheduler._workers[job.worker_id].ahead)
+        assert job.has_timer or job.expires_at is None or job.sends, f"{job} would never expire"
+        return
     if job.state is not WAITING:
         assert job.state in (RUNNING, STREAMING, CANCELLED), f"{job} is over but was kept"
         assert job.id in scheduler._workers[job.worker_id].in_flight
@@ -74,7 +94,7 @@ def validate_sequences(source: Sequences) -> None:
     for lane in [source._pending, *lanes.values()]:
         bound = [sequence for sequence in source.open.values() if sequence.lane is lane]
         assert set(lane.bound) == set(bound)
-        assert lane.running == sum(bool(sequence.in_flight) for sequence in bound) <= lane.batch_size
+        assert lane.running == sum(bool(sequence.in_flight) for sequence in bound) <= lane.most_running
         assert set(lane.items) == {sequence for sequence in bound if sequence.state in (READY, PENDING)}
     if source._pending.items:
         assert all(lane.members >= source._slots for lane in source._lanes.values()), "a slot is free, a sequence waits"

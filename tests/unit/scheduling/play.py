@@ -1,6 +1,9 @@
 """Plays events against a scheduler: checks its invariants after each, and writes effects down so that they can be read.
 
 w1 <- a b           Send(w1, [a, b])
+w1 << a b           SendAhead(w1, [a, b], joins=False)
+w1 <+ a b           SendAhead(w1, [a, b], joins=True)
+w1 begins a b       Begin(w1, [a, b])
 a: queue_full       Finish(a, queue_full)
 w1 cancel a         Cancel(w1, [a])
 w1 end s: idle      EndSequence(w1, s, idle)        (- for a sequence that never had a worker)
@@ -9,7 +12,18 @@ w1 released         Released(w1)
 
 from tests.unit.scheduling.invariants import validate
 
-from torchserve_py.scheduling.effects import Cancel, Cause, Effect, Effects, EndReason, EndSequence, Finish, Send
+from torchserve_py.scheduling.effects import (
+    Begin,
+    Cancel,
+    Cause,
+    Effect,
+    Effects,
+    EndReason,
+    EndSequence,
+    Finish,
+    Send,
+    SendAhead,
+)
 from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.scheduling.scheduler import Scheduler
@@ -27,20 +41,26 @@ def sequences(
     queue_size: int = 3,
     max_sequences: int = 10,
     restart_expired: bool = False,
+    ahead: bool = False,
 ) -> Policy:
     limits = SequencePolicy(max_idle, timeout, queue_size, max_sequences, restart_expired)
-    return Policy(batch_size, max_batch_delay, continuous=continuous, sequences=limits)
+    return Policy(batch_size, max_batch_delay, continuous=continuous, ahead=ahead, sequences=limits)
 
 
 class Play:
     """A scheduler with `workers` workers w1, w2, … up at second 0."""
 
     def __init__(self, policy: Policy, workers: int = 1) -> None:
-        self.scheduler = Scheduler(policy)
+        self.scheduler = Scheduler(policy, take_back=lambda worker_id: self.unbegun.pop(worker_id, 0))
+        self.unbegun: dict[str, int] = {}
         self.now = 0.0
         self.scheduler.set_workers(workers, 0.0)
         for number in range(1, workers + 1):
             self.scheduler.worker_up(f"w{number}", 0.0)
+
+    def begins_early(self, worker_id: str) -> None:
+        """The worker has begun what it was sent ahead, and its answers to what it ran are on their way."""
+        self.unbegun.pop(worker_id)
 
     def at(self, now: float) -> "Play":
         """Time passes, and nobody ticks."""
@@ -100,6 +120,11 @@ class Play:
         return self.scheduler.next_deadline()
 
     def _written(self, effects: Effects) -> list[str]:
+        for effect in effects:
+            if isinstance(effect, SendAhead):
+                self.unbegun[effect.worker_id] = self.unbegun.get(effect.worker_id, 0) + 1
+            elif isinstance(effect, Begin):
+                self.unbegun.pop(effect.worker_id, None)
         validate(self.scheduler, self.now)
         return [written(effect) for effect in effects]
 
@@ -108,6 +133,10 @@ def written(effect: Effect) -> str:
     match effect:
         case Send(worker_id, jobs):
             return f"{worker_id} <- {' '.join(job.id for job in jobs)}"
+        case SendAhead(worker_id, jobs, joins):
+            return f"{worker_id} {'<+' if joins else '<<'} {' '.join(job.id for job in jobs)}"
+        case Begin(worker_id, jobs):
+            return f"{worker_id} begins {' '.join(job.id for job in jobs)}"
         case Finish(job, cause):
             return f"{job.id}: {cause}"
         case Cancel(worker_id, job_ids):

@@ -15,7 +15,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.unit.scheduling.invariants import validate
 
 from torchserve_py.scheduling import sequence_source
-from torchserve_py.scheduling.effects import Cancel, Cause, Effects, EndReason, EndSequence, Finish, Released, Send
+from torchserve_py.scheduling.effects import (
+    Begin,
+    Cancel,
+    Cause,
+    Effects,
+    EndReason,
+    EndSequence,
+    Finish,
+    Released,
+    Send,
+    SendAhead,
+)
 from torchserve_py.scheduling.job import WAITING, Job
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.scheduling.scheduler import MOST_SENDS, Scheduler
@@ -32,6 +43,8 @@ class WorkerSeen:
 
     retired: bool = False
     in_flight: dict[str, Job] = field(default_factory=dict)
+    ahead: list[list[Job]] = field(default_factory=list)
+    begun_early: int = 0
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -55,7 +68,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.policy = replace(
             self.policy, batch_size=batch_size, max_batch_delay=delay, queue_size=2 * queue_size, sequences=limits
         )
-        self.scheduler = Scheduler(self.policy)
+        self.scheduler = Scheduler(self.policy, self.take_back)
         self.now = 0.0
         self.jobs: list[Job] = []
         self.number: dict[str, int] = {}
@@ -80,6 +93,24 @@ class SchedulerMachine(RuleBasedStateMachine):
     def opening(self, sequence_id, **fields):
         self.opened[sequence_id] += 1
         return Sequence(sequence_id, **fields)
+
+    def take_back(self, worker_id):
+        """What the scheduler learns of a worker: how many of the batches that it was sent ahead it never begins."""
+        worker = self.workers[worker_id]
+        kept, worker.begun_early = worker.begun_early, 0
+        for job in [job for batch in worker.ahead[kept:] for job in batch]:
+            self.last_sent[self.queue_of(job)] = min(self.last_sent[self.queue_of(job)], self.number[job.id] - 1)
+        not_begun = len(worker.ahead) - kept
+        del worker.ahead[kept:]
+        return not_begun
+
+    @precondition(lambda self: any(worker.ahead for worker in self.workers.values()))
+    @rule(pick=picks)
+    def begin_early(self, pick):
+        """The worker begins, and its answers to what it ran are still on their way."""
+        workers = [worker for worker in self.workers.values() if worker.ahead]
+        worker = workers[pick % len(workers)]
+        worker.begun_early = 1 + pick % len(worker.ahead)
 
     # Events
 
@@ -173,12 +204,17 @@ class SchedulerMachine(RuleBasedStateMachine):
     def lose_worker(self, pick):
         worker_id = list(self.workers)[pick % len(self.workers)]
         lost = self.workers.pop(worker_id)
-        again = [job for job in lost.in_flight.values() if self.is_sent_again(job)]
+        begun = [*lost.in_flight.values(), *(job for batch in lost.ahead[: lost.begun_early] for job in batch)]
+        not_begun = [job for batch in lost.ahead[lost.begun_early :] for job in batch]
+        again = [job for job in begun if self.is_sent_again(job)]
+        self.workers[worker_id] = lost
         effects = self.scheduler.worker_lost(worker_id, (Cause.worker_died, Cause.response_timeout)[pick % 2], self.now)
         for job in again:
             self.last_sent[job.sequence_id] = min(self.last_sent[job.sequence_id], self.number[job.id] - 1)
         self.perform(effects)
-        assert all(self.outcomes[job.id] == (job not in again) for job in lost.in_flight.values())
+        del self.workers[worker_id]
+        assert all(self.outcomes[job.id] == (job not in again) for job in begun)
+        assert all(not self.outcomes[job.id] or not self.workers for job in not_begun if not self.policy.sequences)
 
     def is_sent_again(self, job):
         """Durable jobs of which nothing was seen go on, or ask what has become of them."""
@@ -221,6 +257,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     # What comes out
 
     def perform(self, effects: Effects, closing: bool = False) -> None:
+        for begun in (effect for effect in effects if isinstance(effect, Begin)):
+            self.see_begin(begun)
         for worker_id, job_ids in (effect for effect in effects if isinstance(effect, Cancel)):
             assert set(job_ids) <= self.workers[worker_id].in_flight.keys()
             assert self.told_to_drop.isdisjoint(job_ids), "a worker was told twice to drop a job"
@@ -233,6 +271,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             match effect:
                 case Send():
                     self.see_batch(effect)
+                case SendAhead():
+                    self.see_ahead(effect)
                 case Finish(job, cause):
                     self.outcomes[job.id] += 1
                     if self.durable and job.sends and not job.unbatched:
@@ -243,7 +283,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                     assert self.homes.pop(sequence_id, worker_id) == worker_id
                 case Released(worker_id):
                     worker = self.workers.pop(worker_id)
-                    assert worker.retired and not worker.in_flight
+                    assert worker.retired and not worker.in_flight and not worker.ahead
         self.see_sequences()
         assert all(count <= 1 for count in self.outcomes.values()), "a job had two outcomes"
 
@@ -252,6 +292,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         size = self.policy.batch_size
         assert not worker.retired
         assert batch.jobs
+        assert not worker.ahead
         if not self.policy.continuous:
             assert not worker.in_flight, "a batch was sent to a worker that has one"
             assert len(batch.jobs) <= size
@@ -260,8 +301,44 @@ class SchedulerMachine(RuleBasedStateMachine):
         elif self.policy.sequences:
             self.see_steps(worker, batch)
         self.see_order(batch)
+        self.see_runs(batch)
         worker.in_flight.update((job.id, job) for job in batch.jobs)
         assert len(worker.in_flight) <= size * (2 if self.policy.continuous and self.policy.sequences else 1)
+
+    def see_ahead(self, batch: SendAhead) -> None:
+        worker = self.workers[batch.worker_id]
+        assert self.policy.ahead and batch.jobs
+        assert not worker.retired and worker.in_flight, "a batch was sent ahead of nothing"
+        assert batch.joins == bool(worker.ahead)
+        ahead = [job for jobs in worker.ahead for job in jobs]
+        size = self.policy.batch_size
+        assert len(ahead) + len(batch.jobs) <= size
+        assert not any(job.unbatched for job in batch.jobs)
+        if self.policy.sequences:
+            running = [job.sequence_id for job in (*worker.in_flight.values(), *ahead) if not job.unbatched]
+            assert set(running).isdisjoint(job.sequence_id for job in batch.jobs), "a step was sent before the last"
+            for job in batch.jobs:
+                assert self.homes.setdefault(job.sequence_id, batch.worker_id) == batch.worker_id
+            assert len(batch.jobs) == size, "a batch is smaller than need be"
+        elif not batch.joins:
+            waited = self.now - batch.jobs[0].submitted_at
+            assert len(batch.jobs) == size or waited >= self.policy.max_batch_delay, "a batch is smaller than need be"
+        self.see_order(batch)
+        worker.ahead.append(list(batch.jobs))
+
+    def see_begin(self, begun: Begin) -> None:
+        worker = self.workers[begun.worker_id]
+        assert list(begun.jobs) == [job for batch in worker.ahead for job in batch]
+        worker.ahead.clear()
+        worker.in_flight.update((job.id, job) for job in begun.jobs)
+        worker.begun_early = 0
+        self.see_runs(begun)
+
+    def see_runs(self, batch: Send | Begin) -> None:
+        for job in batch.jobs:
+            self.runs[job.id] += not job.only_ask
+            assert self.runs[job.id] <= MOST_SENDS
+            assert not self.outcomes[job.id], f"{job} was over when it began"
 
     def see_steps(self, worker: WorkerSeen, batch: Send) -> None:
         steps = Counter(job.sequence_id for job in batch.jobs)
@@ -277,24 +354,25 @@ class SchedulerMachine(RuleBasedStateMachine):
     def turn(self, job: Job) -> tuple[bool, int, int]:
         return job.priority == 0, job.priority, self.number[job.id]
 
-    def see_turns(self, batch: Send) -> None:
+    def queue_of(self, job: Job) -> str:
+        return "unbatched" if job.unbatched else job.sequence_id or f"priority {job.priority}"
+
+    def see_turns(self, batch: Send | SendAhead) -> None:
         """Nobody who waits was before them."""
         turns = [self.turn(job) for job in batch.jobs]
         waiting = [job for job in self.scheduler._shared.jobs.values() if job.state is WAITING and not job.unbatched]
         assert turns == sorted(turns)
         assert all(turns[-1] < self.turn(job) for job in waiting), f"{batch.jobs[-1]} has overtaken others"
 
-    def see_order(self, batch: Send) -> None:
+    def see_order(self, batch: Send | SendAhead) -> None:
         if not self.policy.sequences and not batch.jobs[0].unbatched:
             self.see_turns(batch)
         for job in batch.jobs:
-            queue = "unbatched" if job.unbatched else job.sequence_id or f"priority {job.priority}"
+            queue = self.queue_of(job)
             assert self.last_sent.get(queue, -1) < self.number[job.id], f"{job} was overtaken"
             self.last_sent[queue] = self.number[job.id]
-            assert job.expires_at is None or job.expires_at > self.now or job.sends > 1, f"{job} was sent too late"
-            self.runs[job.id] += not job.only_ask
-            assert self.runs[job.id] <= MOST_SENDS
-            assert not self.outcomes[job.id]
+            in_time = job.expires_at is None or job.expires_at > self.now
+            assert in_time or job.was_sent_before, f"{job} was sent too late"
 
     def see_sequences(self) -> None:
         """Each sequence that was opened is open or has ended once."""
@@ -352,6 +430,8 @@ def machine(policy: Policy) -> type:
 SEQUENCES = SequencePolicy(max_idle=4.0)
 
 TestFifoWhenIdle = machine(Policy())
+TestFifoAhead = machine(Policy(ahead=True))
+TestSequencesAhead = machine(Policy(ahead=True, sequences=SEQUENCES))
 TestFifoWhileBelow = machine(Policy(continuous=True))
 TestSequencesWhenIdle = machine(Policy(sequences=SEQUENCES))
 TestSequencesWhileBelow = machine(Policy(continuous=True, sequences=SEQUENCES))

@@ -1,0 +1,214 @@
+"""Which worker gets which jobs: what the scheduler sends, and takes back, once an event may let jobs run.
+
+A worker that is idle is sent a batch. With `Policy.ahead`, a worker that runs a batch is sent the next one while no
+worker is idle: once that is full or, without sequences, has waited its delay, so that no batch is smaller than it would
+have been. Later jobs join a batch that was sent ahead and is not full. A worker begins what it was sent ahead as soon
+as it has answered what it runs. Until then the jobs can be taken back: for a worker that becomes idle, for one that
+would run younger jobs before them, because a client leaves, or because their worker is lost. They then wait again, in
+their old places.
+"""
+
+import math
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+from torchserve_py.scheduling.effects import Begin, Released, Send, SendAhead
+from torchserve_py.scheduling.fifo import Fifo
+from torchserve_py.scheduling.job import AHEAD, BEGIN, JOB_TRANSITIONS, SEND, SEND_AHEAD, TAKE_BACK, Job
+from torchserve_py.scheduling.lane import AheadBatch, Lane, WorkerLoad
+from torchserve_py.scheduling.modes import Admission, Source
+from torchserve_py.scheduling.shared_state import SharedState
+
+TakeBack = Callable[[str], int]
+"""Takes back what a worker was sent ahead and has not begun: how many of the latest `SendAhead` it never will begin."""
+
+
+class Assignment:
+    """The workers that are up, and what each of them has.
+
+    Args:
+        shared: What the scheduler and its sources share.
+        source: Where jobs wait, unless they are unbatched.
+        unbatched: Where unbatched jobs wait; they go before others.
+        admission: How many jobs a worker takes.
+        batch_size: Jobs per batch.
+        take_back: Takes jobs back from a worker; None if no batch is to be sent ahead.
+    """
+
+    def __init__(
+        self,
+        shared: SharedState,
+        source: Source,
+        unbatched: Fifo,
+        admission: Admission,
+        batch_size: int,
+        take_back: TakeBack | None,
+    ) -> None:
+        self.workers: dict[str, WorkerLoad] = {}
+        self._shared = shared
+        self._source = source
+        self._unbatched = unbatched
+        self._admission = admission
+        self._batch_size = batch_size
+        self._not_begun = take_back
+        self._sent_ahead = 0
+
+    def add(self, worker: WorkerLoad, now: float) -> None:
+        """Give jobs to a new worker."""
+        self.workers[worker.id] = worker
+        self._idle(worker, now)
+
+    def remove(self, worker: WorkerLoad) -> None:
+        """Forget a worker that has nothing in flight, or is lost."""
+        del self.workers[worker.id]
+        self._close_places(worker)
+
+    def retire(self, worker: WorkerLoad, now: float) -> None:
+        """Give nothing more to the worker; it is released once nothing is in flight there."""
+        self.take_back(worker, now)
+        worker.retiring = True
+        self._close_places(worker)
+
+    def serve(self, lane: Lane[Any], now: float) -> None:
+        """Send what the lane's workers may take now."""
+        while lane.free:
+            if self._unbatched.lane.items:
+                worker, jobs = self._admission.choose(lane.free), self._unbatched.lane.take(1)
+            elif not lane.items:
+                return
+            elif self._admission.waits(lane, now):
+                self._shared.deadlines.start_timer(lane, now)
+                return
+            else:
+                worker = self._admission.choose(lane.free)
+                jobs = lane.take(self._admission.room(worker))
+                if not jobs:
+                    return
+            self._send(worker, jobs, now)
+        while lane.busy and self._send_next_ahead(lane, now):
+            pass
+
+    def _send(self, worker: WorkerLoad, jobs: list[Job], now: float) -> None:
+        for job in jobs:
+            job.state = JOB_TRANSITIONS[job.state, SEND]
+            job.worker_id = worker.id
+            job.sent_at = now
+            job.sends += 1
+            worker.in_flight[job.id] = job
+        if not self._admission.room(worker):
+            del worker.lane.free[worker.id]
+            if self._not_begun is not None:
+                worker.lane.busy[worker.id] = worker
+        self._shared.effects.append(Send(worker.id, jobs))
+
+    def _send_next_ahead(self, lane: Lane[Any], now: float) -> bool:
+        """Send jobs ahead to one worker; return whether there were any to send."""
+        worker = next((each for each in lane.busy.values() if each.ahead), None) or next(iter(lane.busy.values()))
+        room = self._batch_size - sum(len(batch.jobs) for batch in worker.ahead)
+        if not lane.items or self._unbatched.lane.items:  # an unbatched job needs a worker that becomes idle
+            return False
+        if not worker.ahead and not lane.may_go_ahead(room, now):
+            if lane.waits(now):
+                self._shared.deadlines.start_timer(lane, now)
+            return False
+        jobs = lane.take(room)
+        if not jobs:
+            return False
+        if len(jobs) == room:
+            del lane.busy[worker.id]
+        for job in jobs:
+            job.state = JOB_TRANSITIONS[job.state, SEND_AHEAD]
+            job.worker_id = worker.id
+        self._sent_ahead += 1
+        self._shared.effects.append(SendAhead(worker.id, jobs, joins=bool(worker.ahead)))
+        worker.ahead.append(AheadBatch(self._sent_ahead, jobs))
+        lane.jobs_ahead += len(jobs)
+        return True
+
+    def answered(self, worker: WorkerLoad, now: float) -> None:
+        """A job has left the worker: it begins what it was sent ahead, or may be given more, or is released."""
+        if worker.ahead:
+            if not worker.in_flight:
+                self._begin_next(worker, now)
+        elif not worker.retiring:
+            if self._admission.room(worker):
+                self._idle(worker, now)
+        elif not worker.in_flight:
+            self.remove(worker)
+            self._shared.effects.append(Released(worker.id))
+
+    def _idle(self, worker: WorkerLoad, now: float) -> None:
+        worker.lane.busy.pop(worker.id, None)
+        worker.lane.free[worker.id] = worker
+        self._shared.lanes_to_serve.append(worker.lane)
+        if self._not_begun is not None:
+            while self._take_back_oldest(worker.lane, now) and not worker.lane.items:
+                pass
+
+    def _begin_next(self, worker: WorkerLoad, now: float) -> None:
+        first = worker.ahead[0].number
+        batches, worker.ahead = worker.ahead, []
+        self._begin(worker, batches, now)
+        worker.lane.busy.pop(worker.id, None)
+        worker.lane.busy[worker.id] = worker
+        self._shared.lanes_to_serve.append(worker.lane)
+        self._take_back_oldest(worker.lane, now, before=first)
+
+    def _begin(self, worker: WorkerLoad, batches: list[AheadBatch], now: float) -> None:
+        jobs = [job for batch in batches for job in batch.jobs]
+        if not jobs:
+            return
+        for job in jobs:
+            job.state = JOB_TRANSITIONS[job.state, BEGIN]
+            job.sent_at = now
+            job.sends += 1
+            worker.in_flight[job.id] = job
+        worker.lane.jobs_ahead -= len(jobs)
+        self._shared.effects.append(Begin(worker.id, jobs))
+
+    def _take_back_oldest(self, lane: Lane[Any], now: float, before: float = math.inf) -> bool:
+        """Take back the batch that was sent ahead first, if its number is less; return whether there was one."""
+        if not lane.jobs_ahead:
+            return False
+        ahead = [worker for worker in self.workers.values() if worker.ahead and worker.lane is lane]
+        oldest = min(ahead, key=lambda worker: worker.ahead[0].number)
+        if oldest.ahead[0].number >= before:
+            return False
+        self.take_back(oldest, now)
+        return True
+
+    def take_back(self, worker: WorkerLoad, now: float) -> None:
+        """Have what the worker was sent ahead wait again, except for what it has begun.
+
+        Nothing more is sent ahead to the worker until it begins its next batch: what was taken back still lies in its
+        socket, which must not fill up with such batches.
+        """
+        if not worker.ahead or self._not_begun is None:
+            return
+        batches, worker.ahead = worker.ahead, []
+        begun = len(batches) - self._not_begun(worker.id)
+        worker.lane.busy.pop(worker.id, None)
+        self._begin(worker, batches[:begun], now)
+        jobs = list(chain.from_iterable(batch.jobs for batch in batches[begun:]))
+        if jobs:
+            worker.lane.jobs_ahead -= len(jobs)
+            for job in jobs:
+                job.state = JOB_TRANSITIONS[job.state, TAKE_BACK]
+            self._source.take_back(jobs, now)
+            self._shared.deadlines.bring_forward(worker.lane, now)
+            self._shared.lanes_to_serve.append(worker.lane)
+
+    def take_all_back(self, now: float) -> None:
+        """Have all that workers were sent ahead wait again, except for what they have begun."""
+        for worker in self.workers.values():
+            self.take_back(worker, now)
+
+    def settle(self, job: Job, now: float) -> None:
+        """Let the job either wait or run, if it was sent ahead."""
+        if job.state is AHEAD:
+            self.take_back(self.workers[job.worker_id], now)
+
+    def _close_places(self, worker: WorkerLoad) -> None:
+        worker.lane.free.pop(worker.id, None)
+        worker.lane.busy.pop(worker.id, None)
