@@ -18,7 +18,7 @@ from torchserve_py.archive.networks import Network
 from torchserve_py.archive.unpack import unpack
 from torchserve_py.settings.model_spec import is_url
 from torchserve_py.workflows.errors import InvalidDag, InvalidWorkflow, WorkflowNotFound
-from torchserve_py.workflows.manifest import read
+from torchserve_py.workflows.manifest import read_manifest
 from torchserve_py.workflows.spec import WorkflowSpec, read_spec
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def _open(archive: Path, temp_dir: Path, url: str, cancellation: Cancellation) -
     except UnreadableArchive as error:
         raise InvalidWorkflow(f"Failed to read workflow archive: {url}", error.detail) from error
     try:
-        manifest = read(folder)
+        manifest = read_manifest(folder)
         spec = read_spec(folder / manifest.spec_file)
         handler = _handler(folder, manifest.handler, spec)
         _describe_functions(folder)

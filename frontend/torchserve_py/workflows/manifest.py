@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
 
 from torchserve_py.archive.manifest import MAX_MANIFEST_BYTES
+from torchserve_py.settings.schemas.schema import Schema, key, read
+from torchserve_py.settings.schemas.values import TEXT, Expected, Nested, is_inside, json_object
 from torchserve_py.version import __version__
 from torchserve_py.workflows.errors import InvalidWorkflow
 
 MANIFEST_PATH = PurePosixPath("WAR-INF", "MANIFEST.json")
+_FILE = Expected("the path of a file in the archive", is_inside)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkflowManifest:
+class WorkflowManifest(Schema):
     """The name of a workflow, and the paths of its files in the archive; without functions it needs no handler."""
 
-    name: str
-    spec_file: str
-    handler: str | None
+    name: Annotated[str, TEXT] = Field(validation_alias="workflowName", description="the name")
+    spec_file: Annotated[str, _FILE] = Field(validation_alias="specFile", description="the specification")
+    handler: Annotated[str | None, _FILE, BeforeValidator(lambda value: value or None)] = key(
+        None, "the Python file with the functions"
+    )
 
     def to_json(self, when: datetime) -> str:
-        """The text of the file for an archive that is made at `when`."""
+        """Return the text of the file for an archive that is made at `when`."""
         workflow = {"workflowName": self.name, "specFile": self.spec_file}
         if self.handler is not None:
             workflow["handler"] = self.handler
@@ -33,41 +38,25 @@ class WorkflowManifest:
         return json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
 
 
-def read(folder: Path) -> WorkflowManifest:
+class _File(Schema):
+    workflow: Annotated[WorkflowManifest | None, Nested("an object with workflowName and specFile")] = None
+
+
+def read_manifest(folder: Path) -> WorkflowManifest:
     """Read the manifest of the archive that was unpacked into `folder`. Raises InvalidWorkflow."""
     try:
         with (folder / MANIFEST_PATH).open("rb") as file:
             text = file.read(MAX_MANIFEST_BYTES + 1)
         if len(text) > MAX_MANIFEST_BYTES:
             raise _invalid(f"it is larger than {MAX_MANIFEST_BYTES} bytes")
-        raw = json.loads(text)
+        values, problems = read(_File, json_object(text.decode()))
     except FileNotFoundError as error:
         raise _invalid("there is none; was the archive made by torch-workflow-archiver?") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise _invalid(f"it is not JSON: {error}") from error
-    workflow = raw.get("workflow") if isinstance(raw, dict) else None
-    if not isinstance(workflow, dict):
-        raise _invalid('it must be a JSON object with the object "workflow"')
-    return WorkflowManifest(
-        _text(workflow, "workflowName"),
-        _path(workflow, "specFile"),
-        None if workflow.get("handler") in (None, "") else _path(workflow, "handler"),
-    )
-
-
-def _path(workflow: dict[str, Any], key: str) -> str:
-    text = _text(workflow, key)
-    path = PurePosixPath(text)
-    if path.is_absolute() or ".." in path.parts or "\0" in text:
-        raise _invalid(f'"{key}" is {text!r}, it must be the path of a file in the archive')
-    return text
-
-
-def _text(workflow: dict[str, Any], key: str) -> str:
-    value = workflow.get(key)
-    if not isinstance(value, str) or not value:
-        raise _invalid(f'"{key}" must be text, it is {json.dumps(value)}')
-    return value
+    except (OSError, ValueError) as error:
+        raise _invalid(str(error)) from error
+    if problems or values.workflow is None:
+        raise _invalid("; ".join(problems.values()) or "workflow is missing, it must be an object")
+    return values.workflow
 
 
 def _invalid(problem: str) -> InvalidWorkflow:

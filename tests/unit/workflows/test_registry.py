@@ -13,8 +13,8 @@ from torchserve_py.core.serving import RegisterRequest, RegisterResult
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.settings.table import Settings
 from torchserve_py.workflows.errors import RegistrationFailed, WorkflowConflict, WorkflowNotFound
-from torchserve_py.workflows.pack import PackOptions, pack
 from torchserve_py.workflows.registry import WorkflowRegistry, WorkflowRequest
+from torchserve_py.workflows.torch_workflow_archiver import PackOptions, pack
 
 SPEC = "models: {m: {url: m.mar, max-workers: 3, batch-size: 4}}\ndag: {pre: [m]}\n"
 

@@ -16,7 +16,7 @@ from torchserve_py.archive.contract import TRUSS_CONFIG
 from torchserve_py.core.config import InvalidModelConfig, ModelConfig
 from torchserve_py.core.contracts import Configured
 from torchserve_py.settings.schemas.schema import Schema, read
-from torchserve_py.settings.schemas.values import Expected, Flag, Integer, Nested, Text, Texts, is_number
+from torchserve_py.settings.schemas.values import Expected, Flag, Integer, Nested, Text, Texts, is_inside, is_number
 from torchserve_py.settings.schemas.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
 from ts.runtimes.truss.class_file import CLASS_ARGUMENTS
 
@@ -30,10 +30,6 @@ _RESPONSE_TIMEOUT: Final = 3600
 
 #: A class file is looked at up to that many bytes.
 _MAX_CLASS_FILE: Final = 1 << 20
-
-
-def _is_inside(value: Any) -> bool:
-    return isinstance(value, str) and value != "" and not {"..", "/"} & set(PurePosixPath(value).parts)
 
 
 def _are_variables(value: Any) -> bool:
@@ -62,7 +58,7 @@ def _gpus(accelerator: Any) -> int | None:
 
 
 _SECONDS: Final = Expected("a number of seconds above 0", lambda value: is_number(value) and value > 0)
-_INSIDE: Final = Expected("a path inside of the Truss's folder", _is_inside)
+_INSIDE: Final = Expected("a path inside of the Truss's folder", is_inside)
 Inside = Annotated[str | None, _INSIDE]
 Count = Annotated[int | None, Integer(1)]
 

@@ -53,7 +53,7 @@ class Schema(BaseModel):
     @classmethod
     def key_names(cls) -> list[str]:
         """Return the keys as users write them."""
-        return [field.alias or name for name, field in cls.model_fields.items()]
+        return [str(field.validation_alias or name) for name, field in cls.model_fields.items()]
 
     @classmethod
     def field_of(cls, key: str) -> FieldInfo | None:

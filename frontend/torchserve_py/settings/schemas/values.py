@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError
@@ -166,6 +166,13 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"no JSON object but a {type(value).__name__}")
     return value
+
+
+def is_inside(value: object) -> bool:
+    """Return whether a value is the path of something inside of a folder."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        return False
+    return not {"..", "/"} & set(PurePosixPath(value).parts)
 
 
 def is_number(value: object) -> bool:
