@@ -1,7 +1,7 @@
 """The command ``torchserve-py`` (also installed as ``torchserve``): start the server, stop it, show its configuration.
 
 The server is ``python -m torchserve_py.server`` with the same arguments: a process of its own or, in the foreground,
-what this process becomes. Everything that can be wrong with the configuration is told here, before there is a server.
+what this process becomes. The configuration is checked here, before the server starts.
 Messages and exit codes are TorchServe's.
 """
 
@@ -34,7 +34,7 @@ _TELL_OF_WAITING_AFTER = 2.0
 #: for one.
 _MARK = ("-X", "org.pytorch.serve.ModelServer")
 _INTERRUPTED = 128 + signal.SIGINT
-#: Exit code of a command whose output nobody reads any more, as a shell gives it.
+#: Exit code of a command whose reader has closed the pipe, as a shell gives it.
 _PIPE_CLOSED = 128 + signal.SIGPIPE
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(16 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}
 """The C library keeps freed buffers of up to 16 MiB, 32 MiB in all, instead of giving them back to the system: to get

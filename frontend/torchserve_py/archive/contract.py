@@ -14,41 +14,27 @@ TRUSS_CONFIG: Final = "config.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """What the code of a contract can do, and so what a configuration may ask of it.
-
-    ``batches``: one call takes several requests, which the server puts together; where it does not, each request is a
-    call of its own, many at once. ``steps``: requests join and leave between the steps of a loop (continuous batching).
-    ``sequences``: state is kept between requests, which run in order, one at a time. ``stores``: that state can be
-    stored beneath the code. ``processes``: a worker may be several processes that compute together. ``declares``:
-    `model-config.yaml` may declare its inputs and outputs. ``openai``: it may declare that the code answers OpenAI's
-    requests, whose path it is told. ``own_keys``: further keys of that file that its code reads. ``handlers``: a file
-    of the model, named by the manifest or the registration, has its handler, which may describe the model.
-    ``envelopes``: a service envelope may unpack its requests. ``own_health``: the code says whether it is healthy.
-    ``own_routes``: the code may declare paths of its own. ``truss_api``: it answers at the paths of Truss.
-    ``parameters``: its metadata have parameters. ``mlserver_metrics``: it is counted in MLServer's metrics, too.
-    ``platform``: what the Open Inference Protocol calls it. ``packages``: what its workers import, which the extra of
-    the contract's name brings. ``external_packages``: its configuration may name folders elsewhere to pack.
-    """
+    """What the code of a contract can do, and so what a configuration may ask of it."""
 
     name: str
-    batches: bool = False
-    steps: bool = False
-    sequences: bool = False
-    stores: bool = False
-    processes: bool = False
-    declares: bool = False
-    openai: bool = False
-    own_keys: frozenset[str] = frozenset()
-    handlers: bool = False
-    envelopes: bool = False
-    own_health: bool = False
-    own_routes: bool = False
-    truss_api: bool = False
-    parameters: bool = False
-    mlserver_metrics: bool = False
-    platform: str
-    packages: tuple[str, ...] = ()
-    external_packages: bool = False
+    platform: str  # the contract's name in the Open Inference Protocol
+    batches: bool = False  # one call takes several requests; otherwise each request is a call, and many run at once
+    steps: bool = False  # requests join and leave between the steps of a loop (continuous batching)
+    sequences: bool = False  # state is kept between requests, which run in order, one at a time
+    stores: bool = False  # that state can be kept in a store
+    processes: bool = False  # a worker may be several processes that compute together
+    declares: bool = False  # model-config.yaml may declare inputs and outputs
+    openai: bool = False  # model-config.yaml may declare that the code answers OpenAI's requests
+    own_keys: frozenset[str] = frozenset()  # further keys of model-config.yaml that the code reads
+    handlers: bool = False  # the manifest or the registration names a handler file; the handler may describe the model
+    envelopes: bool = False  # a service envelope may unpack the requests
+    own_health: bool = False  # the code says whether it is healthy
+    own_routes: bool = False  # the code may declare paths of its own
+    truss_api: bool = False  # the model answers at the paths of Truss
+    parameters: bool = False  # the model's metadata have parameters
+    mlserver_metrics: bool = False  # MLServer's metrics show the model, too
+    packages: tuple[str, ...] = ()  # what workers import; the extra of the contract's name installs these
+    external_packages: bool = False  # the configuration may name folders outside of the model's to pack
 
 
 CONTRACTS: Final[Mapping[str, Contract]] = {

@@ -84,9 +84,9 @@ async def opened(
 
 
 def check_authority(url: str) -> None:
-    """Refuse, with ValueError, a URL whose host is not written plainly: not every reader of URLs takes it for the same.
+    """Raise ValueError for a URL whose host is not written plainly: readers of URLs could take it for different hosts.
 
-    Refuse credentials too: they would appear in logs and mislead patterns, as in
+    A URL must hold no credentials either: they would appear in logs and mislead patterns, as in
     ``https://allowed.example@other.example/``.
     """
     authority = urllib.parse.urlsplit(url).netloc

@@ -1,4 +1,4 @@
-"""Finds a model that a path names: in the model store, or any folder."""
+"""Finds a model by its path: an archive in the model store, or any folder."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from torchserve_py.archive.errors import ArchiveNotFound
 
 
 def locate(location: str, model_store: Path | None) -> Path:
-    """The archive file or model folder that `location`, which is no URL, stands for.
+    """Return the archive file or model folder at `location`, which is no URL.
 
     In this order: an entry of the model store, unless the location starts with `.`; a folder, by its absolute path or
     relative to the working directory; and where a path leads nowhere, the entry of the model store that has its last
@@ -38,7 +38,7 @@ def _find(location: str, store: Path) -> Path | None:
 
 
 def check_location(location: str, model_store: Path | None) -> Path:
-    """The model store, when `location` (a path or a URL) may be looked for at all. Raises ArchiveNotFound."""
+    """Return the model store. Raises ArchiveNotFound if `location`, a path or a URL, must not be looked for."""
     if model_store is None:
         raise ArchiveNotFound("Model store has not been configured.")
     if not location:

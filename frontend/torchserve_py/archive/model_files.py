@@ -84,7 +84,7 @@ def open_model(
 
 
 def open_folder(folder: Path, name: str, url: str, handler: str | None) -> ModelFiles:
-    """Open a folder of a model's files, where `name` is what the name is made of that no manifest gives.
+    """Open a folder of a model's files. The model's name is made of `name` where the manifest gives none.
 
     `url` and `handler` are as in `open_model`. Raises InvalidArchive or UnreadableArchive.
     """

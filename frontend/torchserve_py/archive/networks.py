@@ -34,7 +34,7 @@ def check_address(text: str, allowed: Sequence[Network]) -> None:
 
 
 def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """The IPv4 address, if an IPv6 address stands for one."""
+    """The IPv4 address that an IPv6 address maps to, if it does."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:

@@ -40,7 +40,7 @@ Files = Sequence[tuple[PurePosixPath, Path]]
 
 @dataclass
 class PackOptions:
-    """What `torch-model-archiver` is told. Paths are relative to the working directory; None means not given.
+    """The options of `torch-model-archiver`. Paths are relative to the working directory; None means not given.
 
     handler      a built-in name, or a Python file with or without `.py`, and `:function` behind it where one is meant;
                  None where the extra files are a Truss or an MLServer model, which have none

@@ -1,7 +1,7 @@
 """A model without a manifest: what its files say about it.
 
 This is how a plain folder of source files is served without packing, and an archive that was made without the archiver.
-A file is found by its name; where several could be meant nothing is guessed.
+A file is found by its name; several candidates are an error.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def describe_folder(
     serialized file  `model.pt` or `model.pth`, else the only `.pt` or `.pth`
     requirements     `requirements.txt`
 
-    What is not there is left out. Models of another contract than TorchServe's say themselves which files are theirs.
+    Missing files are left out. Models of other contracts than TorchServe's declare their other files themselves.
     Raises InvalidArchive, naming the candidates, where there are several.
     """
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())

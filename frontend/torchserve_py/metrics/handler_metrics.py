@@ -90,7 +90,7 @@ class HandlerMetrics:
     def record(self, model_name: str, entries: Iterable[Any]) -> None:
         """Takes `[name, unit, type, value, [[dimension, value], ..], request ids]` entries of a worker of the model.
 
-        What comes from a worker whose model was forgotten meanwhile is dropped.
+        Metrics of a model that was unregistered meanwhile are dropped.
         """
         known = self._models.get(model_name)
         if known is None:

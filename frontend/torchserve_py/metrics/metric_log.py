@@ -16,7 +16,7 @@ MODEL_LOGGER = "MODEL_METRICS"
 
 
 class LineEnds(NamedTuple):
-    """What the lines of one series have in common: all before the value, and all between it and what follows."""
+    """The fixed text of one series' lines: before the value, and between the value and the request ids."""
 
     before: str
     after: str
@@ -50,7 +50,7 @@ def _text_of(entry: tuple[int, LineEnds, float, str]) -> str:
 
 
 class Changes:
-    """Turns the server's own instruments into lines: what happened to each since it was looked at last.
+    """Turns the server's own instruments into lines: the change of each since the last call of `note`.
 
     A counter gives one line with its growth, so the sum of its lines is its value; a gauge gives its value if it was
     set. TorchServe writes a line for each request instead. Histograms give none: the format has no form for them.
@@ -62,7 +62,7 @@ class Changes:
         self._seen: dict[tuple[str, str], float] = {}
 
     def note(self, families: Iterable[Family[Instrument]]) -> None:
-        """Looks at `families` and notes the lines."""
+        """Compare `families` with the last call, and note the lines."""
         before, self._seen = self._seen, {}
         for family in families:
             if family.kind == Histogram.kind:
@@ -78,7 +78,7 @@ class Changes:
                 else:
                     now = sum(sample.value for sample in instrument.samples())
                     if now != last:
-                        news = now - last if now > last else now  # smaller: another one of these labels has begun
+                        news = now - last if now > last else now  # smaller: a new instrument with these labels
                 self._seen[key] = now
                 if news is not None:
                     ends = line_ends(family.name, family.unit, list(labels.items())[:-1], self._hostname)
@@ -86,5 +86,5 @@ class Changes:
 
 
 def one_line(text: str) -> str:
-    """`text` with line breaks and what else cannot be shown escaped."""
+    """`text` with line breaks and other unprintable characters escaped."""
     return text if text.isprintable() else repr(text)[1:-1]

@@ -47,16 +47,16 @@ class MLServerMetrics:
         )
 
     def show(self, name: str, version: str, outcomes: Outcomes) -> None:
-        """From now on there are series of that model version."""
+        """Add the series of a model version."""
         for family in self._families:
             family.child({"model": name, "version": version}).outcomes = outcomes
 
     def forget(self, name: str, version: str) -> None:
-        """From now on there are none."""
+        """Remove the series of a model version."""
         for family in self._families:
             family.remove({"model": name, "version": version})
 
     @property
     def families(self) -> Sequence[Family[Instrument]]:
-        """Those that have series."""
+        """The families that have series."""
         return [family for family in self._families if not family.is_empty]

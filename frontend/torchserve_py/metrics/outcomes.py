@@ -34,14 +34,14 @@ class Outcomes:
     executions: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     def answered(self, submitted_at: float, sent_at: float, now: float) -> None:
-        """A job has its last part."""
+        """Count a job that has its last part."""
         self.succeeded += 1
         self.succeeded_seconds += now - submitted_at
         self.running_seconds += now - sent_at
         self.last_at = now
 
     def went_wrong(self, submitted_at: float, now: float) -> None:
-        """A job has ended in any other way."""
+        """Count a job that has ended in any other way."""
         self.failed += 1
         self.failed_seconds += now - submitted_at
         self.last_at = now

@@ -12,8 +12,8 @@ class SequencePolicy:
     queue_size       jobs that may wait in one sequence, those in flight not counted (maxSequenceJobQueueSize)
     max_sequences    sequences that may be open; never less than the workers' batches hold (maxNumSequence)
     restart_expired  a job of a closed sequence opens a new one instead of being refused (onExpiredSequence: restart)
-    durable          a store has the sequences' states, and knows which jobs were applied: what a lost worker had goes
-                     on with another one, and nobody need wait for the ends of sequences (handler.cache.store)
+    durable          a store has the sequences' states, and knows which jobs were applied: the sequences of a lost
+                     worker go on with another one, and a drain does not wait for sequences (handler.cache.store)
     """
 
     max_idle: float

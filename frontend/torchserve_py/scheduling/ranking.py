@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 UNSET = 0
-"""The priority of a job whose client has given none: it comes after all that have one. 1 comes first, then 2 …"""
+"""The priority of a job without a priority, which comes after all others. 1 comes first, then 2 …"""
 
 
 class Ranking(Generic[Item]):
