@@ -1,4 +1,4 @@
-"""What the server writes down: log files in TorchServe's forms, and how operators have them otherwise."""
+"""Log files in TorchServe's formats or as JSON, or as the operator configures them."""
 
 from torchserve_py.logs.formatters import JsonFormatter, LineFormatter
 

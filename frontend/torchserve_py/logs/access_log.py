@@ -1,6 +1,6 @@
 """The access log: one line for each request and gRPC call, in TorchServe's format, on the logger ``ACCESS_LOG``.
 
-An engine calls `note` once it has written an answer; everything else happens elsewhere and later (`line_logs`).
+A server calls `note` when it has written an answer; a thread formats and writes the line later (`line_logs`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOGGER_NAME: Final = "ACCESS_LOG"
 
 #: A parameter with the URL of an archive.
 _URL: Final = re.compile(r"(?i)([?&]url=)([^&]+)")
-#: Parameters that keep a request secret, as those of URLs that a store has signed.
+#: Parameters with a secret, such as the signature of a presigned URL.
 _SECRET: Final = re.compile(
     r"(?i)([?&](?!next_page_token=)[^=&]*(?:signature|credential|token|password|secret|\bsig)[^=&]*=)[^&]+"
 )
@@ -38,16 +38,16 @@ def note(
     ids: Mapping[str, str | None] = _NO_IDS,
     route: str = "",
 ) -> None:
-    """A request has been answered, now.
+    """Record a request that has just been answered.
 
     Args:
-        client: The socket's address of the client, as a transport's ``peername`` has it, or as text; what is neither is
-            a client on this machine's Unix socket.
-        method: ``POST``; of gRPC ``gRPC``.
-        target: The request's target with its query; of gRPC the full name of the method.
-        protocol: ``HTTP/1.1``.
-        status: Of HTTP, or of gRPC.
-        seconds: From the request's arrival to the end of its answer.
+        client: The address of the client, as the ``peername`` of a transport or as text; None or empty for a client
+            of a Unix socket.
+        method: For example ``POST``; ``gRPC`` for a gRPC call.
+        target: The target with its query; the full name of the method for a gRPC call.
+        protocol: For example ``HTTP/1.1``.
+        status: The status of HTTP, or of gRPC.
+        seconds: From the arrival of the request to the end of the answer.
         ids: ``request_id`` and ``sequence_id``, for lines in JSON.
         route: The pattern of the target's path, for lines in JSON; empty where the target has none.
     """
@@ -55,7 +55,7 @@ def note(
 
 
 def flush() -> None:
-    """Have what was noted written."""
+    """Hand the recorded requests to the thread that writes them."""
     _log.flush()
 
 
@@ -76,7 +76,7 @@ def _more_of(entry: _Entry) -> Mapping[str, Any]:
 
 
 def _without_secrets(url: re.Match[str]) -> str:
-    """The parameter with the URL of an archive, without its user, its password and its query, which may be signed."""
+    """Return the parameter with the URL of an archive, without user, password and query, which may hold a signature."""
     try:
         parts = urlsplit(unquote(url[2]))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Writes batches of lines to standard output, and drops lines instead of blocking if it is a pipe without a reader.
+"""Writes batches of lines to standard output; if that is a pipe whose reader stalls, lines are dropped.
 
 If the pipe filled up, the next message of the server itself would block the server.
 """
@@ -21,13 +21,13 @@ from torchserve_py.logs.handlers import QuietErrors
 #: Seconds that a batch waits for a reader.
 _PATIENCE: Final = 1.0
 _LOOK_AGAIN: Final = 0.01
-#: What is written to a pipe at once: the system does not mix it with what others write there.
+#: Bytes that are written to a pipe at once: the system does not mix these with the output of other processes.
 _PIECE: Final = select.PIPE_BUF
 _INTEGER: Final = 4
 
 
 class BatchConsole(QuietErrors):
-    """Writes records whose message is a `Batch` to standard output, to a pipe only as long as half of it is free.
+    """Writes records whose message is a `Batch` to standard output; to a pipe only while half of it is free.
 
     Args:
         stream: Standard output.
@@ -45,7 +45,7 @@ class BatchConsole(QuietErrors):
         self._is_stalled = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write all lines; drop those that the pipe's reader does not take in time."""
+        """Write all lines; drop those that the reader of the pipe does not read in time."""
         try:
             text = self.format(record) + "\n"
             if self._file is None:
@@ -76,13 +76,13 @@ class BatchConsole(QuietErrors):
 
 
 def _capacity(file: int) -> int | None:
-    """Bytes that a pipe holds, None where the system does not say."""
+    """Return how many bytes a pipe holds, or None if the system does not tell."""
     command = getattr(fcntl, "F_GETPIPE_SZ", None)
     return None if command is None else fcntl.fcntl(file, command)
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:
-    """The data cut behind lines, in pieces of at most `_PIECE` bytes where the lines allow it."""
+    """Yield pieces of whole lines, of at most `_PIECE` bytes unless a line is longer."""
     start = 0
     while start < len(data):
         end = data.rfind(b"\n", start, start + _PIECE) + 1

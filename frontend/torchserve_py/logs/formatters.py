@@ -1,4 +1,4 @@
-"""How records of logs become lines: TorchServe's form, and JSON."""
+"""Formats of log lines: TorchServe's, and JSON."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _MAIN_THREADS: Final = ("MainThread", None)
 class LineFormatter(logging.Formatter):
     """TorchServe's lines: ``2024-05-30T21:46:03,625 [INFO ] main torchserve_py.server - text``.
 
-    Where the third word is the thread; of what a worker prints it is the worker: ``W-9000-mnist_1.0-stdout``. Control
-    characters of the text are escaped.
+    The third word is the thread, or the worker for output of a worker: ``W-9000-mnist_1.0-stdout``. Control characters
+    in the text are escaped.
     """
 
     def __init__(self, fmt: str = "%(asctime)s [%(level)-5s] %(thread_label)s %(name)s - %(message)s") -> None:
@@ -42,7 +42,7 @@ class LineFormatter(logging.Formatter):
         return exception_text(*ei)
 
     def _head(self, record: logging.LogRecord) -> str:
-        """What is between the time and the text of a line."""
+        """Return what stands between the time and the text of a line."""
         return self._layout.removeprefix("%(asctime)s").removesuffix("%(message)s") % vars(record)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
@@ -53,9 +53,9 @@ class LineFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object for each record: ``time`` (UTC), ``level``, ``logger``, ``message``.
 
-    Where they are known also ``request_id``, ``sequence_id``, ``client``, ``status``, ``milliseconds`` (access log),
-    ``worker`` (what a worker printed or logged), ``request_ids``, ``sequence_ids`` (what its handler logged about a
-    batch), ``thread`` (not the main one) and ``exception`` (a traceback).
+    Further members, where known: ``request_id``, ``sequence_id``, ``client``, ``status``, ``milliseconds`` (access
+    log), ``worker`` (output of a worker), ``request_ids``, ``sequence_ids`` (output of a handler about a batch),
+    ``thread`` (other than the main thread) and ``exception`` (a traceback).
     """
 
     _KNOWN = (

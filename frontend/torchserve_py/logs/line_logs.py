@@ -1,8 +1,8 @@
 """Logs with a line for every request: entries are collected in the event loop; one thread formats and writes them.
 
 A request must not pay for its line. `LineLog.note` only stores an entry; `LineLog.flush` hands all stored entries to
-the thread as one record, whose message is a `Batch`. The formatters of `formatters` write a line for each
-entry. A logger that does not take batches, as one of an operator's own configuration, gets one record per entry.
+the thread as one record, whose message is a `Batch`. The formatters in `formatters` write a line for each entry. A
+logger that does not take batches, such as one that the operator has configured, gets one record per entry.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FLUSH_INTERVAL: Final = 1.0
-"""Seconds between two flushes of the logs, which the server does."""
+"""Seconds between two flushes of the logs by the server."""
 
-#: Names of the loggers all of whose handlers can write batches.
+#: Names of the loggers whose handlers can all write batches.
 TAKES_BATCHES: Final[set[str]] = set()
 
-#: Entries that are handed over without waiting for the next flush.
+#: So many entries are handed over without waiting for the next flush.
 _MOST_WAITING: Final = 256
-#: Batches that may wait for the thread. More come only where a disk or a reader is too slow for them.
+#: Batches that may wait for the thread; more wait only if the disk or the reader of a pipe is too slow.
 _MOST_BATCHES: Final = 1000
 
 
 class Line(NamedTuple):
-    """One line: when it happened, in seconds of the epoch, its text, and what a line in JSON says besides."""
+    """One line: its time in seconds since 1970, its text, and the further members of a line in JSON."""
 
     at: float
     text: str
@@ -43,9 +43,9 @@ class Batch(Generic[T]):
     """The message of a record that stands for many lines.
 
     Args:
-        entries: What the lines are made of, each with its time.
-        text_of: Makes an entry's text.
-        more_of: Makes what a line in JSON says besides.
+        entries: The entries, each with its time.
+        text_of: Returns the text of an entry.
+        more_of: Returns the further members of an entry's line in JSON.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Batch(Generic[T]):
         return [Line(at, self._text_of(entry), self._more_of(entry)) for at, entry in self._entries]
 
     def text(self, head: str) -> str:
-        """All lines, each with its local time (``2024-05-30T21:46:03,625``), ``head`` and its text."""
+        """Return all lines: local time (``2024-05-30T21:46:03,625``), ``head`` and text."""
         if head not in self._texts:
             if self._stamped is None:
                 self._stamped = self._stamps_and_texts()
@@ -99,8 +99,8 @@ class LineLog(Generic[T]):
 
     Args:
         logger_name: The logger's name.
-        text_of: Makes the text of an entry.
-        more_of: Makes what a line in JSON says besides.
+        text_of: Returns the text of an entry.
+        more_of: Returns the further members of an entry's line in JSON.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class _Writer:
         self._dropped = 0
 
     def put(self, target: logging.Logger, batch: Batch[Any]) -> None:
-        """Have a batch written; drop it where too many wait."""
+        """Queue a batch; drop it if too many wait."""
         if self._batches.qsize() >= _MOST_BATCHES:
             self._dropped += len(batch)
             return
@@ -152,7 +152,7 @@ class _Writer:
         self._batches.put((target, batch))
 
     def wait(self, limit: float) -> bool:
-        """Wait until all that was put before is written, at most ``limit`` seconds; return whether it is."""
+        """Wait until all queued batches are written, at most ``limit`` seconds; return whether they are."""
         if self._thread is None:
             return True
         written = threading.Event()
@@ -184,19 +184,19 @@ _writer: Final = _Writer()
 
 
 def wait_until_written(limit: float) -> bool:
-    """Wait until all that was flushed is written, at most ``limit`` seconds; return whether it is. Blocks."""
+    """Block until all flushed entries are written, at most ``limit`` seconds; return whether they are."""
     return _writer.wait(limit)
 
 
 def utc(at: float) -> str:
-    """A time as lines in JSON have it: ``2024-05-30T21:46:03.625Z``."""
+    """Return a time in the format of lines in JSON: ``2024-05-30T21:46:03.625Z``."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _record(target: logging.Logger, message: object, line: Line | None) -> logging.LogRecord:
     extra = None if line is None else {key: value for key, value in line.more.items() if value is not None}
     record = target.makeRecord(target.name, logging.INFO, "", 0, message, (), None, extra=extra)
-    record.threadName = threading.main_thread().name  # where it happened
+    record.threadName = threading.main_thread().name  # not the thread that writes
     if line is not None:
         record.created, record.msecs = line.at, line.at % 1 * 1000
     return record

@@ -1,6 +1,6 @@
-"""Logging: which logger goes to which file, in TorchServe's file names and line formats (specification 11.8).
+"""Sends each logger to its file, with TorchServe's file names and line formats.
 
-The operator may replace all of it with a configuration of Python's own (`--log-config`), see docs/logging.md.
+The operator may replace this by a configuration of Python's logging (`--log-config`), see docs/logging.md.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _BARE_LINE = "%(asctime)s - %(message)s"
 def configure_logging(settings: Settings) -> None:
     """Send every logger to standard output and ``ts_log.log``, and models, accesses and metrics to files of their own.
 
-    Metrics are on standard output, but not in ``ts_log.log``. The operator's configuration stands in for all of that
-    but the files of the metric logs, which only stop where it names their loggers.
+    Metrics are on standard output, but not in ``ts_log.log``. The operator's configuration replaces all of this except
+    the files of the metric logs; a metric log's file is left out only if that configuration names its logger.
 
     Raises:
         LogConfigError: The operator's configuration is wrong.
@@ -59,15 +59,15 @@ def configure_logging(settings: Settings) -> None:
 
 
 def apply_log_config(path: Path) -> frozenset[str]:
-    """Read a configuration and configure logging so; return the names of the loggers that it configures.
+    """Apply the configuration in a file; return the names of the loggers that it configures.
 
     Raises:
-        LogConfigError: It cannot be read, has no such form, or names what does not exist.
+        LogConfigError: The file cannot be read, is no such configuration, or names a class that does not exist.
         OSError: A log file cannot be written.
     """
     import logging.config  # 10 ms that most servers need not wait for
 
-    # Loggers are made when modules are imported: what the file does not name must go on working.
+    # Loggers exist since their modules were imported: those that the file does not name must go on working.
     config = {"disable_existing_loggers": False, **read_log_config(path)}
     try:
         logging.config.dictConfig(config)
@@ -94,7 +94,7 @@ def _configure_files(settings: Settings, json_lines: JsonFormatter | None, conso
 
 
 def _take_batches(name: str, handlers: list[logging.Handler]) -> None:
-    """Let a logger with many lines write them with these handlers alone."""
+    """Give a logger with a line per request its own handlers, which write batches."""
     logger = logging.getLogger(name)
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -109,7 +109,7 @@ def _console(formatter: logging.Formatter) -> logging.Handler:
 
 
 def _file(path: Path, formatter: logging.Formatter) -> logging.Handler:
-    """A file that is there from now on: scripts wait for lines in it."""
+    """Return the handler of a file, which exists from now on: scripts wait for lines in it."""
     handler = LogFile(path, maxBytes=_MAX_BYTES, backupCount=_KEPT_FILES, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(formatter)
     return handler

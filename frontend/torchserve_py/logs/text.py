@@ -1,4 +1,4 @@
-"""What text from outside may look like in a log: nothing in it begins a line of its own or steers a terminal."""
+"""Makes text from clients and handlers safe for a log: it cannot start a line of its own or control a terminal."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from numbers import Number
 from types import TracebackType
 from typing import Any, Final
 
-#: Control characters but the tab, separators of lines and paragraphs, what reorders text, and lone surrogates.
+#: Control characters except the tab, line and paragraph separators, bidirectional controls, and lone surrogates.
 _UNFIT: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def is_fit(text: str) -> bool:
-    """Tell whether a text is one line, and safe to show."""
+    """Return whether a text is one line without such characters."""
     return _UNFIT.search(text) is None
 
 
 def fit(text: str) -> str:
-    """Return the text as one line: what must not be shown as it is becomes an escape such as ``\\\\n``."""
+    """Return the text as one line, with unsafe characters as escapes such as ``\\\\n``."""
     return _UNFIT.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def message_of(template: Any, arguments: Any) -> str:
-    """Return a record's message on one line, but for line breaks that its template has: those are the server's own."""
+    """Return the message of a record as one line; line breaks in the template stay, because the server wrote them."""
     if not arguments:
         return fit(str(template))
     if isinstance(arguments, Mapping):
@@ -33,10 +33,10 @@ def message_of(template: Any, arguments: Any) -> str:
 
 
 def exception_text(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> str:
-    """Return a traceback; the lines of an exception's text are indented, so that none looks like a line of the log."""
+    """Return a traceback; lines of the exception's text are indented, so that they do not look like log lines."""
     chunks = []
     for chunk in traceback.format_exception(kind, error, trace):
-        if chunk.startswith(("  ", "\n", "Traceback (")):  # a frame of the stack, or what is between two exceptions
+        if chunk.startswith(("  ", "\n", "Traceback (")):  # a stack frame, or the text between two exceptions
             chunks.append(chunk)
         else:
             first, *others = chunk.rstrip("\n").split("\n")
@@ -45,7 +45,7 @@ def exception_text(kind: type[BaseException] | None, error: BaseException | None
 
 
 class _Fit:
-    """A value whose text is fit for a line."""
+    """A value whose text is safe to log."""
 
     def __init__(self, value: object) -> None:
         self._value = value

@@ -28,10 +28,11 @@ logger = logging.getLogger(__name__)
 class WorkflowFiles:
     """An unpacked workflow.
 
-    name        the manifest's
-    folder      the private folder with its files: that of a model whose handlers are the workflow's functions
-    handler     the file with the functions, None where the workflow has none
-    downloaded  the file in the workflow store that was downloaded for it, if any
+    Attributes:
+        name: The name in the manifest.
+        folder: The private folder with the files; it is also the folder of the models that run the functions.
+        handler: The file with the functions, or None for a workflow without functions.
+        downloaded: The file in the workflow store that was downloaded for this workflow, or None.
     """
 
     name: str
@@ -41,7 +42,7 @@ class WorkflowFiles:
     downloaded: Path | None = None
 
     def remove(self, *, downloaded: bool = False) -> None:
-        """Delete what was unpacked, and with `downloaded` the downloaded file as well."""
+        """Delete the folder, and with `downloaded` the downloaded file as well."""
         shutil.rmtree(self.folder, ignore_errors=True)
         if downloaded and self.downloaded:
             self.downloaded.unlink(missing_ok=True)
@@ -56,10 +57,14 @@ def obtain(
     allowed_networks: Sequence[Network] = (),
     cancellation: Cancellation,
 ) -> WorkflowFiles:
-    """Get the workflow at `url`: a file of the workflow store, or a URL that is allowed.
+    """Return the unpacked workflow from `url`: a file of the workflow store, or a URL that is allowed.
 
-    Blocks, possibly for long: call it in a thread.
-    Raises WorkflowError, ArchiveError (of a download), Cancelled; then nothing is left behind.
+    Call this in a thread: a download may take long. No file stays behind after an error.
+
+    Raises:
+        WorkflowError: The workflow was not found or cannot be used.
+        ArchiveError: The download failed.
+        Cancelled: `cancellation` has ended the call.
     """
     if workflow_store is None:
         raise WorkflowNotFound("Workflow store has not been configured.")
@@ -88,8 +93,8 @@ def _locate(url: str, store: Path) -> Path:
     try:
         if url and path.is_relative_to(store) and path.is_file():
             return path
-    except (OSError, ValueError) as error:  # a path that is too long, or holds a NUL
-        logger.debug("%r cannot be looked for: %s", url, error)
+    except (OSError, ValueError) as error:  # the path is too long, or contains a NUL
+        logger.debug("Looking for %r failed: %s", url, error)
     raise WorkflowNotFound(f"Workflow not found in workflow store: {url}")
 
 
@@ -110,7 +115,7 @@ def _open(archive: Path, temp_dir: Path, url: str, cancellation: Cancellation) -
 
 
 def _handler(folder: Path, handler: str | None, spec: WorkflowSpec) -> str | None:
-    """The handler file, if the workflow has functions."""
+    """Return the handler file of a workflow with functions."""
     if not spec.functions:
         return None
     functions = ", ".join(spec.functions)
@@ -124,7 +129,7 @@ def _handler(folder: Path, handler: str | None, spec: WorkflowSpec) -> str | Non
 
 
 def _describe_functions(folder: Path) -> None:
-    """Make the folder that of a model, so that nothing is guessed from the files that happen to be in it."""
+    """Write a model's manifest into the folder, so that the server does not guess from the other files there."""
     path = folder / model_manifest.MANIFEST_PATH
     path.parent.mkdir(exist_ok=True)
     manifest = model_manifest.stamped(model_manifest.describe(model_name="functions"), datetime.now(UTC))

@@ -12,15 +12,14 @@ class Dag:
     """A directed graph with one start node and no cycles.
 
     Args:
-        edges: Each node that has children, and may be nodes that have none, with its children.
+        edges: The children of each node; nodes without children may be absent.
 
     Attributes:
-        edges: As given.
-        parents: Every node with the nodes whose answers it gets; parents stand before their children.
-        leaves: The nodes whose answers make the workflow's.
+        parents: The parents of each node, whose answers the node gets; parents come before their children.
+        leaves: The nodes whose answers form the answer of the workflow.
 
     Raises:
-        InvalidDag: It has another shape.
+        InvalidDag: The edges are no such graph.
     """
 
     def __init__(self, edges: Mapping[str, Sequence[str]]) -> None:

@@ -1,6 +1,6 @@
 """Errors of workflows, each with TorchServe's status, type and message.
 
-`str(error)` is TorchServe's message, followed by `: detail` where there is more to say than TorchServe said.
+`str(error)` is TorchServe's message, followed by `: detail` where a detail adds to it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WorkflowConflict(WorkflowError):
 
 
 class DownloadsDisabled(WorkflowError):
-    """The workflow, or a model of it, would have to be downloaded while the model API is off."""
+    """The workflow or one of its models must be downloaded, but the model API is off."""
 
     status = 405
     error_type = "MethodNotAllowedException"
@@ -57,30 +57,30 @@ class InvalidWorkflow(WorkflowError):
 
 
 class InvalidSpec(InvalidWorkflow):
-    """The specification was read, but what it says about the models cannot be used."""
+    """A value in the specification is wrong."""
 
     status = 400
 
 
 class InvalidDag(WorkflowError):
-    """The specification's graph is not one that a request can run through."""
+    """The graph of the specification is no graph with one start node and without cycles."""
 
     status = 400
     error_type = "InvalidDAGException"
 
 
 class RegistrationFailed(WorkflowError):
-    """Nodes could not be registered as models; those that could are unregistered again."""
+    """Some nodes could not be registered as models; the others are unregistered again."""
 
     def __init__(self, name: str, failures: list[str]) -> None:
         super().__init__(f"Workflow {name} has failed to register. Failures: [{', '.join(failures)}]")
 
 
 class NodeFailed(WorkflowError):
-    """A node gave no usable answer, and with it the workflow.
+    """A node gave no usable answer, so the workflow has none.
 
     Attributes:
-        cause: Why its job ended without an answer; None where the handler answered with an error, or not in time.
+        cause: Why the job of the node ended without an answer; None if the handler answered with an error or too late.
         model_name: The model that the node runs.
     """
 

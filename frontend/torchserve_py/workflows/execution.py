@@ -1,7 +1,7 @@
-"""One request's way through the graph of a workflow.
+"""Runs one request through the graph of a workflow.
 
-Each node is a task that waits for its parents, so independent nodes run at the same time. The first node that fails for
-good ends the others: their jobs are cancelled, and the request is answered with the error of that node.
+Each node is a task that waits for its parents, so independent nodes run at the same time. The first node that fails in
+its last attempt ends the others: their jobs are cancelled, and the request gets the error of that node.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class RunnableNode:
 async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving, request: InferenceRequest) -> bytes:
     """Send a request through the graph and return the workflow's answer.
 
-    That is the answer of the only leaf as it is, or a JSON object with the answers of several leaves, each of which
-    must be a JSON object itself.
+    The answer of the workflow is the answer of its only leaf. With several leaves it is a JSON object with their
+    answers, each of which must be a JSON object, too.
 
     Raises:
         NodeFailed: A node gave no usable answer.
@@ -49,7 +49,7 @@ async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving,
     except ExceptionGroup as group_of_failures:
         failures.extend(group_of_failures.exceptions)
     if failures:
-        raise failures[0]  # the others failed because of it, or were not quick enough to be cancelled
+        raise failures[0]  # the other failures follow from the first, or came before their tasks were cancelled
     answers = {leaf: tasks[leaf].result() for leaf in dag.leaves}
     if len(answers) == 1:
         return next(iter(answers.values()))
@@ -70,7 +70,7 @@ async def _run_node(
 
 
 def _of_parents(answers: Mapping[str, bytes]) -> InferenceRequest:
-    """The row is ``{"body": bytes}`` behind one parent, and has the name of each as a key behind several."""
+    """Return a node's input: the answer of its only parent as body, or the answers of several under their names."""
     if len(answers) == 1:
         return InferenceRequest((), next(iter(answers.values())))
     return InferenceRequest((), [(name, None, answer) for name, answer in answers.items()])
@@ -91,7 +91,7 @@ async def _try_once(node: RunnableNode, serving: Serving, given: InferenceReques
 
 
 async def _whole_answer(node: RunnableNode, parts: Parts) -> bytes:
-    """All parts of a response in one piece."""
+    """Return all parts of a response as one body."""
     pieces: list[bytes] = []
     try:
         while True:
@@ -105,11 +105,11 @@ async def _whole_answer(node: RunnableNode, parts: Parts) -> bytes:
             if not part.more:
                 return b"".join(pieces)
     finally:
-        parts.cancel()  # does nothing to a job that has ended
+        parts.cancel()  # without effect on a job that has ended
 
 
 def _joined(nodes: Mapping[str, RunnableNode], answers: Mapping[str, bytes]) -> bytes:
-    """Several answers as one JSON object; their own text is left as it is."""
+    """Return a JSON object with the answers of several leaves, whose text stays unchanged."""
     members = []
     for leaf, answer in answers.items():
         try:

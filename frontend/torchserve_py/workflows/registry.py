@@ -1,4 +1,4 @@
-"""Which workflows are served: the one interface that their doors use."""
+"""The registered workflows, and the interface through which doors use them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from torchserve_py.workflows.spec import Node
 
 logger = logging.getLogger(__name__)
 
-#: How long changes that were called off may take to clean up after themselves when the server stops (seconds).
+#: How long cancelled registrations may clean up when the server stops (seconds).
 _CLOSE_LIMIT = 5.0
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class WorkflowRequest:
 
 @dataclass(frozen=True)
 class Workflow:
-    """A registered workflow; ``nodes`` are those of its specification, with the models that run them."""
+    """A registered workflow; ``nodes`` are the nodes of its specification with the models that run them."""
 
     name: str
     url: str
@@ -61,8 +61,8 @@ class WorkflowRegistry:
     """All registered workflows.
 
     Args:
-        settings: Where archives are, and which may be downloaded.
-        serving: Where the nodes are registered, as models called ``{workflow}__{node}``.
+        settings: The folders of archives, and the URLs that may be downloaded.
+        serving: Registers the nodes, as models called ``{workflow}__{node}``, and runs them.
     """
 
     def __init__(self, settings: Settings, serving: Serving) -> None:
@@ -106,11 +106,11 @@ class WorkflowRegistry:
         return await task
 
     async def register(self, request: WorkflowRequest) -> Workflow:
-        """Register a workflow and start the workers of all its nodes; goes on to its end if its caller hangs up.
+        """Register a workflow and start the workers of all its nodes; continue even if the caller is cancelled.
 
         Raises:
-            WorkflowError: It cannot be served; then nothing of it is left.
-            ArchiveError: It could not be downloaded.
+            WorkflowError: The workflow cannot be served; all that was done for it is undone.
+            ArchiveError: The archive could not be downloaded.
             ShuttingDown: The server takes no new work.
         """
         if self._draining:
@@ -118,25 +118,25 @@ class WorkflowRegistry:
         return await self._complete(self._register(request))
 
     async def unregister(self, name: str) -> None:
-        """Stop serving a workflow: its models are unregistered, what they have is answered, its files are removed.
+        """Stop serving a workflow: unregister its models, which answer their accepted requests, and remove its files.
 
         Raises:
             WorkflowNotFound: No such name.
-            ModelError: A model of it could not be unregistered; the workflow is gone all the same.
+            ModelError: A model of the workflow could not be unregistered; the workflow is unregistered all the same.
         """
         workflow = self.get(name)
         del self._workflows[name]
         await self._complete(self._remove(workflow))
 
     async def drain(self, limit: float) -> bool:
-        """Refuse what is new and wait for what runs, at most ``limit`` seconds; return whether nothing is left."""
+        """Refuse new requests and wait for running ones, at most ``limit`` seconds; return whether all have ended."""
         self._draining = True
         if self._running:
             await asyncio.wait(self._running, timeout=limit)
         return not self._running
 
     async def close(self) -> None:
-        """Call registrations off and remove all files; models end with the others, and with them what still runs."""
+        """Cancel registrations and remove all files. The registry of models ends the models and their requests."""
         self._draining = True
         for change in self._changes:
             change.cancel()
@@ -145,7 +145,7 @@ class WorkflowRegistry:
         for workflow in self._workflows.values():
             workflow.files.remove()
 
-    # How.
+    # Changes
 
     async def _register(self, request: WorkflowRequest) -> Workflow:
         settings = self._settings
@@ -187,7 +187,7 @@ class WorkflowRegistry:
     async def _register_nodes(
         self, workflow: str, files: WorkflowFiles, request: WorkflowRequest
     ) -> dict[str, RunnableNode]:
-        """Register every node as a model, or none."""
+        """Register every node as a model; after a failure unregister those that were registered."""
         nodes = files.spec.nodes.values()
         for node in nodes:
             if node.url is not None and is_url(node.url):
@@ -222,7 +222,7 @@ class WorkflowRegistry:
             raise failures[0]
 
     async def _unregister_nodes(self, nodes: Mapping[str, RunnableNode]) -> list[ModelError]:
-        """Unregister the models of nodes, those that are left; return what went wrong."""
+        """Unregister the models of nodes that are still registered; return the failures."""
         failures: list[ModelError] = []
 
         async def unregister(node: RunnableNode) -> None:
@@ -242,7 +242,7 @@ class WorkflowRegistry:
             raise DownloadsDisabled(url)
 
     async def _complete(self, change: Coroutine[Any, Any, T]) -> T:
-        """Carry a change out to its end, even if its caller hangs up meanwhile."""
+        """Finish a change even if its caller is cancelled meanwhile."""
         task = asyncio.create_task(change)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
@@ -257,11 +257,11 @@ class WorkflowRegistry:
 
 def _log_failure(change: asyncio.Task[Any]) -> None:
     if not change.cancelled() and (error := change.exception()) is not None:
-        logger.error("A change of workflows failed after its caller had hung up: %s", error)
+        logger.error("A change of workflows failed after its client had disconnected: %s", error)
 
 
 def _model_of(node: Node, workflow: str, files: WorkflowFiles, request: WorkflowRequest) -> RegisterRequest:
-    """The registration of a node. Of its workers TorchServe starts as many as there may be at most."""
+    """Return the registration of a node. As in TorchServe, the maximum of workers is started."""
     settings = node.settings
     return RegisterRequest(
         url=str(files.folder) if node.url is None else node.url,
@@ -278,7 +278,7 @@ def _model_of(node: Node, workflow: str, files: WorkflowFiles, request: Workflow
 
 
 def _reason(error: BaseException) -> str:
-    """Why a node was not registered, with what its worker said where the registry has only TorchServe's words."""
+    """Return why a node was not registered; TorchServe's message about workers is followed by the worker's own."""
     if not isinstance(error, (ArchiveError, ModelError)):
         logger.error("A node could not be registered", exc_info=error)
     return f"{error} ({error.__cause__})" if isinstance(error, WorkersFailed) else str(error)

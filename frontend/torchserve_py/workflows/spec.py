@@ -90,14 +90,7 @@ class SpecFile(ClosedSchema):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings:
-    """How a node is run.
-
-    Attributes:
-        min_workers: Shown, and no more than ``max_workers``, of which TorchServe starts as many.
-        max_batch_delay_ms: How long its model waits for a fuller batch.
-        attempts: How often a request tries the node; 1 = no second try.
-        timeout_ms: How long one try may take.
-    """
+    """The settings of a node, as in `CommonKeys`. As in TorchServe, ``max_workers`` workers are started."""
 
     min_workers: int
     max_workers: int
@@ -109,7 +102,7 @@ class NodeSettings:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node; ``url`` is its model's archive, None for a function of the handler file."""
+    """A node; ``url`` is the archive of its model, or None for a function of the handler file."""
 
     name: str
     url: str | None
@@ -118,7 +111,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowSpec:
-    """A valid specification: its graph, every node of it, and the defaults for models."""
+    """A valid specification: its graph, the nodes of the graph, and the defaults for models."""
 
     dag: Dag
     nodes: Mapping[str, Node]
@@ -126,7 +119,7 @@ class WorkflowSpec:
 
     @property
     def functions(self) -> list[str]:
-        """The nodes that are functions of the handler file."""
+        """Return the nodes that are functions of the handler file."""
         return [node.name for node in self.nodes.values() if node.url is None]
 
 
@@ -134,9 +127,9 @@ def read_spec(path: Path) -> WorkflowSpec:
     """Read a specification.
 
     Raises:
-        InvalidWorkflow: There is no such file, or it is no YAML mapping.
-        InvalidSpec: A key or a value is not one that there is; the message has all of them.
-        InvalidDag: The graph is not one that a request can run through.
+        InvalidWorkflow: The file is missing or is no YAML mapping.
+        InvalidSpec: Keys are unknown or values are wrong; the message has all of them.
+        InvalidDag: The graph has not one start node, or has a cycle.
     """
     try:
         mapping = read_yaml_mapping(path)
@@ -165,7 +158,7 @@ def read_spec(path: Path) -> WorkflowSpec:
 
 
 def _inheriting(given: CommonKeys, inherited: Mapping[str, int], place: str, problems: list[str]) -> NodeSettings:
-    """Return the settings that were given, and the inherited ones where none were."""
+    """Return the settings of a model, with inherited values for the keys that are not given."""
     settings = {name: value if (value := getattr(given, name)) is not None else inherited[name] for name in _DEFAULTS}
     low, high = settings["min_workers"], settings["max_workers"]
     if low > high:

@@ -26,10 +26,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
 
 @dataclass(frozen=True, slots=True)
 class PackOptions:
-    """What `torch-workflow-archiver` is told. Paths are relative to the working directory; None means not given.
+    """The command line. Paths are relative to the working directory; None means not given.
 
-    handler      the Python file with the workflow's functions; not needed where every node is a model
-    extra_files  comma-separated files, wildcards and folders
+    Attributes:
+        handler: The Python file with the workflow's functions; not needed where every node is a model.
+        extra_files: Comma-separated files, wildcards and folders.
     """
 
     workflow_name: str
@@ -43,8 +44,11 @@ class PackOptions:
 def pack(options: PackOptions) -> Path:
     """Write the archive and return its path.
 
-    Raises PackError (also for a specification that no server would take), FileNotFoundError and OSError; then a new
-    archive is not left behind half written, and one that was there before is as it was.
+    After an error there is no half-written archive, and an earlier archive is unchanged.
+
+    Raises:
+        PackError: An option or the specification is wrong, or the archive exists.
+        OSError: A file cannot be read or written.
     """
     if not _NAME.fullmatch(options.workflow_name):
         raise PackError(
@@ -80,7 +84,7 @@ def _check_spec(options: PackOptions) -> None:
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> PackOptions:
-    """Read the command line, `sys.argv` when None. Bad usage prints what is wrong and exits with status 2."""
+    """Read the command line, by default that of this process; print what is wrong and exit with status 2."""
     parser = argparse.ArgumentParser(
         prog="torch-workflow-archiver",
         description="Pack the specification of a workflow and its functions into an archive that the server loads.",
@@ -104,7 +108,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> PackOptions:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Pack what the command line asks for. Returns the exit status: 0, or 1 after printing what was wrong."""
+    """Pack an archive and return the exit status: 0, or 1 after printing what was wrong."""
     options = parse_options(arguments)
     return run(lambda: pack(options), f"workflow {options.workflow_name}")
 

@@ -68,7 +68,9 @@ def validate_ahead(scheduler: Scheduler, worker: WorkerLoad, now: float) -> None
     assert lane.busy.keys() <= {other.id for other in of_lane if other.in_flight and not other.retiring}
     if worker.id in lane.busy:
         assert len(ahead) < scheduler._assignment._batch_size
-        assert scheduler._unbatched.lane.items or not (lane.items and ahead), f"jobs wait that could join what {worker} was sent ahead"
+        assert scheduler._unbatched.lane.items or not (lane.items and ahead), (
+            f"jobs wait that could join what {worker} was sent ahead"
+        )
 
 
 def validate_job(scheduler: Scheduler, job: Job) -> None:
