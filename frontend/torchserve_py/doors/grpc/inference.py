@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from grpc import StatusCode
 from grpc.aio import EOF
 
 from torchserve_py.core.errors import ModelError
@@ -17,11 +18,12 @@ from torchserve_py.doors.grpc.protos.inference_pb2 import (
     PredictionsRequest,
     TorchServeHealthResponse,
 )
-from torchserve_py.doors.grpc.refusals import Refusal, refuse_prediction
+from torchserve_py.doors.grpc.refusals import Refusal, code_of, java_name, torchserve_refusal
 from torchserve_py.doors.grpc.two_way import CarriedRequest, OpenCalls, TwoWayCall
 from torchserve_py.doors.sequences import SequenceHeaders, is_marked
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.scheduling.effects import Cause
 from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 from ts.protocol.messages import REQUEST_ID
 
@@ -38,20 +40,32 @@ _MAX_FIELDS: Final = 10_000
 _HEALTHY: Final = '{\n  "status": "Healthy"\n}'
 _UNHEALTHY: Final = '{\n  "status": "Unhealthy"\n}'
 
+#: What TorchServe answers INTERNAL before a request is queued: the reason by the type of the failure, and the causes.
+_BEFORE_QUEUEING: Final = {
+    "BadRequestException": "BadRequestException.()",
+    "ModelNotFoundException": java_name("ModelNotFoundException"),
+    "ModelVersionNotFoundException": java_name("ModelVersionNotFoundException"),
+}
+_NOT_QUEUED: Final = frozenset({Cause.no_worker, Cause.queue_full, Cause.sequence_queue_full, Cause.sequence_capacity})
+
 
 class TorchServeMessages(GrpcDialect):
     """TorchServe's gRPC API. Every message names the sequence, whose id the client may not have chosen."""
 
     def refusal(self, error: Exception) -> Refusal:
-        """The status of a call that fails with ``error``."""
-        return refuse_prediction(failure_of(error))
+        failure = failure_of(error)
+        cause = failure.cause
+        if not cause and failure.type in _BEFORE_QUEUEING:
+            return Refusal(StatusCode.INTERNAL, failure.message, _BEFORE_QUEUEING[failure.type])
+        if cause in _NOT_QUEUED:
+            return Refusal(StatusCode.INTERNAL, failure.message, "InternalServerException.()", cause)
+        is_late = cause == Cause.client_timeout
+        return torchserve_refusal(failure, StatusCode.DEADLINE_EXCEEDED if is_late else code_of(failure.status))
 
     def answer(self, exchange: GrpcExchange, part: Part) -> Any:
-        """The whole response as one message."""
         return self._joined(exchange, part) if part.more else _message(exchange, part.body)
 
     def messages(self, exchange: GrpcExchange, parts: Iterable[Part]) -> Iterable[PredictionResponse]:
-        """A message for each part."""
         return [_message(exchange, part.body) for part in parts]
 
     async def _joined(self, exchange: GrpcExchange, part: Part) -> PredictionResponse:

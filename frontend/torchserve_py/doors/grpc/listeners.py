@@ -6,13 +6,14 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
-from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from torchserve_py.doors.grpc.health import HealthService
 from torchserve_py.doors.grpc.inference import InferenceService
@@ -26,7 +27,6 @@ from torchserve_py.doors.grpc.protos import (
     open_inference_repository_pb2,
     open_inference_torchserve_pb2,
 )
-from torchserve_py.doors.grpc.reflected import ReflectedPools
 from torchserve_py.doors.grpc.two_way import OpenCalls
 from torchserve_py.doors.listener import ListenError
 from torchserve_py.doors.management_calls import ManagementCalls
@@ -40,14 +40,16 @@ from torchserve_py.transport.http2.methods import Limits
 from torchserve_py.transport.http2.server import Age, Server
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor import ServiceDescriptor
-    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.descriptor import FileDescriptor
 
     from torchserve_py.core.serving import Serving
     from torchserve_py.doors.open_inference.repository import Repository
     from torchserve_py.settings.table import Settings
 
 logger = logging.getLogger(__name__)
+
+#: Generated code that defines services, and their methods by name.
+_Services = tuple[Any, Mapping[str, GrpcMethod]]
 
 #: What needs no token, and how large its messages may be (bytes).
 _WITHOUT_TOKEN: Final = (
@@ -58,26 +60,6 @@ _WITHOUT_TOKEN: Final = (
 _SMALL_MESSAGE: Final = 4096
 #: How long answers that are being written may take when the servers stop.
 _STOP_SECONDS: Final = 5.0
-
-
-class _Service(NamedTuple):
-    """The definition of a service, and what serves its methods by name."""
-
-    descriptor: ServiceDescriptor
-    methods: Mapping[str, GrpcMethod]
-
-
-_MANAGEMENT_PORT: Final = "grpc_management_port"
-
-
-class _Place(NamedTuple):
-    """Where a service listens, and the settings that say so. Ages are milliseconds, None for unlimited."""
-
-    setting: str
-    host: str
-    port: int
-    max_age: int | None
-    max_age_grace: int | None
 
 
 class GrpcDoors:
@@ -101,20 +83,15 @@ class GrpcDoors:
         self._health: list[HealthService] = []
         self._open_calls = OpenCalls()
         self._open_inference = OpenInferenceService(settings, serving, repository, self._open_calls)
-        inference = InferenceService(settings, serving, self._open_calls)
-        management = ManagementService(ManagementCalls(settings, serving))
+        open_inference = self._open_inference.methods
+        #: The definitions that each port serves, and their methods.
         self._inference = [
-            _Service(service, methods)
-            for definition, methods in (
-                (inference_pb2, inference.methods),
-                (open_inference_pb2, self._open_inference.methods),
-                (open_inference_torchserve_pb2, self._open_inference.methods),
-                (open_inference_repository_pb2, self._open_inference.methods),
-            )
-            for service in definition.DESCRIPTOR.services_by_name.values()
+            (inference_pb2, InferenceService(settings, serving, self._open_calls).methods),
+            (open_inference_pb2, open_inference),
+            (open_inference_torchserve_pb2, open_inference),
+            (open_inference_repository_pb2, open_inference),
         ]
-        (service,) = management_pb2.DESCRIPTOR.services_by_name.values()
-        self._management = [_Service(service, management.methods)]
+        self._management = [(management_pb2, ManagementService(ManagementCalls(settings, serving)).methods)]
 
     async def open(self) -> None:
         """Listen.
@@ -123,24 +100,9 @@ class GrpcDoors:
             ListenError: An address cannot be used.
             TlsError: The TLS files cannot be used.
         """
-        settings = self._settings
-        context = _tls_context(settings) if settings.enable_grpc_ssl else None
-        inference = _Place(
-            "grpc_inference_port",
-            settings.grpc_inference_address,
-            settings.grpc_inference_port,
-            settings.grpc_inference_max_connection_age_ms,
-            settings.grpc_inference_max_connection_age_grace_ms,
-        )
-        management = _Place(
-            _MANAGEMENT_PORT,
-            settings.grpc_management_address,
-            settings.grpc_management_port,
-            settings.grpc_management_max_connection_age_ms,
-            settings.grpc_management_max_connection_age_grace_ms,
-        )
-        await self._serve(self._inference, inference, context)
-        await self._serve(self._management, management, context)
+        context = _tls_context(self._settings) if self._settings.enable_grpc_ssl else None
+        await self._serve("inference", self._inference, context)
+        await self._serve("management", self._management, context)
 
     def start_draining(self) -> None:
         """Let health checks say "not serving" from now on; everything else goes on."""
@@ -156,53 +118,58 @@ class GrpcDoors:
         await asyncio.gather(*(server.stop(_STOP_SECONDS) for server in self._servers))
         self._servers.clear()
 
-    async def _serve(self, services: Sequence[_Service], place: _Place, context: ssl.SSLContext | None) -> None:
+    async def _serve(self, kind: str, services: Sequence[_Services], context: ssl.SSLContext | None) -> None:
+        """Open the port that the settings ``grpc_<kind>_…`` describe."""
+        server = self._server(kind)
+        names = [health.SERVICE_NAME, reflection.SERVICE_NAME]
+        for definition, methods in services:
+            for service in definition.DESCRIPTOR.services_by_name.values():
+                names.append(service.full_name)
+                limit = _tensor_limit(self._settings)
+                add_service(server, service, methods, self._tokens, limit, is_logged=self._settings.access_log)
+        state = HealthService(self._serving, names)
+        registrar = cast("grpc.aio.Server", server)  # all that generated code needs of one
+        health_pb2_grpc.add_HealthServicer_to_server(state, registrar)
+        definitions = [health_pb2, reflection_pb2, *(definition for definition, _ in services)]
+        reflected = reflection.aio.ReflectionServicer(names, pool=_pool_of(definitions))
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, registrar)  # type: ignore[no-untyped-call]
+        server.limit_messages(_WITHOUT_TOKEN, _SMALL_MESSAGE, "is enough for the name of a service")
+        await self._listen(kind, server, context)
+        self._servers.append(server)
+        self._health.append(state)
+
+    def _server(self, kind: str) -> Server:
         settings = self._settings
         limits = Limits(
             settings.max_request_size,
             settings.grpc_max_concurrent_streams,
             float(settings.default_response_timeout),
         )
+        age = Age(
+            _seconds(getattr(settings, f"grpc_{kind}_max_connection_age_ms")),
+            _seconds(getattr(settings, f"grpc_{kind}_max_connection_age_grace_ms")),
+        )
         admission = Admission(
             self._budget,
             settings.max_connections,
             settings.max_connections_per_client,
-            is_reserved=place.setting == _MANAGEMENT_PORT,
+            is_reserved=kind == "management",
         )
-        server = Server(limits, Age(_seconds(place.max_age), _seconds(place.max_age_grace)), admission)
-        for service in services:
-            self._add(server, service)
-        names = [
-            *(str(service.descriptor.full_name) for service in services),
-            health.SERVICE_NAME,
-            reflection.SERVICE_NAME,
-        ]
-        state = HealthService(self._serving, names)
-        registrar = cast("grpc.aio.Server", server)  # all that generated code needs of one
-        health_pb2_grpc.add_HealthServicer_to_server(state, registrar)
-        reflected = reflection.aio.ReflectionServicer(names, pool=cast("DescriptorPool", ReflectedPools()))
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, registrar)  # type: ignore[no-untyped-call]
-        server.limit_messages(_WITHOUT_TOKEN, _SMALL_MESSAGE, "is enough for the name of a service")
+        return Server(limits, age, admission)
+
+    async def _listen(self, kind: str, server: Server, context: ssl.SSLContext | None) -> None:
+        setting = f"grpc_{kind}_port"
+        host, port = getattr(self._settings, f"grpc_{kind}_address"), getattr(self._settings, setting)
         try:
-            port = await server.listen(place.host, place.port, context)
+            used = await server.listen(host, port, context)
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
             raise ListenError(
-                f"{place.setting}: cannot listen at {place.host}:{place.port}: {reason}; stop what uses the address"
+                f"{setting}: cannot listen at {host}:{port}: {reason}; stop what uses the address"
                 " (another server?) or choose another one"
             ) from error
-        self._servers.append(server)
-        self._health.append(state)
-        scheme = "grpc" if context is None else "grpcs"
-        self.addresses[place.setting] = address = Address(scheme, place.host, port)
-        logger.info("%s: listening at %s", place.setting, address)
-
-    def _add(self, server: Server, service: _Service) -> None:
-        descriptor, methods = service
-        add_service(server, descriptor, methods, self._tokens, is_logged=self._settings.access_log)
-        for method in descriptor.methods:
-            if methods[method.name].is_raw:
-                server.limit_messages((f"/{descriptor.full_name}/{method.name}",), *_tensor_limit(self._settings))
+        self.addresses[setting] = address = Address("grpc" if context is None else "grpcs", host, used)
+        logger.info("%s: listening at %s", setting, address)
 
 
 async def start_grpc_doors(
@@ -235,16 +202,30 @@ async def start_grpc_doors(
 
 
 def _tensor_limit(settings: Settings) -> tuple[int, str]:
-    """How many bytes a message with tensors may have, and what says so: nobody, unless somebody has set a limit.
+    """Return how many bytes a message with tensors may have, and what says so.
 
-    Clients of the protocol expect no limit. TorchServe's default is for TorchServe's clients; one that somebody has set
-    is meant for all.
+    Clients of the Open Inference Protocol expect no limit. The default of ``max_request_size`` is for TorchServe's
+    clients; a value that is configured is for all.
     """
     if settings.grpc_max_message_length is not None:
         return settings.grpc_max_message_length, "grpc_max_message_length sets"
     if settings.max_request_size != default_of("max_request_size", Path()):
         return settings.max_request_size, "max_request_size sets"
     return LARGEST, "is the most that protobuf can hold"
+
+
+def _pool_of(definitions: Iterable[Any]) -> DescriptorPool:
+    """Return one pool with all definitions, for reflection; their messages are in two."""
+    pool = DescriptorPool()
+
+    def add(file: FileDescriptor) -> None:
+        for each in file.dependencies:
+            add(each)
+        pool.AddSerializedFile(file.serialized_pb)
+
+    for definition in definitions:
+        add(definition.DESCRIPTOR)
+    return pool
 
 
 def _tls_context(settings: Settings) -> ssl.SSLContext:

@@ -6,27 +6,38 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from grpc import StatusCode
+
+from torchserve_py.core.errors import NotEnoughDevices, WorkersFailed
 from torchserve_py.core.serving import RegisterRequest
-from torchserve_py.doors.errors import bad_request
+from torchserve_py.doors.errors import bad_request, failure_of
 from torchserve_py.doors.grpc.exchange import GrpcDialect
 from torchserve_py.doors.grpc.methods import GrpcMethod
 from torchserve_py.doors.grpc.protos import management_pb2 as messages
-from torchserve_py.doors.grpc.refusals import Refusal, refuse_management
+from torchserve_py.doors.grpc.refusals import Refusal, code_of, java_name, torchserve_refusal
+from torchserve_py.doors.management_calls import ManagementCalls, ModelApiDisabledError
 from torchserve_py.doors.token_authorization import TokenType
 
 if TYPE_CHECKING:
-    from torchserve_py.doors.management_calls import ManagementCalls
     from torchserve_py.transport.http2.call import Call
 
 _DEFAULT_MIN_WORKERS: Final = 1
+#: TorchServe says UNKNOWN, and nothing more.
+_CODES: Final = {408: StatusCode.DEADLINE_EXCEEDED, 409: StatusCode.ALREADY_EXISTS}
 
 
 class ManagementDialect(GrpcDialect):
-    """Management calls become no jobs; what differs is how they fail."""
+    """How management calls fail; they never become jobs."""
 
     def refusal(self, error: Exception) -> Refusal:
-        """The status of a call that fails with ``error``."""
-        return refuse_management(error)
+        failure = failure_of(error)
+        if isinstance(error, ModelApiDisabledError):
+            disabled = java_name("ModelException")
+            return Refusal(StatusCode.PERMISSION_DENIED, "Model API disabled", disabled, failure.cause)
+        if isinstance(error, (WorkersFailed, NotEnoughDevices)):
+            message = f"Error while creating workers: {failure.message}"
+            return Refusal(StatusCode.INTERNAL, message, java_name(failure.type))
+        return torchserve_refusal(failure, code_of(failure.status, _CODES))
 
 
 DIALECT: Final = ManagementDialect()

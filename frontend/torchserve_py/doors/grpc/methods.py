@@ -62,6 +62,7 @@ def add_service(
     service: ServiceDescriptor,
     methods: Mapping[str, GrpcMethod],
     tokens: TokenAuthorization | None,
+    raw_limit: tuple[int, str],
     *,
     is_logged: bool,
 ) -> None:
@@ -72,6 +73,7 @@ def add_service(
         service: The definition of the service.
         methods: Its methods by name; those of others are left out.
         tokens: None while token authorization is off.
+        raw_limit: How many bytes a message of a raw method may have, and what says so.
         is_logged: Whether calls have lines in the access log.
     """
     name = service.full_name
@@ -84,6 +86,8 @@ def add_service(
         refuse = functools.partial(_refuse, full_name, method.dialect)
         admit = None if tokens is None else _admission(full_name, method.token, tokens, refuse, is_logged)
         server.guard(f"/{full_name}", admit, refuse)
+        if method.is_raw:
+            server.limit_messages((f"/{full_name}",), *raw_limit)
 
 
 def _handler(

@@ -11,10 +11,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from torchserve_py.doors.errors import DoorError, Failure
+from grpc import StatusCode
+
+from torchserve_py.doors.errors import HANDLER_ERROR, DoorError, Failure, failure_of
 from torchserve_py.doors.grpc.exchange import GrpcDialect, GrpcExchange
 from torchserve_py.doors.grpc.protos.open_inference_pb2 import ModelStreamInferResponse
-from torchserve_py.doors.grpc.refusals import CAUSE_KEY, Refusal, refuse_open_inference
+from torchserve_py.doors.grpc.refusals import CAUSE_KEY, INVALID_KEY, Refusal, code_of
+from torchserve_py.doors.management_calls import ModelApiDisabledError
+from torchserve_py.scheduling.effects import Cause
 from ts.open_inference.protos.infer_pb2 import InferParameter, ModelInferResponse
 from ts.open_inference.wire_fields import varint
 
@@ -33,20 +37,20 @@ _FLAGS: Final = {
 #: The tag of ModelStreamInferResponse.infer_response.
 _INFER_RESPONSE: Final = b"\x12"
 
+_MODEL_API_DISABLED: Final = "Models cannot be loaded or unloaded: the server's setting enable_model_api is false."
+#: Status codes by HTTP status (422: the parts of a message do not fit together), and by cause.
+_CODES: Final = {408: StatusCode.DEADLINE_EXCEEDED, 422: StatusCode.INVALID_ARGUMENT}
+_CODES_OF_CAUSES: Final = {
+    Cause.worker_died: StatusCode.UNAVAILABLE,
+    Cause.response_timeout: StatusCode.DEADLINE_EXCEEDED,
+}
+
 _KEY: Final = re.compile(r"(?!grpc-)[0-9a-z_.-]+")
 _VALUE: Final = re.compile(r"[\x20-\x7e]*")
 #: Headers that describe an HTTP message.
 _NOT_METADATA: Final = frozenset(
-    (
-        "connection",
-        "content-encoding",
-        "content-length",
-        "content-type",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    )
+    {"connection", "content-encoding", "content-length", "content-type", "te", "trailer"}
+    | {"transfer-encoding", "upgrade"}
 )
 _BINARY: Final = "-bin"
 
@@ -55,25 +59,32 @@ class OpenInferenceMessages(GrpcDialect):
     """Messages are the worker's; a failure is a status. The headers that a model sets become trailing metadata."""
 
     def refusal(self, error: Exception) -> Refusal:
-        """The status of a call that fails with ``error``."""
-        return refuse_open_inference(error)
+        failure = failure_of(error)
+        code = code_of(failure.status, _CODES)
+        if isinstance(error, ModelApiDisabledError):
+            return Refusal(StatusCode.PERMISSION_DENIED, _MODEL_API_DISABLED, cause=failure.cause)
+        if failure.cause == HANDLER_ERROR and failure.status == 503:  # TorchServe's status for a handler that raises
+            code = StatusCode.INTERNAL
+        elif failure.cause in _CODES_OF_CAUSES:
+            code = _CODES_OF_CAUSES[Cause(failure.cause)]
+        elif failure.type == INVALID_KEY:
+            code = StatusCode.PERMISSION_DENIED
+        return Refusal(code, failure.message, cause=failure.cause)
 
     def answer(self, exchange: GrpcExchange, part: Part) -> Any:
-        """The one response."""
         if part.more or not part.body:
             return self._only(exchange, part)
         _send_headers(exchange, part)
         return part.body
 
     def messages(self, exchange: GrpcExchange, parts: Iterable[Part]) -> Iterable[bytes]:
-        """The response in each part that has one."""
         for part in parts:
             _send_headers(exchange, part)
             if part.body:
                 yield part.body
 
     def failure(self, error: Exception) -> Iterable[bytes]:
-        """End a call with several requests, one of which has failed."""
+        """The messages that tell of a failed request in a call of several; raises ``error`` if that ends the call."""
         raise error
 
     async def _only(self, exchange: GrpcExchange, part: Part) -> bytes:
@@ -117,7 +128,6 @@ class EnvelopedMessages(OpenInferenceMessages):
         self._held = b""
 
     def messages(self, exchange: GrpcExchange, parts: Iterable[Part]) -> Iterator[bytes]:
-        """The responses in some parts, in envelopes."""
         for part in parts:
             if part.body:
                 yield from self._held_back()
@@ -129,7 +139,6 @@ class EnvelopedMessages(OpenInferenceMessages):
                 yield from self._end(exchange)
 
     def failure(self, error: Exception) -> Iterator[bytes]:
-        """The message that says why the request failed."""
         yield from self._held_back()
         if self._wants_status:
             raise error
