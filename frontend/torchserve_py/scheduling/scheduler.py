@@ -13,6 +13,7 @@ from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import (
     CANCEL,
     CANCELLED,
+    DONE,
     JOB_TRANSITIONS,
     REQUEUE,
     STREAM,
@@ -112,7 +113,7 @@ class Scheduler:
         job = self._shared.jobs.get(job_id)
         if job is not None:
             self._assignment.settle(job, now)
-        if job is None or job.state is CANCELLED:
+        if job is None or job.state in (CANCELLED, DONE):
             pass
         elif job.state is WAITING:
             self._withdraw(job, cause or Cause.cancelled, now)
