@@ -58,7 +58,7 @@ class Document:
 DOCUMENTS = {
     "inference listener": Document("inference", "/", "OPTIONS", excluded=(METHODS,)),
     "management listener": Document("management", "/", "OPTIONS", excluded=(METHODS,)),
-    "metrics listener": Document("metrics", "/", "OPTIONS"),
+    "metrics listener": Document("metrics", "/", "OPTIONS", excluded=(METHODS,)),
     "predictions of a model": Document("inference", "/predictions/show", "OPTIONS", excluded=(FITTING, METHODS)),
     "management of a model": Document("management", "/models/show", "OPTIONS"),
     "open inference": Document("inference", "/v2/docs/dataplane.json"),

@@ -59,7 +59,9 @@ def test_ready_waits_for_the_models_and_live_does_not(loading: tuple[RunningServ
     assert status == 503
     assert body == {
         "status": "NotReady",
-        "reasons": ["A start-up model does not have its minimum of workers yet."],
+        "reasons": [
+            'The start-up model "slow" (version 1.0) does not have its minimum of workers yet: 0 of 1 are ready.'
+        ],
     }
     gate.open()
     eventually(lambda: is_ready(server), "the server is ready")

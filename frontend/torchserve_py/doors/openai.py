@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 _EVENTS: Final = "text/event-stream"
 _EVENTS_TYPE: Final = ("content-type", f"{_EVENTS}; charset=utf-8")
 _NO_MODELS: Final = "No model declares OpenAI's interface (openai: true in its model-config.yaml)."
-_ERROR: Final = {"type": "object", "required": ["error"], "properties": {"error": OBJECT}}
+#: A Truss, which has the same paths, says in a text what is wrong.
+_ERROR: Final = {"type": "object", "required": ["error"], "properties": {"error": {}}}
 _OPERATIONS: Final = {
     path: Operation(
         f"openai_{name}",
@@ -40,6 +41,7 @@ _OPERATIONS: Final = {
         takes={JSON: OBJECT},
         gives={JSON: OBJECT, _EVENTS: {"type": "string"}},
         error=_ERROR,
+        needs_body=True,
     )
     for path, name, description in (
         ("/v1/chat/completions", "chat_completions", "A chat completion"),

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
-from torchserve_py.doors.errors import DoorError, Failure, bad_request, failure_of, failure_of_job
+from torchserve_py.doors.errors import Failure, bad_request, failure_of, failure_of_job
 from torchserve_py.doors.management import PAGE
 from torchserve_py.doors.management_calls import page_of
-from torchserve_py.doors.openapi import BINARY, JSON, OBJECT, Operation, Parameter
+from torchserve_py.doors.openapi import BINARY, JSON, OBJECT, Operation, Parameter, document
 from torchserve_py.doors.parameters import of_query, of_query_or_json
-from torchserve_py.doors.requests import read_body
-from torchserve_py.doors.responses import JSON_TYPE, Sent
-from torchserve_py.doors.routing import DoorContext, PathValues, Route
+from torchserve_py.doors.pipeline import Exchange, HttpExchange, ids_of
+from torchserve_py.doors.responses import Responses, Sent
+from torchserve_py.doors.routing import AfterBody, DoorContext, PathValues, Reply, Route
 from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.doors.torchserve_dialect import TorchServeDialect
 from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.request import Request
-from torchserve_py.workflows.errors import NodeFailed
 from torchserve_py.workflows.registry import Workflow, WorkflowRequest
+from torchserve_py.workflows.run import WorkflowParts
 
 _LIST: Final = Operation("listWorkflows", "List the workflows", (200, 400, 500), PAGE, gives={JSON: OBJECT})
 _REGISTER: Final = Operation(
@@ -115,32 +118,49 @@ class WorkflowInferenceDoor:
     @property
     def routes(self) -> Sequence[Route]:
         """The door's table."""
-        methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
-        return [Route("/wfpredict/{workflow_name}", self._predict, methods, operations=(_PREDICT,))]
+        return [Route("/wfpredict/{workflow_name}", self._predict, operations=(_PREDICT,))]
 
-    async def _predict(self, request: Request, values: PathValues) -> Sent:
-        """Send a request through a workflow; the query is ignored."""
-        name = values["workflow_name"]
-        self._workflows.get(name)  # before the body is read
+    def _predict(self, request: Request, values: PathValues) -> Reply:
+        """Send a request through a workflow, or describe how to; the query is ignored."""
+        workflow = self._workflows.get(values["workflow_name"])
+        if request.method == "OPTIONS":
+            path, operation = f"/wfpredict/{quote(workflow.name, safe='')}", _PREDICT._replace(id=workflow.name)
+            described = document(f"RESTful API for: {workflow.name}", [(path, "POST", operation)], version="1.0.0")
+            return self._responses.send_json(request, 200, described)
         content_type = request.headers.get("Content-Type", "")
         if not content_type.isascii():
             raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
-        body = await read_body(request, self._max_body)
-        try:
-            answer = await self._workflows.run(name, InferenceRequest(request.raw_headers, body, content_type))
-        except NodeFailed as error:
-            raise DoorError(_failure_of_node(error)) from error
-        return self._responses.send(request, 200, answer, (JSON_TYPE,))
+
+        def submit(body: bytes) -> WorkflowExchange:
+            asked = InferenceRequest(request.raw_headers, body, content_type)
+            return WorkflowExchange(self._responses, request, asked, self._workflows.submit(workflow, asked))
+
+        return AfterBody(self._max_body, submit)
 
 
-def _failure_of_node(error: NodeFailed) -> Failure:
-    """TorchServe's status and text, the reason behind it, and the cause that the node's model would have told."""
-    failure = failure_of(error)
-    if error.cause is None:
-        return failure
-    of_job = failure_of_job(error.cause, error.model_name, None)
-    message = f"Error executing {error.node}: {of_job.message}"
-    return failure._replace(message=message, cause=of_job.cause, overloaded=of_job.overloaded)
+class WorkflowDialect(TorchServeDialect):
+    """What fails is told with TorchServe's status and text, and the cause that the node's model would have told."""
+
+    def ended(self, exchange: Exchange, cause: Cause) -> Failure:
+        """Return what a client is told of a node whose job ended without an answer."""
+        assert isinstance(exchange.parts, WorkflowParts)
+        error = exchange.parts.failure
+        assert error is not None
+        of_job = failure_of_job(cause, error.model_name, None)
+        message = f"Error executing {error.node}: {of_job.message}"
+        return failure_of(error)._replace(message=message, cause=of_job.cause, overloaded=of_job.overloaded)
+
+
+_DIALECT: Final = WorkflowDialect()
+
+
+class WorkflowExchange(HttpExchange):
+    """An exchange whose answer several models give, so that it names no model."""
+
+    def __init__(self, responses: Responses, request: Request, asked: InferenceRequest, parts: WorkflowParts) -> None:
+        self.dialect, self.asked, self.version, self.parts = _DIALECT, asked, None, parts
+        self._responses, self.request = responses, request
+        request.log_fields = ids_of(parts)
 
 
 def _describe(workflow: Workflow) -> dict[str, Any]:

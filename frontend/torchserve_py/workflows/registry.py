@@ -26,6 +26,7 @@ from torchserve_py.settings.table import Settings
 from torchserve_py.workflows.archive import WorkflowFiles, obtain
 from torchserve_py.workflows.errors import DownloadsDisabled, RegistrationFailed, WorkflowConflict, WorkflowNotFound
 from torchserve_py.workflows.execution import RunnableNode, execute
+from torchserve_py.workflows.run import WorkflowParts, WorkflowRun
 from torchserve_py.workflows.spec import Node
 
 logger = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class WorkflowRegistry:
         self._workflows: dict[str, Workflow] = {}
         self._coming: set[str] = set()
         self._changes: set[asyncio.Task[Any]] = set()
-        self._running: set[asyncio.Task[bytes]] = set()
+        self._running: set[asyncio.Task[None]] = set()
         self._draining = False
 
     def get(self, name: str) -> Workflow:
@@ -89,21 +90,18 @@ class WorkflowRegistry:
         """Return all workflows, sorted by name."""
         return [workflow for _, workflow in sorted(self._workflows.items())]
 
-    async def run(self, name: str, request: InferenceRequest) -> bytes:
-        """Answer a request with a workflow.
+    def submit(self, workflow: Workflow, request: InferenceRequest) -> WorkflowParts:
+        """Send a request through a workflow, and return its answer.
 
         Raises:
-            WorkflowNotFound: No such name.
-            NodeFailed: A node gave no usable answer.
             ShuttingDown: The server takes no new work.
         """
-        workflow = self.get(name)
         if self._draining:
             raise ShuttingDown
-        task = asyncio.create_task(execute(workflow.files.spec.dag, workflow.nodes, self._serving, request))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        return await task
+        run = WorkflowRun(execute(workflow.files.spec.dag, workflow.nodes, self._serving, request))
+        self._running.add(run.task)
+        run.task.add_done_callback(self._running.discard)
+        return run.parts
 
     async def register(self, request: WorkflowRequest) -> Workflow:
         """Register a workflow and start the workers of all its nodes; continue even if the caller is cancelled.

@@ -156,4 +156,4 @@ async def test_nothing_new_is_accepted_while_the_server_drains(registry: Workflo
     await registry.register(WorkflowRequest(url="w.war"))
     assert await registry.drain(30)
     with pytest.raises(ShuttingDown):
-        await registry.run("w", InferenceRequest((), b""))
+        registry.submit(registry.get("w"), InferenceRequest((), b""))
