@@ -1,7 +1,7 @@
 """``python -m ts.llm_launcher``: serve a large language model with vLLM by one command, as TorchServe's module does.
 
 It writes a model folder for `ts.torch_handler.vllm_handler` into the model store, starts the server, and on Ctrl-C or
-SIGTERM stops it and removes the folder. OpenAI's API is then at ``/predictions/{model_name}/1.0/v1``.
+SIGTERM stops it and removes the folder. OpenAI's API is then at ``/v1``, and at ``/predictions/{model_name}/1.0/v1``.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     if arguments.disable_token_auth:
         command.append("--disable-token-auth")
     stop()
-    print(f"{arguments.model_id}: OpenAI's API at /predictions/{arguments.model_name}/{_VERSION}/v1", flush=True)
+    print(f"{arguments.model_id}: OpenAI's API at /v1", flush=True)
     # A session of its own: Ctrl-C is to reach the server once, from here.
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     ending = False

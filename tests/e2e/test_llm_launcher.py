@@ -90,6 +90,14 @@ def test_openais_client_gets_completions(server: Launched) -> None:
     assert chat.choices[0].message.content == "three four "
 
 
+def test_openais_own_paths_are_served_without_further_configuration(server: Launched) -> None:
+    client = openai.OpenAI(base_url=f"{server.workplace.inference}/v1", api_key="none", max_retries=0, timeout=DEADLINE)
+    assert client.completions.create(model="tiny/llm", prompt="one two").choices[0].text == "one two "
+    assert [model.id for model in client.models.list()] == ["model"]
+    with pytest.raises(openai.NotFoundError, match="The model `other` does not exist"):
+        client.completions.create(model="other", prompt="one")
+
+
 def test_openais_client_streams(server: Launched) -> None:
     parts = server.client.completions.create(model="tiny/llm", prompt="one two three", stream=True)
     assert [part.choices[0].text for part in parts] == ["one ", "two ", "three "]

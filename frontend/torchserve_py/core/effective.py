@@ -7,6 +7,7 @@ that it does not contain, and for the number of workers; its documentation says 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -191,11 +192,19 @@ def resolve(
         async_communication=asynchronous,
         concurrency_target=yaml.concurrency_target or MAX_ASYNC_JOBS,
         use_venv=bool(yaml.use_venv),
-        openai=bool(yaml.openai),
+        openai=_answers_openai(yaml) and CONTRACTS[contract].openai,
         runtime=_runtime(overrides, models_json, manifest_runtime),
         **_sequences(yaml),
         **_places(workers, yaml, hardware, model_name),
     )
+
+
+def _answers_openai(yaml: ModelConfig) -> bool:
+    """Return what the file says; where it says nothing, whether the handler runs vLLM, which answers OpenAI's requests."""
+    if yaml.openai is not None:
+        return yaml.openai
+    handler = yaml.raw.get("handler")
+    return isinstance(handler, Mapping) and "vllm_engine_config" in handler
 
 
 def _sequences(yaml: ModelConfig) -> dict[str, Any]:

@@ -48,6 +48,21 @@ def effective(
 
 
 @pytest.mark.parametrize(
+    ("yaml", "openai"),
+    [
+        ({}, False),
+        ({"openai": True}, True),
+        ({"raw": {"handler": {"vllm_engine_config": {}}}}, True),
+        ({"raw": {"handler": {"vllm_engine_config": {}}}, "openai": False}, False),
+        ({"raw": {"handler": {"model_path": "x"}}}, False),
+        ({"raw": {"handler": None}}, False),
+    ],
+)
+def test_a_handler_that_runs_vllm_answers_openais_requests(yaml: dict[str, Any], openai: bool) -> None:
+    assert effective(yaml=yaml).openai is openai
+
+
+@pytest.mark.parametrize(
     ("attribute", "api", "yaml", "json", "default"),
     [
         ("batch_size", "batch_size", "batch_size", "batchSize", 1),

@@ -206,6 +206,6 @@ class ModelConfigFile(Schema):
         "openai",
         "whether the model is served under [OpenAI's paths](rest-api.md#openais-paths), too: its handler gets the "
         "path as `url_path` and answers as OpenAI does",
-        "`false`",
+        "whether `handler` has `vllm_engine_config`",
     )
     handler: Handler = Field(default=HandlerKeys(), description="keys of the handler's own, and `cache`")
