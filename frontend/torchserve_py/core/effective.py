@@ -200,7 +200,7 @@ def resolve(
 
 
 def _answers_openai(yaml: ModelConfig) -> bool:
-    """Return what the file says; where it says nothing, whether the handler runs vLLM, which answers OpenAI's requests."""
+    """Return what the file says, or whether the handler runs vLLM, which answers as OpenAI does."""
     if yaml.openai is not None:
         return yaml.openai
     handler = yaml.raw.get("handler")

@@ -12,7 +12,7 @@ from tests.unit.doors.fake_serving import FakeModel, FakeServing
 from torchserve_py.core.serving import RegisterResult
 from torchserve_py.logs import access_log
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.workflows.pack import PackOptions, pack
+from torchserve_py.workflows.torch_workflow_archiver import PackOptions, pack
 
 
 @pytest.fixture
