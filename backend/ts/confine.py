@@ -1,4 +1,4 @@
-"""Becomes another user, with less memory, and then the program that it is told: how workers that are not trusted start.
+"""Starts a worker that is not trusted: changes the user, limits the memory, and then becomes the worker's program.
 
     python -I …/ts/confine.py USER MEMORY COMMAND…
 
@@ -19,15 +19,15 @@ _NO = "-"
 
 
 def main(arguments: list[str]) -> None:
-    """Do what the arguments say; does not return.
+    """Change the user, limit the memory and run the program; do not return.
 
     Raises:
-        SystemExit: It cannot be done.
+        SystemExit: One of the steps failed.
     """
     if len(arguments) < 3:
         sys.exit("usage: python -I confine.py USER|- BYTES|- COMMAND…")
     user, memory, *command = arguments
-    # Found now: the new user may not be able to enter the folders that Python itself is in.
+    # Look the program up now: the new user may have no access to the folders of Python itself.
     program = shutil.which(command[0])
     if program is None:
         sys.exit(f"the worker cannot be started: there is no program {command[0]}")
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (int(memory), int(memory)))
         if user != _NO:
             become(user)
-        os.execv(program, command)  # noqa: S606 - there is no shell to want
+        os.execv(program, command)  # noqa: S606 - no shell is needed
     except (OSError, ValueError, KeyError) as error:
         sys.exit(f"the worker cannot be started as user {user} with {memory} bytes of memory: {error}")
 

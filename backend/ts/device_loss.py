@@ -1,4 +1,4 @@
-"""What an exception says of the device that a model runs on: its memory ran out, or the device is lost to this process.
+"""Errors of the device that a model runs on: its memory ran out, or the device is lost to this process.
 
 After some errors (a failed device-side assertion, an illegal memory access, ECC …) CUDA answers every further call of
 the process with the same error. Then the process tells the server that it leaves, answers the jobs that failed, and
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 _EXIT_STATUS: Final = 70  # EX_SOFTWARE of <sysexits.h>
 _MAX_TOLD: Final = 200
-#: How far back the causes of an exception are looked at.
+#: The number of causes of an exception that are examined.
 _MAX_CAUSES: Final = 20
 _DEVICE: Final = re.compile(r"\b(CUDA|HIP|GPU)|\bCU(BLAS|DNN)_", re.IGNORECASE)
 _OUT_OF_MEMORY: Final = re.compile(
@@ -47,7 +47,7 @@ class _State:
 
 
 def memory_ran_out(error: BaseException) -> bool:
-    """Tell whether an exception, or what it was raised from, says that memory is exhausted, of whatever device."""
+    """Return whether an exception or one of its causes reports that the memory of a device is exhausted."""
     out_of_memory: Any = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
     cause: BaseException | None = error
     for _ in range(_MAX_CAUSES):
@@ -60,10 +60,10 @@ def memory_ran_out(error: BaseException) -> bool:
 
 
 def note_loss(error: BaseException) -> str:
-    """Note it if an exception, or one that it was raised while handling, says that the device is lost.
+    """Record the loss if an exception, or one in its chain, reports that the device is lost.
 
     Returns:
-        What the clients of the jobs that failed are told; empty if the device is not lost.
+        The message for the clients of the failed jobs; empty if the device is not lost.
     """
     cause: BaseException | None = error
     for _ in range(_MAX_CAUSES):
@@ -78,23 +78,23 @@ def note_loss(error: BaseException) -> str:
 
 
 def announce(connection: Connection) -> None:
-    """Tell the server, if the device is lost, to give this worker no more jobs: before the answers that free it."""
+    """If the device is lost, ask the server for no more jobs; call this before the answers that free the worker."""
     if _State.reason:
         connection.send([LEAVING])
 
 
 def end_if_lost() -> None:
-    """End this process if the device is lost; to be called when the jobs that failed are answered."""
+    """End this process if the device is lost; call this after the failed jobs are answered."""
     if _State.reason:
         logger.error("This worker ends, and a fresh one takes its place: it cannot use its device any more")
         sys.stdout.flush()
         sys.stderr.flush()
-        # Not by way of the interpreter's end: what destroys objects on the device would fail or hang.
+        # Skip the interpreter's shutdown: destroying objects on the device would fail or hang.
         os._exit(_EXIT_STATUS)
 
 
 def _device_fails() -> bool:
-    """Ask the device itself, where torch uses one: an error that stays is what it answers with from now on."""
+    """Return whether the device that torch uses fails from now on."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return False
@@ -110,4 +110,4 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:
-        return type(error).__name__  # an exception of the model's own that cannot be told
+        return type(error).__name__  # an exception of the model's own without a text

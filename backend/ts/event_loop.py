@@ -65,7 +65,7 @@ class AsyncRuntime(ABC):
         task.cancel()
 
     def take_input(self, job_id: str, body: bytes, *, more: bool) -> None:
-        """Accept a further input of a running job; ``more`` tells whether further inputs follow.
+        """Accept a further input of a running job; ``more`` states whether further inputs follow.
 
         The runtime sends a `TAKEN` message once the model has consumed the input. Only runtimes whose declarations
         announce further inputs receive them.

@@ -29,7 +29,7 @@ _REGISTRATION_LIMIT = 1200
 
 @dataclass(frozen=True)
 class Response:
-    """What the server answered: the parts of a `requests.Response` that scripts look at."""
+    """The server's answer, with the parts of a `requests.Response` that scripts use."""
 
     status_code: int
     text: str
@@ -59,7 +59,7 @@ def start(
         The lines that the server goes on printing.
 
     Raises:
-        RuntimeError: It did not start; the message is what it said.
+        RuntimeError: The server did not start; the message is its output.
     """
     stop()
     command = [*COMMAND, "--start"]
@@ -83,14 +83,14 @@ def start(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert launcher.stdout is not None
-    said = []
+    output = []
     for line in launcher.stdout:
         if _STARTED in line:
             break
-        said.append(line)
+        output.append(line)
     else:
         launcher.wait()
-        raise RuntimeError("The server did not start: " + "".join(said).strip())
+        raise RuntimeError("The server did not start: " + "".join(output).strip())
     lines = queue.Queue[str]()
     threading.Thread(target=_collect, args=(launcher, launcher.stdout, lines), daemon=True).start()
     return lines

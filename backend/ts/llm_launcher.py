@@ -117,7 +117,7 @@ def model_folder(arguments: argparse.Namespace, gpus: int) -> Iterator[Path]:
 
 
 def _is_left_over(folder: Path) -> bool:
-    """Whether the folder is of a run of this command that was killed: it holds what is written here and no more."""
+    """Return whether a killed run of this command left the folder: it holds only the files that are written here."""
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
     return files == {_MANIFEST, _CONFIG} and f'"{_HANDLER}"' in (folder / _MANIFEST).read_text()
 

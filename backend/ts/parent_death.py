@@ -18,7 +18,7 @@ _SET_PARENT_DEATH_SIGNAL = 1
 def die_with_parent() -> None:
     """Have the kernel kill this process when its parent dies; on systems other than Linux do nothing.
 
-    There the end of the connection has to do, which a process in the middle of an inference sees later.
+    There the process ends when it notices the end of its connection, which may be after the current inference.
     """
     if sys.platform == "linux":
         import ctypes
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> None:
     """Run the module that the first argument names.
 
     Raises:
-        SystemExit: There is no such package, or what the module itself ends with.
+        SystemExit: The module's package does not exist, or the module ends with this exception.
     """
     import importlib.util
     import runpy

@@ -44,7 +44,7 @@ class MicroBatching:
 
     @property
     def parallelism(self) -> dict[str, int]:
-        """The number of threads of each step; what is assigned changes the steps that it names."""
+        """The number of threads of each step; an assigned mapping changes the steps that it names."""
         return dict(self._parallelism)
 
     @parallelism.setter
@@ -110,7 +110,7 @@ class MicroBatching:
         return getattr(self._running, "index", None)
 
     def shutdown(self) -> None:
-        """End the threads; there is no use after that."""
+        """End the threads; the object cannot be used afterwards."""
         for threads in self._threads.values():
             threads.shutdown()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-#: What becomes a token of its own, and what is dropped.
+#: Punctuation marks that become tokens, and characters that are dropped or become blanks.
 _SPACED = re.compile(r"['.,()!?]")
 _DROPPED = str.maketrans({'"': "", ";": " ", ":": " "})
 
@@ -29,7 +29,7 @@ def get_tokenizer(
         language: "en" for "basic_english".
 
     Raises:
-        ValueError: There is no such tokenizer, or not for that language.
+        ValueError: The tokenizer is unknown, or does not support the language.
     """
     if tokenizer is None:
         return str.split

@@ -44,7 +44,7 @@ def import_class(class_name: str, module_prefix: str | None = None) -> type:
     """Return the class that a dotted name says, ``module.Class``, below ``module_prefix`` if given.
 
     Raises:
-        ImportError: There is no such module, or no such class in it.
+        ImportError: The module does not exist, or has no such class.
     """
     path = f"{module_prefix}.{class_name}" if module_prefix else class_name
     module_name, _, name = path.rpartition(".")

@@ -1,4 +1,4 @@
-"""What the metrics API raises; TorchServe's names."""
+"""The exceptions of the metrics API, under TorchServe's names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class MetricsCacheTypeError(MetricsCacheError):
 
 
 class MetricsCacheKeyError(MetricsCacheError):
-    """There is no such metric."""
+    """The metric, or a key of the metrics configuration, does not exist."""
 
 
 class MetricsCacheValueError(MetricsCacheError, ValueError):
@@ -24,4 +24,4 @@ class MetricsCacheIOError(MetricsCacheError):
 
 
 class MetricsCachePyYamlError(MetricsCacheError):
-    """The metrics configuration is no YAML."""
+    """The metrics configuration is not YAML."""

@@ -1,6 +1,6 @@
-"""A metrics cache that is filled from a metrics.yaml: what unit tests of handlers, written for TorchServe, make.
+"""A metrics cache that is filled from a metrics.yaml, for handlers' unit tests written for TorchServe.
 
-A worker does not read the file: the server does, and tells the worker what it declares.
+A worker does not read the file: the server reads it and sends the declared metrics to the worker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class MetricsCacheYamlImpl(MetricsCache):
     Raises:
         MetricsCacheTypeError: No file is named.
         MetricsCacheIOError: It cannot be read.
-        MetricsCachePyYamlError: It is no YAML.
+        MetricsCachePyYamlError: The file is not YAML.
     """
 
     def __init__(self, config_file_path: str) -> None:

@@ -114,7 +114,7 @@ class MetricsCache(MetricMethods):
         self.model_name = model_name
 
     def take_records(self) -> list[MetricRecord]:
-        """Return what was reported since the last call, oldest first."""
+        """Return the records since the last call, the oldest first."""
         if not self._pending:
             return []
         records = list(self._pending)
@@ -166,7 +166,7 @@ class MetricsCache(MetricMethods):
         dimension_names: list[str] | None = None,
         metric_type: MetricTypes = MetricTypes.COUNTER,
     ) -> CachingMetric:
-        """Make a metric, or make it anew, and return it; nothing is reported yet.
+        """Create a metric, or replace it, and return it without reporting a value.
 
         Raises:
             MetricsCacheTypeError: A wrong type of argument.
@@ -184,7 +184,7 @@ class MetricsCache(MetricMethods):
         """Return a metric.
 
         Raises:
-            MetricsCacheKeyError: There is none of that type and name.
+            MetricsCacheKeyError: No metric has that type and name.
         """
         _check_type("metric_name", metric_name, str)
         _check_type("metric_type", metric_type, MetricTypes)

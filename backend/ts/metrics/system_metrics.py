@@ -1,7 +1,7 @@
 """Measures the host, for scripts that `system_metrics_cmd` names; the server itself does not use it.
 
-Such a script, as TorchServe's documentation has them, adds functions of its own to this module (or to a copy) and logs
-what all of them put into `system_metrics`:
+Such a script, as in TorchServe's documentation, adds functions of its own to this module (or to a copy) and logs the
+metrics that all of them add to `system_metrics`:
 
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
     system_metrics.collect_all(sys.modules["ts.metrics.system_metrics"], num_of_gpu=0)
@@ -17,7 +17,7 @@ import psutil
 from ts.metrics.dimension import Dimension
 from ts.metrics.metric import Metric
 
-#: What the functions of this module have measured.
+#: The measurements of this module's functions.
 system_metrics: list[Metric] = []
 dimension = [Dimension("Level", "Host")]
 
@@ -80,7 +80,7 @@ def gpu_utilization(num_of_gpu: int) -> None:
 
 
 def collect_all(mod: types.ModuleType, num_of_gpu: int = 0) -> None:
-    """Call every function of ``mod`` and log what was measured, then an empty line, which ends the metrics."""
+    """Call every function of ``mod`` and log the measurements, then an empty line, which ends the metrics."""
     for name in dir(mod):
         value = getattr(mod, name)
         if isinstance(value, types.FunctionType) and value.__name__ not in _NO_MEASUREMENTS:

@@ -12,7 +12,7 @@ class Datatype(NamedTuple):
         size: Bytes per element; 0 where they vary.
         code: `struct`'s letter for an element.
         numpy: numpy's name for the type.
-        contents: The field of gRPC's ``InferTensorContents`` that has its elements; "" where there is none.
+        contents: The field of gRPC's ``InferTensorContents`` that has its elements; "" without such a field.
     """
 
     size: int

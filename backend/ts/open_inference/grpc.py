@@ -1,7 +1,7 @@
 """The gRPC form of requests and responses: serialized ``inference.ModelInferRequest`` and ``ModelInferResponse``.
 
-A response is raw (``raw_output_contents``) or typed (``contents``) as its client can read it: typed for those who sent
-typed contents and nothing that only Triton's clients send, raw for all others.
+A response is raw (``raw_output_contents``) or typed (``contents``), whichever its client can read: typed for clients
+that sent typed contents and none of the parameters that only Triton's clients send, raw for all others.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of, varint
 from ts.protocol.frames import Buffer
 from ts.runtimes.errors import Failure
 
-#: Where the typed form has the elements of a datatype; FP16 and BF16 have no such place.
+#: By datatype, the field of the typed form with its elements; FP16 and BF16 have none.
 _CONTENTS: Final = {name: datatype.contents for name, datatype in DATATYPES.items() if datatype.contents}
 _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
-#: What only Triton's clients send, who read the raw form and no other; and what begins with `triton_`.
+#: Parameters that only Triton's clients send, which read the raw form only; and the prefix of further ones.
 _TRITON_KEYS: Final = frozenset(("sequence_id", "sequence_start", "sequence_end", "priority", "timeout"))
 _TRITON_PREFIX: Final = "triton_"
-#: Where the typed form has, behind this tag, what the raw form has: numbers of these types are packed alike.
+#: The tags of typed contents that are packed as the raw form is.
 _PACKED: Final = {"BOOL": b"\x0a", "FP32": b"\x32", "FP64": b"\x3a"}
-#: From so many elements on they are not looked at one by one.
+#: The number of elements from which on typed contents are not read one by one.
 _MANY: Final = 1000
 #: The tag of ModelInferResponse.raw_output_contents.
 _RAW_OUTPUT: Final = b"\x32"
@@ -54,11 +54,11 @@ class GrpcRequest:
     def encode(self, response: InferenceResponse) -> tuple[Headers, Buffer]:
         """Return the trailing metadata and the serialized message for a response.
 
-        The parameter ``headers`` becomes metadata. Of the others those are sent that gRPC has a type for: truth values,
+        The parameter ``headers`` becomes metadata. Other parameters are sent if gRPC has a type for them: booleans,
         integers, floats and text.
 
         Raises:
-            Failure: The client asked for an output that is not there, or a value is nothing of its type.
+            Failure: The client asked for an output that does not exist, or a value does not fit its datatype.
         """
         message = infer_pb2.ModelInferResponse()
         outputs = selected_outputs(self.request, response)
@@ -89,7 +89,7 @@ def receive(headers: Sequence[tuple[Any, Any]], body: bytes, *, length_as_shape:
         length_as_shape: Whether one text may have its length as shape, see `tensors.is_text_of_that_length`.
 
     Raises:
-        Failure: It is none, or its tensors are not as they say.
+        Failure: The bytes are no such message, or a tensor's data do not fit its datatype and shape.
     """
     message, raw = _parse(body)
     if raw and len(raw) != len(message.inputs):
@@ -113,7 +113,7 @@ def receive(headers: Sequence[tuple[Any, Any]], body: bytes, *, length_as_shape:
 
 
 def _parse(body: bytes) -> tuple[infer_pb2.ModelInferRequest, Sequence[bytes | memoryview]]:
-    """Return the message and its raw contents; where it is large they are views of the body, and not in the message."""
+    """Return the message and its raw contents; those of a large message are views of the body instead of copies."""
     try:
         if len(body) < LARGE_MESSAGE:
             message = infer_pb2.ModelInferRequest.FromString(body)
@@ -207,7 +207,7 @@ def _set_parameters(target: Any, parameters: Parameters) -> None:
             case str():
                 target[name].string_param = value
             case _:
-                continue  # there is no type for it
+                continue  # gRPC has no type for it
 
 
 def _headers(headers: Any) -> Headers:

@@ -26,7 +26,7 @@ _SHORT_ROW: Final = 4
 _MAX_KEPT_NUMBERS: Final = 512 * 1024
 _MAX_KEPT_BYTES: Final = 8 * 1024 * 1024
 _parsers: list[Any] = []
-#: Where one is likely to see, without looking further, that there is nothing to gain.
+#: A request with BYTES gains nothing; its beginning and end usually show the datatype.
 _BYTES: Final = b'"BYTES"'
 _NEAR: Final = 1024
 

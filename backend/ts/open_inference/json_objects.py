@@ -19,7 +19,7 @@ def parse_object(text: bytes | memoryview) -> dict[str, Any]:
     """Return the JSON object that a body holds.
 
     Raises:
-        Failure: It is no JSON (400) or no object (422).
+        Failure: The body is not JSON (400) or not an object (422).
     """
     try:
         document = orjson.loads(text)
@@ -34,7 +34,7 @@ def read_id(document: Mapping[str, Any]) -> str | None:
     """Return the id of a request; None without one, or for an empty one.
 
     Raises:
-        Failure: It is no text.
+        Failure: The id is not a text.
     """
     given = document.get("id")
     if given is None or given == "":
@@ -48,7 +48,7 @@ def read_parameters(holder: Mapping[str, Any], what: str) -> dict[str, Any]:
     """Return the member ``parameters`` of a JSON object, without null values.
 
     Raises:
-        Failure: It is no object.
+        Failure: The member is not an object.
     """
     parameters = holder.get("parameters")
     if not parameters and (parameters is None or type(parameters) is dict):

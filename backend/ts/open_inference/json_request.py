@@ -37,11 +37,11 @@ def read_request(
 
     Args:
         binary: The binary tensors behind the JSON; empty if there are none.
-        job_id: What a request without an id is called.
+        job_id: The id of a request without one.
         length_as_shape: Whether one text may have its length as shape, see `tensors.is_text_of_that_length`.
 
     Raises:
-        Failure: It describes none.
+        Failure: The object is not a valid request.
     """
     inputs = document.get("inputs")
     if type(inputs) is not list:

@@ -95,7 +95,7 @@ def json_elements(tensor: Tensor) -> Any:
     """Return a tensor's elements as `to_json` takes them: a list, or a flat array of numbers.
 
     Raises:
-        Failure: An element of BYTES is no text.
+        Failure: An element of BYTES is not UTF-8 text.
     """
     if tensor.datatype != "BYTES":
         return json_numbers(tensor)

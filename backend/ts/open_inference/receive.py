@@ -1,7 +1,7 @@
-"""Where a runtime begins with an Open Inference request: from the wire row to the request, and back from a response.
+"""Decodes the wire row of an Open Inference request.
 
-The row's protocol says in which form it came, and the response goes back in the form that the client asked for: JSON or
-binary over REST, typed or raw contents over gRPC.
+The row's protocol states the form of the request. The response has the form that the client asked for: JSON or binary
+over REST, typed or raw contents over gRPC.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def receive(row: InferRow, declared: Mapping[str, Any] = _NOTHING, *, length_as_
     """Decode a row of one of the Open Inference protocols.
 
     Args:
-        declared: What is known of the model: under ``inputs`` and ``outputs`` a list of mappings with ``name``,
+        declared: The model's declarations: under ``inputs`` and ``outputs`` a list of mappings with ``name``,
             ``datatype`` and ``shape``. The text form of ``generate`` and a raw body without JSON need it.
         length_as_shape: Whether one text may have its length as shape, see `tensors.is_text_of_that_length`.
 
     Raises:
-        Failure: What came is no request; the status says of which kind the mistake is.
+        Failure: The row is not a valid request.
         ValueError: The row is of another protocol.
     """
     protocol = row[4]
@@ -43,7 +43,7 @@ def receive_input(first: Received, body: bytes, *, length_as_shape: bool = False
     """Decode a further input of the job that ``first`` opened (gRPC only: over REST there is one input).
 
     Raises:
-        Failure: What came is no request.
+        Failure: The body is not a valid request.
         ValueError: The protocol knows no further inputs.
     """
     from ts.open_inference import grpc

@@ -1,8 +1,8 @@
-"""The REST form of the Open Inference Protocol: which of its dialects a request is in, and how it is to be answered.
+"""The REST form of the Open Inference Protocol: the dialect of a request, and the form of its answer.
 
 A request is JSON; or JSON with binary tensors behind it, where the header ``Inference-Header-Content-Length`` gives the
-length of the JSON; or, where that is 0, the bytes of the model's only input. The server tells in the pseudo header
-``:endpoint`` that a request came by another path than ``infer``.
+length of the JSON; or, if that is 0, the bytes of the model's only input. The pseudo header ``:endpoint`` names the
+endpoint of a request to another path than ``infer``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ts.open_inference.types import InferenceRequest, InferenceResponse, Tensor
 from ts.protocol.frames import Buffer
 from ts.runtimes.errors import Failure
 
-#: The pseudo header with which the server tells the endpoint; it leaves it out for `INFER`.
+#: The pseudo header in which the server names the endpoint; absent for `INFER`.
 ENDPOINT: Final = ":endpoint"
 INFER: Final = "infer"
 INFER_STREAM: Final = "infer_stream"
@@ -28,7 +28,7 @@ GENERATE: Final = "generate"
 GENERATE_STREAM: Final = "generate_stream"
 
 _LENGTH_NAME: Final = LENGTH_HEADER.lower().encode()
-#: More than any length has; Python refuses to make an integer of very many.
+#: More digits than any length has; Python refuses to convert very many.
 _MAX_DIGITS: Final = 20
 _NO_BINARY: Final = memoryview(b"")
 
@@ -47,7 +47,7 @@ class RestRequest:
             self._read_wishes(request)
 
     def _read_wishes(self, request: InferenceRequest) -> None:
-        """Take the wishes about the form of the outputs out of the parameters, where no model is to find them."""
+        """Remove the parameters about the form of the outputs, which are not meant for the model, and obey them."""
         wish = _flag(request.parameters, "binary_data_output")
         if wish is not None:
             self._bare = True
@@ -97,7 +97,7 @@ def receive(
     """Decode a request; see `ts.open_inference.receive.receive`.
 
     Raises:
-        Failure: What came is no request.
+        Failure: The body is not a valid request.
     """
     endpoint, length = INFER, None
     for name, value in headers:
@@ -136,7 +136,7 @@ def _receive_text(document: dict[str, Any], declared: Mapping[str, Any], job_id:
 
 
 def _receive_raw(body: memoryview, declared: Mapping[str, Any], endpoint: str, job_id: str) -> RestRequest:
-    """The body is the data of the model's only input, and nothing else; all outputs are wanted in that form too."""
+    """Return the request whose body is the data of the model's only input; its outputs have that form, too."""
     inputs: Sequence[Mapping[str, Any]] = declared.get("inputs") or ()
     if len(inputs) != 1:
         raise Failure(

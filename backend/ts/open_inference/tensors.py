@@ -1,4 +1,4 @@
-"""What can be done with a tensor's data: from one form to another, and to numpy and back.
+"""Conversions of a tensor's data: from one form to another, and to numpy and back.
 
 Lists and the raw form are converted with the standard library alone. numpy is imported by the functions that make or
 take arrays, when they are called, and for large tensors, where it takes a tenth of the time and memory.
@@ -24,7 +24,7 @@ _OF_NUMPY: Final = {datatype.numpy: name for name, datatype in DATATYPES.items()
 _LENGTH = struct.Struct("<I")
 _NAN = math.nan
 _LITTLE_ENDIAN: Final = sys.byteorder == "little"
-#: From so many bytes on numpy is worth its import.
+#: The number of bytes from which on numpy is worth its import.
 LARGE_TENSOR: Final = 64 * 1024
 
 
@@ -46,7 +46,7 @@ def element_count(shape: Sequence[int]) -> int:
 def is_text_of_that_length(datatype: str, shape: Sequence[int], elements: Sequence[Any]) -> bool:
     """Whether a tensor is one text, in a shape of as many elements as the text has characters or bytes.
 
-    MLServer's documentation has texts so, and MLServer takes them: it never looks at the shape of a text.
+    MLServer's documentation has such texts, and MLServer accepts them: it ignores the shape of a text.
     """
     if datatype != "BYTES" or len(elements) != 1:
         return False
@@ -115,7 +115,7 @@ def raw_bytes(tensor: Tensor) -> bytes | bytearray | memoryview:
     """Return the data in the raw form, without a copy if they are in it.
 
     Raises:
-        Failure: An element is nothing of the tensor's datatype.
+        Failure: An element does not fit the tensor's datatype.
     """
     data = tensor.data
     if isinstance(data, bytes | bytearray | memoryview):
@@ -177,7 +177,7 @@ def tensor_of(name: str, array: np.ndarray[Any, Any], datatype: str | None = Non
         datatype: The datatype, if it is another than the array's own: the values are converted.
 
     Raises:
-        Failure: The protocol has nothing for the array's type, or no such datatype; or a value is no such integer.
+        Failure: The protocol has no datatype for the array, or does not know the datatype, or an integer exceeds it.
     """
     import numpy as np
 
@@ -202,10 +202,10 @@ def tensor_of(name: str, array: np.ndarray[Any, Any], datatype: str | None = Non
 
 
 def check(tensor: Tensor) -> None:
-    """Check that there are as many elements as the shape says.
+    """Check that the number of elements fits the shape.
 
     Raises:
-        Failure: There are not, or the datatype is unknown.
+        Failure: The number is wrong, or the datatype is unknown.
     """
     size, expected = _datatype(tensor).size, element_count(tensor.shape)
     data = tensor.data

@@ -28,10 +28,10 @@ def read_text_request(
     """Return the request that ``text_input`` and the members beside it make.
 
     Args:
-        job_id: What a request without an id is called.
+        job_id: The id of a request without one.
 
     Raises:
-        Failure: A value is nothing that its input takes, or the text has no input to go to.
+        Failure: An input cannot take its value, or no input can take the text.
     """
     text = document.get(TEXT_INPUT)
     if type(text) is not str and not (type(text) is list and text and all(type(each) is str for each in text)):
@@ -51,7 +51,7 @@ def write_text_response(request: InferenceRequest, response: InferenceResponse, 
     """Return a response as one line of JSON.
 
     Raises:
-        Failure: An output cannot be said in JSON.
+        Failure: JSON cannot represent an output.
     """
     members: dict[str, Any] = {"id": response.id or request.id} if with_id else {}
     members["model_name"] = response.model_name

@@ -1,4 +1,4 @@
-"""What an Open Inference request and response consist of, whichever form they came in.
+"""The parts of an Open Inference request and response, independent of their form on the wire.
 
 Plain values only: a worker whose model needs no numpy does not import it for this.
 """
@@ -29,7 +29,7 @@ class Tensor:
         data: A flat list of elements in row-major order, or the raw form: little endian and row-major, every element of
             BYTES after its length (32 bits). In a list, elements of BYTES are ``str`` (from JSON) or ``bytes``. Numbers
             of large JSON come as a flat array, whose type may be wider than the datatype (JSON knows no FP32).
-        parameters: What else is said about it, such as ``content_type``.
+        parameters: Further properties, such as ``content_type``.
     """
 
     name: str
@@ -58,8 +58,8 @@ class InferenceRequest:
 
     Attributes:
         model_name: The model, as the client named it.
-        model_version: Its version; "" where the client named none.
-        id: What the client calls the request (REST: a new UUID where it does not call it anything); None if nothing.
+        model_version: The version, or "" if the client named none.
+        id: The client's id of the request, or None; over REST a request without one gets a new UUID.
         parameters: What belongs to the request as a whole.
         outputs: The outputs that the client asks for; None for all.
     """
@@ -79,7 +79,7 @@ class InferenceResponse:
     Attributes:
         model_name: The model that answers.
         model_version: Its version; "" or None leaves it out.
-        id: The request's id; None to have it filled in.
+        id: The request's id; None to use that of the request.
         parameters: What belongs to the response as a whole.
     """
 
@@ -91,7 +91,7 @@ class InferenceResponse:
 
 
 class Received(Protocol):
-    """A request, and how its client wants to be answered."""
+    """A request, and the form in which its client wants the answer."""
 
     request: InferenceRequest
 
@@ -101,5 +101,5 @@ class Received(Protocol):
         Where the response has no id, it gets the request's.
 
         Raises:
-            Failure: The client asked for an output that is not there, or the response cannot be said in its form.
+            Failure: The client asked for an output that does not exist, or its form cannot represent the response.
         """

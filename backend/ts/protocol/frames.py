@@ -71,7 +71,7 @@ def _append_segments(value: Any, packer: msgpack.Packer, segments: list[Buffer])
 class FrameBuffer:
     """Collects received bytes and cuts them into messages.
 
-    Receive into ``writable()``, report the number of bytes with ``received(n)``, then take what is complete from
+    Receive into ``writable()``, report the number of bytes with ``received(n)``, then take the complete messages from
     ``messages()``. The memory that ``writable()`` returned is valid until the next call of any method.
     """
 
@@ -87,7 +87,7 @@ class FrameBuffer:
         self._max_frame = max_frame
 
     def writable(self) -> memoryview:
-        """Return the free memory behind what is buffered, never empty, large enough for the frame that has begun."""
+        """Return the free memory behind the buffered bytes, large enough for the frame that has begun; never empty."""
         pending = self._end - self._start
         needed = _INITIAL_CAPACITY
         if pending >= _LENGTH.size:

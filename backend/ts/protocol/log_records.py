@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 FORMAT_VARIABLE: Final = "TS_LOG_FORMAT"
-#: What a line with a record begins with: the separator of records of RFC 7464, which no text has.
+#: The first character of a line with a record: the record separator of RFC 7464, which no text contains.
 MARK: Final = "\x1e"
 
 #: The ids of requests, each with that of its sequence, "" if it belongs to none.
@@ -24,17 +24,17 @@ Ids = Sequence[tuple[str, str]]
 
 
 def no_requests() -> Ids:
-    """No request is running."""
+    """Return no ids, because no request is running."""
     return ()
 
 
-#: Tells which requests are running, in this thread or task.
+#: Returns the ids of the requests that run in this thread or task.
 running: ContextVar[Callable[[], Ids]] = ContextVar("running", default=no_requests)
 
 
-#: A line of more characters is one that the server may read in pieces, and then is no record.
+#: The server may read a longer line in pieces, which are no records.
 _LONGEST_LINE: Final = 60_000
-#: So many characters of a text make no longer line, whatever JSON has to write for them.
+#: The number of characters of a text that fit such a line, even if JSON escapes all of them.
 _PIECE: Final = 4_000
 
 
@@ -44,7 +44,7 @@ class RecordFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, or the lines."""
         own = {name: getattr(record, name) for name in ("request_id", "sequence_id") if hasattr(record, name)}
-        about = {"level": record.levelno, **(own or _told(running.get()()))}
+        about = {"level": record.levelno, **(own or _id_members(running.get()()))}
         texts = {"message": record.getMessage()}
         if record.exc_info:
             texts["exception"] = self.formatException(record.exc_info)
@@ -68,7 +68,7 @@ def _line(about: dict[str, Any], texts: dict[str, str]) -> str:
     return MARK + json.dumps({**texts, **about}, default=str)
 
 
-def _told(ids: Ids) -> dict[str, Any]:
+def _id_members(ids: Ids) -> dict[str, Any]:
     if len(ids) == 1:
         ((request_id, sequence_id),) = ids
         return {"request_id": request_id, "sequence_id": sequence_id}
@@ -76,7 +76,7 @@ def _told(ids: Ids) -> dict[str, Any]:
 
 
 def record_of(line: str) -> dict[str, Any] | None:
-    """Return what a line with a record says; None of any other line."""
+    """Return the record in a line; None for any other line."""
     if not line.startswith(MARK):
         return None
     try:

@@ -21,14 +21,14 @@ from ts.protocol.frames import LARGE_BODY, Buffer, encode
 
 # Frontend to worker.
 LOAD: Final = "load"  # [LOAD, Load]
-INFER: Final = "infer"  # [INFER, [InferRow, …]], with a third member where there is a `History` to tell of some rows
+INFER: Final = "infer"  # [INFER, [InferRow, …]], with a third member if some rows have a `History`
 CANCEL: Final = "cancel"  # [CANCEL, [job id, …]]
 END_SEQUENCE: Final = "end_sequence"  # [END_SEQUENCE, [EndedSequence, …]]
 INPUT: Final = "input"  # [INPUT, job id, more, body]: a further input of a job that takes several
 HEALTH: Final = "health"  # [HEALTH, number]: is the model healthy? Never queued behind jobs
-EXPOSE: Final = "expose"  # [EXPOSE, number]: what has the model counted itself? Never queued behind jobs
+EXPOSE: Final = "expose"  # [EXPOSE, number]: asks for the model's own metrics; never queued behind jobs
 PING: Final = "ping"  # [PING, number]
-STOP: Final = "stop"  # [STOP]; what came before it is still answered
+STOP: Final = "stop"  # [STOP]; earlier messages are still answered
 
 # Worker to frontend.
 HELLO: Final = "hello"  # [HELLO, Hello]
@@ -38,8 +38,8 @@ METRICS: Final = "metrics"  # [METRICS, [[name, unit, type, value, [[dimension, 
 TAKEN: Final = "taken"  # [TAKEN, job id, count]: the model has taken so many further inputs of the job
 HEALTHY: Final = "healthy"  # [HEALTHY, number, whether it is]
 EXPOSED: Final = "exposed"  # [EXPOSED, number, Prometheus' text format; None if that has failed]
-DECLARES: Final = "declares"  # [DECLARES, what the model tells about itself now]; see `Loaded`
-LEAVING: Final = "leaving"  # [LEAVING]: the worker answers what it has and ends, for it cannot go on; no more jobs
+DECLARES: Final = "declares"  # [DECLARES, the model's new declarations]; see `Loaded`
+LEAVING: Final = "leaving"  # [LEAVING]: the worker answers its jobs and ends, because it cannot go on; it takes no more
 PONG: Final = "pong"  # [PONG, number]
 
 JOBS_CHANNEL: Final = "jobs"
@@ -51,7 +51,7 @@ TOKEN_VARIABLE: Final = "TS_WORKER_TOKEN"  # noqa: S105 - the name of a variable
 #: The protocol that a row is in, and that its response is to be in; None stands for TorchServe's own forms.
 OPEN_INFERENCE_REST: Final = "open_inference_rest"  # the HTTP body: JSON, or JSON and binary tensors
 OPEN_INFERENCE_GRPC: Final = "open_inference_grpc"  # a serialized `inference.ModelInferRequest`
-TRUSS: Final = "truss"  # the HTTP body; the request's line is told in pseudo headers such as ``:path``
+TRUSS: Final = "truss"  # the HTTP body; pseudo headers such as ``:path`` describe the request line
 CUSTOM: Final = "custom"  # the same, for a route that the model itself has declared
 
 #: ``(job id, headers, content type, body, protocol, more input)``. Headers are pairs of ``bytes`` (as they came over
@@ -94,7 +94,7 @@ STATUS_CANCELLED: Final = 499
 
 
 class Hello(TypedDict):
-    """Who connects. Which process that is, the kernel tells (`torchserve_py.workers.peers`)."""
+    """The sender of a connection. The kernel tells the process (`torchserve_py.workers.peers`)."""
 
     token: str
     channel: str
@@ -118,7 +118,7 @@ class Cache(TypedDict):
 
 
 class Load(TypedDict):
-    """All that a worker needs to load its copy of the model."""
+    """The message body with which a worker loads its copy of the model."""
 
     contract: str  # "torchserve", "truss" or "mlserver"
     model_name: str
@@ -139,13 +139,13 @@ class Load(TypedDict):
     max_response_size: int
     metrics: list[list[Any]]  # declared metrics of handlers: type, name, unit, [dimension, …]
     header_keys: list[str]  # names of the sequence id, start and end headers
-    cache: Cache | None  # what is beneath the handler's SequenceCache; None of a stateless model
+    cache: Cache | None  # the settings of the handler's SequenceCache; None for a stateless model
 
 
 class Loaded(TypedDict):
-    """How loading went: on failure ``status`` is 500, or 507 when memory ran out.
+    """The outcome of loading: on failure ``status`` is 500, or 507 when memory ran out.
 
-    ``declares`` is what the model tells about itself: what doors ask for to describe it and to find its routes.
+    ``declares`` describes the model for the doors: its inputs and outputs, endpoints and routes.
     """
 
     ok: bool

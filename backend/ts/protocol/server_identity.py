@@ -1,7 +1,7 @@
-"""Which server a process belongs to, told so that others can find out whether that server is still there.
+"""The identity of a server, from which other processes find out whether that server still runs.
 
-Whoever shares state with other servers needs to know at once that one of them is gone. That can be told of a process on
-the same machine (and in the same container); of any other only its silence tells.
+Servers that share state need to know at once that one of them has ended. That is possible for a process on the same
+machine (and in the same container); any other process is known to have ended only by its silence.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 def server_identity() -> str:
     """Return the identity of this process: where it runs, its process id and when it was started."""
     since = started(os.getpid())
-    if since is None:  # no /proc, so nobody could check: unique, and that is all
+    if since is None:  # no /proc: unique, but no process can check it
         return f"{secrets.token_hex(16)}/{os.getpid()}/0"
     return f"{_place()}/{os.getpid()}/{since}"
 
 
 def is_gone(identity: str) -> bool:
-    """Whether the server with this identity is known to have ended; False of one that cannot be looked at from here."""
+    """Return whether the server is known to have ended; False if this process cannot see it."""
     place, _, process = identity.partition("/")
     pid, _, since = process.partition("/")
     if not pid.isdecimal() or place != _place():
@@ -29,7 +29,7 @@ def is_gone(identity: str) -> bool:
 
 
 def _place() -> str:
-    """The boot of the machine and the namespace of process ids; empty where there is no /proc."""
+    """Return the boot of the machine and the namespace of process ids; empty without /proc."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}:{Path('/proc/self/ns/pid').readlink()}"

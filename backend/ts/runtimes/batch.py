@@ -22,7 +22,7 @@ from ts.service import PredictionException, Service
 
 logger = logging.getLogger(__name__)
 
-#: The response header that tells whether a further part follows.
+#: The response header that states whether a further part follows.
 STREAM_NEXT = "ts_stream_next"
 
 
@@ -118,8 +118,8 @@ class Batch:
             return
         if row.streaming or more:
             # The head of the response left with the first part: send headers again only if they changed.
-            nothing_new = len(headers) <= 1 if row.encode is None else headers == row.told
-            row.told = headers
+            nothing_new = len(headers) <= 1 if row.encode is None else headers == row.sent_headers
+            row.sent_headers = headers
             if row.streaming and nothing_new:
                 headers = ()
         row.streaming = more

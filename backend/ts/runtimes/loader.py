@@ -34,7 +34,7 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
         wait_for: Runs a coroutine to its end; required for an asynchronous handler, None for a synchronous one.
 
     Raises:
-        LoadError: There is no such handler, or it lacks the methods of a handler.
+        LoadError: The handler does not exist, or lacks the methods of a handler.
         Exception: The handler's own code raised it.
     """
     module, function_name = _import_handler(load["handler"], load["model_dir"])

@@ -50,7 +50,7 @@ class OpenInferenceRows:
         """Return the row as the handler sees it.
 
         Raises:
-            Failure: What came is no request.
+            Failure: The row is not a valid request.
         """
         received = receive(wire_row, self._declared)
         processor = RequestProcessor(None, wire_row[1])
@@ -62,10 +62,10 @@ class OpenInferenceRows:
     def _encode(self, received: Received, row: Row, value: Any, more: bool) -> Buffer:
         """Return the body for a handler's result; its headers are added to those of the response.
 
-        A last part without anything in it is no response of its own, but only the end of the stream.
+        An empty last part is only the end of the stream.
 
         Raises:
-            Failure: The handler chose the status of an error, or the result is nothing that the client can be given.
+            Failure: The handler chose the status of an error, or the protocol cannot represent the result.
         """
         if row.streaming and not more and (value is None or (isinstance(value, str | bytes | list) and not value)):
             return b""
@@ -107,7 +107,7 @@ class OpenInferenceRows:
 
 
 def _envelope_data(tensor: Tensor) -> Any:
-    """Return what the envelope makes an array of: an array at once, where that saves a list of many numbers."""
+    """Return the data for the envelope: an array at once, if that saves a list of many numbers."""
     if isinstance(tensor.data, list) or tensor.datatype in {"BYTES", "BF16"}:
         return flat_list(tensor)
     return numpy_of(tensor).reshape(-1)
@@ -120,7 +120,7 @@ def _value(tensor: Tensor) -> Any:
     from ts.open_inference.input_array import InputArray  # numpy, which not every worker has
 
     array = numpy_of(tensor)
-    # Handlers may write into what they get, as they may into the body of any other request.
+    # Handlers may write into their inputs, as into the body of any other request.
     return InputArray.of(array if array.flags.writeable else array.copy())
 
 
@@ -140,7 +140,7 @@ def _output(value: Mapping[str, Any]) -> Tensor:
 
 
 def _message(value: Any) -> str:
-    """Return what a handler says about an error that it answers with."""
+    """Return the message of a result that is an error."""
     if isinstance(value, dict):
         value = value.get("error") or value.get("message") or json.dumps(value, default=str)
     return value.decode("utf-8", "replace") if isinstance(value, bytes | bytearray) else str(value)
@@ -153,7 +153,7 @@ def outputs_of(value: Any, request: InferenceRequest, declared: Declared) -> lis
     """Return the outputs for a result.
 
     Raises:
-        Failure: A value is nothing of the datatype that was declared for it, or nothing that can be sent.
+        Failure: A value does not fit its declared datatype, or cannot be sent.
     """
     datatypes = {each["name"]: each["datatype"] for each in declared}
     if isinstance(value, Mapping) and _holds_outputs(value, request, datatypes):
@@ -167,7 +167,7 @@ def outputs_of(value: Any, request: InferenceRequest, declared: Declared) -> lis
 
 
 def _holds_outputs(value: Mapping[Any, Any], request: InferenceRequest, datatypes: Mapping[str, str]) -> bool:
-    """Whether the values of a dict are outputs by name, and not the dict one value itself."""
+    """Return whether the values of a dict are outputs by name, as opposed to a dict that is one value."""
     if datatypes:
         return bool(value) and value.keys() <= datatypes.keys()
     if request.outputs and value.keys() >= {each.name for each in request.outputs}:

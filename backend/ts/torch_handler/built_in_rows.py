@@ -1,4 +1,4 @@
-"""How built-in handlers read rows; a row that cannot be understood does not cost its batch-mates their answers."""
+"""How built-in handlers read rows, so that an invalid row does not fail the other rows of its batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class BadRowError(PredictionException):
 
     Args:
         row: The row's index in the batch.
-        message: What that client is told.
+        message: The message for that client.
         status: The HTTP status that it gets.
     """
 
@@ -49,7 +49,7 @@ def refuse(context: Any, row: int, error: BadRowError) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def only_rows(context: Any, rows: Sequence[int]) -> Iterator[None]:
-    """Let the context know only some rows of the batch, in that order, for a call that is made for them alone."""
+    """Restrict the context to some rows of the batch, in that order, for a call with only these rows."""
     processors, ids = context.request_processor, context.request_ids
     context.request_processor = [processors[row] for row in rows]
     context.request_ids = ids and {position: ids[row] for position, row in enumerate(rows)}
@@ -60,7 +60,7 @@ def only_rows(context: Any, rows: Sequence[int]) -> Iterator[None]:
 
 
 def answer_good_rows(handle: Callable[[Any, Any], Any], data: list[Any], context: Any) -> list[Any]:
-    """Return what ``handle`` answers. Rows for which it raises `BadRowError` are refused, the others run without them.
+    """Return the results of ``handle``; refuse rows for which it raises `BadRowError`, and run the others without them.
 
     Raises:
         BadRowError: The only row of the batch is bad.
@@ -97,9 +97,9 @@ def _answer_the_others(
 
 
 def answer_explanations_apart(answer: Callable[[Any], list[Any]], data: Any, context: Any) -> list[Any]:
-    """Return what ``answer`` makes of a batch; predictions and explanations in one batch are answered apart.
+    """Return the results of ``answer`` for a batch; call it separately for predictions and explanations.
 
-    Without that each would be answered as what the first row of the batch asks for.
+    In one call, all rows would be answered as the first row asks.
     """
     processors = getattr(context, "request_processor", None)
     if processors is None or len(processors) != len(data):

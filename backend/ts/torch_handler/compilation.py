@@ -51,7 +51,7 @@ def compile_model(model: Any, options: dict[str, Any], device: Any) -> Any:
     """
     text = ", ".join(f"{name} {value}" for name, value in options.items())
     try:
-        # Read when torch.compile imports the compiler. What is set later, as below, holds for this thread alone.
+        # torch.compile reads this when it imports the compiler; the later assignment below holds for this thread only.
         os.environ.setdefault("TORCHDYNAMO_SUPPRESS_ERRORS", "1")
         compiled = torch.compile(model, **options)
         with torch.inference_mode(), torch._dynamo.config.patch(suppress_errors=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Endings with what they stand for, and the words that have them.
+#: Endings, their long forms, and the words that have them.
 _ENDINGS = (
     (("'ll", "'ll've"), (" will", " will have"), "I you he she it we they that there this who what how"),
     (("'d", "'d've"), (" would", " would have"), "I you he she it we they that there who"),

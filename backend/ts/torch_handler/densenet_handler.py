@@ -96,7 +96,7 @@ def _read_torch_file(index: int, value: Any) -> torch.Tensor:
         content = torch.load(io.BytesIO(value), map_location="cpu", weights_only=True)
     except MemoryError:
         raise
-    # What is no pickle makes the unpickler fail in any way, from KeyError to UnicodeDecodeError.
+    # The unpickler may raise anything for other bytes, from KeyError to UnicodeDecodeError.
     except Exception as error:
         raise BadRowError(index, "The request's body is no tensor as torch.save writes it.") from error
     if not isinstance(content, torch.Tensor):

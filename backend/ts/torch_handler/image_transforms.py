@@ -28,14 +28,14 @@ _STD = (0.229, 0.224, 0.225)
 
 
 class UnreadableImageError(ValueError):
-    """What a client sent is no image."""
+    """The client's value is not an image."""
 
 
 def read_image(value: Any) -> Image.Image:
     """Return the image that a request's value holds: the bytes of an image file, or their base64 text.
 
     Raises:
-        UnreadableImageError: It holds none, or one of more pixels than Pillow's limit allows.
+        UnreadableImageError: The value is not an image, or has more pixels than Pillow's limit.
     """
     try:
         content = base64.b64decode(value) if isinstance(value, str) else bytes(value)

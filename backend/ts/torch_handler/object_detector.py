@@ -18,7 +18,7 @@ class ObjectDetector(VisionHandler):
     The model gets one tensor, [N, 3, H, W], or, where the images of a batch differ in size, a list of N tensors.
 
     Attributes:
-        threshold: The lowest score of an object that is told.
+        threshold: The lowest score of an object in an answer.
     """
 
     image_processing = staticmethod(to_tensor)

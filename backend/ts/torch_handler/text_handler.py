@@ -43,7 +43,7 @@ class TextHandler(BaseHandler, ABC):
         """Load the model and its vocabulary.
 
         Raises:
-            RuntimeError: There is no vocabulary, or it cannot be loaded.
+            RuntimeError: The vocabulary is missing or cannot be loaded.
         """
         super().initialize(context)
         self.initialized = False
@@ -61,7 +61,7 @@ class TextHandler(BaseHandler, ABC):
         """Return the path of the vocabulary: the manifest's ``sourceVocab``, or ``source_vocab.pt``.
 
         Raises:
-            RuntimeError: There is none in the model's folder.
+            RuntimeError: The model's folder has none.
         """
         name = ((self.manifest or {}).get("model") or {}).get("sourceVocab") or "source_vocab.pt"
         path = os.path.join(ctx.system_properties["model_dir"], name)  # noqa: PTH118

@@ -19,7 +19,7 @@ from ts.torch_handler.built_in_rows import row_value
 from ts.torch_handler.vllm_server import open_application
 from ts.utils.util import PredictionException
 
-#: Only these paths are handed on: vLLM's server has others, for those who run it.
+#: The handler passes on only these paths: vLLM's server has others, for its operators.
 _API = "v1/"
 
 
@@ -43,7 +43,7 @@ class VLLMHandler(BaseHandler):
 
         Raises:
             ModuleNotFoundError: vLLM is not installed.
-            ImportError: The installed version of vLLM lacks what is needed.
+            ImportError: The installed version of vLLM lacks a needed function.
             ValueError: The configuration names no model.
         """
         config = (ctx.model_yaml_config or {}).get("handler") or {}
@@ -70,7 +70,7 @@ class VLLMHandler(BaseHandler):
         """Have vLLM's application answer; all parts of a stream but the last are sent here.
 
         Raises:
-            PredictionException: The path is none of OpenAI's API (404).
+            PredictionException: The path does not belong to OpenAI's API (404).
         """
         assert self.application is not None, "the model is loaded"
         path = context.get_request_header(0, "url_path") or ""

@@ -1,7 +1,7 @@
-"""vLLM's engine and the application of its OpenAI server, made in this process of what a model's configuration says.
+"""Creates vLLM's engine and the application of its OpenAI server in this process, from a model's configuration.
 
-Only what vLLM's own ``main`` uses is called, under the names that it had from 0.6 on; where a version moved a name or
-changed the parameters of a function, both are tried. Nothing of vLLM is imported before `open_application`.
+This module calls only functions that vLLM's own ``main`` uses, under their names since 0.6; if a version has moved a
+name or changed parameters, it tries both. Only `open_application` imports vLLM.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def open_application(handler_config: Mapping[str, Any], model_dir: Path) -
 
     Raises:
         ModuleNotFoundError: vLLM is not installed.
-        ImportError: This version of vLLM lacks what is needed.
+        ImportError: This version of vLLM lacks a needed function.
         ValueError: The configuration names no model, or names an adapter that is not there.
     """
     try:
@@ -70,7 +70,7 @@ def server_arguments(handler_config: Mapping[str, Any], model_dir: Path) -> Any:
     parser = _find("make_arg_parser", _ARGUMENTS)(_find("FlexibleArgumentParser", _PARSER)())
     arguments = parser.parse_args(line)
     arguments.served_model_name = [name or handler_config["model_path"]]
-    if hasattr(arguments, "disable_log_requests"):  # versions that write every prompt into the log unless told not to
+    if hasattr(arguments, "disable_log_requests"):  # older versions write every prompt into the log by default
         arguments.disable_log_requests = True
     for key, value in engine_config.items():
         if not hasattr(arguments, key):

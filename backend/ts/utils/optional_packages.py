@@ -1,4 +1,4 @@
-"""What is said when a package is missing that only some models need."""
+"""The error for a missing package that only some models need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TorchServe offers to handlers as ``ts.utils.util``; same names, same meaning.
+"""TorchServe's ``ts.utils.util`` for handlers: the same names with the same meaning.
 
 Importing it costs next to nothing: YAML is imported when a file is read.
 """
@@ -120,7 +120,7 @@ def map_class_to_label(
         lbl_classes: For every row the class indexes of its probabilities; 0, 1, 2, … without it.
 
     Raises:
-        TypeError: ``probs`` is no list or ``mapping`` no dict.
+        TypeError: ``probs`` is not a list, or ``mapping`` not a dict.
     """
     if not isinstance(probs, list):
         raise TypeError(f"convert the probabilities to a list before mapping them, got {type(probs).__name__}")
@@ -141,7 +141,7 @@ def get_yaml_config(yaml_file_path: str) -> dict[str, Any]:
     """Return what a YAML file holds; ``{}`` for an empty one.
 
     Raises:
-        ValueError: The file is no YAML, or not a mapping.
+        ValueError: The file is not YAML, or not a mapping.
     """
     import yaml
 

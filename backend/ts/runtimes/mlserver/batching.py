@@ -2,7 +2,7 @@
 
 A batch is run when it is full, or when its first request has waited as long as it may; several batches may run at once.
 A request that is cancelled leaves its batch: what has not begun runs without it, what runs goes on for the others, and
-is cancelled itself only when nobody is left.
+is cancelled only when all its clients have left.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def wire_response(response: Any, request: types.InferenceRequest) -> InferenceRe
     """Return a model's response with the request's id.
 
     Raises:
-        Failure: It is none.
+        Failure: The model returned something else.
     """
     if not isinstance(response, types.InferenceResponse):
         raise Failure(500, f"The model returned a {type(response).__name__}; it must be an InferenceResponse.")
@@ -123,8 +123,7 @@ def _name(raw: bytes | str) -> str:
 def failure_of(error: Exception) -> Failure:
     """Return status and message for what a model has raised; to be called where it was caught.
 
-    MLServer's own errors say which status they mean. Anything else is 500, told as MLServer's workers tell it: by class
-    and text.
+    MLServer's own errors have a status. Any other error is 500, with its class and text, as MLServer answers.
     """
     if isinstance(error, Failure):
         return error
@@ -173,7 +172,7 @@ class CloudEvents:
 
     def _headers(self, kind: str, request_id: str | None) -> dict[str, str]:
         headers = {**self._common, "Ce-Type": f"io.seldon.serving.inference.{kind}"}
-        if request_id and request_id.isprintable():  # no header can hold what is not
+        if request_id and request_id.isprintable():  # a header cannot hold other characters
             headers["Ce-Id"] = headers["Ce-Requestid"] = request_id
         return headers
 

@@ -47,8 +47,8 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> MLServer
     """Load the model; its ``load()`` is awaited in the loop that serves it.
 
     Raises:
-        LoadError: A settings file is wrong, or the implementation is no model.
-        Exception: Whatever the model's own code raises.
+        LoadError: A settings file is invalid, or the implementation is not a model class.
+        Exception: The model's own code raised it.
     """
     adapt()
     folder = Path(load["model_dir"])
@@ -73,10 +73,10 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> MLServer
 
 
 def model_settings(folder: Path, model_name: str) -> ModelSettings:
-    """Read a model's settings; it is called what it is registered as, and its ``uri`` is its folder by default.
+    """Read a model's settings; its name is the registered one, and its ``uri`` is its folder by default.
 
     Raises:
-        LoadError: The file is missing, no JSON, or a value in it is wrong.
+        LoadError: The file is missing or not JSON, or a value in it is invalid.
     """
     path = folder / MODEL_SETTINGS_FILE
     settings: ModelSettings = _read(path, lambda: ModelSettings.parse_file(str(path)))
@@ -92,7 +92,7 @@ def read_settings(folder: Path) -> Settings:
     """Read the server's settings beside the model's; without a file they are the defaults and the environment's.
 
     Raises:
-        LoadError: The file is no JSON object, or a value in it is wrong.
+        LoadError: The file is not a JSON object, or a value in it is invalid.
     """
     path = folder / SETTINGS_FILE
     if not path.is_file():
@@ -137,7 +137,7 @@ def _runtime(
 
 
 async def declarations(model: MLModel) -> dict[str, Any]:
-    """Return what the model's ``metadata()`` says, and what can be seen from its class and settings."""
+    """Return the model's ``metadata()``, and properties that follow from its class and settings."""
     metadata = await model.metadata()
     streams = type(model).predict_stream is not MLModel.predict_stream
     declared: dict[str, Any] = {

@@ -141,8 +141,8 @@ def _joined(tensors: Sequence[Tensor]) -> Any:
         return b"".join(map(raw_bytes, tensors))
     import numpy as np
 
-    # Arrays of JSON may hold what the datatype does not, in digits or in size. Who sent that is told when it is
-    # converted; here it would fail the others.
+    # Arrays of JSON may exceed the datatype, in digits or in size. Converting them here would fail the other requests;
+    # the later conversion fails only the request that has sent them.
     return np.concatenate([numpy_of(tensor).reshape(-1) if tensor.is_raw else tensor.data for tensor in tensors])
 
 

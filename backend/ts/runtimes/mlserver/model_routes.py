@@ -56,7 +56,7 @@ class CustomRoutes:
 
         async def receive() -> MutableMapping[str, Any]:
             nonlocal received
-            if received:  # whoever waits for the client to leave is cancelled when it does
+            if received:  # code that waits for the client to leave is cancelled when it does
                 await asyncio.get_running_loop().create_future()
             received = True
             return {"type": "http.request", "body": body, "more_body": False}

@@ -44,7 +44,7 @@ def forward() -> None:
 
 
 def take_records() -> list[list[Any]]:
-    """Return what was reported since the last call, as records of `ts.protocol.messages.METRICS`."""
+    """Return the values since the last call, as records of `ts.protocol.messages.METRICS`."""
     if not _records:
         return []
     taken = list(_records)

@@ -1,7 +1,7 @@
-"""Responses that are given again to requests that ask the same.
+"""A cache of responses to equal requests.
 
-MLServer's own cache counts the id and the headers of a request in, and so hardly ever finds anything. This one looks at
-what the model is asked: inputs, wanted outputs and parameters.
+MLServer's own cache includes the id and the headers of a request in its key, and so hardly ever finds a response. This
+one compares the inputs, the requested outputs and the parameters.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ResponseCache:
         self._responses: dict[bytes, types.InferenceResponse] = {}
 
     def find(self, key: bytes) -> types.InferenceResponse | None:
-        """Return the response to a request with that key, None if there is none."""
+        """Return the response to a request with that key, or None."""
         return self._responses.get(key)
 
     def keep(self, key: bytes, response: types.InferenceResponse) -> None:
@@ -34,7 +34,7 @@ class ResponseCache:
 
 
 def key_of(request: InferenceRequest) -> bytes:
-    """Return what is equal for requests that ask the same."""
+    """Return a key that is equal for requests with equal inputs, outputs and parameters."""
     inputs = [_asked(tensor) for tensor in request.inputs]
     outputs = [(output.name, sorted(output.parameters.items())) for output in request.outputs or ()]
     asked = repr((inputs, outputs, sorted(request.parameters.items())))

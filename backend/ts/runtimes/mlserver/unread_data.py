@@ -119,7 +119,7 @@ def let_numpy_codec_take_memory() -> None:
         array = data.array if isinstance(data, UnreadData) else None
         if array is None or array.dtype != codec.to_dtype(request_input):
             return decode(request_input)
-        return array.copy().reshape(request_input.shape)  # models write to what they get
+        return array.copy().reshape(request_input.shape)  # models may write to their inputs
 
     def encode_output(cls: Any, /, name: str, payload: Any, **options: Any) -> ResponseOutput:
         if payload.dtype.kind not in _KINDS:

@@ -22,7 +22,7 @@ CLASS_ARGUMENTS: Final = ("config", "data_dir", "secrets", "environment", "lazy_
 
 
 def add_to_path(model_dir: Path, package_dirs: Iterable[Path]) -> None:
-    """Have imports find what is in the Truss's folder first, and what is in its packages' folders last."""
+    """Let imports search the Truss's folder first, and its packages' folders last."""
     sys.path.insert(0, str(model_dir))
     for folder in package_dirs:
         path = model_dir / folder
@@ -34,8 +34,8 @@ def import_class(model_dir: Path, class_file: Path, class_name: str) -> type:
     """Import the class file, relative to the Truss's folder, and return the class.
 
     Raises:
-        LoadError: There is no such file, or no such class in it.
-        BaseException: Whatever the file raises when it runs.
+        LoadError: The file does not exist, or has no such class.
+        BaseException: The file raised it.
     """
     path = model_dir / class_file
     if not path.is_file():
@@ -70,7 +70,7 @@ def _import(model_dir: Path, class_file: Path) -> ModuleType:
 
 
 def _make_packages(model_dir: Path, names: tuple[str, ...]) -> None:
-    """Make the class file's folder the package of its name, whatever else can be imported by that name."""
+    """Make the class file's folder the package of its name, even if another package has that name."""
     folder = model_dir
     for depth, own_name in enumerate(names, start=1):
         folder /= own_name

@@ -1,4 +1,4 @@
-"""What a deployment tells its model: the environment it runs in, and the secrets that its configuration declares."""
+"""The model's view of its deployment: the environment, and the secrets that its configuration declares."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-#: Tells the model of an environment; None: there is none any longer.
+#: Applies an environment to the model; None if it has been removed.
 Apply = Callable[[dict[str, Any] | None], Awaitable[None]]
 
 
@@ -35,7 +35,7 @@ class Environment:
         """Return the file's content; None if the file is missing or empty, or says ``null``.
 
         Raises:
-            ValueError: The file is no JSON.
+            ValueError: The file is not JSON.
             OSError: The file cannot be read.
         """
         try:

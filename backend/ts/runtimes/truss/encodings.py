@@ -47,7 +47,7 @@ def to_json(value: Any) -> bytes:
 
 
 def _json_value(value: Any) -> Any:
-    """Return what stands for a value that Python's encoder does not know."""
+    """Return plain values for a value that Python's encoder does not know."""
     numpy = sys.modules.get("numpy")  # a value can only be one of numpy's if the model has imported it
     if numpy is not None:
         if isinstance(value, numpy.generic):
@@ -103,7 +103,7 @@ def to_msgpack(value: Any) -> bytes:
 
 
 def from_msgpack(body: bytes) -> Any:
-    """Return what a binary payload says. Arrays are read-only views of it.
+    """Return the value of a binary payload. Arrays are read-only views of it.
 
     Raises:
         ValueError: It cannot be decoded, or holds an array of Python objects.
@@ -174,7 +174,7 @@ _DECODERS: Final[Mapping[bytes, Callable[[Any], Any]]] = {
 
 
 def _untagged(value: dict[Any, Any]) -> Any:
-    """Return what a map stands for; the map itself if it is no tagged one."""
+    """Return the value of a tagged map, or any other map itself."""
     if b"data" not in value:
         return value
     if b"nd" in value:

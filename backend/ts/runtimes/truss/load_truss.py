@@ -1,4 +1,4 @@
-"""Builds the model of a Truss: its class is imported, constructed and inspected, told its environment, and loaded."""
+"""Loads the model of a Truss: imports, constructs and inspects its class, applies the environment, and calls `load`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
     raise missing_package(error, "Truss models", "truss") from None
 
 from ts.runtimes.truss.model_methods import Description, describe
-from ts.runtimes.truss.request_logs import tell_request_ids
+from ts.runtimes.truss.request_logs import log_request_ids
 from ts.runtimes.truss.request_spans import tracing_of
 from ts.runtimes.truss.served_model import HotReload, ServedModel
 from ts.runtimes.truss.signatures import Method, takes
@@ -41,10 +41,10 @@ _PAUSE_BETWEEN_ATTEMPTS: Final = 1.0
 
 
 class LazyDataResolver:
-    """Stands for Truss's of that name: weights are in the Truss's folder, there is nothing to wait for."""
+    """Replaces Truss's class of that name: the weights are in the Truss's folder, so a model need not wait."""
 
     def block_until_download_complete(self, log_stats: bool = True, issue_collect: bool = True) -> str:
-        """Return what was downloaded: nothing."""
+        """Return the empty summary of a download."""
         return ""
 
 
@@ -52,12 +52,12 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> TrussRun
     """Load the Truss that ``load`` describes.
 
     Raises:
-        LoadError: It is not made as it must be, or its code ended the process.
-        Exception: Whatever its code raises.
+        LoadError: The Truss is invalid, or its code ended the process.
+        Exception: The Truss's code raised it.
     """
     model_dir = Path(load["model_dir"])
     config, options = read_config(model_dir), read_options(model_dir)
-    tell_request_ids()
+    log_request_ids()
     if config.values["runtime"]["enable_debug_logs"]:
         logging.getLogger().setLevel(logging.DEBUG)
     try:
@@ -103,7 +103,7 @@ def _load_model(model_dir: Path, config: TrussConfig, runner: asyncio.Runner) ->
 
 
 def _make_data_dir(folder: Path) -> None:
-    """Have the model find a data folder, as in Truss; one that cannot be made it may not need."""
+    """Create the data folder, as Truss does; a model may not need it, so a failure is only logged."""
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
@@ -125,7 +125,7 @@ def _load_with_retries(loop: asyncio.AbstractEventLoop, load_model: Callable[[],
 
 
 def _wait_for(loop: asyncio.AbstractEventLoop, outcome: Any) -> None:
-    """Run what a method has returned to its end, if it is a coroutine."""
+    """Run a method's result to its end, if it is a coroutine."""
     if inspect.iscoroutine(outcome):
         loop.run_until_complete(outcome)
 

@@ -71,8 +71,8 @@ class Call:
         endpoint = self._model.description.endpoints.get(name)
         if endpoint is None:
             self._form.decode(None)
-            told = f"The method `{name}` can only be called if it is implemented by the model."
-            raise Problem(404, CLIENT_ERROR, told)
+            text = f"The method `{name}` can only be called if it is implemented by the model."
+            raise Problem(404, CLIENT_ERROR, text)
         inputs = self._inputs(endpoint) if endpoint.needs_inputs else None
         if name != PREDICT:
             await self._run_main(endpoint, inputs, self._model.alias_slots, self._model.threads)
@@ -229,11 +229,11 @@ class Call:
             raise error
         device_loss.note_loss(error)
         trace = without_server_frames(error, self._model.class_file)
-        told = (type(error), error, trace)
-        if isinstance(error, HTTPException) and _can_be_told(error):
-            logger.error("HTTPException in the model: %s %s", error.status_code, error.detail, exc_info=told)
+        exc_info = (type(error), error, trace)
+        if isinstance(error, HTTPException) and _can_be_sent(error):
+            logger.error("HTTPException in the model: %s %s", error.status_code, error.detail, exc_info=exc_info)
             return Problem(error.status_code, MODEL_ERROR, error.detail, error.headers)
-        logger.error(MODEL_FAILED, exc_info=told)
+        logger.error(MODEL_FAILED, exc_info=exc_info)
         return Problem(500, MODEL_ERROR, MODEL_FAILED)
 
     # Streams.
@@ -300,8 +300,8 @@ class Call:
     async def _pass_on(self, response: Response, slot: Slot) -> None:
         """Answer with a response that the model made itself."""
         if not self._form.passes_responses:
-            told = "The model has answered with an HTTP response of its own, which this protocol has no place for."
-            raise Problem(500, MODEL_ERROR, told)
+            text = "The model has answered with an HTTP response of its own, which this protocol has no place for."
+            raise Problem(500, MODEL_ERROR, text)
         try:
             await pass_on(response, self._given_request(), self._client, self._reply, slot)
         except BaseException as error:
@@ -322,7 +322,7 @@ def _refuse_before_postprocess(result: Any) -> None:
         raise Problem(500, MODEL_ERROR, MODEL_FAILED)
 
 
-def _can_be_told(error: HTTPException) -> bool:
+def _can_be_sent(error: HTTPException) -> bool:
     """Return whether a response can carry the error's status and detail."""
     try:
         to_json(error.detail)

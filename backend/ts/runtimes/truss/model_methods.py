@@ -61,11 +61,11 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """All that is called of a model while it serves.
+    """The methods of a model that are called while it serves.
 
     Attributes:
         endpoints: By name; ``websocket`` is not among them.
-        setup_environment: What is told of changes of the environment.
+        setup_environment: The method to call when the environment changes.
     """
 
     endpoints: Mapping[str, Endpoint]
@@ -80,7 +80,7 @@ class Description:
 
     @property
     def schema(self) -> dict[str, Any] | None:
-        """The schema of predict; None if its methods do not tell."""
+        """The schema of predict; None if its methods are not annotated."""
         predict = self.endpoints.get(PREDICT)
         if predict is None:
             return None
@@ -91,7 +91,7 @@ def describe(model: Any) -> Description:
     """Inspect a model.
 
     Raises:
-        ModelDefinitionError: A method has not the form that it must have, or methods exclude each other.
+        ModelDefinitionError: A method breaks a rule for its form, or methods exclude each other.
     """
     setup_environment = method_of(model, "setup_environment")
     endpoints = {name: _alias(method) for name in ALIASES if (method := method_of(model, name)) is not None}
@@ -169,7 +169,7 @@ def input_model(annotation: Any) -> type[BaseModel] | None:
 
 
 def schema_of(inputs: type[BaseModel] | None, returns: Any) -> dict[str, Any] | None:
-    """Return the schema that the server tells: of inputs and outputs, and whether it streams.
+    """Return the schema of inputs and outputs, and whether the model streams.
 
     Returns:
         None if neither is known.

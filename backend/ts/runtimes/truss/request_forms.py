@@ -1,6 +1,6 @@
-"""The forms in which a Truss can be asked: Truss's own, TorchServe's ``/predictions``, and Open Inference.
+"""The forms of requests to a Truss: Truss's own, TorchServe's ``/predictions``, and Open Inference.
 
-A form reads the inputs from a row, writes the result, and tells errors so that the door of its protocol understands.
+A form reads the inputs from a row, and writes results and errors as the door of its protocol expects them.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Form(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in traces."""
+        """The form's name in traces."""
 
     def decode(self, input_type: type[BaseModel] | None) -> Any:
-        """Return the inputs. Raises `Problem` for what the client has wrong."""
+        """Return the inputs. Raises `Problem` for an invalid request."""
 
     def encode(self, result: Any) -> Answer:
-        """Return the answer for a result. Raises `Problem` if it has no form."""
+        """Return the answer for a result. Raises `Problem` if the form cannot represent the result."""
 
     def encode_chunk(self, chunk: Any) -> Buffer:
-        """Return the body of one part of a stream. Raises TypeError if it has no form."""
+        """Return the body of one part of a stream. Raises TypeError if the form cannot represent the chunk."""
 
     def gathers(self) -> bool:
         """Whether the client wants a stream as one whole answer."""
@@ -59,7 +59,7 @@ class TrussForm:
 
     @property
     def name(self) -> str:
-        """What it is called in traces."""
+        """The form's name in traces."""
         return "binary" if self._binary else "json"
 
     def decode(self, input_type: type[BaseModel] | None) -> Any:
@@ -75,7 +75,7 @@ class TrussForm:
         return raw_chunk(chunk)
 
     def gathers(self) -> bool:
-        """Whether the client takes JSON and nothing else; OpenAI's say so even where they want a stream."""
+        """Whether the client accepts only JSON; OpenAI's clients state that even if they want a stream."""
         if header(self._row, b"accept") != "application/json":
             return False
         return "openai" not in header(self._row, b"user-agent").lower()
@@ -114,12 +114,12 @@ class PredictionsForm(TrussForm):
         return inputs if input_type is None else validate(inputs, input_type)
 
     def problem_row(self, job_id: str, problem: Problem) -> ResultRow:
-        """Return an error that the door tells in TorchServe's shape."""
+        """Return an error, which the door writes in TorchServe's shape."""
         return problem.row(job_id)
 
 
 def form_of(row: InferRow, model_name: str, model_version: str) -> Form:
-    """Return the form that a row is in, by its protocol."""
+    """Return the form of a row, by its protocol."""
     protocol = row[4]
     if protocol == TRUSS:
         return TrussForm(row)
@@ -134,7 +134,7 @@ def raw_chunk(chunk: Any) -> Buffer:
     """Return a chunk of a stream as bytes.
 
     Raises:
-        TypeError: It is neither text nor bytes.
+        TypeError: The chunk is neither text nor bytes.
     """
     if isinstance(chunk, str):
         return chunk.encode()

@@ -1,4 +1,4 @@
-"""What the log says of calls: which request a line belongs to, and errors without the server's own frames.
+"""The log of calls: the request that a line belongs to, and tracebacks without the server's own frames.
 
 Each record that is made while a request runs, in whatever thread, has the attributes ``request_id`` and
 ``chain_request_id`` if the request came with the headers of these names.
@@ -23,7 +23,7 @@ _ids: ContextVar[Mapping[str, str]] = ContextVar("truss_request_ids", default=Ma
 
 
 def enter_request(row: InferRow) -> None:
-    """Take the ids that a request came with for all that is logged in the current task from now on."""
+    """Use the ids of a request for all log records of the current task from now on."""
     ids = None
     for name, value in row[1]:
         if len(name) in _LENGTHS and isinstance(name, bytes) and (key := _HEADERS.get(name.lower())):
@@ -32,8 +32,8 @@ def enter_request(row: InferRow) -> None:
         _ids.set(ids)
 
 
-def tell_request_ids() -> None:
-    """Have every record know the ids of its request, and the lines of the root logger tell them."""
+def log_request_ids() -> None:
+    """Add the ids of its request to every log record, and to the lines of the root logger."""
     make_record = logging.getLogRecordFactory()
 
     def make_record_with_ids(*args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -47,7 +47,7 @@ def tell_request_ids() -> None:
 
 
 class _Formatter(logging.Formatter):
-    """Has another one write records with the ids before their messages."""
+    """Writes records with another formatter, with the ids before their messages."""
 
     def __init__(self, writer: logging.Formatter) -> None:
         super().__init__()
@@ -56,17 +56,17 @@ class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         ids = {name: record.__dict__[name] for name in _HEADERS.values() if name in record.__dict__}
         if ids:
-            told = " ".join(f"{name}={value}" for name, value in ids.items())
+            text = " ".join(f"{name}={value}" for name, value in ids.items())
             record.message = record.getMessage()  # as every formatter does
             record = copy.copy(record)
-            record.msg, record.args = f"[{told}] {record.message}", None
+            record.msg, record.args = f"[{text}] {record.message}", None
             for name in ids:  # where the server's logs are JSON, the request's id is the server's
                 del record.__dict__[name]
         return self._writer.format(record)
 
 
 def without_server_frames(error: BaseException, model_file: Path) -> TracebackType | None:
-    """Return an error's traceback from the first frame in the model's file on; all of it if there is none."""
+    """Return an error's traceback from the first frame in the model's file on; the whole one without such a frame."""
     frame = error.__traceback__
     while frame is not None:
         if frame.tb_frame.f_code.co_filename == str(model_file):

@@ -79,7 +79,7 @@ class HotReload:
     that run end with the code that they began with. Code that cannot be loaded changes nothing.
 
     Args:
-        model_dir: The Truss's folder; modules of files in it are imported anew.
+        model_dir: The Truss's folder; modules of files in it are imported again.
     """
 
     def __init__(self, model: Any, model_dir: Path, config: TrussConfig) -> None:
@@ -110,7 +110,7 @@ class HotReload:
         for name, module in forgotten.items():
             del sys.modules[name]
             if module.__file__ is not None:
-                # Compiled code is told apart by seconds and size, and a developer may be quicker.
+                # Python compares compiled code by seconds and size, and a developer may be quicker.
                 Path(importlib.util.cache_from_source(module.__file__)).unlink(missing_ok=True)
         return forgotten
 

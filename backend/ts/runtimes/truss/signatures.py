@@ -43,7 +43,7 @@ class Method:
             (coroutine functions, generator functions) returns immediately.
         is_coroutine: Whether it is an ``async def`` that does not yield.
         is_generator: Whether it is a function that yields, asynchronous or not.
-        input_annotation: The annotation of its first parameter, resolved; `inspect.Parameter.empty` if there is none.
+        input_annotation: The annotation of its first parameter, resolved; or `inspect.Parameter.empty`.
         return_annotation: The annotation of its result, resolved in the same way.
     """
 
@@ -68,10 +68,10 @@ class Method:
 
 
 def method_of(model: Any, name: str) -> Method | None:
-    """Describe the method ``name`` of a model; None if it has none.
+    """Describe the method ``name`` of a model; return None without such a method.
 
     Raises:
-        ModelDefinitionError: It takes what no method can be called with.
+        ModelDefinitionError: Its arguments break Truss's rules.
     """
     function = getattr(model, name, None)
     if function is None:
@@ -149,11 +149,11 @@ def _code(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _resolved(function: Callable[..., Any], annotation: Any) -> Any:
-    """Return what an annotation stands for; as it is written if that cannot be found out."""
+    """Return the type of an annotation, or its text if it cannot be resolved."""
     if not isinstance(annotation, str):
         return annotation
     names = getattr(_code(function), "__globals__", {})  # a bound method passes its function's on
     try:
         return typing.get_type_hints(SimpleNamespace(__annotations__={"it": annotation}), names, names)["it"]
-    except Exception:  # whatever evaluating it does, it is the author's expression: then it is no type that is known
+    except Exception:  # the author's expression may raise anything; then the type is unknown
         return annotation

@@ -77,7 +77,7 @@ class Slots:
             self._waiting[turn] = None
         try:
             with client.calling_when_left(lambda: self._give_up(turn)):
-                await turn.came
+                await turn.over
         except asyncio.CancelledError:
             await self._withdraw(turn)
             raise
@@ -93,9 +93,9 @@ class Slots:
         with self._lock:
             while self._waiting:
                 turn, _ = self._waiting.popitem(last=False)
-                if not turn.came.done():
+                if not turn.over.done():
                     turn.has_slot = True
-                    turn.came.set_result(None)
+                    turn.over.set_result(None)
                     return
             self.free += 1
 
@@ -106,10 +106,10 @@ class Slots:
             work.run()
             turn = None if work.needs_slot else self._next_work()
             if turn is None:
-                work.tell()
+                work.publish()
                 return
             work.slot_is_gone = True
-            work.tell(turn.come)
+            work.publish(turn.finish)
             work = turn.work
 
     def _next_work(self) -> _Turn | None:
@@ -127,7 +127,7 @@ class Slots:
             if turn not in self._waiting:
                 return
             del self._waiting[turn]
-        turn.come()
+        turn.finish()
 
     async def _withdraw(self, turn: _Turn) -> None:
         """Remove a cancelled call from the queue, or release the slot that it got at the same time."""
@@ -167,14 +167,14 @@ class Slot:
 class _Turn:
     """One call that waits for a slot."""
 
-    __slots__ = ("came", "has_slot", "work")
+    __slots__ = ("has_slot", "over", "work")
 
     def __init__(self, work: SlotWork | None) -> None:
         self.work = work
         self.has_slot = False
-        self.came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def come(self) -> None:
+    def finish(self) -> None:
         """End the waiting of the call, with or without a slot; call this from the event loop only."""
-        if not self.came.done():
-            self.came.set_result(None)
+        if not self.over.done():
+            self.over.set_result(None)

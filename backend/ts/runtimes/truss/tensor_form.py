@@ -1,6 +1,6 @@
-"""A Truss that is asked by the Open Inference Protocol: tensors by name are its inputs, its result is the outputs.
+"""Requests to a Truss by the Open Inference Protocol: tensors by name are its inputs, its result is the outputs.
 
-Inputs are a dict from names to what JSON would have: nested lists as the shape says, text for BYTES; with ``generate``
+Inputs are a dict from names to values as in JSON: nested lists as the shape says, text for BYTES; with ``generate``
 also the request's parameters. A result that is a dict has an output for each key; any other result, and each chunk of a
 stream, is the one output ``output``.
 """
@@ -76,7 +76,7 @@ class TensorForm:
         return pseudo_header(self._row, ":endpoint") not in _STREAMING
 
     def problem_row(self, job_id: str, problem: Problem) -> ResultRow:
-        """Return an error that the door tells in the protocol's shape."""
+        """Return an error, which the door writes in the protocol's shape."""
         return problem.row(job_id)
 
     def _request(self) -> Received:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
-#: As many as a worker has requests at once, unless its concurrency target is higher than the default.
+#: The number of requests that a worker has at once with the default concurrency target.
 MOST_THREADS: Final = 1024
 
 P = ParamSpec("P")
@@ -43,18 +43,18 @@ class Work(Generic[T]):
         except BaseException as error:
             self._error = error
 
-    def tell(self, *others: Callable[[], None]) -> None:
+    def publish(self, *others: Callable[[], None]) -> None:
         """Let the event loop publish the outcome and then call ``others``; any thread may call this."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: this process ends
             self._loop.call_soon_threadsafe(self._end, others)
 
-    def run_and_tell(self) -> None:
+    def run_and_publish(self) -> None:
         """Call the function, in a thread, and let the event loop publish the outcome."""
         self.run()
-        self.tell()
+        self.publish()
 
     def outcome(self) -> T:
-        """Return what the function returned, or raise what it raised; it must have ended."""
+        """Return the function's result or raise its exception; the function must have ended."""
         if self._error is None:
             return self._value
         try:
@@ -69,10 +69,10 @@ class Work(Generic[T]):
             await self._waiting
 
     async def result(self) -> T:
-        """Wait until the function has ended and return what it returned.
+        """Wait until the function has ended and return its result.
 
-        If the caller is cancelled, that takes effect when the function has ended: a thread cannot be stopped, and what
-        it holds must not be given to others before.
+        If the caller is cancelled, that takes effect when the function has ended: a thread cannot be stopped, and other
+        calls must not get its slot before.
         """
         cancelled = False
         while not self._ended:
@@ -99,16 +99,16 @@ class Threads:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
 
     def start(self, work: Work[Any], run: Callable[[], None] | None = None) -> None:
-        """Have a thread run some work, or call ``run``, which runs and tells it among other things."""
-        running = self._pool.submit(run or work.run_and_tell)
-        running.add_done_callback(lambda running: work.tell() if running.cancelled() else None)
+        """Have a thread run some work, or call ``run``, which runs and publishes the work."""
+        running = self._pool.submit(run or work.run_and_publish)
+        running.add_done_callback(lambda running: work.publish() if running.cancelled() else None)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call ``function`` in a thread and return what it returns; see `Work.result` for what cancelling does."""
+        """Call ``function`` in a thread and return its result; see `Work.result` about cancellation."""
         work = Work(function, *args, **kwargs)
         self.start(work)
         return await work.result()
 
     def close(self) -> None:
-        """Start nothing more; what runs goes on to its end."""
+        """Start no further work; running work continues to its end."""
         self._pool.shutdown(wait=False, cancel_futures=True)

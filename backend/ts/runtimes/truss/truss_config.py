@@ -1,7 +1,6 @@
-"""A Truss's ``config.yaml`` with every default filled in, and what this server lets its owner choose beside it.
+"""A Truss's ``config.yaml`` with all defaults, and this server's options beyond it.
 
-The model gets the whole configuration as the keyword argument ``config``; a few keys are the worker's. (What the server
-acts on, it has read and checked when the model was registered.)
+The model gets the whole configuration as the keyword argument ``config``; the worker itself reads a few keys.
 """
 
 from __future__ import annotations
@@ -89,24 +88,24 @@ _SECTIONS: Final = frozenset(("resources", "runtime", "transport", "health_check
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What can be chosen beyond Truss, in the map ``truss`` of ``model-config.yaml``."""
+    """The options beyond Truss, in the map ``truss`` of ``model-config.yaml``."""
 
     cancel_on_disconnect: bool = False
     """Whether a coroutine of the model is cancelled when its client leaves."""
     ends_failed_streams: bool = False
     """Whether a stream that fails midway ends as if it were complete, as Truss does it."""
     hot_reload: bool = False
-    """Whether a client may have the code taken anew."""
+    """Whether a client may have the code reloaded."""
     alias_concurrency: int | None = None
     """How many alias methods (``chat_completions`` …) run at once; None: as many as are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrussConfig:
-    """What the server reads of a configuration.
+    """A configuration, and the values that the worker reads.
 
     Attributes:
-        values: The whole of it, with defaults; for the model.
+        values: The whole configuration, with defaults; for the model.
         streaming_read_timeout: The longest gap between two chunks of a stream, in seconds.
     """
 
@@ -129,7 +128,7 @@ def read_config(model_dir: Path) -> TrussConfig:
     """Read and check the configuration of the Truss in ``model_dir``.
 
     Raises:
-        LoadError: It cannot be read, or a value that the server needs is not what it must be.
+        LoadError: The file cannot be read, or a value that the server needs is invalid.
     """
     values = _with_defaults(_DEFAULTS, _read_mapping(model_dir / CONFIG_FILE), CONFIG_FILE)
     runtime = values["runtime"]
@@ -141,10 +140,10 @@ def read_config(model_dir: Path) -> TrussConfig:
 
 
 def read_options(model_dir: Path) -> Options:
-    """Read what was chosen in the map ``truss`` of the model's ``model-config.yaml``; the file may be missing.
+    """Read the map ``truss`` of the model's ``model-config.yaml``; the file may be missing.
 
     Raises:
-        LoadError: It cannot be read, or has a key or a value that is none of `Options`.
+        LoadError: The file cannot be read, or the map has an unknown key or an invalid value.
     """
     path = model_dir / _MODEL_CONFIG_FILE
     chosen = _read_mapping(path).get("truss", {}) if path.is_file() else {}
@@ -185,7 +184,7 @@ def _read_mapping(path: Path) -> dict[Any, Any]:
 
 
 def _with_defaults(defaults: Mapping[str, Any], given: Mapping[Any, Any], where: str) -> dict[str, Any]:
-    """Return ``given`` with what is missing; null stands for the default where that is not null itself."""
+    """Return ``given`` with the missing defaults; null stands for a default that is not null itself."""
     values = copy.deepcopy(dict(defaults)) | dict(given)
     for key, default in defaults.items():
         value = values[key]

@@ -59,10 +59,9 @@ CREATE TABLE IF NOT EXISTS sequences (
     UNIQUE (model, id)
 );
 CREATE TABLE IF NOT EXISTS answers (
-    key INTEGER PRIMARY KEY,        -- the slot * 2^40 + the sequence's number: what is written together lies together
-    incarnation INTEGER NOT NULL,   -- an answer of an earlier incarnation does not count
-    request_id TEXT NOT NULL,
-    answer BLOB NOT NULL
+    key INTEGER PRIMARY KEY,        -- the slot * 2^40 + the sequence's number: rows that are written together are
+    neighbours incarnation INTEGER NOT NULL,   -- an answer of an earlier incarnation does not count request_id TEXT NOT
+    NULL, answer BLOB NOT NULL
 );
 CREATE TABLE IF NOT EXISTS journal (
     number INTEGER PRIMARY KEY,     -- later commits have higher numbers

@@ -61,7 +61,8 @@ class RedisStore:
         replicas: The number of replicas that must have a commit before it succeeds.
 
     Raises:
-        StoreError: The package ``redis`` is missing, the database cannot be reached, or it does not keep what it has.
+        StoreError: The package ``redis`` is missing, the database cannot be reached, or it may drop sequences by
+        itself.
     """
 
     def __init__(self, settings: StoreSettings, url: str, *, replicas: int = 0) -> None:
@@ -299,11 +300,11 @@ class RedisStore:
 
     def _info(self) -> dict[str, Any]:
         """Return what Redis reports about its memory, persistence and replication."""
-        told: dict[str, Any] = {}
+        info: dict[str, Any] = {}
         for section in ("memory", "persistence", "replication"):
-            with contextlib.suppress(StoreError):  # a managed Redis may not tell
-                told.update(self._call(partial(self._client.info, section)))
-        return told
+            with contextlib.suppress(StoreError):  # a managed Redis may refuse
+                info.update(self._call(partial(self._client.info, section)))
+        return info
 
 
 def _id_of(stored: bytes | None, incarnation: bytes) -> str | None:

@@ -1,7 +1,7 @@
-"""What every request envelope is: code around a handler that unwraps what clients send and wraps what they get.
+"""The base of request envelopes: code around a handler that unwraps requests and wraps results.
 
-An envelope of one's own is a module of this package with one subclass of `BaseEnvelope`, as in TorchServe; those that
-come with it are subclasses of `RequestEnvelope`, which lets every request of a batch fail or succeed for itself.
+A custom envelope is a module of this package with one subclass of `BaseEnvelope`, as in TorchServe; the built-in ones
+are subclasses of `RequestEnvelope`, which lets every request of a batch fail or succeed for itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Handle = Callable[[Any, Any], Any]
 
 
 class BaseEnvelope(ABC):
-    """Calls the handler with what `parse_input` makes of the rows, and answers with what `format_output` makes of that.
+    """Calls the handler with the rows that `parse_input` returns, and answers with the results of `format_output`.
 
     Calls without rows, and those that ask the handler to describe the model, pass through.
 
@@ -59,7 +59,7 @@ class RequestEnvelope(BaseEnvelope):
 
     def __init__(self, handle_fn: Handle) -> None:
         super().__init__(handle_fn)
-        #: For each request of the batch: how many rows it gave, or what is wrong with it.
+        #: For each request of the batch: its number of rows, or its error message.
         self._shares: list[int | str] = []
 
     @abstractmethod
@@ -67,7 +67,7 @@ class RequestEnvelope(BaseEnvelope):
         """Return the handler's rows that request number ``index`` holds.
 
         Raises:
-            ValueError: What is wrong with it, for the client.
+            ValueError: The request is invalid; the client gets the message.
         """
 
     @abstractmethod
@@ -131,7 +131,7 @@ def member(body: Any, name: str) -> list[Any]:
     """Return the list ``name`` of a JSON object.
 
     Raises:
-        ValueError: It is no object, or has no such list.
+        ValueError: The body is not an object, or has no such list.
     """
     if not isinstance(body, dict):
         raise ValueError(f'The request body must be a JSON object with the list "{name}", it is {_kind(body)}.')

@@ -26,7 +26,7 @@ def read_tensor(tensor: Any) -> Any:
     several.
 
     Raises:
-        ValueError: It is no tensor.
+        ValueError: The value is not a tensor.
     """
     if not isinstance(tensor, dict):
         raise ValueError(f"An input must be a JSON object, it is of type {type(tensor).__name__}.")
@@ -57,13 +57,13 @@ def write_tensor(name: str, result: Any) -> dict[str, Any]:
     BYTES, anything else BYTES with its JSON.
 
     Raises:
-        PredictionException: The result is nothing that JSON knows.
+        PredictionException: JSON cannot represent the result.
     """
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(result, torch.Tensor):
         tensor = result.detach().cpu()
         result = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    # torch's `numpy()` imports numpy, if nobody has.
+    # torch's `numpy()` imports numpy.
     numpy = numpy or sys.modules.get("numpy")
     if numpy is not None and isinstance(result, numpy.ndarray | numpy.generic):
         datatype = _DATATYPES.get(str(result.dtype))
@@ -99,7 +99,7 @@ def _flattened(value: Any) -> tuple[list[Any], list[int]]:
 
 
 def _common_type(values: list[Any]) -> str | None:
-    """Return the datatype of numbers or truth values, None of anything else."""
+    """Return the datatype of numbers or booleans; None for other values."""
     kinds = {type(value) for value in values}
     if not kinds:
         return "FP32"

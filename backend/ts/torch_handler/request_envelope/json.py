@@ -26,7 +26,7 @@ class JSONEnvelope(RequestEnvelope):
         """Return the predictions as the text of a JSON object.
 
         Raises:
-            PredictionException: A result is nothing that JSON knows.
+            PredictionException: JSON cannot represent a result.
         """
         try:
             return json.dumps({"predictions": results})

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from tests.unit.ts.truss.frontend import Frontend
 
 from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST
-from ts.runtimes.truss.request_logs import tell_request_ids
+from ts.runtimes.truss.request_logs import log_request_ids
 
 Serve = Callable[..., Frontend]
 FAILED = (500, "600", "Internal Server Error (in model/chainlet).")
@@ -275,7 +275,7 @@ async def test_lines_of_a_request_know_its_ids(serve: Serve, caplog: pytest.LogC
 
     factory = logging.getLogRecordFactory()
     try:
-        tell_request_ids()
+        log_request_ids()
         frontend = serve(Model())
         headers = ((b"X-Baseten-Request-Id", b"r1"), (b"x-baseten-chain-request-id", b"c1"))
         await frontend.infer(headers=headers).answer()

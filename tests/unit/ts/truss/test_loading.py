@@ -50,7 +50,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     monkeypatch.setenv("TRUSS_SECRETS_DIR", str(tmp_path / "secrets"))
     monkeypatch.setenv("TRUSS_DYNAMIC_CONFIG_DIR", str(tmp_path / "dynamic"))
     monkeypatch.setattr(loading, "_PAUSE_BETWEEN_ATTEMPTS", 0.0)
-    monkeypatch.setattr(loading, "tell_request_ids", lambda: None)
+    monkeypatch.setattr(loading, "log_request_ids", lambda: None)
     monkeypatch.setattr(sys, "path", [*sys.path])
     modules = set(sys.modules)
     runners: list[asyncio.Runner] = []
