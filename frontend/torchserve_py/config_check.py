@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from torchserve_py.core.check import ModelCheck, check_models
 from torchserve_py.settings.model_spec import is_url
 from torchserve_py.settings.report import shown
-from torchserve_py.settings.resolution import DEFAULT_ORIGIN, Resolution, Settings
+from torchserve_py.settings.resolution import Resolution
+from torchserve_py.settings.table import DEFAULT_ORIGIN, Settings
 from torchserve_py.workers.process import worker_package_root
 
 

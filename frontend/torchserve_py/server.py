@@ -38,7 +38,8 @@ from torchserve_py.metrics.system import SystemMetrics
 from torchserve_py.pid_file import PidFile, default_path
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.log_config import LogConfigError
-from torchserve_py.settings.resolution import Settings, SettingsError, resolve
+from torchserve_py.settings.resolution import SettingsError, resolve
+from torchserve_py.settings.table import Settings
 from torchserve_py.workers.confinement import confinement_of
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import worker_package_root

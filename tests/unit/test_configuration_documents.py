@@ -8,8 +8,8 @@ import pytest
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.properties import parse_properties, written
 from torchserve_py.settings.report import documented
-from torchserve_py.settings.resolution import Settings, resolve
-from torchserve_py.settings.table import INTERNAL_KEYS, JVM_KEYS, SOURCES
+from torchserve_py.settings.resolution import resolve
+from torchserve_py.settings.table import INTERNAL_KEYS, JVM_KEYS, SOURCES, Settings
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "configuration.md").read_text()

@@ -6,18 +6,25 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from torchserve_py.settings.resolution import Settings, load
+from torchserve_py.settings.flags import parse_flags
+from torchserve_py.settings.resolution import resolve
+from torchserve_py.settings.table import Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "torchserve-py.service"
 STORE = ["--model-store", str(ROOT / "model_store")]
+
+
+def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
+    return resolve(parse_flags(argv), environ, Path.cwd()).settings()
 
 
 @pytest.fixture

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from torchserve_py import server
 from torchserve_py.core.registry import ModelRegistry
 from torchserve_py.metrics.system import SystemMetrics
 from torchserve_py.server import Server, run
@@ -60,3 +62,19 @@ async def test_system_metrics_go_on_after_a_failure(
         await collected.wait()
     collecting.cancel()
     assert "could not be collected" in caplog.text
+
+
+def test_doubtful_settings_are_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "config.properties").write_text(f"vmargs=-Xmx1g\nmodel_store={tmp_path}")
+    started: list[Settings] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TS_CONFIG_FILE", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["server"])
+    monkeypatch.setattr(server, "configure_logging", lambda settings: None)
+    monkeypatch.setattr(server, "run", lambda settings: started.append(settings) or 0)
+    assert server.main() == 0
+    assert [settings.model_store for settings in started] == [tmp_path]
+    assert "vmargs (config.properties:1)" in caplog.text

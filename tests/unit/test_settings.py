@@ -1,6 +1,5 @@
 """Settings: precedence, provenance, and what is said about wrong and unknown values."""
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,9 @@ from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.report import report
-from torchserve_py.settings.resolution import Settings, SettingsError, load, resolve
+from torchserve_py.settings.resolution import SettingsError, resolve
 from torchserve_py.settings.schemas.versions import VersionSettings
-from torchserve_py.settings.table import JVM_KEYS, SOURCES
+from torchserve_py.settings.table import JVM_KEYS, SOURCES, Settings
 
 
 @pytest.fixture
@@ -400,14 +399,6 @@ def test_remote_urls_are_refused_unless_they_are_allowed(home, url, allowed):
 
 
 # What callers see
-
-
-def test_load_logs_the_warnings(home, monkeypatch, caplog):
-    monkeypatch.chdir(home)
-    (home / "config.properties").write_text("vmargs=-Xmx1g\nmodel_store=store")
-    with caplog.at_level(logging.WARNING):
-        assert load([], {}).model_store == home / "store"
-    assert "vmargs (config.properties:1)" in caplog.text
 
 
 def test_a_setting_for_other_origins_that_lacks_the_two_others_is_told(home):

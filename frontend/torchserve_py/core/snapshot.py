@@ -24,10 +24,9 @@ from torchserve_py.archive.locate import locate
 from torchserve_py.core.daemon_thread import run_in_daemon_thread
 from torchserve_py.settings.model_spec import ModelSpec, is_url
 from torchserve_py.settings.properties import properties_text, written
-from torchserve_py.settings.resolution import Settings, default_of
 from torchserve_py.settings.schemas.versions import SavedModel
 from torchserve_py.settings.snapshot_file import FOLDER, Snapshot, oldest_first
-from torchserve_py.settings.table import SOURCES
+from torchserve_py.settings.table import SOURCES, Settings, default_of
 from torchserve_py.version import __version__
 
 logger = logging.getLogger(__name__)

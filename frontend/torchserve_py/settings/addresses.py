@@ -1,4 +1,4 @@
-"""Where a listener binds: the address syntax of config.properties."""
+"""Addresses that listeners bind to, as config.properties writes them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Address:
 
     @property
     def is_unix(self) -> bool:
-        """Whether this is a Unix socket and not a TCP port."""
+        """Return whether this is a Unix socket and not a TCP port."""
         return self.scheme == "unix"
 
     @property
     def is_tls(self) -> bool:
-        """Whether clients speak TLS to this address."""
+        """Return whether clients use TLS with this address."""
         return self.scheme == "https"
 
     def __str__(self) -> str:
@@ -38,11 +38,11 @@ def parse_address(text: str, *, http_port: int, https_port: int) -> Address:
 
     Args:
         text: The address as written.
-        http_port: The port of an http address that names none.
-        https_port: The port of an https address that names none.
+        http_port: The default port of an http address.
+        https_port: The default port of an https address.
 
     Raises:
-        ValueError: with TorchServe's sentence, when ``text`` is no such address or its port is out of range.
+        ValueError: ``text`` is no such address, or its port is out of range; the message is TorchServe's.
     """
     match = _SYNTAX.fullmatch(text)
     if match is None:

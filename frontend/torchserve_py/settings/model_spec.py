@@ -1,7 +1,7 @@
 """`--models` and `load_models`: which models to load at start-up, and under which names.
 
-A value is a comma-separated list of `location` or `name=location`. `=` and `,` are legal in URLs, and TorchServe splits
-there too. Here a URL goes on behind a comma unless what follows starts a new value; see `_starts_value`.
+A value is a comma-separated list of `location` or `name=location`. `=` and `,` are legal in URLs, but TorchServe splits
+URLs there. Here a URL continues after a comma unless the text after the comma starts a new value; see `_starts_value`.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ _ENDS_AS_ARCHIVE = re.compile(r"[^?#]*\.(?:mar|model|tar\.gz|tgz)", re.IGNORECAS
 
 
 class ModelSpec(NamedTuple):
-    """One model to load: the name to register it under (None: its manifest's) and where it is."""
+    """One model to load: its name (None: the name in its manifest) and its location."""
 
     name: str | None
     location: str
 
     def __str__(self) -> str:
-        """As it is written in a list of models."""
+        """Return the model as a list of models writes it."""
         return self.location if self.name is None else f"{self.name}={self.location}"
 
 
 def is_url(location: str) -> bool:
-    """Whether a location is a URL and not a path: it starts with http://, https:// or file://."""
+    """Return whether a location is a URL (it starts with http://, https:// or file://) and not a path."""
     return bool(_URL.match(location))
 
 
 def parse_model_specs(value: str | Iterable[str]) -> list[ModelSpec]:
-    """Read `load_models`, or the values of `--models` one by one. Empty values mean nothing.
+    """Read `load_models`, or the values of `--models`. Empty values are ignored.
 
-    Raises ValueError where a value has no location or an empty name.
+    Raises:
+        ValueError: A value has no location, or an empty name.
     """
     texts = [value] if isinstance(value, str) else list(value)
     return [_parse_value(item) for text in texts for item in _split(text)]
@@ -46,9 +47,9 @@ def parse_model_specs(value: str | Iterable[str]) -> list[ModelSpec]:
 def expand_model_specs(specs: Iterable[ModelSpec], model_store: Path) -> list[ModelSpec]:
     """Replace `all`, in any case, by everything in `model_store` that looks like a model, sorted; other values stay.
 
-    What another value names is not loaded twice. A model is every folder, and every file that ends in `.mar`, `.model`
-    or `.tar.gz`, unless its name starts with a dot. A folder in which nothing is to be seen, such as the `lost+found`
-    of a volume, is none.
+    A model that another value names is not loaded twice. A model is every folder, and every file whose name ends in
+    `.mar`, `.model` or `.tar.gz`, unless the name starts with a dot. Empty and unreadable folders, such as the
+    `lost+found` of a volume, are ignored.
     """
     specs = list(specs)
     others = [spec for spec in specs if not _means_all(spec)]
@@ -67,12 +68,12 @@ def _means_all(spec: ModelSpec) -> bool:
 def _holds_anything(folder: Path) -> bool:
     try:
         return folder.is_dir() and any(folder.iterdir())
-    except OSError:  # not for us
+    except OSError:  # the folder is not readable
         return False
 
 
 def fallback_name(location: str) -> str:
-    """The name of a model whose manifest has none, made of the last component of its location as TorchServe does."""
+    """Return the name of a model without a name in its manifest: from the end of its location, as in TorchServe."""
     if is_url(location):
         location = re.split(r"[?#]", location, maxsplit=1)[0]
     name = location.rstrip("/").rsplit("/", 1)[-1]
@@ -95,9 +96,9 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _starts_value(url_value: str, chunk: str) -> bool:
-    """Whether `chunk`, found behind a comma, is a new value and not the rest of the URL before it.
+    """Return whether `chunk`, which follows a comma, is a new value and not the rest of the URL before the comma.
 
-    It is when it is empty, a URL or a file name of an archive itself, or when the URL already ends in such a name.
+    It is one if it is empty, a URL or the file name of an archive, or if the URL already ends in such a name.
     """
     chunk = chunk.strip()
     location = _location(chunk)

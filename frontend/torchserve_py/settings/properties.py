@@ -1,7 +1,7 @@
 """Java properties files: reading them, with the line of each key, and writing them.
 
 The format is that of ``java.util.Properties``: ``key=value`` (also ``key: value`` and ``key value``), ``#`` and ``!``
-start a comment line, a backslash at the end of a line joins the next one, and ``\\t``, ``\\n``, ``\\uXXXX`` are
+start a comment line, a backslash at the end of a line continues it on the next, and ``\\t``, ``\\n``, ``\\uXXXX`` are
 escapes. A backslash before any other character is dropped, as Java does: a regular expression needs it twice.
 """
 
@@ -27,7 +27,7 @@ _BLANK = " \t\f"
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One entry of a file: what it says, and the number of the line on which it starts (the first is 1)."""
+    """One entry of a file: key, value, and the number of the line on which it starts (the first is 1)."""
 
     key: str
     value: str
@@ -35,7 +35,7 @@ class Property:
 
 
 class PropertiesError(ValueError):
-    """The text of a line is no property; ``line`` is its number."""
+    """A line is malformed; ``line`` is its number."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(message)
@@ -43,11 +43,11 @@ class PropertiesError(ValueError):
 
 
 def read_properties(path: Path) -> list[Property]:
-    """Read the file at ``path``: UTF-8, or Latin-1 (the encoding of Java's own reader) where it is no UTF-8.
+    """Read the file at ``path``: as UTF-8 or, if it is not valid UTF-8, as Latin-1, which Java's reader assumes.
 
     Raises:
         OSError: The file cannot be read.
-        PropertiesError: A line cannot be understood.
+        PropertiesError: A line is malformed.
     """
     content = path.read_bytes()
     try:
@@ -58,7 +58,7 @@ def read_properties(path: Path) -> list[Property]:
 
 
 def parse_properties(text: str) -> list[Property]:
-    """Return the entries of ``text`` in order; a key that stands there twice is there twice.
+    """Return the entries of ``text`` in order; a key may occur several times.
 
     Raises:
         PropertiesError: An escape is malformed.
@@ -67,14 +67,14 @@ def parse_properties(text: str) -> list[Property]:
 
 
 def split_glued(entry: Property, known: Collection[str]) -> tuple[Property, ...]:
-    """The two entries that ``entry`` should be where no line break keeps the next one from its value, else ``entry``.
+    """Split an entry that a missing line break has joined with the next one; return any other entry alone.
 
     SageMaker's toolkit writes ``enable_model_api=truedefault_response_timeout=60``: it appends to a file that does not
     end in a line break.
 
     Args:
         entry: An entry whose value must be a boolean.
-        known: The keys that may be behind it.
+        known: The keys that may follow the value.
     """
     glued = _GLUED.fullmatch(entry.value)
     if glued is None or glued["key"] not in known:

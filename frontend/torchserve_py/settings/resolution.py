@@ -7,7 +7,6 @@ the newest snapshot (unless ``--no-config-snapshots``), else ``config.properties
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchserve_py.settings.consistency import contradictions, doubts
-from torchserve_py.settings.flags import JVM_FLAGS, Flags, parse_flags
+from torchserve_py.settings.flags import JVM_FLAGS, Flags
 from torchserve_py.settings.log_config import is_log4j
 from torchserve_py.settings.properties import PropertiesError, Property, read_properties, split_glued
 from torchserve_py.settings.schemas.schema import told, validate
@@ -31,9 +30,6 @@ from torchserve_py.settings.table import (
     default_of,
 )
 
-__all__ = ["DEFAULT_ORIGIN", "Effective", "Resolution", "Settings", "SettingsError", "default_of", "load", "resolve"]
-
-_log = logging.getLogger(__name__)
 _REFERENCE = re.compile(r"\$\$(\w+)\$\$")
 _FILE_KEYS = {name for name, source in SOURCES.items() if source.in_file}
 
@@ -62,20 +58,6 @@ class Resolution:
         if self.errors:
             raise SettingsError("\n".join(self.errors))
         return Settings.model_construct(**{name: each.value for name, each in self.effective.items()})
-
-
-def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
-    """Return the settings for a command line and an environment, and log what is doubtful about them as warnings.
-
-    Raises:
-        SettingsError: A value is wrong or a mandatory one is missing.
-        SystemExit: ``argv`` is no valid command line.
-    """
-    resolution = resolve(parse_flags(argv), environ, Path.cwd())
-    settings = resolution.settings()
-    for warning in resolution.warnings:
-        _log.warning(warning)
-    return settings
 
 
 def resolve(flags: Flags, environ: Mapping[str, str], cwd: Path) -> Resolution:

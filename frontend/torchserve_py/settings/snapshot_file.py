@@ -1,7 +1,7 @@
-"""Snapshots at rest: config.properties with one key more, `model_snapshot`, which says which models were served.
+"""Snapshot files: config.properties with one more key, `model_snapshot`, which lists the models that were served.
 
-The format is TorchServe's, so its snapshots are read and ours are read by it. Two things it does not have are added and
-are passed over by it: the handler that a registration named, and the start-up models that were not loaded.
+The format is TorchServe's: each server reads the snapshots of the other. Two additions, which TorchServe ignores, are
+the handler that a registration has named, and the start-up models that were not loaded.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from torchserve_py.settings.schemas.values import json_object
 from torchserve_py.settings.schemas.versions import ModelSnapshot, SavedModel
 
 FOLDER = "config"
-"""Where the snapshots are, below the directory of the logs."""
+"""The folder of the snapshots, below the directory of the logs."""
 
 FILE_NAME = re.compile(r"\d{17}-(?:startup|snapshot|shutdown)\.cfg")
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Which models were served: `name` is the snapshot's file, `created` the time in milliseconds since 1970 (UTC).
+    """The models that were served; `name` is the snapshot's file, `created` the time in milliseconds since 1970 (UTC).
 
-    `not_loaded` are the start-up models that could not be loaded, so that the next start tries them again.
+    `not_loaded` are the start-up models that could not be loaded; the next start tries them again.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Snapshot:
     not_loaded: tuple[ModelSpec, ...] = ()
 
     def __str__(self) -> str:
-        """The JSON."""
+        """Return the JSON."""
         models: dict[str, dict[str, Any]] = {}
         for model in self.models:
             entry = model.model_dump(by_alias=True, exclude_defaults=True, exclude={"name", "version"})
@@ -49,7 +49,7 @@ class Snapshot:
         return json.dumps(content, ensure_ascii=False)
 
     def missing(self, model_store: Path) -> list[str]:
-        """A sentence for each model whose archive is gone."""
+        """Return a message for each model whose archive is missing."""
         return [
             f"Model archive file for model :{model.name}, version :{model.version} not found in model store"
             for model in self.models
@@ -75,16 +75,16 @@ def parse_snapshot(text: str) -> Snapshot:
 
 
 def newest_snapshot(log_location: Path) -> Path | None:
-    """The snapshot that was written last, or None."""
+    """Return the snapshot that was written last, or None."""
     try:
         found = oldest_first(log_location / FOLDER)
-    except OSError:  # no such folder, or not ours to read: there is nothing to restore
+    except OSError:  # no such folder, or it is not readable: there is nothing to restore
         return None
     return found[-1] if found else None
 
 
 def oldest_first(folder: Path) -> list[Path]:
-    """The snapshots in a folder by the time at which they were written. Raises OSError."""
+    """Return the snapshots in a folder, oldest first. Raises OSError."""
     found = [path for path in folder.iterdir() if FILE_NAME.fullmatch(path.name)]
     return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
 

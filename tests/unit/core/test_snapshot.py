@@ -16,9 +16,10 @@ from torchserve_py.core.snapshot import SnapshotWriter
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.model_spec import ModelSpec
-from torchserve_py.settings.resolution import Settings, resolve
+from torchserve_py.settings.resolution import resolve
 from torchserve_py.settings.schemas.versions import SavedModel
 from torchserve_py.settings.snapshot_file import oldest_first
+from torchserve_py.settings.table import Settings
 
 
 class Registry:

@@ -33,7 +33,7 @@ from torchserve_py.doors.management_calls import ManagementCalls
 from torchserve_py.doors.tls import TlsError, use_files
 from torchserve_py.doors.token_authorization import TokenAuthorization
 from torchserve_py.settings.addresses import Address
-from torchserve_py.settings.resolution import default_of
+from torchserve_py.settings.table import default_of
 from torchserve_py.transport.admission import Admission, ConnectionBudget
 from torchserve_py.transport.http2.budget import LARGEST
 from torchserve_py.transport.http2.methods import Limits

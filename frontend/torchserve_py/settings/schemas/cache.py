@@ -1,7 +1,7 @@
-"""The keys of `handler: cache:` in `model-config.yaml`: what is beneath the handler's `ts.sequence.SequenceCache`.
+"""The keys of `handler: cache:` in `model-config.yaml`, which configure the handler's `ts.sequence.SequenceCache`.
 
-The rest of `handler` is the handler's own. Of this map every key is the server's, and one that it does not know is
-refused: a misspelt `fsync` would be found out by the loss of data.
+The other keys of `handler` belong to the handler. In `cache` an unknown key is refused: a misspelt `fsync` would show
+only when data is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class CacheConfig(ClosedSchema):
 
     store: Annotated[Literal["memory", "file", "redis"], Choice("memory", "file", "redis")] = key(
         "store",
-        "where a state is when it is not in the worker's memory, or its worker has died",
+        "where states are kept that are not in the memory of a worker, or whose worker has died",
         "`memory`",
         otherwise="memory",
     )
@@ -38,14 +38,17 @@ class CacheConfig(ClosedSchema):
         "`sequences/NAME@VERSION.db` in `log_location`",
     )
     fsync: Annotated[bool, FLAG] = key(
-        "fsync", "with `file`: whether an answer waits until the disk has what it says", "`false`", otherwise=False
+        "fsync", "with `file`: whether an answer waits until its step is on the disk", "`false`", otherwise=False
     )
     url: Text = key("url", "where Redis is, for example `redis://localhost:6379/0`", "none, needed with `redis`")
     replicas: Annotated[int, Integer(0)] = key(
         "replicas", "with `redis`: how many replicas must have a step before its answer leaves", "0", otherwise=0
     )
     lease: Annotated[float, SECONDS] = key(
-        "lease", "how long a server that is not heard of keeps others from its sequences", "10", otherwise=DEFAULT_LEASE
+        "lease",
+        "how long a server that gives no sign of life keeps other servers from its sequences",
+        "10",
+        otherwise=DEFAULT_LEASE,
     )
 
     @property
@@ -55,7 +58,7 @@ class CacheConfig(ClosedSchema):
 
 
 class HandlerKeys(Schema):
-    """`handler`: of its keys the server knows one."""
+    """`handler`, of which the server reads one key."""
 
     cache: Annotated[CacheConfig | None, Nested("a map, for example {store: file}")] = key(
         "cache", "how the states of sequences are kept"
@@ -63,7 +66,7 @@ class HandlerKeys(Schema):
 
 
 def _map_or_nothing(value: Any) -> Any:
-    """A handler may have anything else than a map there."""
+    """A handler may use another value than a map."""
     return value if isinstance(value, dict | HandlerKeys) else {}
 
 

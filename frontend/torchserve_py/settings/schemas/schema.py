@@ -1,6 +1,6 @@
-"""Reads what users write against a schema, and tells of all that is wrong with it at once.
+"""Reads what users write against a schema, and reports all problems at once.
 
-A problem names the place, the value, its type and what would be right::
+A problem names the place, the value, its type and what the value must be::
 
     line 3: batchSize is 'many' (str), it must be an integer from 1
 """
@@ -62,7 +62,7 @@ class Schema(BaseModel):
 
 
 class ClosedSchema(Schema):
-    """A map that may hold nothing but what is known."""
+    """A map without unknown keys."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -71,7 +71,7 @@ S = TypeVar("S", bound=Schema)
 
 
 class Reading(NamedTuple, Generic[S]):
-    """What was read: the values that are right, and by the dotted name of its key what is wrong with each other one."""
+    """The values that are right, and for each wrong value its problem, by the dotted name of the key."""
 
     values: S
     problems: dict[str, str]
@@ -80,12 +80,12 @@ class Reading(NamedTuple, Generic[S]):
 def read(
     schema: type[S], given: Mapping[Any, Any], place: str = "", lines: Mapping[str, int] = _NO_LINES
 ) -> Reading[S]:
-    """Read a map. A key whose value is null or wrong is as if it were not there.
+    """Read a map. A known key whose value is null or wrong counts as not given.
 
     Args:
         schema: What the map may hold; its outermost keys are all optional.
         given: The map as it was parsed.
-        place: What the keys' names begin with in messages, such as ``handler.cache.``.
+        place: The prefix of the keys' names in messages, such as ``handler.cache.``.
         lines: The lines (from 1) of the file's outermost keys.
     """
     values, errors = validate(schema, given)

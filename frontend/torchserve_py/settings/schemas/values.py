@@ -25,27 +25,27 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a value must be, in words, beside its type and what ``is_right`` accepts."""
+    """Words that describe a right value, which must fit the type and be accepted by ``is_right``."""
 
     words: str
     is_right: Callable[[Any], bool] | None = None
     from_text: Callable[[str], Any] = str.strip
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Have the type validate the value, and say what is expected where it refuses."""
+        """Validate by the type; a refused value gets the words as message."""
         return _saying(self.words, handler(source), self.is_right)
 
 
 @dataclass(frozen=True)
 class Nested:
-    """A map with a schema of its own, whose problems are told singly; ``words`` say what anything else must be."""
+    """A map with a schema of its own, whose problems are reported one by one; ``words`` describe such a map."""
 
     words: str = "a map"
     shape: ClassVar[type] = dict
     from_text: ClassVar[Callable[[str], Any]] = str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Have the schema validate values of the right shape only."""
+        """Validate values of the right shape by the schema."""
         return core_schema.no_info_before_validator_function(self._checked, handler(source))
 
     def _checked(self, value: Any) -> Any:
@@ -55,7 +55,7 @@ class Nested:
 
 
 class Listed(Nested):
-    """A list whose items' problems are told singly; null is an empty list."""
+    """A list with a schema for its items, whose problems are reported one by one; null is an empty list."""
 
     shape = list
 
@@ -77,7 +77,7 @@ class JsonText(Nested):
 class Parsed:
     """A value with a syntax of its own; ``read`` gets its text and the directory that relative paths start from.
 
-    What ``read`` says in a `ValueError` is told before the words. A value that is not a text is taken as it is.
+    The message of a `ValueError` from ``read`` precedes the words. A value that is not text is not read.
     """
 
     words: str

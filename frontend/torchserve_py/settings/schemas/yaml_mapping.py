@@ -1,4 +1,4 @@
-"""A YAML file that holds one mapping, read without trusting its author.
+"""Reads a YAML file with one mapping, without trust in its author.
 
 PyYAML's C composer recurses without a limit and merge keys multiply, so a small file could take the whole server down.
 The limits on size, nesting and expansion are checked before anything is built from the text.
@@ -25,14 +25,14 @@ MAX_NODES = 100_000
 
 
 class UnreadableYaml(ValueError):
-    """The file is not YAML, not a mapping, or over a limit; the text says which, and where."""
+    """The file is not YAML, not a mapping, or exceeds a limit; the text names the problem and the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class YamlMapping:
     """`values` as `yaml.safe_load` gives them, and the line (from 1) on which each top-level key stands.
 
-    `repeated` tells of keys that are given twice, where those are allowed: the last counts.
+    `repeated` has a message for each key that occurs twice, where that is allowed; the last value counts.
     """
 
     values: Mapping[Any, Any]
@@ -41,9 +41,15 @@ class YamlMapping:
 
 
 def read_yaml_mapping(path: Path, *, last_wins: bool = False) -> YamlMapping:
-    """The mapping in the file at `path`; without a document it is empty. `last_wins`: keys may be given twice.
+    """Return the mapping in a file; a file without a document gives an empty one.
 
-    Raises UnreadableYaml, OSError.
+    Args:
+        path: The file.
+        last_wins: Whether a key may occur twice.
+
+    Raises:
+        UnreadableYaml: The file holds no such mapping.
+        OSError: The file cannot be read.
     """
     with path.open("rb") as file:
         text = file.read(MAX_SIZE + 1)
@@ -53,7 +59,7 @@ def read_yaml_mapping(path: Path, *, last_wins: bool = False) -> YamlMapping:
 
 
 def parse_yaml_mapping(text: bytes, *, last_wins: bool = False) -> YamlMapping:
-    """Parses one YAML document; `last_wins` as in `read_yaml_mapping`. Raises UnreadableYaml."""
+    """Parse one YAML document; `last_wins` as in `read_yaml_mapping`. Raises UnreadableYaml."""
     try:
         _check_size(text)
         loader = SafeLoader(text)
@@ -78,7 +84,7 @@ def parse_yaml_mapping(text: bytes, *, last_wins: bool = False) -> YamlMapping:
 
 
 def _check_size(text: bytes) -> None:
-    """Count depth and values before anything is built, which takes a kilobyte for each value."""
+    """Check depth and number of values before the composer uses a kilobyte for each value."""
     depth = 0
     for number, event in enumerate(yaml.parse(text, SafeLoader)):
         if number > 2 * MAX_NODES:  # a list or a mapping is two events
@@ -92,7 +98,7 @@ def _check_size(text: bytes) -> None:
 
 
 def _count_nodes(node: yaml.Node, counted: dict[int, int]) -> int:
-    """How many nodes `node` stands for once its aliases are expanded."""
+    """Return the number of nodes below `node` after its aliases are expanded."""
     known = counted.get(id(node))
     if known is not None:
         if known == 0:
@@ -108,7 +114,7 @@ def _count_nodes(node: yaml.Node, counted: dict[int, int]) -> int:
 
 
 def _lines(node: yaml.MappingNode, parent: str, repeated: list[str]) -> dict[str, int]:
-    """The line of each key; `repeated` gets a text for each given twice, of which PyYAML silently takes the last."""
+    """Return the line of each key; add a message to `repeated` for each key that occurs twice."""
     lines: dict[str, int] = {}
     for key, value in node.value:
         if isinstance(key, yaml.ScalarNode) and key.value != "<<":
