@@ -101,7 +101,12 @@ class Server:
         )
         self._doors = await listener.start_doors(self._settings, self._registry, self._workflows, self._metrics)
         self._grpc_doors = await grpc_listeners.start_grpc_doors(
-            self._settings, self._registry, self._doors.tokens, self._doors.repository, self._doors.budget
+            self._settings,
+            self._registry,
+            self._doors.tokens,
+            self._doors.repository,
+            self._doors.budget,
+            self._doors.request_budgets,
         )
         if not self._settings.disable_system_metrics:
             self._background.append(asyncio.create_task(self._collect_system_metrics()))

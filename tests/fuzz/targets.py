@@ -37,11 +37,11 @@ from torchserve_py.settings.properties import PropertiesError, parse_properties
 from torchserve_py.settings.resolution import resolve
 from torchserve_py.settings.snapshot_file import parse_snapshot
 from torchserve_py.transport.http2 import frames as http2
-from torchserve_py.transport.http2.budget import BadMessage, Budget, MessageLimit
 from torchserve_py.transport.http2.frame_reader import FrameReader
 from torchserve_py.transport.http2.header_decoder import HeaderDecoder
-from torchserve_py.transport.http2.messages import MessageReader
+from torchserve_py.transport.http2.messages import BadMessage, MessageLimit, MessageReader
 from torchserve_py.transport.http2.patience import Patience
+from torchserve_py.transport.request_budget import RequestBudget
 from torchserve_py.workflows.errors import WorkflowError
 from torchserve_py.workflows.spec import read_spec
 from ts.open_inference.protos.infer_pb2 import ModelInferRequest
@@ -121,7 +121,7 @@ async def _converse(data: bytes, piece: int) -> None:
 
 def grpc_messages(data: bytes) -> None:
     """Length-prefixed gRPC messages, plain and compressed."""
-    reader = MessageReader(MessageLimit(1 << 16, ""), Budget(1 << 15))
+    reader = MessageReader(MessageLimit(1 << 16, ""), RequestBudget(1 << 15))
     try:
         for start in range(1, len(data), 7):
             assert all(len(message) <= 1 << 16 for message in reader.feed(data[start : start + 7]))

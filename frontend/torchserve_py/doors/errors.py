@@ -81,6 +81,11 @@ def request_timeout(message: str) -> DoorError:
     return DoorError(Failure(408, "RequestTimeoutException", message))
 
 
+def no_room(message: str) -> DoorError:
+    """The server holds as many bytes of requests as it may."""
+    return DoorError(Failure(503, UNAVAILABLE, message, "too_many_bytes", overloaded=True))
+
+
 def too_many_connections(message: str) -> Failure:
     """A connection that is one too many."""
     return Failure(503, UNAVAILABLE, message, "too_many_connections", overloaded=True)

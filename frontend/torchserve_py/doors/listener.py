@@ -39,6 +39,7 @@ from torchserve_py.transport.admission import Admission, ConnectionBudget
 from torchserve_py.transport.http1.connection import Connection
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.server import Limits, Server
+from torchserve_py.transport.request_budget import RequestBudgets
 
 if TYPE_CHECKING:
     from torchserve_py.core.serving import Serving
@@ -139,6 +140,8 @@ class Doors:
         self.repository = context.repository
         #: What all connections of the process share. Other protocols use the same.
         self.budget = ConnectionBudget.of_process()
+        #: What all requests of the process share. Other protocols use the same.
+        self.request_budgets = RequestBudgets()
         self._context = context
         self._bound: list[_Bound] = []
 
@@ -215,13 +218,15 @@ async def start_doors(
         tls = _tls_context(settings, [address for _, address in wanted])
         for names, address in wanted:
             application = Application(context, _routes(context, names), preflight=allows_other_origins(settings))
+            for_operators = "inference_address" not in names
             admission = Admission(
                 doors.budget,
                 settings.max_connections,
                 settings.max_connections_per_client,
-                is_reserved="inference_address" not in names,
+                is_reserved=for_operators,
             )
-            server = Server(application, limits)
+            budgets = doors.request_budgets
+            server = Server(application, limits, budgets.operators if for_operators else budgets.inference)
             listener = _Listener(server, admission, lambda why: responses.whole_failure(too_many_connections(why)))
             if address.is_tls:
                 listener = replace(listener, context=tls, plain=Server(_PlainRefusal(responses), limits))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote, unquote
 
-from torchserve_py.doors.errors import BodyTooLargeError, DoorError, invalid_message, request_timeout
-from torchserve_py.transport.http1.errors import BodyError, BodyTooLarge, BodyTooSlow
+from torchserve_py.doors.errors import BodyTooLargeError, DoorError, invalid_message, no_room, request_timeout
+from torchserve_py.transport.http1.errors import BodyError, BodyHasNoRoom, BodyTooLarge, BodyTooSlow
 from torchserve_py.transport.http1.request import Request
 
 #: What a request target may hold as it is; a client that sends other bytes gets them percent-encoded.
@@ -51,6 +51,8 @@ def body_refusal(error: BodyError) -> DoorError:
         return BodyTooLargeError(error.limit)
     if isinstance(error, BodyTooSlow):
         return request_timeout(str(error))
+    if isinstance(error, BodyHasNoRoom):
+        return no_room(str(error))
     return DoorError(invalid_message(f"The request body could not be read. {error}"))
 
 

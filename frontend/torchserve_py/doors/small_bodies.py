@@ -22,7 +22,7 @@ async def read_small_body(request: Request, max_size: int) -> bytes:
     limit = min(max_size, MAX_PARSED)
     try:
         body = await read_body(request, limit)
-        return await decompressed(body, request.headers.get("Content-Encoding", ""), limit)
+        return await decompressed(request, body, limit)
     except BodyTooLargeError as error:
         if limit == max_size:
             raise

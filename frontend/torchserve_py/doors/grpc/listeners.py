@@ -35,9 +35,10 @@ from torchserve_py.doors.token_authorization import TokenAuthorization
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.table import default_of
 from torchserve_py.transport.admission import Admission, ConnectionBudget
-from torchserve_py.transport.http2.budget import LARGEST
+from torchserve_py.transport.http2.messages import LARGEST
 from torchserve_py.transport.http2.methods import Limits
 from torchserve_py.transport.http2.server import Age, Server
+from torchserve_py.transport.request_budget import RequestBudgets
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FileDescriptor
@@ -72,6 +73,7 @@ class GrpcDoors:
         tokens: TokenAuthorization | None,
         repository: Repository,
         budget: ConnectionBudget,
+        request_budgets: RequestBudgets,
     ) -> None:
         #: Setting name (``grpc_inference_port``, …) to the address in use, with the port that port 0 became.
         self.addresses: dict[str, Address] = {}
@@ -79,6 +81,7 @@ class GrpcDoors:
         self._serving = serving
         self._tokens = tokens
         self._budget = budget
+        self._request_budgets = request_budgets
         self._servers: list[Server] = []
         self._health: list[HealthService] = []
         self._open_calls = OpenCalls()
@@ -155,7 +158,8 @@ class GrpcDoors:
             settings.max_connections_per_client,
             is_reserved=kind == "management",
         )
-        return Server(limits, age, admission)
+        budgets = self._request_budgets
+        return Server(limits, age, admission, budgets.operators if kind == "management" else budgets.inference)
 
     async def _listen(self, kind: str, server: Server, context: ssl.SSLContext | None) -> None:
         setting = f"grpc_{kind}_port"
@@ -178,6 +182,7 @@ async def start_grpc_doors(
     tokens: TokenAuthorization | None,
     repository: Repository,
     budget: ConnectionBudget | None = None,
+    request_budgets: RequestBudgets | None = None,
 ) -> GrpcDoors:
     """Open the gRPC doors.
 
@@ -187,12 +192,20 @@ async def start_grpc_doors(
         tokens: The keys that clients must know; None while token authorization is off.
         repository: What models are loaded and unloaded through; the REST door has the same.
         budget: What all connections of the process share; None for one of their own.
+        request_budgets: What all requests of the process share; None for one of their own.
 
     Raises:
         ListenError: An address cannot be used; no door is open then.
         TlsError: The TLS files cannot be used.
     """
-    doors = GrpcDoors(settings, serving, tokens, repository, budget or ConnectionBudget.of_process())
+    doors = GrpcDoors(
+        settings,
+        serving,
+        tokens,
+        repository,
+        budget or ConnectionBudget.of_process(),
+        request_budgets or RequestBudgets(),
+    )
     try:
         await doors.open()
     except BaseException:

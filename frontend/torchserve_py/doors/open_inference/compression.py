@@ -8,7 +8,10 @@ import zlib
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from torchserve_py.doors.errors import BodyTooLargeError, bad_request
+from torchserve_py.doors.errors import bad_request
+from torchserve_py.doors.requests import body_refusal
+from torchserve_py.transport.decompression import BARE_WINDOW, GZIP_WINDOW, ZLIB_WINDOW
+from torchserve_py.transport.http1.errors import BodyError
 
 if TYPE_CHECKING:
     from torchserve_py.doors.responses import Headers
@@ -17,46 +20,35 @@ if TYPE_CHECKING:
 GZIP: Final = "gzip"
 DEFLATE: Final = "deflate"
 _IDENTITY: Final = ("", "identity")
-_GZIP_WINDOW: Final = 31
-_ZLIB_WINDOW: Final = 15
-_BARE_WINDOW: Final = -15  # deflate as some clients understand it, without zlib's container
+#: The method of compression in the first byte of zlib's container (RFC 1950, 2.2).
+_DEFLATED: Final = 8
 _LEVEL: Final = 1
-#: Bodies above this size are (de)compressed in a thread, so that other requests do not wait for them.
+#: Bodies above this size are compressed in a thread, so that other requests do not wait for them.
 _LARGE: Final = 64 * 1024
 
 
-async def decompressed(body: bytes, encoding: str, max_size: int) -> bytes:
+async def decompressed(request: Request, body: bytes, max_size: int) -> bytes:
     """Undo a request's ``Content-Encoding``.
 
     Raises:
         BodyTooLargeError: What comes out is larger than ``max_size`` bytes.
-        DoorError: It is not what it is said to be, or the encoding is none of those.
+        DoorError: It is not what it is said to be, the encoding is none of those, or the server has no room for it now.
     """
-    encoding = encoding.strip().lower()
+    encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if encoding in _IDENTITY:
         return body
     if encoding not in (GZIP, "x-gzip", DEFLATE):
         raise bad_request(f"Header Content-Encoding: {encoding!a} is not supported; send gzip, deflate or identity.")
-    if len(body) > _LARGE:
-        return await asyncio.to_thread(_decompress, body, encoding, max_size)
-    return _decompress(body, encoding, max_size)
-
-
-def _decompress(body: bytes, encoding: str, max_size: int) -> bytes:
-    windows = (_ZLIB_WINDOW, _BARE_WINDOW) if encoding == DEFLATE else (_GZIP_WINDOW,)
-    for window in windows:
-        decompressor = zlib.decompressobj(window)
-        try:
-            content = decompressor.decompress(body, max_size + 1)
-        except zlib.error as error:
-            problem = str(error)
-            continue
-        if len(content) > max_size:
-            raise BodyTooLargeError(max_size)
-        if decompressor.eof and not decompressor.unused_data:
-            return content
-        problem = "it is incomplete" if not decompressor.eof else "something follows behind its end"
-    raise bad_request(f"The request body is not what its Content-Encoding says ({encoding}): {problem}.")
+    window = GZIP_WINDOW
+    if encoding == DEFLATE:
+        has_container = body[:1] and body[0] & 0x0F == _DEFLATED and int.from_bytes(body[:2], "big") % 31 == 0
+        window = ZLIB_WINDOW if has_container else BARE_WINDOW  # some clients leave the container of zlib out
+    try:
+        return await request.decompress(body, window, max_size)
+    except BodyError as error:
+        raise body_refusal(error) from error
+    except zlib.error as error:
+        raise bad_request(f"The request body is not what its Content-Encoding says ({encoding}): {error}.") from error
 
 
 @lru_cache(maxsize=64)

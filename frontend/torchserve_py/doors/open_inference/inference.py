@@ -88,7 +88,7 @@ class OpenInferenceCalls:
             return self._submit(request, model, version, endpoint, body)
 
         async def submit_compressed(body: bytes) -> HttpExchange:
-            return submit(await decompressed(body, encoding or "", self._max_body))
+            return submit(await decompressed(request, body, self._max_body))
 
         return AfterBody(self._max_body, submit if encoding is None else submit_compressed)
 

@@ -50,9 +50,10 @@ class Connection(asyncio.Protocol):
         self.loop = server.loop
         self.peer: Any = None
         self.is_secure = False
-        #: Whether the connection answers no further request.
-        self.is_closing = False
+        #: Whether the connection answers no further request, and whether it discards further input.
+        self.is_closing = self._ignores_input = False
         self.turns = running_turns()
+        self.budget, self.decompressor = server.budget, server.decompressor
         self._server = server
         self._limits = server.limits
         self._transport: asyncio.Transport | None = None
@@ -75,8 +76,6 @@ class Connection(asyncio.Protocol):
         self.is_scheduled = False
         #: Whether part of a head has arrived and its time limit is running.
         self._awaits_head = False
-        #: Whether further input is discarded.
-        self._ignores_input = False
         self._upgraded: WebSocket | None = None
 
     # Callbacks of the event loop.
@@ -102,7 +101,6 @@ class Connection(asyncio.Protocol):
         self._ignores_input = self.is_closing = True
         self._timer.close()
         self._held.clear()
-        self._queue.clear()
         self._server.closed(self)
         if self._place is not None:
             self._place.leave()
@@ -110,9 +108,10 @@ class Connection(asyncio.Protocol):
         if self._upgraded is not None:
             self._upgraded.connection_lost()
         current, self._current = self._current, None
-        for request in (current, self._incoming):
-            if request is not None:
+        for request in (current, self._incoming, *self._queue):
+            if isinstance(request, Request):
                 request.lose()
+        self._queue.clear()
 
     def pause_writing(self) -> None:
         """Note that the client reads more slowly than the server writes."""
@@ -246,12 +245,10 @@ class Connection(asyncio.Protocol):
         self.set_reading(True)
 
     def _tell_body(self, request: Request) -> None:
-        if not request.awaits_body:
-            return
-        if request.is_body_settled:
+        if request.awaits_body and request.is_body_settled:
             self._timer.stop()
             request.tell_body()
-        else:
+        elif request.awaits_body:
             self._sender.sent(request)
 
     def _give_up_body(self, request: Request) -> None:
@@ -288,10 +285,7 @@ class Connection(asyncio.Protocol):
         elif not request.is_answered:
             self.reset()
         elif not request.keep_alive or self.is_closing:
-            if self._incoming is request or request.is_body_malformed:
-                self._linger()
-            else:
-                self.close()
+            (self._linger if self._incoming is request or request.is_body_malformed else self.close)()
         elif self._incoming is request:  # drop the rest of the unread body, for a limited time
             self._draining = request
             self.set_reading(True)
@@ -342,12 +336,8 @@ class Connection(asyncio.Protocol):
     def write(self, pieces: Sequence[Buffer]) -> None:
         """Send bytes; do nothing once the client has disconnected."""
         transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        if len(pieces) == 1:
-            transport.write(pieces[0])
-        else:
-            transport.writelines(pieces)
+        if transport is not None and not transport.is_closing():
+            transport.write(pieces[0]) if len(pieces) == 1 else transport.writelines(pieces)
 
     @property
     def unread_size(self) -> int:
@@ -407,7 +397,4 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing() or transport.is_reading() is reading:
             return
-        if reading:
-            transport.resume_reading()
-        else:
-            transport.pause_reading()
+        (transport.resume_reading if reading else transport.pause_reading)()

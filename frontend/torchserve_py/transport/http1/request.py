@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
-from torchserve_py.transport.http1.errors import BodyError, BodyTooLarge
+from torchserve_py.transport.http1.errors import BodyError, BodyHasNoRoom, BodyTooLarge
 from torchserve_py.transport.http1.response import CHUNKED, LAST_CHUNK, NO_BODY, response_head
+from torchserve_py.transport.request_budget import NoRoomError
 
 if TYPE_CHECKING:
     from torchserve_py.transport.http1.connection import Connection
@@ -57,8 +59,10 @@ class Request:
         self._awaits_continue = head.expects_continue
         #: What has arrived of the body: a piece, or pieces put together at once, as chunks of two bytes in a list would
         #: take twenty times their size.
-        self._body: bytes | bytearray = b""
+        self._body: bytes | BytesIO = b""
         self._size = 0
+        #: How many bytes count in the budget of the server.
+        self._held = 0
         self._is_complete = False
         self._body_error: BodyError | None = None
         self._limit: int | None = None
@@ -114,6 +118,11 @@ class Request:
         """
         if max(self._size, self._length or 0) > limit and self._body_error is None:
             self._body_error = BodyTooLarge(limit)
+        if not self.is_body_settled:
+            try:
+                self._connection.budget.check(self.missing_size)
+            except NoRoomError as error:
+                self._body_error = BodyHasNoRoom(str(error))
         self._limit = limit
         self._then = then
         if self.is_body_settled:
@@ -137,6 +146,37 @@ class Request:
         if isinstance(body, BodyError):
             raise body
         return body
+
+    async def decompress(self, body: bytes, window: int, limit: int) -> bytes:
+        """Return the body decompressed; what comes out counts in the budget of the server.
+
+        Args:
+            body: The body.
+            window: One of the windows of `transport.decompression`.
+            limit: Bytes allowed.
+
+        Raises:
+            BodyError: What comes out is too large, or has no room now.
+            zlib.error: The body cannot be decompressed.
+        """
+
+        def take(size: int, total: int) -> None:
+            if total > limit:
+                raise BodyTooLarge(limit)
+            self._hold(size)
+
+        return await self._connection.decompressor.decompress(body, window, limit, take)
+
+    def _hold(self, size: int) -> None:
+        try:
+            self._connection.budget.take(size)
+        except NoRoomError as error:
+            raise BodyHasNoRoom(str(error)) from error
+        self._held += size
+
+    def _release(self) -> None:
+        self._connection.budget.release(self._held)
+        self._held = 0
 
     # The answer.
 
@@ -248,6 +288,7 @@ class Request:
     def finish(self) -> None:
         """End the request; if its response is incomplete, close its connection."""
         self.on_lost = None
+        self._release()
         self._connection.finished(self)
 
     def _stays_open(self, close: bool) -> bool:
@@ -268,12 +309,20 @@ class Request:
         self._size += len(data)
         if self._limit is not None and self._size > self._limit:
             self._body_error = BodyTooLarge(self._limit)
+        if self._body_error is None and not self.is_answered:
+            try:
+                self._hold(len(data))
+            except BodyHasNoRoom as error:
+                self._body_error = error
         if self._body_error is not None or self.is_answered:
             self._body = b""
-        elif isinstance(self._body, bytearray):
-            self._body += data
+            self._release()
+        elif not self._body:
+            self._body = data
         else:
-            self._body = bytearray(self._body + data) if self._body else data
+            if isinstance(self._body, bytes):
+                self._body = _begun_with(self._body)
+            self._body.write(data)
         return self._limit is not None or self.is_answered or self._size <= UNASKED_BODY
 
     def complete_body(self) -> None:
@@ -284,6 +333,7 @@ class Request:
     def lose(self) -> None:
         """Note that the client has disconnected, and drop the body: the request may live on for long."""
         self._body, self._then = b"", None
+        self._release()
         on_lost, self.on_lost = self.on_lost, None
         if on_lost is not None:
             on_lost()
@@ -315,5 +365,12 @@ class Request:
         if self._body_error is not None:
             then(self._body_error)
             return
-        body, self._body = bytes(self._body), b""
-        then(body)
+        body, self._body = self._body, b""
+        then(body if isinstance(body, bytes) else body.getvalue())
+
+
+def _begun_with(piece: bytes) -> BytesIO:
+    """Return a buffer to which pieces are added, and whose bytes are had without a copy of all."""
+    buffer = BytesIO()
+    buffer.write(piece)
+    return buffer

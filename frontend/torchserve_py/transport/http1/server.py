@@ -6,8 +6,10 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from torchserve_py.transport.decompression import Decompressor
 from torchserve_py.transport.http1.connection import Connection
 from torchserve_py.transport.http1.request import Request
+from torchserve_py.transport.request_budget import RequestBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,14 @@ class Server:
     Args:
         application: Answers the requests of all connections.
         limits: Time limits for clients.
+        budget: Limits the bytes of bodies that are held; None for one of its own.
     """
 
-    def __init__(self, application: Application, limits: Limits) -> None:
+    def __init__(self, application: Application, limits: Limits, budget: RequestBudget | None = None) -> None:
         self.application = application
         self.limits = limits
+        self.budget = budget or RequestBudget()
+        self.decompressor = Decompressor()
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
         self._all_closed: asyncio.Future[None] | None = None
@@ -66,6 +71,7 @@ class Server:
             await asyncio.wait([self._all_closed], timeout=grace)
         for connection in tuple(self.connections):
             connection.abort()
+        self.decompressor.close()
 
     def opened(self, connection: Connection) -> None:
         """Add a connection."""

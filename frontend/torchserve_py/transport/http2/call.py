@@ -12,11 +12,10 @@ from grpc import StatusCode
 from grpc.aio import EOF, AbortError
 
 from torchserve_py.transport.http2 import header_blocks
-from torchserve_py.transport.http2.budget import CALL_COST, BadMessage
 from torchserve_py.transport.http2.context import Context
 from torchserve_py.transport.http2.frames import ErrorCode, StreamFailed
 from torchserve_py.transport.http2.handler_run import HandlerRun
-from torchserve_py.transport.http2.messages import PREFIX, Compressed, MessageReader
+from torchserve_py.transport.http2.messages import PREFIX, BadMessage, Compressed, MessageReader, decompressed
 from torchserve_py.transport.http2.methods import Method
 from torchserve_py.transport.http2.request_head import RequestHead
 from torchserve_py.transport.http2.shared import Shared
@@ -28,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 #: Bytes that a client may send on one stream before the handler has read some of them.
 STREAM_WINDOW: Final = 1 << 20
+#: What a call takes besides the bytes of its client, about (bytes).
+CALL_COST: Final = 8192
 
 
 class Carrier(Protocol):
@@ -261,8 +262,8 @@ class Call(Context):
             return self.next_request()
         self._messages.popleft()
         try:
-            whole = await self._shared.decompressor.decompress(
-                message, self._head.encoding, self._method.limit, self._reader
+            whole = await decompressed(
+                self._shared.decompressor, message, self._head.encoding, self._method.limit, self._reader
             )
         except BadMessage as error:
             self.fail(error.code, str(error))

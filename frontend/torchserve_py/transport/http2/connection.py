@@ -14,13 +14,13 @@ from typing import Final, cast
 from grpc import StatusCode
 
 from torchserve_py.transport.http2 import frames, header_blocks
-from torchserve_py.transport.http2.budget import BadMessage
 from torchserve_py.transport.http2.call import STREAM_WINDOW, Call
 from torchserve_py.transport.http2.closed_streams import ClosedStreams
 from torchserve_py.transport.http2.farewell import Farewell
 from torchserve_py.transport.http2.frame_reader import MAX_FRAME_SIZE, FrameHandler, FrameReader
 from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
 from torchserve_py.transport.http2.header_decoder import MAX_HEADER_LIST_SIZE, HeaderDecoder
+from torchserve_py.transport.http2.messages import BadMessage
 from torchserve_py.transport.http2.methods import Denied
 from torchserve_py.transport.http2.patience import Patience
 from torchserve_py.transport.http2.peers import grpc_name, keep_alive

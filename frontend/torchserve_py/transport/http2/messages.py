@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 import struct
-from typing import Final
+import zlib
+from typing import Final, NamedTuple
 
-from torchserve_py.transport.http2.budget import Budget, MessageLimit
+from grpc import StatusCode
 
+from torchserve_py.transport.decompression import GZIP_WINDOW, ZLIB_WINDOW, Decompressor
+from torchserve_py.transport.request_budget import NoRoomError, RequestBudget
+
+_WINDOWS: Final = {"gzip": GZIP_WINDOW, "deflate": ZLIB_WINDOW}
+#: What protobuf can hold in one message (bytes).
+LARGEST: Final = 2**31 - 1
 PREFIX: Final = struct.Struct(">BI")
 #: Pieces of a message that are smaller than this are joined as they come: each would take more memory than it holds.
 _SMALL_PIECE: Final = 1024
+
+
+class BadMessage(Exception):
+    """A message or a call that cannot be taken; the call ends with ``code``."""
+
+    def __init__(self, code: StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class MessageLimit(NamedTuple):
+    """How many bytes a message of a method may have, and what says so."""
+
+    size: int
+    origin: str
+
+    def check(self, size: int) -> None:
+        """Check the size of a message.
+
+        Raises:
+            BadMessage: It is too large.
+        """
+        if size > self.size:
+            message = f"Received message larger than max ({size} vs. {self.size}), which {self.origin}"
+            raise BadMessage(StatusCode.RESOURCE_EXHAUSTED, message)
 
 
 class Compressed(bytes):
@@ -26,7 +58,7 @@ class MessageReader:
 
     __slots__ = ("_budget", "_chunks", "_held", "_limit", "_needed", "arrived", "completed")
 
-    def __init__(self, limit: MessageLimit, budget: Budget) -> None:
+    def __init__(self, limit: MessageLimit, budget: RequestBudget) -> None:
         self._limit = limit
         self._budget = budget
         self._chunks: list[bytes | bytearray] = []
@@ -66,7 +98,7 @@ class MessageReader:
             behind = start + PREFIX.size + length
             if end < behind:
                 self._needed = behind - start
-                self._budget.check(behind - end)
+                self._check_room(behind - end)
                 break
             message = data[start + PREFIX.size : behind]
             messages.append(Compressed(message) if compressed else message)
@@ -92,8 +124,17 @@ class MessageReader:
         Raises:
             BadMessage: There is no room for them now.
         """
-        self._budget.take(size)
+        try:
+            self._budget.take(size)
+        except NoRoomError as error:
+            raise BadMessage(StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
         self._held += size
+
+    def _check_room(self, size: int) -> None:
+        try:
+            self._budget.check(size)
+        except NoRoomError as error:
+            raise BadMessage(StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
 
     def release(self, size: int | None = None) -> None:
         """So many of the bytes that are counted are of no use any more; all if None."""
@@ -102,3 +143,25 @@ class MessageReader:
         self._budget.release(released)
         if size is None:
             self._chunks = []
+
+
+async def decompressed(
+    decompressor: Decompressor, message: Compressed, encoding: str, limit: MessageLimit, reader: MessageReader
+) -> bytes:
+    """Return what a client has compressed; ``reader`` counts it.
+
+    Raises:
+        BadMessage: It cannot be decompressed, or is too large then, or there is no room for it now.
+    """
+    window = _WINDOWS.get(encoding)
+    if window is None:
+        raise BadMessage(StatusCode.UNIMPLEMENTED, f"A message is compressed, and grpc-encoding is {encoding}.")
+
+    def take(size: int, total: int) -> None:
+        limit.check(total)
+        reader.hold(size)
+
+    try:
+        return await decompressor.decompress(message, window, limit.size, take)
+    except zlib.error as error:
+        raise BadMessage(StatusCode.INTERNAL, f"A message cannot be decompressed: {error}.") from error

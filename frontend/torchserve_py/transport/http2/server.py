@@ -15,12 +15,13 @@ from grpc import RpcMethodHandler
 
 from torchserve_py.transport.acceptor import Acceptor
 from torchserve_py.transport.admission import Admission, ConnectionBudget, Place
-from torchserve_py.transport.http2.budget import Budget, MessageLimit
+from torchserve_py.transport.decompression import Decompressor
 from torchserve_py.transport.http2.connection import Connection
-from torchserve_py.transport.http2.decompression import Decompressor
+from torchserve_py.transport.http2.messages import MessageLimit
 from torchserve_py.transport.http2.methods import Admit, Limits, Method, Refuse
 from torchserve_py.transport.http2.shared import Shared
 from torchserve_py.transport.http2.unread import UnreadOfAll
+from torchserve_py.transport.request_budget import RequestBudget
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +50,15 @@ class Server:
         limits: Limits of what the server holds for clients.
         age: The maximum age of connections.
         admission: Limits the number of connections; None for the limit of the process.
+        budget: Limits the bytes of requests that are held; None for one of its own.
     """
 
-    def __init__(self, limits: Limits, age: Age, admission: Admission | None = None) -> None:
+    def __init__(
+        self, limits: Limits, age: Age, admission: Admission | None = None, budget: RequestBudget | None = None
+    ) -> None:
         self._methods: dict[str, Method] = {}
         self._limits = limits
-        self._shared = Shared(self._methods, limits, Budget(), UnreadOfAll(), Decompressor())
+        self._shared = Shared(self._methods, limits, budget or RequestBudget(), UnreadOfAll(), Decompressor())
         self._age = age
         self._connections: set[Connection] = set()
         self._admission = admission or Admission(ConnectionBudget.of_process(), sys.maxsize)

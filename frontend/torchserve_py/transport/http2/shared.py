@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from torchserve_py.transport.http2.budget import Budget
-from torchserve_py.transport.http2.decompression import Decompressor
+from torchserve_py.transport.decompression import Decompressor
 from torchserve_py.transport.http2.methods import Limits, Method
 from torchserve_py.transport.http2.unread import UnreadOfAll
+from torchserve_py.transport.request_budget import RequestBudget
 
 
 class Shared(NamedTuple):
@@ -18,6 +18,6 @@ class Shared(NamedTuple):
 
     methods: Mapping[str, Method]
     limits: Limits
-    budget: Budget
+    budget: RequestBudget
     unread: UnreadOfAll
     decompressor: Decompressor

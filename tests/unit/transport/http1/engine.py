@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchserve_py.transport.http1.connection import Connection
-from torchserve_py.transport.http1.errors import BodyError, BodyMalformed, BodyTooLarge
+from torchserve_py.transport.http1.errors import BodyError, BodyHasNoRoom, BodyMalformed, BodyTooLarge
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.response import header_line
 from torchserve_py.transport.http1.server import Limits, Server
@@ -87,7 +87,7 @@ class Echo:
 
     def echo(self, request: Request, body: bytes | BodyError) -> None:
         if isinstance(body, BodyError):
-            status = {BodyTooLarge: 413, BodyMalformed: 400}.get(type(body), 408)
+            status = {BodyTooLarge: 413, BodyMalformed: 400, BodyHasNoRoom: 503}.get(type(body), 408)
             self.answer(request, str(body).encode(), status)
             return
         self.bodies.append(body)

@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.transport.http1.engine import LIMITS, Talk, chunked, pieces, request
+from tests.unit.transport.http1.engine import LIMITS, MAX_BODY, FakeTransport, Talk, chunked, pieces, request
 
 from torchserve_py.transport import turns
 from torchserve_py.transport.http1 import reader
+from torchserve_py.transport.http1.connection import Connection
 
 OLD = b"POST /echo HTTP/1.0\r\nContent-Length: 3\r\n\r\nold"
 LAST = request("/echo", b"last", "Connection: close")
@@ -365,3 +366,43 @@ async def test_closing_gives_up_what_takes_too_long() -> None:
     await talk.send(request("/wait", method="GET"))
     await talk.server.close(grace=0.01)
     assert talk.transport.aborted
+
+
+@pytest.mark.parametrize(
+    "body", [request("/echo", b"x" * 60_001), chunked(b"x" * 30_001, b"x" * 30_000)], ids=["whole", "chunks"]
+)
+async def test_bodies_share_the_room_of_the_server(body: bytes) -> None:
+    """A body that would fit alone has no room beside that of a request that is being served."""
+    talk = Talk()
+    talk.server.budget.room = 100_000
+    other = Connection(talk.server)
+    other.connection_made(FakeTransport())
+    other.data_received(request("/wait", b"x" * 40_000))
+    await talk.send(body)
+    assert talk.server.budget.held == 40_000
+    ((status, connection, text),) = talk.answers
+    assert (status, connection) == (503, "close")
+    assert b"takes 100000 at a time" in text
+    talk.application.answer(talk.application.requests[0], b"done")
+    assert talk.server.budget.held == 0
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        request("/echo", b"x" * 1000),
+        request("/early", b"x" * 1000),
+        chunked(b"x" * 1000),
+        request("/echo", b"x" * 1000)[:-1],
+        request("/wait", b"x" * 1000) + request("/echo", b"x" * 1000) * 3,
+        request("/echo", b"x" * (MAX_BODY + 1)),
+        chunked(b"x" * (MAX_BODY + 1)),
+        chunked(end=b"5\r\nhello\r\nno chunk"),
+    ],
+    ids=["answered", "unread", "chunks", "half", "pipelined", "too-large", "too-large-chunks", "malformed"],
+)
+async def test_nothing_is_held_for_a_client_that_has_left(sent: bytes) -> None:
+    talk = Talk()
+    await talk.send(sent)
+    talk.connection.connection_lost(None)
+    assert talk.server.budget.held == 0

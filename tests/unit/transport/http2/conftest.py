@@ -12,7 +12,7 @@ from grpc import aio
 from tests.unit.transport.http2.raw_client import RawClient
 
 from torchserve_py.transport.admission import Admission
-from torchserve_py.transport.http2.budget import MessageLimit
+from torchserve_py.transport.http2.messages import MessageLimit
 from torchserve_py.transport.http2.methods import LATER, Limits
 from torchserve_py.transport.http2.server import Age, Server
 

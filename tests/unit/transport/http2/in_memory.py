@@ -8,13 +8,14 @@ from typing import Any
 
 import grpc
 
+from torchserve_py.transport.decompression import Decompressor
 from torchserve_py.transport.http2 import frames
-from torchserve_py.transport.http2.budget import Budget, MessageLimit
 from torchserve_py.transport.http2.connection import Connection
-from torchserve_py.transport.http2.decompression import Decompressor
+from torchserve_py.transport.http2.messages import MessageLimit
 from torchserve_py.transport.http2.methods import Limits, Method
 from torchserve_py.transport.http2.shared import Shared
 from torchserve_py.transport.http2.unread import UnreadOfAll
+from torchserve_py.transport.request_budget import RequestBudget
 
 
 class Transport(asyncio.Transport):
@@ -82,7 +83,7 @@ class InMemory:
 
     def __init__(self, budget: int = 1 << 20, unread: int = 1 << 20) -> None:
         room = UnreadOfAll(unread, unread)
-        self.shared = Shared(_methods(), Limits(1 << 20, 20, 1000.0), Budget(budget), room, Decompressor())
+        self.shared = Shared(_methods(), Limits(1 << 20, 20, 1000.0), RequestBudget(budget), room, Decompressor())
         self.transport = Transport()
         self.connection = Connection(self.shared, lambda connection: None, lambda connection: None)
         self.connection.connection_made(self.transport)

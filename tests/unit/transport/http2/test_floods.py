@@ -12,9 +12,9 @@ from tests.unit.transport.http2.conftest import LIMITS, Running, limit_of
 from tests.unit.transport.http2.raw_client import MESSAGE, RawClient, frame, headers_for
 
 from torchserve_py.transport.http2 import frames, patience
-from torchserve_py.transport.http2.budget import Budget
 from torchserve_py.transport.http2.frames import ErrorCode
 from torchserve_py.transport.http2.messages import MessageReader
+from torchserve_py.transport.request_budget import RequestBudget
 
 PING = frame(frames.PING, 0, 0, b"12345678")
 BIG = frames.MAX_WINDOW
@@ -166,7 +166,7 @@ def test_a_message_in_tiny_pieces_takes_no_more_memory_than_it_holds() -> None:
     message = struct.pack(">BI", 0, size) + bytes(size)
     tracemalloc.start()
     try:
-        reader = MessageReader(limit_of(size), Budget())
+        reader = MessageReader(limit_of(size), RequestBudget())
         for start in range(0, len(message) - 2, 2):
             reader.feed(message[start : start + 2])
         held, _ = tracemalloc.get_traced_memory()

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.transport.http2.conftest import LIMITS, SERVICE, Running, limit_of, start
 
-from torchserve_py.transport.http2.budget import CALL_COST, BadMessage, Budget
-from torchserve_py.transport.http2.decompression import Decompressor
-from torchserve_py.transport.http2.messages import PREFIX, Compressed, MessageReader
+from torchserve_py.transport.decompression import Decompressor
+from torchserve_py.transport.http2.call import CALL_COST
+from torchserve_py.transport.http2.messages import PREFIX, BadMessage, Compressed, MessageReader, decompressed
+from torchserve_py.transport.request_budget import RequestBudget
 
 SMALL = 1000
 LARGE = b"x" * 300_000
@@ -113,7 +114,7 @@ async def test_calls_without_a_message_count_too(generous: Running) -> None:
     pieces=st.lists(st.integers(1, 400), min_size=1, max_size=20),
 )
 def test_what_arrives_is_held_until_it_is_released(sizes: list[int], pieces: list[int]) -> None:
-    budget = Budget(10_000)
+    budget = RequestBudget(10_000)
     reader = MessageReader(limit_of(300), budget)
     sent = b"".join(PREFIX.pack(0, size) + bytes(size) for size in sizes)
     whole, start, turn = [], 0, 0
@@ -131,10 +132,10 @@ def test_what_arrives_is_held_until_it_is_released(sizes: list[int], pieces: lis
 
 
 async def test_a_few_bytes_that_become_very_many() -> None:
-    budget, limit = Budget(50_000_000), limit_of(2**31 - 1)
+    budget, limit = RequestBudget(50_000_000), limit_of(2**31 - 1)
     reader = MessageReader(limit, budget)
     with pytest.raises(BadMessage, match="no room") as error:
-        await Decompressor().decompress(Compressed(zlib.compress(bytes(200_000_000))), "deflate", limit, reader)
+        await decompressed(Decompressor(), Compressed(zlib.compress(bytes(200_000_000))), "deflate", limit, reader)
     assert error.value.code is StatusCode.RESOURCE_EXHAUSTED
     assert budget.held <= 50_000_000
     reader.release()
@@ -145,14 +146,14 @@ async def test_a_few_bytes_that_become_very_many() -> None:
 async def test_messages_of_any_size_are_decompressed_and_cut_short_ones_refused(size: int) -> None:
     plain = random.Random(size).randbytes(size)
     limit = limit_of(size)
-    reader = MessageReader(limit, Budget())
+    reader = MessageReader(limit, RequestBudget())
     for content in (plain, bytes(size)):
         packed = zlib.compress(content)
-        assert await Decompressor().decompress(Compressed(packed), "deflate", limit, reader) == content
+        assert await decompressed(Decompressor(), Compressed(packed), "deflate", limit, reader) == content
         with pytest.raises(BadMessage, match="cut short"):
-            await Decompressor().decompress(Compressed(packed[:-1]), "deflate", limit, reader)
+            await decompressed(Decompressor(), Compressed(packed[:-1]), "deflate", limit, reader)
     with pytest.raises(BadMessage, match="larger than max"):
-        await Decompressor().decompress(Compressed(zlib.compress(plain + b"x")), "deflate", limit, reader)
+        await decompressed(Decompressor(), Compressed(zlib.compress(plain + b"x")), "deflate", limit, reader)
 
 
 async def test_others_go_on_while_a_message_is_decompressed() -> None:
@@ -166,6 +167,6 @@ async def test_others_go_on_while_a_message_is_decompressed() -> None:
 
     going_on = asyncio.create_task(others())
     packed = Compressed(zlib.compress(bytes(1 << 24)))
-    await Decompressor().decompress(packed, "deflate", limit, MessageReader(limit, Budget()))
+    await decompressed(Decompressor(), packed, "deflate", limit, MessageReader(limit, RequestBudget()))
     going_on.cancel()
     assert turns >= 64  # as many as there are pieces

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.transport.http2.conftest import Running, limit_of
 
+from torchserve_py.transport.decompression import Decompressor
 from torchserve_py.transport.http2 import header_blocks
-from torchserve_py.transport.http2.budget import Budget
-from torchserve_py.transport.http2.decompression import Decompressor
 from torchserve_py.transport.http2.header_decoder import HeaderDecoder
-from torchserve_py.transport.http2.messages import Compressed, MessageReader
+from torchserve_py.transport.http2.messages import Compressed, MessageReader, decompressed
 from torchserve_py.transport.http2.request_head import RequestHead
+from torchserve_py.transport.request_budget import RequestBudget
 
 REQUEST = [
     (":method", "POST"),
@@ -34,7 +34,7 @@ REQUEST = [
 @given(st.lists(st.binary(max_size=300)), st.lists(st.integers(1, 200), min_size=1))
 def test_messages_may_arrive_in_any_pieces(messages: list[bytes], sizes: list[int]) -> None:
     data = b"".join(struct.pack(">BI", 0, len(message)) + message for message in messages)
-    reader = MessageReader(limit_of(300), Budget())
+    reader = MessageReader(limit_of(300), RequestBudget())
     found, number = [], 0
     while data:
         size = sizes[number % len(sizes)]
@@ -73,13 +73,13 @@ def test_of_header_blocks_that_unpack_to_much_few_are_kept() -> None:
 
 async def test_messages_are_decompressed_one_at_a_time() -> None:
     limit = limit_of(1 << 20)
-    reader, decompressor = MessageReader(limit, Budget()), Decompressor()
+    reader, decompressor = MessageReader(limit, RequestBudget()), Decompressor()
     bomb = zlib.compress(bytes(1 << 20))
     messages = reader.feed((struct.pack(">BI", 1, len(bomb)) + bomb) * 100)
     assert sum(map(len, messages)) == 100 * len(bomb)
     for message in messages:
         assert isinstance(message, Compressed)
-        assert await decompressor.decompress(message, "deflate", limit, reader) == bytes(1 << 20)
+        assert await decompressed(decompressor, message, "deflate", limit, reader) == bytes(1 << 20)
 
 
 @given(st.text(max_size=20), st.lists(st.tuples(NAMES, VALUES)), st.binary(max_size=300))

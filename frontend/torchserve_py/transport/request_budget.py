@@ -1,0 +1,68 @@
+"""The bytes of requests that a server holds for its clients, over HTTP and gRPC together.
+
+A limit per request is not enough: each of a thousand connections may have a request, or a thousand. So all bytes that
+are held for clients count towards one budget: heads of gRPC calls; bodies and messages that are incomplete, that wait,
+or that are being served; and what they are decompressed to. Requests beyond the budget are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+#: What all requests may hold together (bytes): as much as protobuf can hold in one message.
+ROOM: Final = 2**31 - 1
+#: The same for requests of management and metrics, which are small (bytes).
+_ROOM_OF_OPERATORS: Final = 1 << 28
+
+
+class NoRoomError(Exception):
+    """The server holds as many bytes of requests as it may; the text, written for the client, says how many."""
+
+
+class RequestBudget:
+    """The room that all requests of a server share.
+
+    Args:
+        room: How many bytes they may hold together.
+    """
+
+    __slots__ = ("held", "room")
+
+    def __init__(self, room: int = ROOM) -> None:
+        self.held = 0
+        self.room = room
+
+    def check(self, size: int) -> None:
+        """Check that ``size`` more bytes would fit at present.
+
+        Raises:
+            NoRoomError: They would not.
+        """
+        if self.held + size > self.room:
+            raise NoRoomError(
+                f"The server holds {self.held} bytes of requests, and takes {self.room} at a time; there is no room for"
+                f" {size} more now. Try again later."
+            )
+
+    def take(self, size: int) -> None:
+        """Hold ``size`` more bytes.
+
+        Raises:
+            NoRoomError: They do not fit.
+        """
+        if self.held + size > self.room:
+            self.check(size)
+        self.held += size
+
+    def release(self, size: int) -> None:
+        """Give ``size`` bytes back."""
+        self.held -= size
+
+
+@dataclass(frozen=True)
+class RequestBudgets:
+    """The budgets of a process. Operators have one of their own, so that they are served whatever clients send."""
+
+    inference: RequestBudget = field(default_factory=RequestBudget)
+    operators: RequestBudget = field(default_factory=lambda: RequestBudget(_ROOM_OF_OPERATORS))
