@@ -10,7 +10,9 @@ from torchserve_py.settings.model_spec import is_url
 from torchserve_py.settings.report import shown
 from torchserve_py.settings.resolution import Resolution
 from torchserve_py.settings.table import DEFAULT_ORIGIN, Settings
-from torchserve_py.workers.process import worker_package_root
+
+#: The modules of `ts.torch_handler.request_envelope` that have an envelope.
+_ENVELOPES = ("body", "json", "kserve", "kservev2")
 
 
 @dataclass(slots=True)
@@ -59,10 +61,9 @@ def _acted_on(resolution: Resolution) -> Iterator[str]:
 
 def _setting_problems(settings: Settings) -> Iterator[str]:
     envelope = settings.service_envelope
-    envelopes = worker_package_root() / "ts" / "torch_handler" / "request_envelope"
-    if envelope is not None and not (envelopes / f"{envelope}.py").is_file():
-        known = sorted(path.stem for path in envelopes.glob("*.py") if path.stem not in ("__init__", "base", "tensors"))
-        yield f"service_envelope = {envelope}: there is no such envelope; it must be one of {', '.join(known)}"
+    if envelope is not None and envelope not in _ENVELOPES:
+        known = ", ".join(_ENVELOPES)
+        yield f"service_envelope = {envelope}: there is no such envelope; it must be one of {known}"
 
 
 def _deviations(resolution: Resolution, settings: Settings) -> Iterator[str]:
