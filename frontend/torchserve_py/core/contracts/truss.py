@@ -16,7 +16,7 @@ from torchserve_py.archive.contract import TRUSS_CONFIG
 from torchserve_py.core.config import InvalidModelConfig, ModelConfig
 from torchserve_py.core.contracts import Configured
 from torchserve_py.settings.schemas.schema import Schema, read
-from torchserve_py.settings.schemas.values import Expected, Flag, Integer, Nested, Text, Texts, is_inside, is_number
+from torchserve_py.settings.schemas.values import Expected, Flag, Integer, Nested, Seconds, Text, Texts, is_inside
 from torchserve_py.settings.schemas.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
 from ts.runtimes.truss.class_file import CLASS_ARGUMENTS
 
@@ -57,7 +57,6 @@ def _gpus(accelerator: Any) -> int | None:
     return int(count) if kind and count.isascii() and count.isdigit() and int(count) >= 1 else None
 
 
-_SECONDS: Final = Expected("a number of seconds above 0", lambda value: is_number(value) and value > 0)
 _INSIDE: Final = Expected("a path inside of the Truss's folder", is_inside)
 Inside = Annotated[str | None, _INSIDE]
 Count = Annotated[int | None, Integer(1)]
@@ -76,8 +75,8 @@ class Transport(Schema):
     """``runtime.transport``: how clients reach the model."""
 
     kind: Annotated[str | None, Expected("http or websocket", lambda value: value in ("http", "websocket"))] = None
-    ping_interval_seconds: Annotated[float | None, _SECONDS] = None
-    ping_timeout_seconds: Annotated[float | None, _SECONDS] = None
+    ping_interval_seconds: Seconds = None
+    ping_timeout_seconds: Seconds = None
 
 
 class HealthChecks(Schema):

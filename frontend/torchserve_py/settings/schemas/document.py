@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from torchserve_py.settings.schemas.schema import Schema
+from torchserve_py.settings.schemas.schema import Schema, expected
 
 
 def json_schema(schema: type[Schema], title: str) -> dict[str, Any]:
@@ -27,11 +27,6 @@ def table(schema: type[Schema], *, defaults: bool = True) -> Iterator[str]:
 def row(*cells: str) -> str:
     """Return a row of a table."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def expected(field: FieldInfo) -> str | None:
-    """Return what the value of a key must be; None for a map that belongs to somebody else."""
-    return next((each.words for each in field.metadata if hasattr(each, "words")), None)
 
 
 def default_text(field: FieldInfo) -> str:

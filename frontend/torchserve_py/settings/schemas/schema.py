@@ -113,13 +113,18 @@ def told(schema: type[Schema], error: ErrorDetails, name: str = "") -> str:
     name = name or dotted(error["loc"])
     if error["type"] == "missing":
         field = _beside(schema, error["loc"]).field_of(str(error["loc"][-1]))
-        expected = [each.words for each in field.metadata if hasattr(each, "words")] if field is not None else []
-        return f"{name} is missing" + (f", it must be {expected[0]}" if expected else "")
+        words = None if field is None else expected(field)
+        return f"{name} is missing" + (f", it must be {words}" if words else "")
     if error["type"] == "invalid_key":
         return f"{name} is a key that is not text; put it in quotes"
     if error["type"] == "extra_forbidden":
         return f"{name} is not known; known are {', '.join(_beside(schema, error['loc']).key_names())}"
     return f"{name} is {shown(error['input'])}, {error['msg']}"
+
+
+def expected(field: FieldInfo) -> str | None:
+    """Return what the value of a key must be, or None for a value that the server does not check."""
+    return next((each.words for each in field.metadata if hasattr(each, "words")), None)
 
 
 def _beside(schema: type[Schema], location: tuple[int | str, ...]) -> type[Schema]:

@@ -201,12 +201,10 @@ TEXT: Final = Expected("a text", lambda value: isinstance(value, str) and value 
 ANY_TEXT: Final = Expected("a text", lambda value: isinstance(value, str), str)
 NAME: Final = Expected("a text that is not empty", lambda value: isinstance(value, str) and value.strip() != "")
 TEXTS: Final = Expected("a list of texts", _is_list_of_texts)
-MAP: Final = Expected("a map", lambda value: isinstance(value, dict))
 SECONDS: Final = Expected("a number of seconds, more than 0", lambda value: is_number(value) and 0 < value <= MAX_INT)
 
 Flag = Annotated[bool | None, FLAG]
 Text = Annotated[str | None, TEXT]
 AnyText = Annotated[str | None, ANY_TEXT]
 Texts = Annotated[tuple[str, ...] | None, TEXTS]
-Map = Annotated[dict[Any, Any] | None, MAP]
 Seconds = Annotated[float | None, SECONDS]
