@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchserve_py.doors.pipeline import Dialect, Exchange
 from torchserve_py.transport.http2.methods import LATER
+from torchserve_py.transport.turns import running_turns
 
 if TYPE_CHECKING:
     from torchserve_py.core.serving import ServedModel, Serving
@@ -90,7 +90,7 @@ class GrpcExchange(Exchange):
 
     def _leave(self, call: Call) -> None:
         if not self.parts.ended:
-            asyncio.get_running_loop().call_soon(self.parts.cancel)
+            running_turns().put_off(self.parts.cancel)  # a thousand calls may end at once
 
 
 async def send(call: Call, messages: Iterable[Any]) -> None:

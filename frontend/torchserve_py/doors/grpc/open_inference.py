@@ -16,7 +16,7 @@ from google.protobuf.json_format import ParseDict
 from torchserve_py.doors.errors import DoorError, Failure
 from torchserve_py.doors.grpc.methods import GrpcMethod
 from torchserve_py.doors.grpc.open_inference_dialect import DIALECT
-from torchserve_py.doors.grpc.open_inference_requests import OpenInferenceJobs, read_request, value_of
+from torchserve_py.doors.grpc.open_inference_requests import OpenInferenceJobs, read_request, values_of
 from torchserve_py.doors.grpc.open_inference_stream import InferStream
 from torchserve_py.doors.grpc.protos import open_inference_pb2 as messages
 from torchserve_py.doors.open_inference import descriptions, statistics
@@ -153,8 +153,7 @@ class OpenInferenceService:
         self, request: messages.RepositoryModelLoadRequest, call: Call
     ) -> messages.RepositoryModelLoadResponse:
         """Load a model, or load it again."""
-        parameters = {name: value_of(parameter) for name, parameter in request.parameters.items()}
-        await self._repository.load(request.model_name, parameters)
+        await self._repository.load(request.model_name, values_of(request.parameters))
         return messages.RepositoryModelLoadResponse()
 
     async def repository_model_unload(

@@ -15,24 +15,23 @@ from torchserve_py.doors.errors import bad_request
 from torchserve_py.doors.grpc.exchange import GrpcDialect, GrpcExchange
 from torchserve_py.doors.grpc.protos.open_inference_head_pb2 import RequestHead
 from torchserve_py.doors.open_inference.answers import refuse_if_failing
+from torchserve_py.doors.open_inference.inference import TIMEOUT, seconds_of
 from torchserve_py.doors.sequence_parameters import ID, sequence_of
 from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
-from ts.open_inference.protos.infer_pb2 import InferParameter, ModelInferRequest
+from ts.open_inference.protos.infer_pb2 import ModelInferRequest
 from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 from ts.protocol.messages import OPEN_INFERENCE_GRPC
 
 if TYPE_CHECKING:
     from torchserve_py.core.serving import ServedModel, Serving
-    from torchserve_py.doors.grpc.protos.open_inference_pb2 import ModelRepositoryParameter
     from torchserve_py.settings.table import Settings
     from torchserve_py.transport.http2.call import Call
 
 _EMPTY_FINAL_RESPONSE: Final = "triton_enable_empty_final_response"
-_TIMEOUT: Final = "timeout"
 
 #: Parameters that only Triton's clients send.
-_TRITON_KEYS: Final = frozenset(("sequence_id", "sequence_start", "sequence_end", priorities.PARAMETER, _TIMEOUT))
+_TRITON_KEYS: Final = frozenset(("sequence_id", "sequence_start", "sequence_end", priorities.PARAMETER, TIMEOUT))
 _TRITON_PREFIX: Final = "triton_"
 _RAW_CONTENTS: Final = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _INPUTS: Final = ModelInferRequest.INPUTS_FIELD_NUMBER
@@ -46,9 +45,16 @@ _NUMBERS: Final = 2**64
 
 
 class OpenRequest(NamedTuple):
-    """A request: the head, and the whole message as it came."""
+    """A request.
+
+    Attributes:
+        head: The name and the version of the model, the id and the parameters.
+        parameters: The parameters as Python values.
+        body: The whole message as it came.
+    """
 
     head: RequestHead
+    parameters: Mapping[str, Any]
     body: bytes
 
     @property
@@ -57,43 +63,16 @@ class OpenRequest(NamedTuple):
         return self.head.model_version or None
 
     @property
-    def expires_in(self) -> float | None:
-        """How many seconds the request may wait for a worker, if the client has said so.
-
-        Raises:
-            DoorError: The parameter is no time.
-        """
-        if not self.head.parameters or _TIMEOUT not in self.head.parameters:
-            return None
-        value = value_of(self.head.parameters[_TIMEOUT])
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise bad_request(f"Parameter {_TIMEOUT}: {value!r} is no number of microseconds.")
-        return value / 1e6 or None
-
-    @property
-    def priority(self) -> int:
-        """How urgent the request is.
-
-        Raises:
-            DoorError: The parameter is no priority.
-        """
-        parameters = self.head.parameters
-        if not parameters or priorities.PARAMETER not in parameters:
-            return 0
-        return priorities.of_parameter(value_of(parameters[priorities.PARAMETER]))
-
-    @property
     def wants_empty_final(self) -> bool:
         """Whether the client wants a last message even if the model has no further response."""
-        parameters = self.head.parameters
-        return bool(parameters) and _EMPTY_FINAL_RESPONSE in parameters and parameters[_EMPTY_FINAL_RESPONSE].bool_param
+        return self.parameters.get(_EMPTY_FINAL_RESPONSE) is True
 
 
 def read_request(body: bytes) -> OpenRequest:
     """Read the head of a serialized ``ModelInferRequest``.
 
     Raises:
-        DoorError: It is no such message, or names no model.
+        DoorError: The bytes are no such message, or the message names no model.
     """
     try:
         head = RequestHead.FromString(body if len(body) < LARGE_MESSAGE else _head_of(body))
@@ -101,7 +80,7 @@ def read_request(body: bytes) -> OpenRequest:
         raise bad_request(f"The message is no inference.ModelInferRequest: {error}") from error
     if not head.model_name:
         raise bad_request("The request has no model_name.")
-    return OpenRequest(head, body)
+    return OpenRequest(head, values_of(head.parameters), body)
 
 
 def _head_of(body: bytes) -> bytes:
@@ -109,10 +88,13 @@ def _head_of(body: bytes) -> bytes:
     return b"".join([body[field.start : field.end] for field in fields if field.number in _HEAD_NUMBERS])
 
 
-def value_of(parameter: InferParameter | ModelRepositoryParameter) -> Any:
-    """The value of a parameter, or None."""
-    choice = parameter.WhichOneof("parameter_choice")
-    return None if choice is None else getattr(parameter, choice)
+def values_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of parameters, None for a parameter without a value."""
+    values = {}
+    for name, parameter in parameters.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        values[name] = None if choice is None else getattr(parameter, choice)
+    return values
 
 
 def is_tritons(request: OpenRequest) -> bool:
@@ -121,7 +103,7 @@ def is_tritons(request: OpenRequest) -> bool:
     Raises:
         DoorError: The message is no request.
     """
-    if any(name in _TRITON_KEYS or name.startswith(_TRITON_PREFIX) for name in request.head.parameters):
+    if any(name in _TRITON_KEYS or name.startswith(_TRITON_PREFIX) for name in request.parameters):
         return True
     body = memoryview(request.body)
     try:
@@ -202,20 +184,19 @@ class OpenInferenceJobs:
             protocol=OPEN_INFERENCE_GRPC,
             sequence=sequence,
             by_default=version is None,
-            priority=request.priority,
-            expires_in=request.expires_in,
+            priority=priorities.of_parameter(request.parameters.get(priorities.PARAMETER)),
+            expires_in=seconds_of(request.parameters.get(TIMEOUT)),
             more_input=more_input,
         )
         return GrpcExchange(call, dialect, self._serving, model, asked, version)
 
     def _sequence(self, model: ServedModel, request: OpenRequest, metadata: Any) -> SequenceRequest:
         """The sequence that the parameters of a request name, or else TorchServe's headers in the metadata."""
-        values = {name: value_of(parameter) for name, parameter in request.head.parameters.items()}
-        sequence_id = values.get(ID)
+        sequence_id = request.parameters.get(ID)
         if sequence_id is None:
             named = self._headers.in_metadata(metadata)
             if named is not None:
                 return named
         if type(sequence_id) is int:  # a negative number stands for the unsigned one of the same bits
-            values[ID] = sequence_id % _NUMBERS
-        return sequence_of(self._headers, self._serving, model, values)
+            sequence_id %= _NUMBERS
+        return sequence_of(self._headers, self._serving, model, {**request.parameters, ID: sequence_id})

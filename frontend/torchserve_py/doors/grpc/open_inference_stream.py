@@ -19,7 +19,7 @@ from grpc.aio import EOF
 
 from torchserve_py.doors.errors import DoorError, bad_request
 from torchserve_py.doors.grpc.open_inference_dialect import DIALECT, EnvelopedMessages, OpenInferenceMessages
-from torchserve_py.doors.grpc.open_inference_requests import OpenRequest, is_tritons, read_request, value_of
+from torchserve_py.doors.grpc.open_inference_requests import OpenRequest, is_tritons, read_request
 from torchserve_py.doors.grpc.two_way import REFUSALS, CarriedRequest, TwoWayCall
 from torchserve_py.doors.sequence_parameters import ID
 
@@ -156,5 +156,5 @@ def _sequence_of(request: OpenRequest, model: ServedModel) -> Hashable:
     """What tells the sequence of a request from others; None if the request belongs to none."""
     if not model.is_stateful:
         return None
-    named = ID in request.head.parameters  # or else by the metadata, which all requests of the call share
-    return model.name, model.version, repr(value_of(request.head.parameters[ID])) if named else ""
+    # Where the parameters name no sequence, the metadata do, which all requests of the call share.
+    return model.name, model.version, repr(request.parameters.get(ID))

@@ -41,7 +41,7 @@ _TOLD: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     **{name: ((":endpoint", name),) for name in (INFER_STREAM, GENERATE, GENERATE_STREAM)},
 }
 _PARAMETERS: Final = "parameters"
-_TIMEOUT: Final = "timeout"
+TIMEOUT: Final = "timeout"
 _TIMEOUT_MEMBER: Final = b'"timeout"'
 _PRIORITY_MEMBER: Final = f'"{priorities.PARAMETER}"'.encode()
 _LOOKED_INTO: Final = 64 * 1024
@@ -140,14 +140,19 @@ def _urgency(body: bytes, length: str | None) -> tuple[float | None, int]:
     if _TIMEOUT_MEMBER not in head and _PRIORITY_MEMBER not in head:
         return None, 0
     parameters = _parameters(body, length)
-    return _seconds(parameters.get(_TIMEOUT)), priorities.of_parameter(parameters.get(priorities.PARAMETER))
+    return seconds_of(parameters.get(TIMEOUT)), priorities.of_parameter(parameters.get(priorities.PARAMETER))
 
 
-def _seconds(value: Any) -> float | None:
+def seconds_of(value: Any) -> float | None:
+    """Return how many seconds a request with this value of the parameter `TIMEOUT` may wait for a worker, if it says.
+
+    Raises:
+        DoorError: The value is no time.
+    """
     if value is None:
         return None
     if type(value) is not int or value < 0:
-        raise bad_request(f"Parameter {_TIMEOUT}: {value!r} is no number of microseconds.")
+        raise bad_request(f"Parameter {TIMEOUT}: {value!r} is no number of microseconds.")
     return value / 1e6 or None
 
 
