@@ -1,4 +1,4 @@
-"""TorchServe's inference service: requests become jobs, and the parts of their responses messages."""
+"""TorchServe's inference service: how its requests become jobs, and the parts of responses messages."""
 
 from __future__ import annotations
 
@@ -84,8 +84,6 @@ DIALECT: Final = TorchServeMessages()
 
 
 class InferenceService:
-    """Turns messages into jobs."""
-
     def __init__(self, settings: Settings, serving: Serving, open_calls: OpenCalls) -> None:
         self._serving = serving
         self._open = open_calls
@@ -96,7 +94,7 @@ class InferenceService:
 
     @property
     def methods(self) -> Mapping[str, GrpcMethod]:
-        """Method name to what serves it."""
+        """The table of the service's methods."""
         token = TokenType.inference
         return {
             "Ping": GrpcMethod(self.ping, DIALECT, token),
@@ -106,31 +104,31 @@ class InferenceService:
         }
 
     def ping(self, request: Any, call: Call) -> TorchServeHealthResponse:
-        """Whether every model has the workers it should have."""
+        """Tell whether every model has its minimum of workers."""
         return TorchServeHealthResponse(health=_HEALTHY if self._serving.healthy() else _UNHEALTHY)
 
     def predictions(self, request: PredictionsRequest, call: Call) -> object:
-        """One message in, one out; the parts of a streamed response are joined."""
+        """Answer one message with one; the parts of a streamed response are joined."""
         return self._submit_alone(request, call).answer()
 
     def stream_predictions(self, request: PredictionsRequest, call: Call) -> Awaitable[None]:
-        """One message in, one out for each part of the response."""
+        """Answer one message with one for each part of the response."""
         return self._submit_alone(request, call).stream()
 
     def stream_predictions_2(self, requests: Any, call: Call) -> Awaitable[None]:
-        """Any number of messages in, one out for each part of the response to each."""
+        """Answer any number of messages, each with one for each part of its response."""
         return self._open.run(_SequenceStream(self, call, self._max_request_size))
 
     def _submit_alone(self, request: PredictionsRequest, call: Call) -> GrpcExchange:
-        """Submit the one request of a call; it need not name its sequence."""
+        """Submit the only request of a call, which need not name its sequence."""
         model = self.model(request)
         return self.submit(request, call, model, in_sequence=model.is_stateful or bool(request.sequence_id))
 
     def model(self, request: PredictionsRequest) -> ServedModel:
-        """The model that a request is for.
+        """Return the model that a request names.
 
         Raises:
-            DoorError: The request names none.
+            DoorError: The request names no model.
             ModelNotFound: No such model.
             ModelVersionNotFound: No such version of it.
         """
@@ -139,11 +137,7 @@ class InferenceService:
         return self._serving.get(request.model_name, request.model_version or None)
 
     def starts(self, request: PredictionsRequest) -> bool:
-        """Whether a request has a start marker.
-
-        Raises:
-            DoorError: The marker is neither true nor false.
-        """
+        """Return whether a request has a start marker; raises `DoorError` for one that is neither true nor false."""
         value = _text(request, self._start_key)
         return value is not None and is_marked(self._start_key, value)
 
@@ -151,13 +145,8 @@ class InferenceService:
         """Make a job of a request.
 
         A request of gRPC has no headers: entries of ``input`` with the names of the headers for the priority, for the
-        start and the end of a sequence, and for the id of the request mean what the headers mean.
-
-        Args:
-            request: The request.
-            call: The call that carries it.
-            model: The model.
-            in_sequence: Whether the request belongs to a sequence: one of its own if it names none.
+        start and the end of a sequence, and for the id of the request mean what the headers mean. With ``in_sequence``
+        a request that names no sequence opens one of its own.
 
         Raises:
             DoorError: An id, a marker or the priority is invalid.
@@ -176,7 +165,7 @@ class InferenceService:
 
 
 class _SequenceStream(TwoWayCall):
-    """A call of `StreamPredictions2`: each request names its sequence, and one that fails is answered with a status."""
+    """A call of `StreamPredictions2`: every request names its sequence; a failed one is answered with a status."""
 
     def __init__(self, service: InferenceService, call: Call, max_request_size: int) -> None:
         super().__init__(call, max_request_size)
@@ -188,7 +177,7 @@ class _SequenceStream(TwoWayCall):
 
 
 class _SequenceStep(CarriedRequest):
-    """A request of such a call."""
+    """One request of such a call."""
 
     def __init__(self, service: InferenceService, call: Call, message: PredictionsRequest) -> None:
         super().__init__(message.ByteSize())
@@ -199,23 +188,15 @@ class _SequenceStep(CarriedRequest):
         try:
             self.model = service.model(message)
         except (DoorError, ModelError):
-            self.model = None  # told when the request is submitted
+            self.model = None  # `submit` raises the error again
 
     def submit(self) -> GrpcExchange:
-        """Make a job of the request.
-
-        Raises:
-            DoorError: The request is refused.
-            ModelNotFound: No such model.
-            ModelVersionNotFound: No such version of it.
-        """
         model = self._service.model(self._message)
         if not self._message.sequence_id and not self._service.starts(self._message):
             raise bad_request("Parameter sequenceId is required.")
         return self._service.submit(self._message, self._call, model, in_sequence=True)
 
     def failure(self, error: Exception) -> Iterable[PredictionResponse]:
-        """The message that tells why the request failed."""
         sequence = None if self.exchange is None else self.exchange.asked.sequence
         return (DIALECT.failure(error, self._message.sequence_id if sequence is None else sequence.id),)
 
@@ -224,8 +205,8 @@ def read_request(body: bytes) -> PredictionsRequest:
     """Read a serialized message.
 
     Raises:
-        ValueError: It has so many entries that reading them would keep others waiting.
-        DecodeError: It is no such message.
+        ValueError: The message has so many entries that reading them would hold up the event loop.
+        DecodeError: The bytes are no such message.
     """
     if len(body) > LARGE_MESSAGE:
         fields_of(body, _MAX_FIELDS)
@@ -240,6 +221,6 @@ def _message(exchange: GrpcExchange, body: bytes) -> PredictionResponse:
 
 
 def _text(request: PredictionsRequest, key: str) -> str | None:
-    """The entry of a request's input with the name of a header, if there is one."""
+    """Return the entry of a request's input that stands for a header, or None."""
     value = request.input.get(key)
     return None if value is None else value.decode("utf-8", "replace")

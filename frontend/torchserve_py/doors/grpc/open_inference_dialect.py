@@ -84,14 +84,14 @@ class OpenInferenceMessages(GrpcDialect):
                 yield part.body
 
     def failure(self, error: Exception) -> Iterable[bytes]:
-        """The messages that tell of a failed request in a call of several; raises ``error`` if that ends the call."""
+        """Return the messages that tell of a failed request in a call of several; raise ``error`` to end the call."""
         raise error
 
     async def _only(self, exchange: GrpcExchange, part: Part) -> bytes:
-        """The one response of a model that may give several.
+        """Return the only response of a model that may give several.
 
         Raises:
-            DoorError: The model has given none, or a second one.
+            DoorError: The model has given no response, or a second one.
         """
         _send_headers(exchange, part)
         found = [part.body] if part.body else []
@@ -114,7 +114,7 @@ class EnvelopedMessages(OpenInferenceMessages):
     """The messages for one request: each says whether it is the last, and a failure is one of them.
 
     A model may end without a further response. So each response is held back until it is known whether another follows,
-    unless the client wants to hear of the end in a message of its own.
+    unless the client wants a message of its own for the end.
 
     Args:
         request: The request; None if it could not be read.
@@ -156,7 +156,7 @@ class EnvelopedMessages(OpenInferenceMessages):
             self._held = b""
 
     def _end(self, exchange: GrpcExchange) -> Iterator[bytes]:
-        """What says that nothing more comes, if the model ends without a further response."""
+        """Return what says that nothing more comes, after an end without a further response."""
         if self._held:
             yield _enveloped(self._held, final=True)
         elif self._request is not None and self._wants_empty_final:
@@ -166,7 +166,7 @@ class EnvelopedMessages(OpenInferenceMessages):
 
 
 def _enveloped(body: bytes, *, final: bool) -> bytes:
-    """A serialized ``ModelStreamInferResponse`` of a serialized response."""
+    """Return a serialized ``ModelStreamInferResponse`` with a serialized response in it."""
     flag = _FLAGS[final]
     return b"".join((_INFER_RESPONSE, varint(len(body) + len(flag)), body, flag))
 
@@ -182,9 +182,9 @@ def _send_headers(exchange: GrpcExchange, part: Part) -> None:
 
 
 def metadata_of(headers: Iterable[Sequence[str]]) -> tuple[tuple[str, str | bytes], ...]:
-    """The metadata for the headers that a model has set, with keys in lower case.
+    """Return the metadata for the headers that a model has set, with keys in lower case.
 
-    Headers that describe an HTTP message are left out, and so, with a line in the log, is what metadata cannot hold.
+    Headers that describe an HTTP message are left out; so are, with a line in the log, those that metadata cannot hold.
     """
     pairs: list[tuple[str, str | bytes]] = []
     for name, value in headers:

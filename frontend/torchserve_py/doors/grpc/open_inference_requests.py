@@ -98,7 +98,7 @@ def values_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_tritons(request: OpenRequest) -> bool:
-    """Whether only Triton's clients send such a request: it has their parameters, raw contents, or shared memory.
+    """Return whether only Triton's clients send such a request: with their parameters, raw contents or shared memory.
 
     Raises:
         DoorError: The message is no request.
@@ -116,10 +116,10 @@ def is_tritons(request: OpenRequest) -> bool:
 
 
 def _is_in_shared_memory(inputs: list[memoryview]) -> bool:
-    """Whether the parameters of an input say that the data is in shared memory.
+    """Return whether the parameters of an input say that the data is in shared memory.
 
     Raises:
-        ValueError: There is something else than inputs, or they have too many fields.
+        ValueError: One of them is no input, or they have too many fields.
     """
     left = _MAX_FIELDS
     for tensor in inputs:
@@ -139,7 +139,7 @@ class OpenInferenceJobs:
         self._headers = SequenceHeaders(settings)
 
     def model(self, request: OpenRequest) -> ServedModel:
-        """The model that a request is for.
+        """Return the model that a request names.
 
         Raises:
             ModelNotFound: No such model.
@@ -148,7 +148,7 @@ class OpenInferenceJobs:
         return self._serving.get_latest(request.head.model_name, request.version)
 
     def declared(self, model: ServedModel) -> Mapping[str, Any]:
-        """What the model declares."""
+        """Return what a model declares."""
         return self._serving.declared(model)
 
     def submit(
@@ -161,19 +161,11 @@ class OpenInferenceJobs:
         *,
         more_input: bool = False,
     ) -> GrpcExchange:
-        """Make a job of a request.
-
-        Args:
-            call: The call that carries the request.
-            dialect: How the client is answered.
-            model: The model.
-            request: The request.
-            metadata: The metadata of the call.
-            more_input: Whether further inputs follow.
+        """Make a job of a request; with ``more_input`` further inputs follow.
 
         Raises:
-            DoorError: The model is stateful and the sequence of the request is missing or invalid; or the time limit or
-                the priority of the request is invalid; or the workers of the model fail to start.
+            DoorError: The sequence, the time limit or the priority of the request is invalid, or the sequence of a
+                request to a stateful model is missing; or the workers of the model fail to start.
         """
         refuse_if_failing(self._serving, model)
         version = request.version
@@ -191,7 +183,7 @@ class OpenInferenceJobs:
         return GrpcExchange(call, dialect, self._serving, model, asked, version)
 
     def _sequence(self, model: ServedModel, request: OpenRequest, metadata: Any) -> SequenceRequest:
-        """The sequence that the parameters of a request name, or else TorchServe's headers in the metadata."""
+        """Return the sequence that the parameters name, or else TorchServe's headers in the metadata."""
         sequence_id = request.parameters.get(ID)
         if sequence_id is None:
             named = self._headers.in_metadata(metadata)

@@ -1,12 +1,12 @@
-"""`ModelStreamInfer`: one method with two meanings, and two types of messages, by who has called it.
+"""`ModelStreamInfer`, which means one thing to Triton's clients and another to MLServer's.
 
 Triton's clients send independent requests and read ``ModelStreamInferResponse`` messages; an error is one of them, and
 the call goes on. MLServer's clients read bare ``ModelInferResponse`` messages; an error ends the call with a status,
-and a model that takes a stream of requests gets them all as the input of one job. The first request tells who has
-called, unless the metadata ``x-stream-envelope`` or the setting ``grpc_stream_envelope`` does.
+and a model that takes a stream of requests gets all of them as the input of one job. Whose client has called is said by
+the metadata ``x-stream-envelope`` or the setting ``grpc_stream_envelope``, or else guessed from the first request.
 
-Responses to independent requests come in the order of the requests; but a model that gives several responses to a
-request, or may, sends them as they are ready, and later requests do not wait for it.
+Responses to independent requests come in the order of the requests. A model that gives several responses to a request,
+or may, is an exception: its responses are sent as they are ready, and later requests do not wait for them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _AUTO: Final = "auto"
 _TRITON: Final = "triton"
 _MLSERVER: Final = "mlserver"
 
-#: Metadata of a call: whose messages its client reads; whether an error is to end it with a status.
+#: Metadata of a call: which messages its client reads, and whether an error is to end the call with a status.
 _ENVELOPE_KEY: Final = "x-stream-envelope"
 _STATUS_KEY: Final = "triton_grpc_error"
-#: How the worker is told that a request may have several responses.
+#: The header that tells the worker that a request may have several responses.
 _STREAMED: Final = (":endpoint", "infer_stream")
 
 
@@ -46,8 +46,8 @@ class InferStream(TwoWayCall):
     Args:
         jobs: Where requests become jobs.
         call: The call as the transport has it.
-        max_request_size: How many bytes a request usually has at most.
-        envelope: Whose messages clients read who do not say so: ``auto``, ``triton`` or ``mlserver``.
+        max_request_size: See `TwoWayCall`.
+        envelope: Which messages a client reads that does not say so: ``auto``, ``triton`` or ``mlserver``.
     """
 
     def __init__(self, jobs: OpenInferenceJobs, call: Call, max_request_size: int, envelope: str) -> None:
@@ -85,7 +85,7 @@ class InferStream(TwoWayCall):
         self._take(request)
 
     def _reads_envelopes(self, first: bytes) -> bool:
-        """Whether the client is one of Triton's, as far as its metadata and its first request tell."""
+        """Return whether the client reads Triton's messages, as far as its metadata and its first request tell."""
         if self._envelope not in (_AUTO, _TRITON, _MLSERVER):
             raise bad_request(f"Metadata {_ENVELOPE_KEY}: {self._envelope!r} is neither {_TRITON} nor {_MLSERVER}.")
         if self._envelope != _AUTO:
@@ -133,27 +133,19 @@ class _IndependentRequest(CarriedRequest):
             self.model = jobs.model(self.message)
             self.sequence = _sequence_of(self.message, self.model)
         except REFUSALS:
-            pass  # raised again when the request is submitted
+            pass  # `submit` raises the error again
 
     def submit(self) -> GrpcExchange:
-        """Make a job of the request.
-
-        Raises:
-            DoorError: The request is refused.
-            ModelNotFound: No such model.
-            ModelVersionNotFound: No such version of it.
-        """
         message = read_request(self._body) if self.message is None else self.message
         model = self._jobs.model(message) if self.model is None else self.model
         return self._jobs.submit(self._call, self.dialect, model, message, self._metadata)
 
     def failure(self, error: Exception) -> Iterable[bytes]:
-        """The messages that tell why the request failed; raises ``error`` if that ends the call."""
         return self.dialect.failure(error)
 
 
 def _sequence_of(request: OpenRequest, model: ServedModel) -> Hashable:
-    """What tells the sequence of a request from others; None if the request belongs to none."""
+    """Return the key of a request's sequence among those of the call, or None."""
     if not model.is_stateful:
         return None
     # Where the parameters name no sequence, the metadata do, which all requests of the call share.

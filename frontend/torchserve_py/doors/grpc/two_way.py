@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAX_REQUESTS: Final = 64
 MAX_LARGEST_REQUESTS: Final = 4
 
-#: What a request may be refused with.
+#: The errors by which a request is refused or fails; others end the call.
 REFUSALS: Final = (DoorError, ModelError)
 
 
@@ -38,9 +38,9 @@ class CarriedRequest(ABC):
         size: The request's size in bytes.
 
     Attributes:
-        model: The model that the request is for; None if there is none, as `submit` tells.
-        sequence: What tells the sequence of the request from others of the call; None if it belongs to none.
-        exchange: The request as a job, once it has been submitted.
+        model: The model that the request names; None if there is no such model, for which `submit` raises an error.
+        sequence: The key of the request's sequence among those of the call; None if the request belongs to none.
+        exchange: The request as a job, after `submit`.
         is_ordered: Whether the response waits for those to earlier ordered requests of the call.
     """
 
@@ -55,19 +55,14 @@ class CarriedRequest(ABC):
 
     @abstractmethod
     def submit(self) -> GrpcExchange:
-        """Make a job of the request.
-
-        Raises:
-            DoorError: The request is refused.
-            ModelError: It is for no model.
-        """
+        """Make a job of the request; raises one of `REFUSALS`."""
 
     @abstractmethod
     def failure(self, error: Exception) -> Iterable[Any]:
-        """The messages that tell why the request failed; raises ``error`` if that ends the call."""
+        """Return the messages that tell why the request failed; raise ``error`` if that ends the call."""
 
     def join_order(self, last: CarriedRequest | None) -> None:
-        """Let the response wait for that of ``last``, and those before."""
+        """Let the response wait for the response to ``last`` and to all ordered requests before it."""
         self.is_ordered = True
         self._before = None if last is None else last._answered
 
@@ -94,10 +89,10 @@ class _Lane:
 
     Attributes:
         waiting: Requests that were read and not submitted.
-        unanswered: How many were submitted and have no part of their response yet.
-        held: How many were read and are not over.
-        last: What answers the last one that was submitted.
-        interleaves: Whether a request may be answered before the one before it is.
+        unanswered: How many requests were submitted and have no part of their response yet.
+        held: How many requests were read and not answered in full.
+        last: The task that answers the request which was submitted last.
+        interleaves: Whether responses need not come in the order of the requests.
     """
 
     def __init__(self, model: ServedModel | None) -> None:
@@ -111,18 +106,16 @@ class _Lane:
 
     @property
     def takes_more(self) -> bool:
-        """Whether the queue of the sequence is sure to take another request."""
+        """Whether the queue of the sequence certainly has room for another request."""
         return self.unanswered < self._limit
 
 
 class TwoWayCall(ABC):
-    """One call.
-
-    One task reads requests, others answer; where one fails, all end.
+    """One call. One task reads requests, others answer them; if one of the tasks fails, all end.
 
     Args:
         call: The call as the transport has it.
-        max_request_size: How many bytes a request usually has at most.
+        max_request_size: The call holds `MAX_LARGEST_REQUESTS` times as many bytes of requests.
     """
 
     def __init__(self, call: Call, max_request_size: int) -> None:
@@ -141,8 +134,8 @@ class TwoWayCall(ABC):
         """Carry the call to its end; every job of it has ended, or is cancelled, when this returns or raises.
 
         Raises:
-            DoorError: The server shuts down, or a request failed in a way that ends the call.
-            ModelError: A request was for no model, and that ends the call.
+            DoorError: The server shuts down, or the failure of a request ends the call.
+            ModelError: A request names no model that there is, and that ends the call.
         """
         try:
             async with self._tasks:
@@ -156,17 +149,17 @@ class TwoWayCall(ABC):
             raise DoorError(failure_of_job(Cause.draining, "", None))
 
     def close(self) -> None:
-        """Read no more; end when all is answered."""
+        """Read no more requests; end when those that were read are answered."""
         self._is_closed = True
         if self._reader is not None:
             self._reader.cancel()
 
     @abstractmethod
     async def _read(self) -> None:
-        """Take requests, to the last one."""
+        """Read and `_take` requests until the client has sent its last one."""
 
     async def _next(self) -> Any:
-        """Return the next message, once the call has room for another request; EOF after the last."""
+        """Wait until the call has room for another request; return its message, or EOF after the last."""
         while self._held >= MAX_REQUESTS or self._held_bytes >= self._max_bytes:
             self._room.clear()
             await self._room.wait()
@@ -228,7 +221,7 @@ class TwoWayCall(ABC):
         self._over(request)
 
     def _begun(self, request: CarriedRequest) -> None:
-        """Note that a request waits in the queue of its sequence no more."""
+        """Note that a request has left the queue of its sequence."""
         lane = self._lanes.get(request.sequence)
         if lane is not None:
             lane.unanswered -= 1
@@ -249,13 +242,13 @@ class TwoWayCall(ABC):
 
 
 class OpenCalls:
-    """The two-way calls of a server that are open."""
+    """The two-way calls that are open."""
 
     def __init__(self) -> None:
         self._calls: set[TwoWayCall] = set()
 
     async def run(self, call: TwoWayCall) -> None:
-        """Carry a call to its end; raises what `TwoWayCall.run` raises."""
+        """Carry a call to its end, as `TwoWayCall.run` does."""
         self._calls.add(call)
         try:
             await call.run()
@@ -263,6 +256,6 @@ class OpenCalls:
             self._calls.discard(call)
 
     def close(self) -> None:
-        """Read no more requests; calls end when what they have is answered."""
+        """Let all calls read no more requests, and end when those that were read are answered."""
         for call in self._calls:
             call.close()
