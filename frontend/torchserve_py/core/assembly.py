@@ -6,41 +6,33 @@ import asyncio
 import itertools
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.contract import CONTRACTS
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
-from torchserve_py.core.cache_message import cache_message
 from torchserve_py.core.contracts import Configured, configuration_of
 from torchserve_py.core.daemon_thread import run_in_daemon_thread
-from torchserve_py.core.dependencies import install_dependencies, packages_dir, venv_python
+from torchserve_py.core.dependencies import install_dependencies
 from torchserve_py.core.dispatcher import Dispatcher
 from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import BadParameter
+from torchserve_py.core.launching import launch_of, load_message
 from torchserve_py.core.model import Model, Usage
-from torchserve_py.core.parallel import torchrun_environment, torchrun_of
 from torchserve_py.core.plan import Plan, plan_of
-from torchserve_py.core.sequence_files import make_folder, sequence_file
+from torchserve_py.core.sequence_storage import make_folder
 from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings.table import Settings
-from torchserve_py.version import __version__
-from torchserve_py.workers.by_hand import NO_LIMIT
 from torchserve_py.workers.confinement import Confinement
-from torchserve_py.workers.devices import Assignment, Devices, visible_devices
-from torchserve_py.workers.launchers import CpuLauncher
+from torchserve_py.workers.devices import Devices, visible_devices
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.pool import Place, WorkerPool
-from torchserve_py.workers.process import Launch
-from torchserve_py.workers.processors import available_processors
+from torchserve_py.workers.process import NO_LIMIT
 from torchserve_py.workers.worker import Worker, WorkerLimits
-from ts.protocol.log_records import FORMAT_VARIABLE
-from ts.protocol.messages import Load
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +156,16 @@ class Assembly:
         def new_place(place: Place) -> Callable[[], Worker]:
             device = plan.devices.next()  # belongs to the place: a worker that replaces a dead one gets the same device
             label = f"W-{place.worker_id}-{plan.name}_{plan.version}"
-            launch, load = self._launch(plan, device, place), self._load_message(plan, device, place)
+            launch = launch_of(
+                plan,
+                device,
+                place,
+                settings,
+                confinement=self._confinement,
+                hidden_variables=self._hidden_variables,
+                traces=self._traces,
+            )
+            load = load_message(plan, device, place, settings, self._metrics.declared_model_metrics)
             return lambda: Worker(place.worker_id, label, launch, load, limits, self._listener, dispatcher)
 
         pool = WorkerPool(
@@ -185,82 +186,7 @@ class Assembly:
         self._next_distribution_number += config.ranks
         return str(number)
 
-    def _launch(self, plan: Plan, device: Assignment, place: Place) -> Launch:
-        settings, config = self._settings, plan.config
-        environment = {
-            **plan.environment,
-            # TorchServe's workers read these names; a handler may as well.
-            "TS_REQUEST_SEQUENCE_ID": settings.ts_header_key_sequence_id,
-            "TS_REQUEST_SEQUENCE_START": settings.ts_header_key_sequence_start,
-            "TS_REQUEST_SEQUENCE_END": settings.ts_header_key_sequence_end,
-            "TS_DECODE_INPUT_REQUEST": str(settings.decode_input_request).lower(),
-            "TS_IPEX_ENABLE": str(settings.ipex_enable).lower(),
-            "TS_IPEX_GPU_ENABLE": str(settings.ipex_gpu_enable).lower(),
-        }
-        if self._traces is not None:
-            environment["TS_TRACES"] = self._traces
-        if settings.log_format == "json":
-            environment[FORMAT_VARIABLE] = "json"
-        environment |= device.environment
-        torchrun = None
-        if config.ranks:
-            torchrun = torchrun_of(config, f"{plan.name}_{place.worker_id}", settings.log_location)
-            environment |= torchrun_environment(config)
-        cpu_launcher = None
-        if settings.cpu_launcher_enable:
-            cpu_launcher = CpuLauncher(tuple((settings.cpu_launcher_args or "").split()), place.index, place.count)
-        installed, use_venv = plan.files.dependencies_dir, config.use_venv
-        return Launch(
-            plan.files.model_dir,
-            config.runtime,
-            environment,
-            self._hidden_variables,
-            device.devices[0].gpu_index if device.devices else None,
-            venv_python=venv_python(installed) if installed and use_venv else None,
-            packages_dir=packages_dir(installed) if installed and not use_venv else None,
-            torchrun=torchrun,
-            cpu_launcher=cpu_launcher,
-            by_hand=settings.debug,
-            confinement=self._confinement,
-        )
-
-    def _load_message(self, plan: Plan, device: Assignment, place: Place) -> Load:
-        settings, config = self._settings, plan.config
-        return Load(
-            contract=plan.files.contract,
-            model_name=plan.name,
-            model_version=plan.version,
-            model_dir=str(plan.files.model_dir),
-            manifest=_plain(plan.files.manifest.raw),
-            handler=plan.handler,
-            gpu_id=device.gpu_id,
-            processors=max(1, available_processors() // place.count),
-            batch_size=config.batch_size,
-            continuous=config.continuous,
-            asynchronous=config.async_communication,
-            sequences=config.stateful,
-            envelope=settings.service_envelope,
-            decode_input_request=settings.decode_input_request,
-            limit_max_image_pixels=settings.limit_max_image_pixels,
-            server_version=__version__,
-            max_response_size=settings.max_response_size,
-            metrics=self._metrics.declared_model_metrics,
-            header_keys=[
-                settings.ts_header_key_sequence_id,
-                settings.ts_header_key_sequence_start,
-                settings.ts_header_key_sequence_end,
-            ],
-            cache=cache_message(config, sequence_file(settings.log_location, plan.name, plan.version)),
-        )
-
 
 def _tell_of_requirements(name: str, configured: Configured, settings: Settings) -> None:
     if (configured.requirements or configured.requirements_file) and not settings.install_py_dep_per_model:
         logger.info("%s: its requirements are not installed, because install_py_dep_per_model is not true", name)
-
-
-def _plain(value: Any) -> Any:
-    """Return a mapping as plain dictionaries, which msgpack can encode."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return value

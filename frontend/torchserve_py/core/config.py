@@ -9,13 +9,12 @@ request fails. `docs/model-config.md` describes every key.
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 from pydantic import Field
 
 from torchserve_py.archive.contract import CONTRACTS, TORCHSERVE, Contract
-from torchserve_py.core.cache_config import cache_contradictions
-from torchserve_py.core.contract_limits import CODE_KEYS, contract_contradictions
+from torchserve_py.core.contradictions import CODE_KEYS, contradictions
 from torchserve_py.settings.schemas.cache import CacheConfig
 from torchserve_py.settings.schemas.model_config import ModelConfigFile, TorchrunConfig
 from torchserve_py.settings.schemas.schema import read
@@ -99,107 +98,13 @@ def parse_model_config(
     config = ModelConfig.model_construct(**dict(values), source=source, raw=mapping.values)
     can = CONTRACTS[contract]
     problems = list(refused.values())
-    for names, text in _contradictions(config, can):
+    for names, text in contradictions(config, can):
         if refused.keys().isdisjoint(names):
             line = mapping.lines.get("handler") if names[0].startswith("handler.cache.") and len(names) == 1 else None
             problems.append(f"line {line}: {text}" if line else text)
     if problems:
         raise InvalidModelConfig(source, problems)
     return config.completed([*warnings, *_without_effect(config, can)])
-
-
-_Contradiction: TypeAlias = tuple[tuple[str, ...], str]
-
-
-def _contradictions(config: ModelConfig, contract: Contract) -> Iterator[_Contradiction]:
-    """Yield the keys and the message for settings that contradict each other or that do not fit the contract."""
-    yield from contract_contradictions(config, contract)
-    yield from _worker_contradictions(config)
-    yield from _parallel_contradictions(config)
-    yield from _batching_contradictions(config)
-
-
-def _worker_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
-    low, high = config.min_workers, config.max_workers
-    if low and high and low > high:
-        yield (
-            ("minWorkers", "maxWorkers"),
-            f"minWorkers is {low} but maxWorkers is {high}; maxWorkers must be at least {low}",
-        )
-    if config.device_ids and config.device_type == "cpu":
-        ids = list(config.device_ids)
-        yield ("deviceIds", "deviceType"), f"deviceIds is {ids} but deviceType is cpu; say gpu or leave deviceIds out"
-
-
-def _parallel_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
-    keys = ("parallelType", "parallelLevel", "torchrun", "torchrun.nproc-per-node", "deviceIds")
-    processes = config.torchrun.nproc_per_node if config.torchrun else None
-    level = config.parallel_level or processes or 0
-    named = f"parallelLevel is {level}" if config.parallel_level else f"torchrun.nproc-per-node is {level}"
-    if processes and level != processes:
-        yield (
-            keys,
-            f"{named} but torchrun.nproc-per-node is {processes}; they mean the same, so leave parallelLevel out",
-        )
-    if level > 1 and not config.parallel_type:
-        yield keys, f"{named} but parallelType is not set; it must be pp, tp, pptp or custom"
-    if config.parallel_type and not level:
-        yield (
-            keys,
-            f"parallelType is {config.parallel_type} but parallelLevel is not set; "
-            "it must be the number of GPUs of one worker (or torchrun.nproc-per-node must)",
-        )
-    if config.torchrun and (config.torchrun.nnodes or 1) > 1:
-        yield (
-            ("torchrun.nnodes",),
-            f"torchrun.nnodes is {config.torchrun.nnodes} but all processes of a worker run on the server's machine; "
-            "leave it out",
-        )
-    yield from _step_contradictions(config)
-    ids = list(config.device_ids or ())
-    if config.parallel_type and len(set(ids)) < len(ids):
-        yield keys, f"deviceIds is {ids}; with parallelType each GPU may be named only once"
-    elif config.parallel_type and ids and level > len(ids):
-        yield keys, f"{named} but deviceIds names only {len(ids)} GPUs: {ids}; name at least {level}"
-
-
-def _step_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
-    """Yield the settings that break parallel processes: they need identical steps, which only whole batches provide."""
-    together = config.parallel_type in {"tp", "pptp"}
-    asked_for = f"parallelType is {config.parallel_type}"
-    if config.parallel_type == "custom" and config.torchrun:
-        together, asked_for = not config.async_communication, f"{asked_for} with torchrun"
-    for name, enabled in (
-        ("continuousBatching", config.continuous_batching),
-        ("asyncCommunication", config.async_communication),
-    ):
-        if together and enabled:
-            yield (
-                ("parallelType", "torchrun", name),
-                f"{asked_for} but {name} is true; its processes take part in every request and would run requests in "
-                f"an order of their own each, so leave {name} out (or use pp, where only rank 0 gets them)",
-            )
-
-
-def _batching_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
-    if config.sequence_batching and not config.sequence_max_idle_ms:
-        idle = "not set" if config.sequence_max_idle_ms is None else config.sequence_max_idle_ms
-        yield (
-            ("sequenceBatching", "sequenceMaxIdleMSec"),
-            f"sequenceBatching is true but sequenceMaxIdleMSec is {idle}; it must be the milliseconds after which a "
-            "sequence without requests is closed, for example 60000",
-        )
-    for name, enabled in (
-        ("continuousBatching", config.continuous_batching),
-        ("sequenceBatching", config.sequence_batching),
-    ):
-        if enabled and config.async_communication:
-            yield (
-                (name, "asyncCommunication"),
-                f"{name} and asyncCommunication are both true but each decides when requests are sent; keep one",
-            )
-    together = bool(config.parallel_type or config.torchrun)
-    yield from cache_contradictions(config.cache, stateful=bool(config.sequence_batching), parallel=together)
 
 
 def _without_effect(config: ModelConfig, contract: Contract) -> Iterator[str]:

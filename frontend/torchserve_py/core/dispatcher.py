@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from torchserve_py.core.alarm import Alarm
 from torchserve_py.core.refused_steps import REFUSALS, cause_of
-from torchserve_py.core.running_time import RunningTime
+from torchserve_py.core.scheduler_time import Alarm, RunningTime
 from torchserve_py.jobs.inference_job import InferenceJob, Span, new_job_id
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.inputs import Input, Inputs

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from torchserve_py.archive.contract import CONTRACTS
-from torchserve_py.archive.manifest import Manifest
 from torchserve_py.archive.model_files import ModelFiles
-from torchserve_py.core.config import InvalidModelConfig, ModelConfig
+from torchserve_py.core.config import InvalidModelConfig
 from torchserve_py.core.contracts import Configured
-from torchserve_py.core.effective import EffectiveConfig, Hardware, RegistrationOverrides, resolve
+from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import InvalidModel
-from torchserve_py.core.names import check_names
+from torchserve_py.core.precedence import Hardware, resolve
 from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.settings.schemas.versions import VersionSettings
 from torchserve_py.settings.table import Settings
-from torchserve_py.workers.devices import Devices, ModelDevices, UnsuitableDevices
-from torchserve_py.workers.processors import available_processors
+from torchserve_py.workers.devices import Devices, ModelDevices, UnsuitableDevices, available_processors
+
+#: Bytes of a name or a version in UTF-8: file names, which may have 255 bytes, contain a name and more.
+MAX_NAME_BYTES: Final = 200
+#: Reserved in the paths of the Open Inference Protocol.
+_RESERVED_NAME: Final = "stats"
+_SHOWN_CHARACTERS: Final = 60
 
 
 @dataclass(frozen=True)
@@ -39,48 +44,6 @@ class Plan:
     environment: Mapping[str, str]
     requirements: Sequence[str]
     requirements_file: str | None
-
-
-def _settle(
-    request: RegisterRequest,
-    name: str,
-    version: str,
-    manifest: Manifest,
-    yaml: ModelConfig,
-    settings: Settings,
-    devices: Devices,
-    *,
-    at_startup: bool,
-    contract: str,
-) -> tuple[EffectiveConfig, ModelDevices]:
-    """Return the effective configuration of a model version, and its devices.
-
-    Raises:
-        BadParameter: The registration call asks for something impossible.
-        InvalidModelConfig: The model's configuration asks for something impossible on this hardware.
-        NotEnoughDevices: One worker needs more devices than there are.
-        UnsuitableDevices: The devices do not meet the model's requirements.
-    """
-    config = resolve(
-        RegistrationOverrides(
-            batch_size=request.batch_size,
-            max_batch_delay=request.max_batch_delay,
-            initial_workers=request.initial_workers,
-            max_workers=request.max_workers,
-            response_timeout=request.response_timeout,
-            startup_timeout=request.startup_timeout,
-            runtime=request.runtime,
-        ),
-        yaml,
-        settings.models.get(name, {}).get(version, VersionSettings()),
-        settings,
-        model_name=name,
-        hardware=Hardware(gpus=devices.count, cpus=available_processors()),
-        at_startup=at_startup,
-        manifest_runtime=manifest.runtime,
-        contract=contract,
-    )
-    return config, devices.for_model(config.device_type, config.device_ids, config.parallel_level)
 
 
 def plan_of(
@@ -112,17 +75,18 @@ def plan_of(
     version = configured.version or manifest.model_version
     check_names(name, version)
     try:
-        config, model_devices = _settle(
+        config = resolve(
             request,
-            name,
-            version,
-            manifest,
             configured.config,
+            settings.models.get(name, {}).get(version, VersionSettings()),
             settings,
-            devices,
+            model_name=name,
+            hardware=Hardware(gpus=devices.count, cpus=available_processors()),
             at_startup=at_startup,
+            manifest_runtime=manifest.runtime,
             contract=files.contract,
         )
+        model_devices = devices.for_model(config.device_type, config.device_ids, config.parallel_level)
     except (InvalidModelConfig, UnsuitableDevices) as error:
         raise InvalidModel(str(error)) from error
     handler = request.handler or manifest.handler
@@ -147,3 +111,27 @@ def plan_of(
         configured.requirements,
         configured.requirements_file or manifest.requirements_file,
     )
+
+
+def check_names(name: str, version: str) -> None:
+    """Check that a name and a version are unambiguous in URLs, file names, log lines and metrics.
+
+    Raises:
+        InvalidModel: One of them is not; the message says why.
+    """
+    for what, text in (("name", name), ("version", version)):
+        if not text.isprintable():
+            shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+            raise InvalidModel(
+                f"The model {what} {shown!r} cannot be part of a URL: it must not hold a control character."
+            )
+        if (size := len(text.encode())) > MAX_NAME_BYTES:
+            raise InvalidModel(
+                f"The model {what} {text[:_SHOWN_CHARACTERS]!r}… has {size} bytes, it may have {MAX_NAME_BYTES}."
+            )
+    if name in (".", ".."):
+        raise InvalidModel(f"The model name {name!r} cannot be part of a URL: it means a folder there.")
+    if "/" in name:
+        raise InvalidModel(f"The model name {name!r} cannot be part of a URL: it must not hold a slash.")
+    if name == _RESERVED_NAME:
+        raise InvalidModel(f"The model name {name!r} is taken: /v2/models/{name} has the statistics of all models.")

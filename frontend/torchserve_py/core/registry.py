@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.core.assembly import Assembly
-from torchserve_py.core.effective import check_worker_count
 from torchserve_py.core.errors import (
     DefaultVersionInUse,
     DefaultVersionNotFound,
@@ -23,10 +22,10 @@ from torchserve_py.core.errors import (
 )
 from torchserve_py.core.model import Model, Usage
 from torchserve_py.core.plan import Plan
-from torchserve_py.core.saved import saved_model
+from torchserve_py.core.precedence import check_worker_count
 from torchserve_py.core.served import ServedModels
 from torchserve_py.core.serving import RegisterRequest, RegisterResult, ScaleResult, ServedModel
-from torchserve_py.core.startup import StartupModel, restored, startup_models
+from torchserve_py.core.startup import StartupModel, restored, saved_model, startup_models
 from torchserve_py.core.stored import StoredModels
 from torchserve_py.core.versions import Versions
 from torchserve_py.metrics.server_metrics import ServerMetrics

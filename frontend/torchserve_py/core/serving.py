@@ -128,37 +128,24 @@ class ScaleResult:
 class Serving(Protocol):
     """The models of a server.
 
-    A method that takes a `ServedModel` raises `ModelVersionNotFound` once that model is unregistered and gone, except
-    `submit`, whose job fails with the cause ``unregistered``.
+    A method that takes a name raises `ModelNotFound` if no model has it, and `ModelVersionNotFound` if the model has no
+    such version. A method that takes a `ServedModel` raises `ModelVersionNotFound` once that model is unregistered and
+    gone, except `submit`, whose job fails with the cause ``unregistered``.
     """
 
     # The models.
 
     def get(self, name: str, version: str | None = None) -> ServedModel:
-        """Return a version of a model, the default version when ``version`` is None.
-
-        Raises:
-            ModelNotFound: No such name.
-            ModelVersionNotFound: No such version of it.
-        """
+        """Return a version of a model, the default version when ``version`` is None."""
 
     def get_latest(self, name: str, version: str | None = None) -> ServedModel:
-        """Return a version of a model; when ``version`` is None the latest one, see `core.versions.Versions.latest`.
-
-        Raises:
-            ModelNotFound: No such name.
-            ModelVersionNotFound: No such version of it.
-        """
+        """Return a version of a model; when ``version`` is None the latest one, see `core.versions.Versions.latest`."""
 
     def models(self) -> Sequence[ServedModel]:
         """Return the default version of every model, sorted by name."""
 
     def versions(self, name: str) -> Sequence[ServedModel]:
-        """Return all versions of a model, in the order of registration.
-
-        Raises:
-            ModelNotFound: No such name.
-        """
+        """Return all versions of a model, in the order of registration."""
 
     # One model.
 
@@ -239,8 +226,6 @@ class Serving(Protocol):
         """Change how many workers a model version has.
 
         Raises:
-            ModelNotFound: No such name.
-            ModelVersionNotFound: No such version of it.
             BadParameter: That many workers cannot be started.
             WorkersFailed: A worker of a synchronous call did not start (it is tried again).
         """
@@ -249,7 +234,6 @@ class Serving(Protocol):
         """Let ``version`` serve requests that name no version.
 
         Raises:
-            ModelNotFound: No such name.
             DefaultVersionNotFound: No such version of it.
         """
 
@@ -257,8 +241,6 @@ class Serving(Protocol):
         """Stop serving a version of a model (the default one when None), answer its jobs and remove its files.
 
         Raises:
-            ModelNotFound: No such name.
-            ModelVersionNotFound: No such version of it.
             DefaultVersionInUse: It is the default version, and there are others.
             UnregisterTimeout: A worker could not be stopped in time; the model is unregistered all the same.
         """
@@ -269,8 +251,6 @@ class Serving(Protocol):
         New requests no longer find it at once. Accepted jobs may finish within ``unregister_model_timeout`` seconds.
 
         Raises:
-            ModelNotFound: No such name.
-            ModelVersionNotFound: No such version of it.
             UnregisterTimeout: A worker could not be stopped in time; the model is unloaded all the same.
         """
 

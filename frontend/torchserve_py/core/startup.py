@@ -1,11 +1,13 @@
-"""Which models a server registers when it starts: those of a snapshot, else those that `load_models` names."""
+"""Models as snapshots save them, and which models a server registers when it starts: saved ones, or `load_models`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from torchserve_py.core.model import Model
 from torchserve_py.core.serving import RegisterRequest
+from torchserve_py.core.versions import Versions
 from torchserve_py.settings.model_spec import ModelSpec, expand_model_specs
 from torchserve_py.settings.schemas.versions import SavedModel
 from torchserve_py.settings.table import Settings
@@ -53,4 +55,26 @@ def restored(saved: SavedModel) -> RegisterRequest:
         max_workers=saved.max_workers,
         response_timeout=saved.response_timeout,
         startup_timeout=saved.startup_timeout,
+    )
+
+
+def saved_model(model: Model, versions: Versions) -> SavedModel:
+    """Return the snapshot entry of a model, which is one of `versions`; its location is the URL of its registration."""
+    config = model.config
+    is_default = model is versions.default
+    return SavedModel(
+        name=model.name,
+        version=model.version,
+        location=model.served.url,
+        default=is_default,
+        chosen=is_default and versions.is_chosen,
+        min_workers=model.pool.min_workers,
+        max_workers=model.pool.max_workers,
+        batch_size=config.batch_size,
+        max_batch_delay=config.max_batch_delay_ms,
+        response_timeout=config.response_timeout,
+        startup_timeout=config.startup_timeout,
+        runtime=config.runtime,
+        parallel_level=config.parallel_level,
+        handler=model.handler if model.handler != model.files.manifest.handler else None,
     )

@@ -1,4 +1,4 @@
-"""Which device a worker gets.
+"""Which device a worker gets, and how many processors there are for workers.
 
 The server numbers the devices that it may use 0 to n-1: those that `CUDA_VISIBLE_DEVICES` names, in its order, at most
 `number_of_gpu` of them. `deviceIds` are such numbers. A worker sees its own devices and no other, whatever its
@@ -6,13 +6,17 @@ contract: its environment names them in `CUDA_VISIBLE_DEVICES`, in the order of 
 (`CUDA_DEVICE_ORDER`). It counts them from 0, so 0 is the `gpu_id` of every worker that has a GPU.
 """
 
+import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from torchserve_py.nvidia_smi import Gpu
 
+_CGROUP = Path("/sys/fs/cgroup")
 _LEADING_NUMBER = re.compile(r"[+-]?\d+")
 
 
@@ -181,3 +185,22 @@ class ModelDevices:
         taken = [self._ids[(self._start + offset) % len(self._ids)] for offset in range(self._parallel_level or 1)]
         self._start = (self._start + len(taken)) % len(self._ids)
         return self._devices.group(taken) if self._parallel_level else self._devices.assignment(taken[0])
+
+
+def available_processors(cgroup: Path = _CGROUP) -> int:
+    """At least 1: the processors that this process may run on, or the container's share of time if that is less."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _quota(cgroup)
+    return max(1, processors if quota is None else min(processors, math.ceil(quota)))
+
+
+def _quota(cgroup: Path) -> float | None:
+    """Processor seconds per second that the control group (version 2, else 1) is limited to."""
+    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            fields = " ".join((cgroup / file).read_text() for file in files).split()
+        except OSError:
+            continue
+        if len(fields) == 2 and all(field.isdigit() for field in fields) and int(fields[1]):
+            return int(fields[0]) / int(fields[1])
+    return None

@@ -1,4 +1,7 @@
-"""One operating system process of a worker: launch it, log what it prints, tell why it ended."""
+"""One operating system process of a worker: launch it, log what it prints, tell why it ended.
+
+With the setting ``debug`` a person launches it, perhaps in a debugger: the server says how, and waits.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import importlib.util
 import logging
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -24,6 +28,8 @@ from ts.protocol.server_identity import started
 logger = logging.getLogger(__name__)
 model_log = logging.getLogger("MODEL_LOG")
 
+#: Seconds; as long as a person may want, in numbers that timers can hold.
+NO_LIMIT = 10 * 365 * 24 * 3600.0
 _READ_SIZE = 64 * 1024
 #: What records of workers say besides level and message.
 _TOLD = ("request_id", "sequence_id", "request_ids", "sequence_ids", "exception")
@@ -169,6 +175,56 @@ class WorkerProcess:
                 os.killpg(leader, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
                 logger.debug("Process group %d has ended already", leader)
+
+
+class HandStarted:
+    """Stands for the process that a person starts; it lives as long as its connection.
+
+    Attributes:
+        pid: -1; which process it is turns out when it connects.
+    """
+
+    pid = -1
+
+    def __init__(self) -> None:
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    def launch(cls, launch: Launch, socket: Path, token: str, label: str) -> HandStarted:
+        """Tell how to start the worker.
+
+        Raises:
+            OSError: What its command line needs is missing.
+        """
+        logger.warning("Start worker %s by hand:\n\n%s\n", label, command_line(launch, socket, token))
+        return cls()
+
+    def adopt(self, pid: int) -> None:
+        """Leave the process alone: who started it ends it."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not been given up."""
+        return not self._ended.done()
+
+    async def wait(self) -> str:
+        """Wait until it is given up."""
+        return await asyncio.shield(self._ended)
+
+    def kill(self) -> None:
+        """Give it up; when its connection closes it ends by itself."""
+        if self.running:
+            self._ended.set_result("has gone")
+
+
+def command_line(launch: Launch, socket: Path, token: str) -> str:
+    """Return the line of shell that starts a worker as the server would."""
+    environment = launch.worker_environment(token)
+    names = sorted({*launch.environment, "PYTHONPATH", TOKEN_VARIABLE})
+    hidden = [word for name in sorted(launch.hidden_variables) for word in ("-u", name)]
+    settings = [f"{name}={environment[name]}" for name in names]
+    words = ["env", *hidden, *settings, *launch.command(socket)]
+    return f"cd {shlex.quote(str(launch.working_dir))} && {shlex.join(words)}"
 
 
 def describe_exit(code: int) -> str:

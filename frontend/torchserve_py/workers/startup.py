@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Final
 
-from torchserve_py.workers.declarations import checked_declarations
 from ts.protocol.messages import Loaded
 
 #: What a process tells of how loading went, beside what the model declares; see `ts.protocol.messages.Loaded`.
 _TYPES: Final = {"ok": bool, "status": int, "message": str}
+
+
+#: Values, each in lists and mappings counted, and characters of all texts.
+MAX_VALUES: Final = 20_000
+MAX_CHARACTERS: Final = 4 << 20
+_MAX_DEPTH: Final = 64
 
 
 class WorkerFailed(Exception):
@@ -96,3 +102,37 @@ class Startup:
         self._not_loaded -= 1
         if not self._not_loaded or not loaded["ok"]:
             self._loaded.set_result(loaded)
+
+
+def checked_declarations(declared: Any) -> Mapping[str, Any]:
+    """Return the declarations of a worker if they are usable.
+
+    Raises:
+        ValueError: They are no mapping with texts as keys, or over a limit.
+    """
+    if not isinstance(declared, dict) or not all(isinstance(key, str) for key in declared):
+        raise ValueError(f"its model declares a {type(declared).__name__}, which is no mapping with texts as keys")
+    values = characters = 0
+    level: list[Any] = [declared]
+    for _ in range(_MAX_DEPTH):
+        values += len(level)
+        characters += sum(len(each) for each in level if isinstance(each, (str, bytes)))
+        if values > MAX_VALUES or characters > MAX_CHARACTERS:
+            raise ValueError(f"its model declares more than {MAX_VALUES} values or {MAX_CHARACTERS} characters")
+        level = _inside(level)
+        if not level:
+            return declared
+    raise ValueError(f"its model declares values in more than {_MAX_DEPTH} lists and mappings inside each other")
+
+
+def _inside(level: list[Any]) -> list[Any]:
+    """The values directly in the lists and mappings among these; not many more than are allowed."""
+    inside: list[Any] = []
+    for each in level:
+        if isinstance(each, dict):
+            inside += (*each.keys(), *each.values())
+        elif isinstance(each, (list, tuple)):
+            inside += each
+        if len(inside) > MAX_VALUES:
+            break
+    return inside

@@ -15,17 +15,15 @@ from torchserve_py.jobs.inference_job import InferenceJob
 from torchserve_py.jobs.inputs import Input
 from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.workers.by_hand import HandStarted
 from torchserve_py.workers.connection import Connection
-from torchserve_py.workers.declarations import checked_declarations
 from torchserve_py.workers.events import WorkerEvents
 from torchserve_py.workers.lifecycle import WORKER_TRANSITIONS, WorkerEvent, WorkerState
 from torchserve_py.workers.listener import WorkerListener
-from torchserve_py.workers.process import Launch, WorkerProcess
+from torchserve_py.workers.process import HandStarted, Launch, WorkerProcess
 from torchserve_py.workers.questions import Questions
 from torchserve_py.workers.ranks import Ranks
 from torchserve_py.workers.result_rows import part_of
-from torchserve_py.workers.startup import Startup, WorkerFailed
+from torchserve_py.workers.startup import Startup, WorkerFailed, checked_declarations
 from torchserve_py.workers.watchdog import Watchdog
 from ts.protocol.frames import encode
 from ts.protocol.messages import (

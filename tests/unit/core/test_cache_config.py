@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from torchserve_py.core.cache_message import cache_message
 from torchserve_py.core.config import InvalidModelConfig, ModelConfig, parse_model_config
 from torchserve_py.core.errors import InvalidModel
-from torchserve_py.core.sequence_files import make_folder, sequence_file
+from torchserve_py.core.sequence_storage import cache_message, make_folder, sequence_file
 from torchserve_py.settings.schemas.cache import CacheConfig
 from torchserve_py.settings.schemas.yaml_mapping import parse_yaml_mapping
 from torchserve_py.workers.confinement import Confinement

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from torchserve_py.core.contract_limits import CODE_KEYS
+from torchserve_py.core.contradictions import CODE_KEYS
 from torchserve_py.settings.schemas.cache import CacheConfig
 from torchserve_py.settings.schemas.document import table
 from torchserve_py.settings.schemas.model_config import ModelConfigFile, TorchrunConfig

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from torchserve_py.core.config import InvalidModelConfig, ModelConfig
-from torchserve_py.core.effective import EffectiveConfig, Hardware, RegistrationOverrides, resolve
+from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import BadParameter, NotEnoughDevices
+from torchserve_py.core.precedence import Hardware, resolve
+from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.settings.schemas.model_config import TorchrunConfig
 from torchserve_py.settings.schemas.versions import VersionSettings
@@ -36,7 +38,7 @@ def effective(
     manifest_runtime: str | None = None,
 ) -> EffectiveConfig:
     return resolve(
-        RegistrationOverrides(**api or {}),
+        RegisterRequest(url="noop.mar", **api or {}),
         ModelConfig.model_construct(**yaml or {}),
         VersionSettings.model_validate(json or {}),
         server or Server(),

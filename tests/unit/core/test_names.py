@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from torchserve_py.core.errors import InvalidModel
-from torchserve_py.core.names import MAX_BYTES, check_names
+from torchserve_py.core.plan import MAX_NAME_BYTES, check_names
 
 
 def test_usable_names_pass() -> None:
-    for name in ("a", "resnet-18", "ünïcode", "with space", "x" * MAX_BYTES):
+    for name in ("a", "resnet-18", "ünïcode", "with space", "x" * MAX_NAME_BYTES):
         check_names(name, "1.0-rc/2")
 
 
@@ -24,9 +24,9 @@ def test_usable_names_pass() -> None:
         ("a\x1b[2J", "1"),
         ("a", "1.0\n2026-01-01 00:00:00 [INFO ] all is well"),
         ("a", "1\x1b[31m"),
-        ("a" * (MAX_BYTES + 1), "1"),
-        ("ü" * MAX_BYTES, "1"),
-        ("a", "1" * (MAX_BYTES + 1)),
+        ("a" * (MAX_NAME_BYTES + 1), "1"),
+        ("ü" * MAX_NAME_BYTES, "1"),
+        ("a", "1" * (MAX_NAME_BYTES + 1)),
         ("\ud800", "1"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchserve_py.workers.declarations import MAX_CHARACTERS, MAX_VALUES, checked_declarations
+from torchserve_py.workers.startup import MAX_CHARACTERS, MAX_VALUES, checked_declarations
 
 DEEP: list[object] = []
 for _ in range(200):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.workers.processors import available_processors
+from torchserve_py.workers.devices import available_processors
 
 ALLOWED = len(os.sched_getaffinity(0))
 

@@ -20,7 +20,7 @@ DEFAULT_LEASE = 10.0
 class CacheConfig(ClosedSchema):
     """How the states of sequences are kept.
 
-    `capacity` None: as many as there may be sequences. `path` None: see `torchserve_py.core.sequence_files`.
+    `capacity` None: as many as there may be sequences. `path` None: see `torchserve_py.core.sequence_storage`.
     """
 
     store: Annotated[Literal["memory", "file", "redis"], Choice("memory", "file", "redis")] = key(

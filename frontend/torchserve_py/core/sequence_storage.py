@@ -1,6 +1,6 @@
-"""The default files of the file store of sequences, in the server's state folder.
+"""How the states of a model's sequences are kept: what its workers are told, and the default file of the file store.
 
-It is `sequences` in the folder of the logs, beside the snapshots, which have to outlive a restart as well. Each version
+That file is in the folder `sequences` beside the logs and the snapshots, which outlive a restart as well. Each version
 of a model has a file of its own, so that a new version never reads states that another one has written.
 """
 
@@ -10,10 +10,15 @@ import hashlib
 from pathlib import Path
 from urllib.parse import quote
 
+from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import InvalidModel
 from torchserve_py.settings.schemas.cache import CacheConfig
 from torchserve_py.workers.confinement import Confinement
+from ts.protocol.messages import Cache
+from ts.protocol.server_identity import server_identity
 
+#: The most steps of a sequence whose answers are kept, so that they can be sent again.
+MOST_KEPT_ANSWERS = 64
 _FOLDER = "sequences"
 #: The longest file name, in bytes, that is not replaced by its hash: file systems allow 255, and SQLite adds four.
 _MAX_NAME = 240
@@ -45,3 +50,28 @@ def make_folder(cache: CacheConfig, log_location: Path, confinement: Confinement
             f"handler.cache.path is not set, and the folder {folder}, which the file would be in, cannot be made:"
             f" {error.strerror}; set handler.cache.path"
         ) from error
+
+
+def cache_message(config: EffectiveConfig, default_file: Path) -> Cache | None:
+    """Return how the states of a model's sequences are kept; None for a stateless model.
+
+    A relative path starts at the server's working directory; `default_file` is the file store of a model that names no
+    file. Answers are kept for as many steps as a client can send before it gets an answer.
+    """
+    if not config.stateful:
+        return None
+    cache = config.cache
+    path = Path(cache.path) if cache.path else default_file
+    return Cache(
+        store=cache.store,
+        capacity=cache.capacity or max(config.max_num_sequence, config.max_workers * config.batch_size),
+        path=str(path.absolute()) if cache.store == "file" else "",
+        fsync=cache.fsync,
+        url=cache.url or "",
+        replicas=cache.replicas,
+        owner=server_identity(),
+        lease=cache.lease,
+        lifetime=config.sequence_max_idle_ms / 1000,
+        kept=min(MOST_KEPT_ANSWERS, config.max_sequence_job_queue_size + 2),
+        restart_expired=config.restart_expired_sequences,
+    )

@@ -1,4 +1,4 @@
-"""The time for which the server has run, by which sequences are idle.
+"""The time of a scheduler: the clock by which sequences are idle, and the timer that rings at the next deadline.
 
 While the process is stopped (SIGSTOP, a machine that swaps), requests wait in sockets that nobody reads. By the time of
 the machine a sequence would be idle for too long the moment that the server goes on, before its request is looked at.
@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 #: How often (seconds) the clock is looked at while the event loop runs, and how long nobody may look at it before that
@@ -66,3 +67,35 @@ class RunningTime:
     def _beat(self) -> None:
         self._beating = asyncio.get_running_loop().call_later(_BEAT, self._beat)
         self.now()
+
+
+class Alarm:
+    """Rings once, no later than the moment that was named last, though perhaps earlier.
+
+    Args:
+        ring: What it calls.
+    """
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = float("inf")
+
+    def set(self, deadline: float | None, now: float) -> None:
+        """Ring by ``deadline`` (monotonic seconds, as ``now``); None if there is none."""
+        if deadline is None or deadline >= self._rings_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = deadline
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, deadline - now), self._go_off)
+
+    def cancel(self) -> None:
+        """Ring never again, whatever is named."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._rings_at = None, float("-inf")
+
+    def _go_off(self) -> None:
+        self._timer, self._rings_at = None, float("inf")
+        self._ring()

@@ -1,0 +1,121 @@
+"""How the workers of a model are launched, and what they are told to load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchserve_py.core.dependencies import packages_dir, venv_python
+from torchserve_py.core.plan import Plan
+from torchserve_py.core.sequence_storage import cache_message, sequence_file
+from torchserve_py.settings.schemas.model_config import TorchrunConfig
+from torchserve_py.settings.table import Settings
+from torchserve_py.version import __version__
+from torchserve_py.workers.confinement import Confinement
+from torchserve_py.workers.devices import Assignment, available_processors
+from torchserve_py.workers.launchers import CpuLauncher, Torchrun
+from torchserve_py.workers.pool import Place
+from torchserve_py.workers.process import Launch
+from ts.protocol.log_records import FORMAT_VARIABLE
+from ts.protocol.messages import Load
+
+_TORCHRUN_LOGS = "torchelastic_ts"  # TorchServe's name
+
+
+def launch_of(
+    plan: Plan,
+    device: Assignment,
+    place: Place,
+    settings: Settings,
+    *,
+    confinement: Confinement,
+    hidden_variables: frozenset[str],
+    traces: str | None,
+) -> Launch:
+    """Return how the workers in a place of a model's pool are launched.
+
+    ``hidden_variables`` are names of the server's variables that workers must not see, ``traces`` is where spans go.
+    """
+    config = plan.config
+    environment = {
+        **plan.environment,
+        # TorchServe's workers read these names; a handler may as well.
+        "TS_REQUEST_SEQUENCE_ID": settings.ts_header_key_sequence_id,
+        "TS_REQUEST_SEQUENCE_START": settings.ts_header_key_sequence_start,
+        "TS_REQUEST_SEQUENCE_END": settings.ts_header_key_sequence_end,
+        "TS_DECODE_INPUT_REQUEST": str(settings.decode_input_request).lower(),
+        "TS_IPEX_ENABLE": str(settings.ipex_enable).lower(),
+        "TS_IPEX_GPU_ENABLE": str(settings.ipex_gpu_enable).lower(),
+    }
+    if traces is not None:
+        environment["TS_TRACES"] = traces
+    if settings.log_format == "json":
+        environment[FORMAT_VARIABLE] = "json"
+    environment |= device.environment
+    torchrun = None
+    if config.ranks:
+        options = config.torchrun or TorchrunConfig()
+        chosen = {"rdzv_backend": options.rdzv_backend, "rdzv_endpoint": options.rdzv_endpoint}
+        torchrun = Torchrun(
+            config.ranks,
+            every_rank=config.parallel_type != "pp",
+            job_id=f"{plan.name}_{place.worker_id}",
+            log_dir=settings.log_location / _TORCHRUN_LOGS,
+            **{name: value for name, value in chosen.items() if value is not None},
+        )
+        environment |= {"LOGLEVEL": "INFO", "OMP_NUM_THREADS": str(options.omp_num_threads or 1)}
+    cpu_launcher = None
+    if settings.cpu_launcher_enable:
+        cpu_launcher = CpuLauncher(tuple((settings.cpu_launcher_args or "").split()), place.index, place.count)
+    installed, use_venv = plan.files.dependencies_dir, config.use_venv
+    return Launch(
+        plan.files.model_dir,
+        config.runtime,
+        environment,
+        hidden_variables,
+        device.devices[0].gpu_index if device.devices else None,
+        venv_python=venv_python(installed) if installed and use_venv else None,
+        packages_dir=packages_dir(installed) if installed and not use_venv else None,
+        torchrun=torchrun,
+        cpu_launcher=cpu_launcher,
+        by_hand=settings.debug,
+        confinement=confinement,
+    )
+
+
+def load_message(plan: Plan, device: Assignment, place: Place, settings: Settings, metrics: list[list[Any]]) -> Load:
+    """Return what a worker in this place is told to load."""
+    config = plan.config
+    return Load(
+        contract=plan.files.contract,
+        model_name=plan.name,
+        model_version=plan.version,
+        model_dir=str(plan.files.model_dir),
+        manifest=_plain(plan.files.manifest.raw),
+        handler=plan.handler,
+        gpu_id=device.gpu_id,
+        processors=max(1, available_processors() // place.count),
+        batch_size=config.batch_size,
+        continuous=config.continuous,
+        asynchronous=config.async_communication,
+        sequences=config.stateful,
+        envelope=settings.service_envelope,
+        decode_input_request=settings.decode_input_request,
+        limit_max_image_pixels=settings.limit_max_image_pixels,
+        server_version=__version__,
+        max_response_size=settings.max_response_size,
+        metrics=metrics,
+        header_keys=[
+            settings.ts_header_key_sequence_id,
+            settings.ts_header_key_sequence_start,
+            settings.ts_header_key_sequence_end,
+        ],
+        cache=cache_message(config, sequence_file(settings.log_location, plan.name, plan.version)),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return a mapping as plain dictionaries, which msgpack can encode."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value

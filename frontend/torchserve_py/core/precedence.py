@@ -1,0 +1,226 @@
+"""Which place settles each setting of a model version.
+
+It is the first place that gives it: the registration call, `model-config.yaml`, the `models` JSON of
+config.properties, the server's default. (In TorchServe a YAML file hides the other places for the timeouts, even those
+that it does not contain, and for the number of workers; its documentation says otherwise.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchserve_py.archive.contract import CONTRACTS, TORCHSERVE
+from torchserve_py.core.config import InvalidModelConfig, ModelConfig
+from torchserve_py.core.effective import EffectiveConfig
+from torchserve_py.core.errors import BadParameter, NotEnoughDevices
+from torchserve_py.core.serving import RegisterRequest
+from torchserve_py.settings.schemas.cache import CacheConfig
+from torchserve_py.settings.schemas.values import MAX_INT
+from torchserve_py.settings.schemas.versions import VersionSettings
+from torchserve_py.settings.table import Settings
+
+DEFAULT_BATCH_SIZE = 1
+DEFAULT_MAX_BATCH_DELAY_MS = 100
+DEFAULT_MAX_RETRY_TIMEOUT = 300
+DEFAULT_RUNTIME = "python"
+MAX_ASYNC_JOBS = 1024
+"""Default of concurrent requests per asynchronous worker; TorchServe has neither such a bound nor a queue before it."""
+MAX_WORKERS = 1000
+"""Most workers of one model version. Each is a process: a mistyped number must not exhaust the machine."""
+RUNTIMES = ("python", "python3")
+"""Interpreters that run a worker: the server's own, or `python3` from PATH. The C++ backend `LSP` is not run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """The host's resources for workers: GPUs that the server may use, and processors."""
+
+    gpus: int
+    cpus: int
+
+
+def resolve(
+    request: RegisterRequest,
+    yaml: ModelConfig,
+    models_json: VersionSettings,
+    settings: Settings,
+    *,
+    model_name: str,
+    hardware: Hardware,
+    at_startup: bool,
+    manifest_runtime: str | None = None,
+    contract: str = TORCHSERVE,
+) -> EffectiveConfig:
+    """Return the effective configuration of one model version.
+
+    Args:
+        request: The registration.
+        yaml: The model's configuration file.
+        models_json: The entry of this name and version in the `models` JSON (without values if there is none).
+        settings: The server's defaults.
+        model_name: The name of the model, for error messages.
+        hardware: The host's resources.
+        at_startup: Whether the server loads the model when it starts; then it gets workers even if no place gives
+            their number.
+        manifest_runtime: The `runtime` of the model's manifest.
+        contract: The contract of the model's code.
+
+    Raises:
+        BadParameter: A setting of the registration is invalid.
+        InvalidModelConfig: `yaml` is invalid on this hardware.
+        NotEnoughDevices: One worker needs more devices than there are.
+    """
+    _check_numbers(request)
+
+    def first(name: str, in_yaml: int | None, default: int) -> int:
+        places = (getattr(request, name), in_yaml, getattr(models_json, name), default)
+        return next(value for value in places if value is not None)
+
+    batch_size = first("batch_size", yaml.batch_size, DEFAULT_BATCH_SIZE)
+    asynchronous = bool(yaml.async_communication) or not CONTRACTS[contract].batches
+    if asynchronous and batch_size > 1:
+        why = "asyncCommunication is true" if yaml.async_communication else f"the model's contract is {contract}"
+        problem = f"{why} but the batch size is {batch_size}; each request is a call of its own, so it must be 1"
+        raise InvalidModelConfig(yaml.source, [problem])
+    workers = _workers(request, yaml, models_json, settings, hardware, at_startup=at_startup)
+    return EffectiveConfig(
+        batch_size=batch_size,
+        max_batch_delay_ms=first("max_batch_delay", yaml.max_batch_delay_ms, DEFAULT_MAX_BATCH_DELAY_MS),
+        response_timeout=first("response_timeout", yaml.response_timeout, settings.default_response_timeout),
+        startup_timeout=first("startup_timeout", yaml.startup_timeout, settings.default_startup_timeout),
+        max_retry_timeout=DEFAULT_MAX_RETRY_TIMEOUT if yaml.max_retry_timeout is None else yaml.max_retry_timeout,
+        client_timeout_ms=yaml.client_timeout_ms or 0,
+        job_queue_size=yaml.job_queue_size or settings.job_queue_size,
+        use_job_ticket=bool(yaml.use_job_ticket) and not yaml.sequence_batching,
+        continuous=bool(yaml.continuous_batching),
+        async_communication=asynchronous,
+        concurrency_target=yaml.concurrency_target or MAX_ASYNC_JOBS,
+        use_venv=bool(yaml.use_venv),
+        openai=_answers_openai(yaml) and CONTRACTS[contract].openai,
+        runtime=_runtime(request, models_json, manifest_runtime),
+        **_sequences(yaml),
+        **_places(workers, yaml, hardware, model_name),
+    )
+
+
+def _answers_openai(yaml: ModelConfig) -> bool:
+    """Return what the file says, or whether the handler runs vLLM, which answers as OpenAI does."""
+    if yaml.openai is not None:
+        return yaml.openai
+    handler = yaml.raw.get("handler")
+    return isinstance(handler, Mapping) and "vllm_engine_config" in handler
+
+
+def _sequences(yaml: ModelConfig) -> dict[str, Any]:
+    if not yaml.sequence_batching:
+        names = ("sequence_max_idle_ms", "sequence_timeout_ms", "max_num_sequence", "max_sequence_job_queue_size")
+        return {
+            "stateful": False,
+            "restart_expired_sequences": False,
+            "cache": CacheConfig(),
+            **dict.fromkeys(names, 0),
+        }
+    return {
+        "stateful": True,
+        "sequence_max_idle_ms": yaml.sequence_max_idle_ms,
+        "sequence_timeout_ms": yaml.sequence_timeout_ms or 0,
+        "max_num_sequence": yaml.max_num_sequence or 1,
+        "max_sequence_job_queue_size": yaml.max_sequence_job_queue_size or 1,
+        "restart_expired_sequences": yaml.on_expired_sequence == "restart",
+        "cache": yaml.cache or CacheConfig(),
+    }
+
+
+def check_worker_count(count: int) -> None:
+    """Check the number of workers of one model version; each is a process, and all are started at once.
+
+    Raises:
+        BadParameter: It is larger than `MAX_WORKERS`.
+    """
+    if count > MAX_WORKERS:
+        raise BadParameter(f"A model version may have {MAX_WORKERS} workers, {count} are asked for.")
+
+
+def _places(workers: tuple[int, int], yaml: ModelConfig, hardware: Hardware, model_name: str) -> dict[str, Any]:
+    """Return the devices, and the number of workers that fits on them."""
+    device_type = "gpu" if hardware.gpus and yaml.device_type != "cpu" else "cpu"
+    device_ids = yaml.device_ids if device_type == "gpu" else None
+    missing = [number for number in device_ids or () if number >= hardware.gpus]
+    if missing:
+        last = hardware.gpus - 1
+        problem = f"deviceIds names {missing}, but the GPUs that this server may use are numbered 0 to {last}"
+        raise InvalidModelConfig(yaml.source, [problem])
+    level = _parallel_level(yaml)
+    if level and device_type == "gpu":
+        groups = (len(device_ids) if device_ids else hardware.gpus) // level
+        if not groups:
+            raise NotEnoughDevices(model_name, level)
+        workers = (min(workers[0], groups), min(workers[1], groups))
+    check_worker_count(workers[0])
+    return {
+        "min_workers": workers[0],
+        "max_workers": workers[1],
+        "device_type": device_type,
+        "device_ids": device_ids,
+        "parallel_type": yaml.parallel_type or "",
+        "parallel_level": level,
+        "torchrun": yaml.torchrun,
+    }
+
+
+def _check_numbers(request: RegisterRequest) -> None:
+    for name, minimum in (
+        ("batch_size", 1),
+        ("max_batch_delay", 0),
+        ("initial_workers", 0),
+        ("response_timeout", 1),
+        ("startup_timeout", 1),
+    ):
+        value = getattr(request, name)
+        if value is not None and not minimum <= value <= MAX_INT:
+            raise BadParameter(f"Parameter {name} is {value}, it must be an integer from {minimum} to {MAX_INT}.")
+
+
+def _parallel_level(yaml: ModelConfig) -> int:
+    """Return the GPUs (without GPUs: processes) per worker; 0 = the worker is one process on at most one GPU."""
+    if not yaml.parallel_type:
+        return 0
+    return yaml.parallel_level or (yaml.torchrun.nproc_per_node if yaml.torchrun else None) or 0
+
+
+def _workers(
+    request: RegisterRequest,
+    yaml: ModelConfig,
+    models_json: VersionSettings,
+    settings: Settings,
+    hardware: Hardware,
+    *,
+    at_startup: bool,
+) -> tuple[int, int]:
+    """Return the minimum and the maximum of workers.
+
+    A place that gives only the minimum sets both; one that gives only the maximum limits the next place's numbers.
+    """
+    if request.initial_workers is not None:
+        return request.initial_workers, max(request.initial_workers, request.max_workers or 0)
+    bound = MAX_INT
+    places: tuple[ModelConfig | VersionSettings, ...] = (yaml, models_json)
+    for place in places:
+        low, high = place.min_workers, place.max_workers
+        bound = min(bound, high or MAX_INT)
+        if low:
+            return min(low, bound), min(high or low, bound)
+    count = settings.default_workers_per_model
+    if at_startup and not count:
+        count = 1 if settings.debug else hardware.gpus or hardware.cpus
+    return min(count, bound), min(count, bound)
+
+
+def _runtime(request: RegisterRequest, models_json: VersionSettings, manifest_runtime: str | None) -> str:
+    runtime = request.runtime or models_json.runtime or manifest_runtime or DEFAULT_RUNTIME
+    if runtime not in RUNTIMES:
+        why = "the C++ backend is not run here, " if runtime == "LSP" else ""
+        raise BadParameter(f"Invalid RuntimeType value: {runtime}: {why}it must be {' or '.join(RUNTIMES)}")
+    return runtime
