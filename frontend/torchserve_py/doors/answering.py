@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.core.errors import ModelError
 from torchserve_py.doors.errors import DoorError, method_not_allowed, not_found
-from torchserve_py.doors.pipeline import HttpExchange
+from torchserve_py.doors.pipeline import HttpExchange, told
 from torchserve_py.doors.requests import body_refusal
 from torchserve_py.doors.responses import Sent
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, Reply, Route, Router
@@ -196,7 +196,7 @@ class Answering:
             logger.error("%s %s failed.", request.method, ascii(request.target), exc_info=error)
         dialect: HttpDialect = TORCHSERVE_DIALECT if self._route is None else self._route.dialect
         try:
-            self._finish(self._application.responses.send_answer(request, dialect.failure(dialect.refusal(error))))
+            self._finish(self._application.responses.send_answer(request, told(dialect, dialect.refusal(error))))
         except Exception:
             logger.exception("An answer could not be written")
             request.finish()

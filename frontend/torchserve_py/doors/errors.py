@@ -13,8 +13,10 @@ from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.core import errors as model_errors
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workflows.errors import WorkflowError
+from ts.protocol.messages import CAUSE_HEADER
 
 INTERNAL: Final = "InternalServerException"
+RETRY_AFTER: Final = ("Retry-After", "1")
 UNAVAILABLE: Final = "ServiceUnavailableException"
 
 #: The cause of an answer that the handler (or the worker on its behalf) chose: an exception in it, or its own status.
@@ -40,6 +42,18 @@ class Failure(NamedTuple):
     cause: str = ""
     overloaded: bool = False
     allow: str = ""
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """The headers of the answer that say more than the status does."""
+        headers = []
+        if self.cause:
+            headers.append((CAUSE_HEADER, self.cause))
+        if self.overloaded:
+            headers.append(RETRY_AFTER)
+        if self.allow:
+            headers.append(("Allow", self.allow))
+        return headers
 
 
 class DoorError(Exception):

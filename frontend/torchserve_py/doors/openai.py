@@ -19,7 +19,7 @@ from torchserve_py.doors.errors import DoorError, Failure
 from torchserve_py.doors.openapi import JSON, OBJECT, Operation
 from torchserve_py.doors.pipeline import Answer, HttpDialect, HttpExchange
 from torchserve_py.doors.requests import split_path
-from torchserve_py.doors.responses import JSON_TYPE, failure_headers
+from torchserve_py.doors.responses import JSON_TYPE
 from torchserve_py.doors.routing import AfterBody, DoorContext, PathValues, Reply, Route
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.transport.http1.request import Request
@@ -56,7 +56,7 @@ class OpenAIDialect(HttpDialect):
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
         """The answer that tells of a failure."""
-        return Answer(failure.status, _error(failure), [JSON_TYPE, *failure_headers(failure)])
+        return Answer(failure.status, _error(failure), (JSON_TYPE,))
 
     def opening(self, exchange: HttpExchange, first: Part) -> Answer:
         """The head of a stream, of events unless the handler says otherwise."""

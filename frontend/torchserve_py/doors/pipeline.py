@@ -86,6 +86,12 @@ class HttpDialect(Dialect, Protocol):
         return ()
 
 
+def told(dialect: HttpDialect, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+    """Return how a client is told of a failure: as the dialect says it, with the headers that every API has."""
+    answer = dialect.failure(failure, exchange)
+    return answer._replace(headers=(*failure.headers, *answer.headers))
+
+
 class Exchange:
     """A request that has become a job.
 
@@ -273,7 +279,7 @@ class HttpExchange(Exchange):
         return self._responses.send_answer(self.request, answer, self.parts.job.id)
 
     def _fail(self, failure: Failure) -> Sent:
-        return self._send(self.dialect.failure(failure, self))
+        return self._send(told(self.dialect, failure, self))
 
 
 def ids_of(parts: Parts) -> dict[str, str | None]:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from torchserve_py.doors.errors import INTERNAL, DoorError, Failure, invalid_message, request_timeout
 from torchserve_py.transport.http1.request import Buffer, Request
 from torchserve_py.transport.http1.response import BadResponse, header_line, response_head
-from ts.protocol.messages import CAUSE_HEADER
 
 if TYPE_CHECKING:
     from torchserve_py.doors.pipeline import Answer
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 Headers = Iterable[Sequence[str]]
 
 JSON_TYPE: Final = ("content-type", "application/json")
-RETRY_AFTER_SECONDS: Final = "1"
 
 #: Headers that are the same in every answer; those of a handler would be sent beside them.
 _STANDARD_HEADERS: Final = frozenset({"cache-control", "expires", "pragma", "x-request-id"})
@@ -120,10 +118,10 @@ class Responses:
 
     def whole_failure(self, failure: Failure) -> bytes:
         """The whole answer to a connection that is closed behind it."""
-        body, headers = failure_message(failure)
+        body, headers = failure_body(failure)
         framing = f"content-length: {len(body)}\r\n"
         self._sent(failure.status)
-        return response_head(failure.status, "", False, framing, self._lines(headers, "")) + body
+        return response_head(failure.status, "", False, framing, self._lines((*failure.headers, *headers), "")) + body
 
     def _lines(self, headers: Headers, request_id: str) -> str:
         lines = [header_line(name, value) for name, value in headers if not _is_standard(name)]
@@ -145,25 +143,11 @@ def _is_standard(name: str) -> bool:
     return name.lower() in _STANDARD_HEADERS
 
 
-def failure_headers(failure: Failure) -> list[tuple[str, str]]:
-    """Return the headers that say more about a failure than its status does."""
-    headers = []
-    if failure.cause:
-        headers.append((CAUSE_HEADER, failure.cause))
-    if failure.overloaded:
-        headers.append(("Retry-After", RETRY_AFTER_SECONDS))
-    if failure.allow:
-        headers.append(("Allow", failure.allow))
-    return headers
-
-
-def failure_message(failure: Failure) -> tuple[bytes, list[tuple[str, str]]]:
-    """Return the body of an error in TorchServe's shape, and the headers that go with it."""
-    headers = failure_headers(failure)
+def failure_body(failure: Failure) -> tuple[bytes, Headers]:
+    """Return the body of an error in TorchServe's shape, and the header that says what it is."""
     if failure.status == 413:  # TorchServe's has no body
-        return b"", headers
-    headers.append(JSON_TYPE)
-    return to_json({"code": failure.status, "type": failure.type, "message": failure.message}), headers
+        return b"", ()
+    return to_json({"code": failure.status, "type": failure.type, "message": failure.message}), (JSON_TYPE,)
 
 
 def _handler_mistake(error: BadResponse) -> DoorError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from torchserve_py.doors.pipeline import Answer, HttpDialect, HttpExchange
-from torchserve_py.doors.responses import Headers, failure_message
+from torchserve_py.doors.responses import Headers, failure_body
 from torchserve_py.jobs.parts import Part
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class TorchServeDialect(HttpDialect):
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
         """The answer that tells of a failure."""
-        body, headers = failure_message(failure)
+        body, headers = failure_body(failure)
         return Answer(failure.status, body, headers if exchange is None else self._named(headers, exchange))
 
     def answer(self, exchange: HttpExchange, part: Part) -> Answer:

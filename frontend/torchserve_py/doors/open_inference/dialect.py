@@ -16,7 +16,7 @@ from torchserve_py.doors.errors import DoorError, Failure, failure_of
 from torchserve_py.doors.open_inference.answers import error_body
 from torchserve_py.doors.open_inference.compression import compressed_for, encoding_for
 from torchserve_py.doors.pipeline import Answer, Exchange, HttpDialect, HttpExchange
-from torchserve_py.doors.responses import JSON_TYPE, failure_headers
+from torchserve_py.doors.responses import JSON_TYPE
 from torchserve_py.scheduling.effects import Cause
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ class CustomDialect(HttpDialect):
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
         """The answer that tells of a failure."""
         message = _MESSAGES.get(failure.type, failure.message) if not failure.cause else failure.message
-        body = error_body(message, failure.status)
-        return Answer(failure.status, body, [JSON_TYPE, *failure_headers(failure)])
+        return Answer(failure.status, error_body(message, failure.status), (JSON_TYPE,))
 
     def refusal(self, error: Exception) -> Failure:
         """What a client is told about a request that became no job."""

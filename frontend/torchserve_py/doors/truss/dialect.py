@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from torchserve_py.doors.errors import HANDLER_ERROR, Failure
+from torchserve_py.doors.errors import RETRY_AFTER, Failure
 from torchserve_py.doors.pipeline import Answer, Exchange, HttpDialect, HttpExchange
-from torchserve_py.doors.responses import JSON_TYPE, RETRY_AFTER_SECONDS, failure_headers
+from torchserve_py.doors.responses import JSON_TYPE
 from torchserve_py.scheduling.effects import Cause
 
 _SOURCE: Final = ("X-BASETEN-ERROR-SOURCE", "04")
@@ -41,12 +41,11 @@ class TrussDialect(HttpDialect):
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
         """The answer that tells of a failure."""
         if failure.type in _DETAILS:
-            return Answer(failure.status, _DETAILS[failure.type], (JSON_TYPE, *failure_headers(failure)))
-        headers = failure_headers(failure._replace(cause="") if failure.cause == HANDLER_ERROR else failure)
+            return Answer(failure.status, _DETAILS[failure.type], (JSON_TYPE,))
         code = ErrorCode.model if failure.overloaded else ErrorCode.server
         if failure.status < 500:
             code = ErrorCode.client
-        return error_answer(failure.status, failure.message, code, headers)
+        return error_answer(failure.status, failure.message, code)
 
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
         """What a client is told about a job that ended without an answer."""
@@ -68,8 +67,7 @@ def error_answer(status: int, message: str, code: ErrorCode, headers: Sequence[t
 
 def not_ready(name: str) -> Answer:
     """Return the error of a model that is loading, failed to load, or says that it is not healthy."""
-    message, headers = f"Model with name {name} is not ready.", (("Retry-After", RETRY_AFTER_SECONDS),)
-    return error_answer(503, message, ErrorCode.model, headers)
+    return error_answer(503, f"Model with name {name} is not ready.", ErrorCode.model, (RETRY_AFTER,))
 
 
 def json_answer(value: Any, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> Answer:

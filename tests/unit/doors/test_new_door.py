@@ -1,0 +1,44 @@
+"""A new door is one file and one row: the one that `docs/architecture.md` shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tests.unit.doors.conftest import Start
+from tests.unit.doors.fake_serving import FakeModel, FakeServing
+
+from torchserve_py.doors import listener
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "architecture.md"
+
+
+@pytest.fixture
+def shouting(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The documented file, with its row in the table."""
+    [source] = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    module = ModuleType("shouting")
+    exec(compile(source, str(DOCUMENT), "exec"), vars(module))
+    monkeypatch.setattr(listener, "DOORS", (*listener.DOORS, ("inference_address", module.ShoutingDoor)))
+    return module
+
+
+async def test_a_door_of_one_file_has_what_every_door_has(shouting: ModuleType, start: Start) -> None:
+    serving = await start(FakeServing([FakeModel("noop")]), disable_token_authorization=False)
+    key = json.loads(serving.key_file.read_text())["inference"]["key"]
+    authorized = {"Authorization": f"Bearer {key}"}
+
+    answer = await serving.request("POST", "/shout/noop", data=b"hello", headers=authorized)
+    assert (answer.status, answer.body) == (200, b"HELLO")
+    refused = await serving.request("POST", "/shout/noop", data=b"hello")
+    assert (refused.status, refused.body[-1:]) == (400, b"!")
+    unknown = await serving.request("POST", "/shout/ghost", headers=authorized)
+    assert (unknown.status, unknown.body) == (404, b"Model not found: ghost!")
+    wrong = await serving.request("GET", "/shout/noop", headers=authorized)
+    assert (wrong.status, wrong.headers["Allow"], wrong.body[-1:]) == (405, "POST", b"!")
+    described = (await serving.request("OPTIONS", "/")).json()["paths"]["/shout/{model_name}"]["post"]
+    assert described["operationId"] == "shout"
+    assert serving.metrics.routes["POST", "/shout/{model_name}", 200] == 1
