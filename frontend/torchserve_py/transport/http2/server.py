@@ -77,7 +77,7 @@ class Server:
         for path in paths:
             self._methods[path] = self._methods[path]._replace(limit=MessageLimit(size, origin))
 
-    def guard(self, path: str, admit: Admit | None, refuse: Refuse) -> None:
+    def guard(self, path: str, admit: Admit | None, refuse: Refuse | None = None) -> None:
         """Call ``admit`` when the head of a call of a method has arrived, ``refuse`` for what its handler raises."""
         self._methods[path] = self._methods[path]._replace(admit=admit, refuse=refuse)
 
