@@ -1,6 +1,5 @@
 """The REST form: what comes in as JSON or binary, and what goes back."""
 
-import json
 import math
 import struct
 from typing import Any
@@ -8,45 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.ts.open_inference.rest_documents import JOB, LENGTH, answer, fp32, received, refusal
 
 from ts.open_inference.receive import receive
-from ts.open_inference.rest import ENDPOINT
 from ts.open_inference.tensors import flat_list, raw_bytes
 from ts.open_inference.types import InferenceResponse, RequestedOutput, Tensor
 from ts.protocol.messages import OPEN_INFERENCE_REST
 from ts.runtimes.errors import Failure
-
-_LENGTH = b"inference-header-content-length"
-_JOB = "job-1"
-
-
-def received(
-    document: Any, binary: bytes = b"", *, length: int | None = None, endpoint: str = "", declared: Any = None
-):
-    text = document if isinstance(document, bytes) else json.dumps(document).encode()
-    headers: list[tuple[Any, Any]] = [(b"host", b"here")]
-    if binary or length is not None:
-        headers.append((_LENGTH, str(len(text) if length is None else length).encode()))
-    if endpoint:
-        headers.append((ENDPOINT, endpoint))
-    return receive((_JOB, headers, "", text + binary, OPEN_INFERENCE_REST, False), declared or {})
-
-
-def fp32(data: Any, shape: list[int], **more: Any) -> dict[str, Any]:
-    return {"inputs": [{"name": "x", "shape": shape, "datatype": "FP32", "data": data}], **more}
-
-
-def answer(to: Any, *outputs: Tensor, **parameters: Any) -> tuple[dict[str, str], Any, bytes]:
-    headers, body = to.encode(InferenceResponse("m", "1", None, parameters, list(outputs)))
-    named = {name.lower(): value for name, value in headers}
-    length = int(named.get("inference-header-content-length", len(body)))
-    return named, json.loads(bytes(body[:length])), bytes(body[length:])
-
-
-def refusal(*arguments: Any, **options: Any) -> Failure:
-    with pytest.raises(Failure) as caught:
-        received(*arguments, **options)
-    return caught.value
 
 
 def test_data_may_be_nested_or_flat():
@@ -73,7 +40,7 @@ def test_null_means_absent_at_every_level():
             "model_name": "ignored",
         }
     ).request
-    assert (request.id, request.parameters, request.outputs) == (_JOB, {}, None)
+    assert (request.id, request.parameters, request.outputs) == (JOB, {}, None)
     assert request.inputs[0].parameters == {}
 
 
@@ -107,7 +74,7 @@ def test_nan_does_not_keep_a_text_from_having_any_character():
 
 
 def test_an_empty_id_is_no_id():
-    assert received(fp32([1], [1], id="")).request.id == _JOB
+    assert received(fp32([1], [1], id="")).request.id == JOB
 
 
 @pytest.mark.parametrize(
@@ -209,7 +176,7 @@ def test_binary_data_that_do_not_fit_are_refused(document: Any, binary: bytes, l
 @pytest.mark.parametrize("length", [b"-1", b"3", b"two", "²".encode(), b"9" * 5000])
 def test_a_broken_length_header_is_refused(length: bytes):
     with pytest.raises(Failure, match="must be an integer") as refused:
-        receive((_JOB, [(_LENGTH, length)], "", b"{}", OPEN_INFERENCE_REST, False))
+        receive((JOB, [(LENGTH, length)], "", b"{}", OPEN_INFERENCE_REST, False))
     assert refused.value.status == 400
 
 
@@ -313,60 +280,6 @@ def test_a_raw_body_that_could_be_anything_is_refused(inputs: list[dict[str, Any
     assert refusal(b"1234", length=0, declared={"inputs": inputs}).status == 400
 
 
-_TEXT_MODEL = {
-    "inputs": [
-        {"name": "prompt", "datatype": "BYTES", "shape": [1, -1]},
-        {"name": "count", "datatype": "INT32", "shape": [1]},
-    ]
-}
-
-
-def test_the_text_dialect_fills_the_inputs_by_name():
-    document = {"text_input": "hi", "count": 3, "id": "a", "stop": ["x"], "parameters": {"temperature": 0.5}}
-    to = received(document, endpoint="generate", declared=_TEXT_MODEL)
-    prompt, count = to.request.inputs
-    assert (prompt.name, prompt.shape, prompt.data) == ("prompt", [1, 1], ["hi"])
-    assert (count.name, count.shape, count.data) == ("count", [1], [3])
-    assert to.request.parameters == {"stop": ["x"], "temperature": 0.5}
-    _, body = to.encode(
-        InferenceResponse(
-            "m",
-            "1",
-            None,
-            {"details": {"finish_reason": "length"}},
-            [Tensor("out", "BYTES", [1], [b"ho"]), Tensor("scores", "FP32", [2], [0.5, 1.0])],
-        )
-    )
-    assert json.loads(body) == {
-        "id": "a",
-        "model_name": "m",
-        "model_version": "1",
-        "text_output": "ho",
-        "scores": [0.5, 1.0],
-        "details": {"finish_reason": "length"},
-    }
-
-
-def test_a_model_that_declares_nothing_gets_the_text_as_text_input():
-    (tensor,) = received({"text_input": "hi"}, endpoint="generate_stream").request.inputs
-    assert (tensor.name, tensor.datatype, tensor.shape) == ("text_input", "BYTES", [1])
-
-
-def test_the_text_dialect_refuses_what_it_cannot_place():
-    assert refusal({"prompt": "x"}, endpoint="generate").status == 422
-    assert refusal({"text_input": 3}, endpoint="generate").status == 422
-    numbers = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}]}
-    assert refusal({"text_input": "x"}, endpoint="generate", declared=numbers).status == 400
-    wide = {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [2]}]}
-    assert refusal({"text_input": "x"}, endpoint="generate", declared=wide).status == 400
-
-
-def test_generate_understands_an_inference_request():
-    to = received(fp32([1], [1]), endpoint="generate")
-    _, document, _ = answer(to, Tensor("y", "FP32", [1], [2.0]))
-    assert document["outputs"] == [{"name": "y", "shape": [1], "datatype": "FP32", "data": [2.0]}]
-
-
 _VALUES: dict[str, Any] = {
     "BOOL": st.booleans(),
     "UINT8": st.integers(0, 2**8 - 1),
@@ -417,8 +330,8 @@ def _text(value: Any) -> Any:
 
 @given(st.binary(max_size=200), st.integers(0, 220))
 def test_any_bytes_are_either_a_request_or_refused(body: bytes, length: int):
-    for headers in ([], [(_LENGTH, str(length).encode())]):
+    for headers in ([], [(LENGTH, str(length).encode())]):
         try:
-            receive((_JOB, headers, "", body, OPEN_INFERENCE_REST, False))
+            receive((JOB, headers, "", body, OPEN_INFERENCE_REST, False))
         except Failure as failure:
             assert failure.status in (400, 422)
