@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from torchserve_py.core.config import InvalidModelConfig, ModelConfig, read_model_config
-from torchserve_py.settings.schemas.model_config import ModelConfigFile, TorchrunConfig
+from torchserve_py.settings.schemas.model_config import ModelConfigFile, TensorDeclaration, TorchrunConfig
 
 COMPLETE = """\
 minWorkers: 1
@@ -157,8 +157,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         async_communication=False,
         concurrency_target=50,
         use_venv=True,
-        inputs=({"name": "image", "datatype": "FP32", "shape": [-1, 3]},),
-        outputs=({"name": "label", "datatype": "BYTES", "shape": []},),
+        inputs=(TensorDeclaration(name="image", datatype="FP32", shape=[-1, 3]),),
+        outputs=(TensorDeclaration(name="label", datatype="BYTES", shape=[]),),
         decoupled=False,
         openai=True,
         raw=yaml.safe_load(COMPLETE),
@@ -184,23 +184,30 @@ def test_the_handlers_keys_stay_available(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "tensors",
+    ("tensors", "problem"),
     [
-        "x",
-        "[]",
-        "[x]",
-        "[{name: x, datatype: FP32}]",
-        "[{name: x, datatype: float, shape: [1]}]",
-        "[{name: x, datatype: [FP32], shape: [1]}]",
-        "[{name: '', datatype: FP32, shape: [1]}]",
-        "[{name: x, datatype: FP32, shape: [-2]}]",
-        "[{name: x, datatype: FP32, shape: 1}]",
-        "[{name: x, datatype: FP32, shape: [1], size: 1}]",
-        "[{name: x, datatype: FP32, shape: [1]}, {name: x, datatype: FP32, shape: [1]}]",
+        ("x", r"inputs is 'x' \(str\), it must be a list of one or more tensors"),
+        ("[]", r"inputs is \[\] \(list\), it must be a list of one or more tensors"),
+        ("[x]", r"inputs\[0\] is 'x' \(str\), it must be a map with name, datatype and shape"),
+        ("[{name: x, datatype: FP32}]", r"inputs\[0\].shape is missing, it must be a list of integers"),
+        ("[{name: x, datatype: float, shape: [1]}]", r"inputs\[0\].datatype is 'float' \(str\), it must be one of"),
+        ("[{name: x, datatype: [FP32], shape: [1]}]", r"inputs\[0\].datatype is .* it must be one of"),
+        ("[{name: '', datatype: FP32, shape: [1]}]", r"inputs\[0\].name is '' \(str\), it must be a text"),
+        ("[{name: x, datatype: FP32, shape: [-2]}]", r"inputs\[0\].shape is \[-2\] \(list\), it must be a list of int"),
+        ("[{name: x, datatype: FP32, shape: [true]}]", r"inputs\[0\].shape is \[True\] \(list\), it must be a list of"),
+        ("[{name: x, datatype: FP32, shape: 1}]", r"inputs\[0\].shape is 1 \(int\), it must be a list of integers"),
+        (
+            "[{name: x, datatype: FP32, shape: [1], size: 1}]",
+            r"inputs\[0\].size is not known; known are name",
+        ),
+        (
+            "[{name: x, datatype: FP32, shape: [1]}, {name: x, datatype: FP32, shape: [1]}]",
+            r"inputs is .* it must be a list of one or more tensors, each with a name of its own",
+        ),
     ],
 )
-def test_what_is_no_list_of_tensors_is_refused(tmp_path: Path, tensors: str) -> None:
-    with pytest.raises(InvalidModelConfig, match=r"line 1: inputs is .* it must be a list of one or more tensors"):
+def test_what_is_no_list_of_tensors_is_refused(tmp_path: Path, tensors: str, problem: str) -> None:
+    with pytest.raises(InvalidModelConfig, match=f"line 1: {problem}"):
         read(tmp_path, f"inputs: {tensors}\n")
 
 

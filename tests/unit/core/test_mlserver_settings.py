@@ -74,6 +74,10 @@ def test_model_config_yaml_wins(tmp_path: Path) -> None:
         ({"max_batch_time": -1}, "max_batch_time is -1 (int), it must be a number of seconds from 0"),
         ({"parameters": []}, "parameters is [] (list), it must be an object"),
         ({"parameters": {"version": 1}}, "parameters.version is 1 (int), it must be a text"),
+        (
+            {"inputs": [{"name": "x", "datatype": [], "shape": [1]}]},
+            "inputs[0].datatype is [] (list), it must be one of BF16, BOOL",
+        ),
         ({"inputs": [3]}, "inputs[0] is 3 (int), it must be an object with name, datatype and shape"),
         ({"outputs": [{"datatype": "FP32", "shape": [1]}]}, "outputs[0].name is missing"),
         (

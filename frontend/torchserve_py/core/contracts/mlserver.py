@@ -17,9 +17,9 @@ from pydantic import Field
 from torchserve_py.archive.contract import MLSERVER_SETTINGS
 from torchserve_py.core.config import InvalidModelConfig, ModelConfig
 from torchserve_py.core.contracts import Configured
+from torchserve_py.settings.schemas.model_config import DATATYPE
 from torchserve_py.settings.schemas.schema import Schema, read
 from torchserve_py.settings.schemas.values import AnyText, Expected, Listed, Nested
-from ts.open_inference.datatypes import DATATYPES
 
 SERVER_SETTINGS: Final = "settings.json"
 _MODEL_PREFIX: Final = "MLSERVER_MODEL_"
@@ -41,16 +41,16 @@ Texts = Annotated[tuple[str, ...] | None, Expected("a list of texts")]
 ImportPath = Annotated[str | None, Expected('a module and a class in it, such as "model.MyModel"', _is_import_path)]
 
 
-class TensorDeclaration(Schema):
+class TensorMetadata(Schema):
     """One of ``inputs`` and ``outputs``."""
 
     name: Annotated[str, Expected("a text", bool)]
-    datatype: Annotated[str, Expected(f"one of {', '.join(sorted(DATATYPES))}", lambda value: value in DATATYPES)]
+    datatype: Annotated[str, DATATYPE]
     shape: Annotated[tuple[Annotated[int, Field(ge=-1)], ...], Expected("a list of integers from -1 (any size)")]
 
 
 Tensors = Annotated[
-    tuple[Annotated[TensorDeclaration, Nested("an object with name, datatype and shape")], ...],
+    tuple[Annotated[TensorMetadata, Nested("an object with name, datatype and shape")], ...],
     Listed("a list of objects with name, datatype and shape"),
 ]
 

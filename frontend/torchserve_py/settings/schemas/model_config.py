@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
-from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+from pydantic import AfterValidator, Field
 
 from torchserve_py.settings.schemas.cache import Handler, HandlerKeys
-from torchserve_py.settings.schemas.schema import Schema, key
-from torchserve_py.settings.schemas.values import MAX_INT, MAX_LONG, Choice, Expected, Flag, Integer, Nested, Text
+from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, key
+from torchserve_py.settings.schemas.values import (
+    MAX_INT,
+    MAX_LONG,
+    TEXT,
+    Choice,
+    Expected,
+    Flag,
+    Integer,
+    Listed,
+    Nested,
+    Text,
+    unexpected,
+)
 from ts.open_inference.datatypes import DATATYPES
 
 
@@ -32,39 +43,30 @@ class TorchrunConfig(Schema):
     )
 
 
-_TENSORS_EXPECTED: Final = (
+DATATYPE: Final = Expected(f"one of {', '.join(sorted(DATATYPES))}", lambda value: value in DATATYPES)
+_TENSOR = Nested("a map with name, datatype and shape")
+_TENSORS = Listed(
     "a list of one or more tensors, each with a name of its own, a datatype and a shape (-1: any size), for example "
     "[{name: image, datatype: FP32, shape: [-1, 3, 224, 224]}]"
 )
 
 
-class TensorDeclaration(TypedDict):
-    """One input or output; -1 in its shape stands for any size."""
-
-    name: str
-    datatype: str
-    shape: list[int]
+def _is_shape(value: object) -> bool:
+    return isinstance(value, list) and all(type(size) is int and -1 <= size <= MAX_LONG for size in value)
 
 
-def _are_tensors(value: object) -> bool:
-    """Return whether a value is a list of tensors, each with a name of its own."""
-    if not isinstance(value, list) or not value or not all(map(_is_tensor, value)):
-        return False
-    return len({each["name"] for each in value}) == len(value)
+class TensorDeclaration(ClosedSchema):
+    """One input or output, as clients of the Open Inference Protocol see it."""
+
+    name: Annotated[str, TEXT]
+    datatype: Annotated[str, DATATYPE]
+    shape: Annotated[tuple[int, ...], Expected("a list of integers from -1 (any size)", _is_shape)]
 
 
-def _is_tensor(value: Any) -> bool:
-    if not isinstance(value, dict) or value.keys() != {"name", "datatype", "shape"}:
-        return False
-    shape = value["shape"]
-    return (
-        isinstance(value["name"], str)
-        and value["name"] != ""
-        and isinstance(value["datatype"], str)
-        and value["datatype"] in DATATYPES
-        and isinstance(shape, list)
-        and all(type(size) is int and -1 <= size <= MAX_LONG for size in shape)
-    )
+def _named_once(tensors: tuple[TensorDeclaration, ...] | None) -> tuple[TensorDeclaration, ...]:
+    if not tensors or len({each.name for each in tensors}) < len(tensors):
+        raise unexpected(_TENSORS.words)
+    return tensors
 
 
 def _are_gpus(value: object) -> bool:
@@ -78,7 +80,7 @@ AtLeastOne = Annotated[int | None, Integer(1)]
 AtLeastZero = Annotated[int | None, Integer(0)]
 Milliseconds = Annotated[int | None, Integer(0, unit="milliseconds")]
 SecondsFromOne = Annotated[int | None, Integer(1, unit="seconds")]
-Tensors = Annotated[tuple[TensorDeclaration, ...] | None, Expected(_TENSORS_EXPECTED, _are_tensors)]
+Tensors = Annotated[tuple[Annotated[TensorDeclaration, _TENSOR], ...] | None, AfterValidator(_named_once), _TENSORS]
 
 
 class ModelConfigFile(Schema):

@@ -50,7 +50,7 @@ class Nested:
 
     def _checked(self, value: Any) -> Any:
         if not isinstance(value, self.shape | BaseModel):
-            raise _unexpected(self.words)
+            raise unexpected(self.words)
         return value
 
 
@@ -70,7 +70,7 @@ class JsonText(Nested):
         try:
             return super()._checked(json_object(value) if isinstance(value, str) else value)
         except ValueError as error:
-            raise _unexpected(self.words, str(error)) from None
+            raise unexpected(self.words, str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Parsed:
             try:
                 return self.read(value, info.context or Path())
             except ValueError as error:
-                raise _unexpected(self.words, str(error)) from None
+                raise unexpected(self.words, str(error)) from None
 
         text = core_schema.str_schema()
         return core_schema.with_info_plain_validator_function(validate, json_schema_input_schema=text)
@@ -143,14 +143,15 @@ def _saying(words: str, inner: CoreSchema, is_right: Callable[[Any], bool] | Non
         try:
             if value is None or is_right is None or is_right(value):
                 return run(value)
-        except (ValidationError, ValueError):
+        except (ValidationError, ValueError, TypeError):
             pass
-        raise _unexpected(words)
+        raise unexpected(words)
 
     return core_schema.no_info_wrap_validator_function(validate, inner)
 
 
-def _unexpected(words: str, reason: str = "") -> PydanticCustomError:
+def unexpected(words: str, reason: str = "") -> PydanticCustomError:
+    """Return the error of a value that must be what the words say."""
     values = {"reason": f"{reason}, " if reason else "", "words": words}
     return PydanticCustomError("unexpected", "{reason}it must be {words}", values)
 
