@@ -1,0 +1,21 @@
+"""What models in these tests declare, and how they answer."""
+
+from tests.unit.doors.fake_serving import Call
+
+from torchserve_py.scheduling.effects import Cause
+
+INFER = "/v2/models/noop/infer"
+INPUTS = [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
+
+
+def fails_with(cause: Cause):
+    return lambda call: call.parts.fail(cause)
+
+
+def stream_of(*bodies: bytes, error: str | None = None):
+    def behave(call: Call) -> None:
+        for body in bodies:
+            call.part(body, more=True)
+        call.part(error=error, status=200 if error is None else 500)
+
+    return behave
