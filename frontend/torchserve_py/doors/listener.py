@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.doors.answering import Application
-from torchserve_py.doors.description import DescriptionDoor
 from torchserve_py.doors.errors import too_many_connections
-from torchserve_py.doors.health import HealthDoor, MetricsDoor
 from torchserve_py.doors.inference import InferenceDoor
 from torchserve_py.doors.management import ManagementDoor
 from torchserve_py.doors.management_calls import ManagementCalls
@@ -27,6 +25,7 @@ from torchserve_py.doors.open_inference.repository import Repository
 from torchserve_py.doors.openai import OpenAIDoor
 from torchserve_py.doors.responses import JSON_TYPE, Responses, allows_other_origins, to_json
 from torchserve_py.doors.routing import Door, DoorContext, Route
+from torchserve_py.doors.server_doors import DescriptionDoor, HealthDoor, MetricsDoor
 from torchserve_py.doors.surfaces import InferenceSurfaces
 from torchserve_py.doors.tls import server_context
 from torchserve_py.doors.token_authorization import KEY_FILE, TokenAuthorization

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from torchserve_py.core.serving import RegisterRequest
-from torchserve_py.doors.describe import describe
 from torchserve_py.doors.errors import DoorError, bad_request, method_not_allowed
 
 if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel, Serving
+    from torchserve_py.core.serving import ModelStatus, ServedModel, Serving, WorkerStatus
     from torchserve_py.settings.schemas.versions import SavedModel
     from torchserve_py.settings.table import Settings
 
@@ -62,9 +62,9 @@ class ManagementCalls:
     async def describe(self, name: str, version: str | None, *, customized: bool) -> list[dict[str, Any]]:
         """One version, the default one if None, or ``all``; ``customized`` adds what the handler says of itself."""
         if version == _ALL_VERSIONS:
-            return [describe(model, self._serving.status(model)) for model in self._serving.versions(name)]
+            return [_describe(model, self._serving.status(model)) for model in self._serving.versions(name)]
         model = self._serving.get(name, version)
-        description = describe(model, self._serving.status(model))
+        description = _describe(model, self._serving.status(model))
         if customized:
             metadata = await self._serving.describe_custom(model)
             if metadata is not None:
@@ -176,6 +176,62 @@ def page_of(name: str, entries: Sequence[dict[str, str]], limit: int | None, sta
         page["nextPageToken"] = str(start + limit)
     page[name] = entries[start : start + limit]
     return page
+
+
+def _describe(model: ServedModel, status: ModelStatus) -> dict[str, Any]:
+    """Return what ``GET /models/{model}`` shows of one version: TorchServe's fields, in its order; times are UTC."""
+    config = model.config
+    description: dict[str, Any] = {
+        "modelName": model.name,
+        "modelVersion": model.version,
+        "modelUrl": model.url,
+        "runtime": config.runtime,
+        "minWorkers": status.min_workers,
+        "maxWorkers": status.max_workers,
+        "batchSize": config.batch_size,
+        "maxBatchDelay": config.max_batch_delay_ms,
+        "responseTimeout": config.response_timeout,
+        "startupTimeout": config.startup_timeout,
+        "maxRetryTimeoutInSec": config.max_retry_timeout,
+        "clientTimeoutInMills": config.client_timeout_ms,
+        "parallelType": config.parallel_type,
+        "parallelLevel": config.parallel_level,
+        "deviceType": config.device_type,
+    }
+    if config.device_ids is not None:
+        description["deviceIds"] = list(config.device_ids)
+    description.update(
+        {
+            "continuousBatching": config.continuous,
+            "useJobTicket": config.use_job_ticket,
+            "useVenv": config.use_venv,
+            "stateful": config.stateful,
+            "sequenceMaxIdleMSec": config.sequence_max_idle_ms,
+            "sequenceTimeoutMSec": config.sequence_timeout_ms,
+            "maxNumSequence": config.max_num_sequence,
+            "maxSequenceJobQueueSize": config.max_sequence_job_queue_size,
+            "loadedAtStartup": model.loaded_at_startup,
+            "workers": [_worker(worker) for worker in status.workers],
+            "jobQueueStatus": {
+                "remainingCapacity": status.queue_remaining,
+                "pendingRequests": status.queue_pending,
+            },
+        }
+    )
+    return description
+
+
+def _worker(worker: WorkerStatus) -> dict[str, Any]:
+    started = worker.started_at.astimezone(UTC).isoformat(timespec="milliseconds")
+    return {
+        "id": worker.id,
+        "startTime": started.replace("+00:00", "Z"),
+        "status": "READY" if worker.ready else "UNLOADING",
+        "memoryUsage": worker.memory,
+        "pid": worker.pid,
+        "gpu": worker.gpu,
+        "gpuUsage": worker.gpu_usage,
+    }
 
 
 def _log_failure(change: asyncio.Task[Any]) -> None:

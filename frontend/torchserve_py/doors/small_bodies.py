@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchserve_py.bounded_json import MAX_PARSED
 from torchserve_py.doors.errors import BodyTooLargeError, bad_request
-from torchserve_py.doors.open_inference.compression import decompressed
+from torchserve_py.doors.open_inference.answers import decompressed
 from torchserve_py.doors.requests import read_body
 from torchserve_py.transport.http1.request import Request
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from torchserve_py.workflows.torch_workflow_archiver import PackOptions, pack
 
 
 @pytest.fixture
-async def serving(start: Start, tmp_path: Path) -> OpenDoors:
+async def serving(start: Start, tmp_path: Path) -> AsyncIterator[OpenDoors]:
     """Open doors with the workflow ``w`` of two nodes, both run by the model ``noop``."""
     (tmp_path / "spec.yaml").write_text("dag: {first: [second]}")
     (tmp_path / "code.py").write_text("")
@@ -26,7 +27,8 @@ async def serving(start: Start, tmp_path: Path) -> OpenDoors:
     serving = await start(models, access_log=True)
     registered = await serving.request("POST", "/workflows?url=w.war", door="management")
     assert registered.status == 200, registered.body
-    return serving
+    yield serving
+    access_log.flush()
 
 
 async def test_a_request_runs_through_the_nodes_and_is_logged_with_its_id(

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.core.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.doors.errors import DoorError, Failure, failure_of
-from torchserve_py.doors.open_inference.answers import error_body
-from torchserve_py.doors.open_inference.compression import compressed_for, encoding_for
+from torchserve_py.doors.open_inference.answers import compressed_for, encoding_for, error_body
 from torchserve_py.doors.pipeline import Answer, Exchange, HttpDialect, HttpExchange
 from torchserve_py.doors.responses import JSON_TYPE
 from torchserve_py.scheduling.effects import Cause

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torchserve_py.bounded_json import UnreadableJson, read_member
 from torchserve_py.doors import priorities
 from torchserve_py.doors.errors import DoorError, bad_request
-from torchserve_py.doors.open_inference.answers import refuse_if_failing
-from torchserve_py.doors.open_inference.compression import decompressed
+from torchserve_py.doors.open_inference.answers import decompressed, refuse_if_failing
 from torchserve_py.doors.open_inference.dialect import EventsDialect, WholeDialect
 from torchserve_py.doors.pipeline import HttpExchange
 from torchserve_py.doors.responses import Responses

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from torchserve_py.doors.health import METRICS_TYPE
 from torchserve_py.doors.pipeline import Answer
 from torchserve_py.doors.responses import JSON_TYPE
+from torchserve_py.doors.server_doors import METRICS_TYPE
 from torchserve_py.doors.truss.dialect import MODEL_FAILED, ErrorCode, error_answer, json_answer, not_ready
 
 if TYPE_CHECKING:

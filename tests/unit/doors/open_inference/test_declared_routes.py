@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_py.doors.open_inference.declared_routes import read_routes, segments_of
+from torchserve_py.doors.open_inference.custom_routes import read_routes, segments_of
 from torchserve_py.doors.path_templates import read_template
 
 

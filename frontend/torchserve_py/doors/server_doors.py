@@ -1,8 +1,9 @@
-"""Whether the server is well, and what it counts.
+"""What the server says of itself: whether it is well, what it counts, and what its API is.
 
 ``/ping`` is TorchServe's question: does every model have the workers it should have. ``/live``: does this process serve
 at all; if not, restart it. ``/ready``: should it get traffic; not before every start-up model has its workers, not when
-one could not be loaded at all, and not while it shuts down. ``/metrics`` is for Prometheus.
+one could not be loaded at all, and not while it shuts down. ``/metrics`` is for Prometheus. ``OPTIONS /``,
+and the deprecated ``/api-description``, describe the API of a listener.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from torchserve_py.doors.openapi import STATUS, TEXT, Operation, Parameter
-from torchserve_py.doors.responses import Sent
+from torchserve_py.doors.openapi import JSON, OBJECT, STATUS, TEXT, Operation, Parameter, described, document
+from torchserve_py.doors.responses import JSON_TYPE, Responses, Sent, to_json
 from torchserve_py.doors.routing import READING, DoorContext, PathValues, Route
 from torchserve_py.settings.model_spec import fallback_name
 from torchserve_py.transport.http1.request import Request
@@ -29,6 +30,8 @@ _PING: Final = Operation(
 )
 _LIVE: Final = Operation("liveness", "Whether the process serves at all", (200,), method="GET")
 _READY: Final = Operation("readiness", "Whether the server should get traffic", (200, 503), error=STATUS, method="GET")
+
+_SHOW: Final = Operation("apiDescription", "The OpenAPI description of this listener", (200, 500), gives={JSON: OBJECT})
 
 
 class HealthDoor:
@@ -98,3 +101,28 @@ class MetricsDoor:
         names = {value for name, value in request.query if name == "name[]"}
         shown = self._metrics.expose(names or None)
         return self._responses.send(request, 200, shown, (("content-type", METRICS_TYPE),))
+
+
+class DescriptionDoor:
+    """Shows the OpenAPI document of one listener.
+
+    Args:
+        responses: Writes answers.
+        routes: The tables of the listener's other doors.
+    """
+
+    def __init__(self, responses: Responses, routes: Sequence[Route]) -> None:
+        self._responses = responses
+        self._document = to_json(document("TorchServe APIs", described([*self.routes, *routes])))
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """The door's table."""
+        deprecated = _SHOW._replace(id="api-description", method="GET", deprecated=True)
+        return [
+            Route("/", self._show, ("OPTIONS",), token=None, operations=(_SHOW,)),
+            Route("/api-description", self._show, token=None, operations=(deprecated,)),
+        ]
+
+    def _show(self, request: Request, values: PathValues) -> Sent:
+        return self._responses.send(request, 200, self._document, (JSON_TYPE,))
