@@ -91,12 +91,7 @@ def plan_of(
         raise InvalidModel(str(error)) from error
     handler = request.handler or manifest.handler
     if not handler and CONTRACTS[files.contract].handlers:
-        handler = settings.default_service_handler
-        if not handler:
-            raise InvalidModel(
-                f"No handler is known for model {name}: name one in the manifest, in the registration, or as"
-                " default_service_handler in config.properties."
-            )
+        handler = _default_handler(settings, name)
     return Plan(
         name,
         version,
@@ -111,6 +106,15 @@ def plan_of(
         configured.requirements,
         configured.requirements_file or manifest.requirements_file,
     )
+
+
+def _default_handler(settings: Settings, model_name: str) -> str:
+    if not settings.default_service_handler:
+        raise InvalidModel(
+            f"No handler is known for model {model_name}: name one in the manifest, in the registration, or as"
+            " default_service_handler in config.properties."
+        )
+    return settings.default_service_handler
 
 
 def check_names(name: str, version: str) -> None:

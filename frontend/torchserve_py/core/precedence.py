@@ -61,9 +61,7 @@ def resolve(
         models_json: The entry of this name and version in the `models` JSON (without values if there is none).
         settings: The server's defaults.
         model_name: The name of the model, for error messages.
-        hardware: The host's resources.
-        at_startup: Whether the server loads the model when it starts; then it gets workers even if no place gives
-            their number.
+        at_startup: Whether the server loads the model at its start; then it gets workers even if no place says so.
         manifest_runtime: The `runtime` of the model's manifest.
         contract: The contract of the model's code.
 

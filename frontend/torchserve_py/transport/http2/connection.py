@@ -43,12 +43,9 @@ _NOT_FOUND: Final = Denied(StatusCode.UNIMPLEMENTED, "Method not found!")
 
 
 class Connection(asyncio.Protocol):
-    """One client.
+    """One client. `shared` is what all connections of the server have in common.
 
-    Args:
-        shared: What it has in common with the server's other connections.
-        opened: Called when the connection is there.
-        closed: Called when it is gone and no handler of it runs any more.
+    `opened` is called when the connection is there, `closed` when it is gone and its last handler has ended.
     """
 
     def __init__(
@@ -86,8 +83,7 @@ class Connection(asyncio.Protocol):
             frames.PING: self._on_ping,
             frames.WINDOW_UPDATE: self._on_window_update,
         }
-        within = {kind: self._within_stream(handler) for kind, handler in handlers.items()}
-        self._reader = FrameReader(within, self._patience)
+        self._reader = FrameReader({kind: self._within_stream(each) for kind, each in handlers.items()}, self._patience)
 
     # What the transport tells.
 
