@@ -72,4 +72,5 @@ def test_settings_are_written_as_their_types_or_as_the_file_writes_them(capsys: 
     values = {"job_queue_size": 5, "debug": True, "inference_address": "http://0.0.0.0:80", "model_store": "store"}
     jsonschema.validate(values, found)
     assert found["properties"]["inference_address"]["default"] == "http://127.0.0.1:8080"
+    assert found["properties"]["job_queue_size"]["type"] == "integer"
     assert "log_location" not in found["properties"]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, get_args
 
 from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -111,8 +111,7 @@ class Integer:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Validate without conversion: neither true nor "1" is an integer."""
         minimum, maximum = self._bounds
-        inner = core_schema.int_schema(strict=True, ge=minimum, le=maximum)
-        return _saying(self.words, core_schema.nullable_schema(inner))
+        return _saying(self.words, _like(source, core_schema.int_schema(strict=True, ge=minimum, le=maximum)))
 
     @staticmethod
     def from_text(text: str) -> int | str:
@@ -131,11 +130,16 @@ class Choice:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Validate the word in lower case."""
-        inner = core_schema.nullable_schema(core_schema.literal_schema(list(self._choices)))
+        inner = _like(source, core_schema.literal_schema(list(self._choices)))
         lower = core_schema.no_info_before_validator_function(
             lambda value: value.lower() if isinstance(value, str) else value, inner
         )
         return _saying(self.words, lower)
+
+
+def _like(source: Any, inner: CoreSchema) -> CoreSchema:
+    """Allow None where the annotated type does."""
+    return core_schema.nullable_schema(inner) if type(None) in get_args(source) else inner
 
 
 def _saying(words: str, inner: CoreSchema, is_right: Callable[[Any], bool] | None = None) -> CoreSchema:
