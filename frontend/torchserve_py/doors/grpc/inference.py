@@ -19,7 +19,7 @@ from torchserve_py.doors.grpc.protos.inference_pb2 import (
     TorchServeHealthResponse,
 )
 from torchserve_py.doors.grpc.refusals import Refusal, code_of, java_name, torchserve_refusal
-from torchserve_py.doors.grpc.two_way import CarriedRequest, OpenCalls, TwoWayCall
+from torchserve_py.doors.grpc.two_way import CarriedRequest, TwoWayCall
 from torchserve_py.doors.sequences import SequenceHeaders, is_marked
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.jobs.inference_request import InferenceRequest
@@ -84,9 +84,9 @@ DIALECT: Final = TorchServeMessages()
 
 
 class InferenceService:
-    def __init__(self, settings: Settings, serving: Serving, open_calls: OpenCalls) -> None:
+    def __init__(self, settings: Settings, serving: Serving, open_calls: set[TwoWayCall]) -> None:
         self._serving = serving
-        self._open = open_calls
+        self._open_calls = open_calls
         self._max_request_size = settings.max_request_size
         self._headers = SequenceHeaders(settings)
         self._start_key = settings.ts_header_key_sequence_start
@@ -117,7 +117,7 @@ class InferenceService:
 
     def stream_predictions_2(self, requests: Any, call: Call) -> Awaitable[None]:
         """Answer any number of messages, each with one for each part of its response."""
-        return self._open.run(_SequenceStream(self, call, self._max_request_size))
+        return _SequenceStream(self, call, self._open_calls, self._max_request_size).run()
 
     def _submit_alone(self, request: PredictionsRequest, call: Call) -> GrpcExchange:
         """Submit the only request of a call, which need not name its sequence."""
@@ -167,8 +167,10 @@ class InferenceService:
 class _SequenceStream(TwoWayCall):
     """A call of `StreamPredictions2`: every request names its sequence; a failed one is answered with a status."""
 
-    def __init__(self, service: InferenceService, call: Call, max_request_size: int) -> None:
-        super().__init__(call, max_request_size)
+    def __init__(
+        self, service: InferenceService, call: Call, open_calls: set[TwoWayCall], max_request_size: int
+    ) -> None:
+        super().__init__(call, open_calls, max_request_size)
         self._service = service
 
     async def _read(self) -> None:

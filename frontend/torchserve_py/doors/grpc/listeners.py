@@ -27,7 +27,6 @@ from torchserve_py.doors.grpc.protos import (
     open_inference_repository_pb2,
     open_inference_torchserve_pb2,
 )
-from torchserve_py.doors.grpc.two_way import OpenCalls
 from torchserve_py.doors.listener import ListenError
 from torchserve_py.doors.management_calls import ManagementCalls
 from torchserve_py.doors.tls import TlsError, use_files
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import FileDescriptor
 
     from torchserve_py.core.serving import Serving
+    from torchserve_py.doors.grpc.two_way import TwoWayCall
     from torchserve_py.doors.open_inference.repository import Repository
     from torchserve_py.settings.table import Settings
 
@@ -84,7 +84,7 @@ class GrpcDoors:
         self._request_budgets = request_budgets
         self._servers: list[Server] = []
         self._health: list[HealthService] = []
-        self._open_calls = OpenCalls()
+        self._open_calls: set[TwoWayCall] = set()
         self._open_inference = OpenInferenceService(settings, serving, repository, self._open_calls)
         open_inference = self._open_inference.methods
         #: The definitions that each port serves, and their methods.
@@ -117,7 +117,8 @@ class GrpcDoors:
         """Accept nothing more, let answers that are being written finish for a few seconds, end every call."""
         for each in self._health:
             each.close()
-        self._open_calls.close()
+        for call in tuple(self._open_calls):
+            call.close()
         await asyncio.gather(*(server.stop(_STOP_SECONDS) for server in self._servers))
         self._servers.clear()
 

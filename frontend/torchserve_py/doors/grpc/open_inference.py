@@ -25,7 +25,7 @@ from ts.open_inference.protos.infer_pb2 import InferParameter
 
 if TYPE_CHECKING:
     from torchserve_py.core.serving import Serving
-    from torchserve_py.doors.grpc.two_way import OpenCalls
+    from torchserve_py.doors.grpc.two_way import TwoWayCall
     from torchserve_py.doors.open_inference.repository import Repository
     from torchserve_py.settings.table import Settings
     from torchserve_py.transport.http2.call import Call
@@ -51,15 +51,17 @@ class OpenInferenceService:
         settings: What the metadata of the server describe.
         serving: The models.
         repository: What is loaded and unloaded through; the REST door has the same.
-        open_calls: Where calls of `ModelStreamInfer` are entered.
+        open_calls: Where calls of `ModelStreamInfer` are entered while they run.
     """
 
-    def __init__(self, settings: Settings, serving: Serving, repository: Repository, open_calls: OpenCalls) -> None:
+    def __init__(
+        self, settings: Settings, serving: Serving, repository: Repository, open_calls: set[TwoWayCall]
+    ) -> None:
         self._settings = settings
         self._serving = serving
         self._jobs = OpenInferenceJobs(settings, serving)
         self._repository = repository
-        self._open = open_calls
+        self._open_calls = open_calls
         #: Set when the server begins to shut down.
         self.draining = False
 
@@ -92,7 +94,8 @@ class OpenInferenceService:
     def model_stream_infer(self, requests: Any, call: Call) -> Awaitable[None]:
         """Any number of serialized messages in and out."""
         settings = self._settings
-        return self._open.run(InferStream(self._jobs, call, settings.max_request_size, settings.grpc_stream_envelope))
+        size, envelope = settings.max_request_size, settings.grpc_stream_envelope
+        return InferStream(self._jobs, call, self._open_calls, size, envelope).run()
 
     def server_live(self, request: Any, call: Call) -> messages.ServerLiveResponse:
         """Whether the server runs."""

@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from grpc import StatusCode
 
-from torchserve_py.doors.errors import HANDLER_ERROR, DoorError, Failure, failure_of
+from torchserve_py.doors.errors import HANDLER_ERROR, failure_of
 from torchserve_py.doors.grpc.exchange import GrpcDialect, GrpcExchange
 from torchserve_py.doors.grpc.protos.open_inference_pb2 import ModelStreamInferResponse
 from torchserve_py.doors.grpc.refusals import CAUSE_KEY, INVALID_KEY, Refusal, code_of
 from torchserve_py.doors.management_calls import ModelApiDisabledError
+from torchserve_py.doors.open_inference.answers import only_response
 from torchserve_py.scheduling.effects import Cause
 from ts.open_inference.protos.infer_pb2 import InferParameter, ModelInferResponse
 from ts.open_inference.wire_fields import varint
@@ -88,23 +89,9 @@ class OpenInferenceMessages(GrpcDialect):
         raise error
 
     async def _only(self, exchange: GrpcExchange, part: Part) -> bytes:
-        """Return the only response of a model that may give several.
-
-        Raises:
-            DoorError: The model has given no response, or a second one.
-        """
-        _send_headers(exchange, part)
-        found = [part.body] if part.body else []
-        while part.more:
-            part = await exchange.next()
-            _send_headers(exchange, part)
-            if part.body:
-                found.append(part.body)
-            if len(found) > 1:
-                _refuse_count(exchange, "several")
-        if not found:
-            _refuse_count(exchange, "no")
-        return found[0]
+        only = await only_response(exchange, part, "ModelInfer", "ModelStreamInfer")
+        _send_headers(exchange, only)
+        return only.body
 
 
 DIALECT: Final = OpenInferenceMessages()
@@ -169,11 +156,6 @@ def _enveloped(body: bytes, *, final: bool) -> bytes:
     """Return a serialized ``ModelStreamInferResponse`` with a serialized response in it."""
     flag = _FLAGS[final]
     return b"".join((_INFER_RESPONSE, varint(len(body) + len(flag)), body, flag))
-
-
-def _refuse_count(exchange: GrpcExchange, count: str) -> NoReturn:
-    message = f'Model "{exchange.model.name}" has answered with {count} responses; ModelInfer has one.'
-    raise DoorError(Failure(501, "NotImplementedException", f"{message} Use ModelStreamInfer."))
 
 
 def _send_headers(exchange: GrpcExchange, part: Part) -> None:

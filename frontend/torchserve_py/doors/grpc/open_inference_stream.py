@@ -45,13 +45,14 @@ class InferStream(TwoWayCall):
 
     Args:
         jobs: Where requests become jobs.
-        call: The call as the transport has it.
-        max_request_size: See `TwoWayCall`.
+        call, open_calls, max_request_size: See `TwoWayCall`.
         envelope: Which messages a client reads that does not say so: ``auto``, ``triton`` or ``mlserver``.
     """
 
-    def __init__(self, jobs: OpenInferenceJobs, call: Call, max_request_size: int, envelope: str) -> None:
-        super().__init__(call, max_request_size)
+    def __init__(
+        self, jobs: OpenInferenceJobs, call: Call, open_calls: set[TwoWayCall], max_request_size: int, envelope: str
+    ) -> None:
+        super().__init__(call, open_calls, max_request_size)
         self._jobs = jobs
         self._metadata: Any = (*(call.invocation_metadata() or ()), _STREAMED)
         said = dict(self._metadata)

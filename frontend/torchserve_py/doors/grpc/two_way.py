@@ -115,11 +115,13 @@ class TwoWayCall(ABC):
 
     Args:
         call: The call as the transport has it.
+        open_calls: Where the call is entered while it runs.
         max_request_size: The call holds `MAX_LARGEST_REQUESTS` times as many bytes of requests.
     """
 
-    def __init__(self, call: Call, max_request_size: int) -> None:
+    def __init__(self, call: Call, open_calls: set[TwoWayCall], max_request_size: int) -> None:
         self._call = call
+        self._open_calls = open_calls
         self._tasks = asyncio.TaskGroup()
         self._reader: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -137,12 +139,14 @@ class TwoWayCall(ABC):
             DoorError: The server shuts down, or the failure of a request ends the call.
             ModelError: A request names no model that there is, and that ends the call.
         """
+        self._open_calls.add(self)
         try:
             async with self._tasks:
                 self._reader = self._tasks.create_task(self._read())
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
+            self._open_calls.discard(self)
             for exchange in self._exchanges:
                 exchange.cancel()
         if self._is_closed:
@@ -239,23 +243,3 @@ class TwoWayCall(ABC):
             lane.held -= 1
             if not lane.held:
                 del self._lanes[request.sequence]
-
-
-class OpenCalls:
-    """The two-way calls that are open."""
-
-    def __init__(self) -> None:
-        self._calls: set[TwoWayCall] = set()
-
-    async def run(self, call: TwoWayCall) -> None:
-        """Carry a call to its end, as `TwoWayCall.run` does."""
-        self._calls.add(call)
-        try:
-            await call.run()
-        finally:
-            self._calls.discard(call)
-
-    def close(self) -> None:
-        """Let all calls read no more requests, and end when those that were read are answered."""
-        for call in self._calls:
-            call.close()

@@ -19,7 +19,9 @@ from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
     from torchserve_py.core.serving import ServedModel, Serving
+    from torchserve_py.doors.pipeline import Exchange
     from torchserve_py.doors.responses import Headers
+    from torchserve_py.jobs.parts import Part
 
 GZIP: Final = "gzip"
 DEFLATE: Final = "deflate"
@@ -137,3 +139,29 @@ async def compressed(body: bytes, encoding: str) -> bytes:
 
 def _compress(body: bytes, encoding: str) -> bytes:
     return gzip.compress(body, _LEVEL, mtime=0) if encoding == GZIP else zlib.compress(body, _LEVEL)
+
+
+async def only_response(exchange: Exchange, part: Part, endpoint: str, stream: str) -> Part:
+    """Return the only response of a model that may give several, with the headers that were set last.
+
+    Args:
+        exchange: The request.
+        part: The first part of the answer.
+        endpoint: What the client has called, for the message of the error …
+        stream: … and what the client can call to get any number of responses.
+
+    Raises:
+        DoorError: The model has given no response, or a second one.
+    """
+    found = [part] if part.body else []
+    headers = part.headers
+    while part.more and len(found) < 2:
+        part = await exchange.next()
+        headers = part.headers or headers
+        if part.body:
+            found.append(part)
+    if len(found) == 1:
+        return found[0]._replace(headers=headers)
+    count = "several responses" if found else "no response"
+    message = f"Model {exchange.model.name} has {count} to this request, and {endpoint} has one. Use {stream}."
+    raise DoorError(Failure(501, "NotImplementedException", message))

@@ -12,8 +12,8 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.core.errors import ModelNotFound, ModelVersionNotFound
-from torchserve_py.doors.errors import DoorError, Failure, failure_of
-from torchserve_py.doors.open_inference.answers import compressed_for, encoding_for, error_body
+from torchserve_py.doors.errors import Failure, failure_of
+from torchserve_py.doors.open_inference.answers import compressed_for, encoding_for, error_body, only_response
 from torchserve_py.doors.pipeline import Answer, Exchange, HttpDialect, HttpExchange
 from torchserve_py.doors.responses import JSON_TYPE
 from torchserve_py.scheduling.effects import Cause
@@ -100,27 +100,9 @@ class WholeDialect(CustomDialect):
         return Answer(part.status, part.body, part.headers, part.reason)
 
     async def _only(self, exchange: HttpExchange, part: Part) -> Answer:
-        """The one response of a model that may give several, compressed if the client wants that.
-
-        Raises:
-            DoorError: It has given none, or a second one.
-        """
-        found = [part] if part.body else []
-        while part.more:
-            part = await exchange.next()
-            if part.body:
-                found.append(part)
-            if len(found) > 1:
-                raise self._not_one(exchange, "several responses")
-        if not found:
-            raise self._not_one(exchange, "no response")
-        status, reason, headers, body = found[0][2:6]
-        body, added = await compressed_for(exchange.request, body, self._compress_from)
-        return Answer(status, body, (*headers, *added), reason)
-
-    def _not_one(self, exchange: HttpExchange, count: str) -> DoorError:
-        message = f"Model {exchange.model.name} has {count} to this request, and {self._endpoint} has one."
-        return DoorError(Failure(501, "NotImplementedException", f"{message} Use {self._endpoint}_stream."))
+        only = await only_response(exchange, part, self._endpoint, f"{self._endpoint}_stream")
+        body, added = await compressed_for(exchange.request, only.body, self._compress_from)
+        return Answer(only.status, body, (*only.headers, *added), only.reason)
 
 
 class EventsDialect(WholeDialect):

@@ -86,6 +86,18 @@ async def test_responses_without_an_envelope(start):
     assert all(not message.parameters for message in messages)
 
 
+async def test_a_response_does_not_wait_for_the_next_one(start):
+    serving = await start(answering(FakeModel(), later))
+    model = serving.registry.model
+    call = stream(serving, bare=True)
+    await call.write(request("a"))
+    await until(lambda: model.calls)
+    model.calls[0].part(response(model.calls[0], "1"), more=True)
+    assert (await call.read()).model_version == "1"
+    model.calls[0].part(b"")
+    assert await rest(call) == []
+
+
 async def test_a_failure_ends_the_call(start):
     serving = await start(answering(FakeModel()))
     serving.registry.model.behave = lambda call: call.part(status=400, error="as it was told")

@@ -16,7 +16,6 @@ from tests.unit.doors.fakes import make_settings
 from tests.unit.doors.grpc.models import data, echo, later, refuse, registry_of, request, stateful_model
 
 from torchserve_py.doors.grpc.inference import InferenceService
-from torchserve_py.doors.grpc.two_way import OpenCalls
 from torchserve_py.scheduling.effects import Cause
 
 
@@ -361,7 +360,7 @@ def test_whatever_happens_each_request_is_answered_once_in_the_order_of_its_sequ
         model = Slow(queue_size)
         requests = [request(each[0], data=json.dumps(each[1:]).encode()) for each in sent]
         context = Conversation(requests)
-        service = InferenceService(make_settings(tmp_path_factory.getbasetemp()), registry_of(model), OpenCalls())
+        service = InferenceService(make_settings(tmp_path_factory.getbasetemp()), registry_of(model), set())
         async with asyncio.timeout(20):
             await service.stream_predictions_2(None, context)
         for sequence_id in "abc":
