@@ -94,7 +94,7 @@ STATUS_CANCELLED: Final = 499
 
 
 class Hello(TypedDict):
-    """The sender of a connection. The kernel tells the process (`torchserve_py.workers.peers`)."""
+    """The sender of a connection. The kernel tells the process (`torchserve_py.workers.peer_process`)."""
 
     token: str
     channel: str

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from torchserve_py.transport.turns import running_turns
-from torchserve_py.workers.peers import peer_pid
+from torchserve_py.workers.peer_process import peer_pid
 from ts.protocol.frames import MAX_FRAME, Buffer, FrameBuffer, FrameError
 
 logger = logging.getLogger(__name__)

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from torchserve_py.transport.http1.deadline import Deadline
 from torchserve_py.transport.http1.errors import BadMessage, BodyMalformed
 from torchserve_py.transport.http1.parser import Head, RequestParser
 from torchserve_py.transport.http1.reader import Reader, reset
 from torchserve_py.transport.http1.request import Buffer, Request
 from torchserve_py.transport.http1.response import CONTINUE
 from torchserve_py.transport.http1.sender import Sender
-from torchserve_py.transport.http1.timer import Timer
 from torchserve_py.transport.turns import running_turns
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Connection(asyncio.Protocol):
         self._limits = server.limits
         self._transport: asyncio.Transport | None = None
         self._parser = RequestParser(self)
-        self._timer = Timer(server.loop)
+        self._timer = Deadline(server.loop)
         self.reader = Reader(self, self._timer, self._limits.stall_seconds)
         self._sender = Sender(server.loop, self._timer, self._limits.stall_seconds, self._give_up_body)
         #: Requests that arrived after `_current`; last, the error if the bytes after them are malformed.

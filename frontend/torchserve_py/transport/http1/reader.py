@@ -8,8 +8,8 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Final
 
+from torchserve_py.transport.http1.deadline import Deadline
 from torchserve_py.transport.http1.errors import ReaderStalled
-from torchserve_py.transport.http1.timer import Timer
 
 if TYPE_CHECKING:
     from torchserve_py.transport.http1.connection import Connection
@@ -31,7 +31,7 @@ class Reader:
         stall_seconds: How long the client may read nothing.
     """
 
-    def __init__(self, connection: Connection, timer: Timer, stall_seconds: float) -> None:
+    def __init__(self, connection: Connection, timer: Deadline, stall_seconds: float) -> None:
         #: Whether the transport's write buffer is above its high-water mark.
         self.is_slow = False
         self._connection = connection

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from torchserve_py.transport.http1.deadline import Deadline
 from torchserve_py.transport.http1.errors import BodyTooSlow
 from torchserve_py.transport.http1.reader import MIN_RATE
-from torchserve_py.transport.http1.timer import Timer
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -26,7 +26,7 @@ class Sender:
     """
 
     def __init__(
-        self, loop: AbstractEventLoop, timer: Timer, stall_seconds: float, give_up: Callable[[Request], None]
+        self, loop: AbstractEventLoop, timer: Deadline, stall_seconds: float, give_up: Callable[[Request], None]
     ) -> None:
         self._loop = loop
         self._timer = timer

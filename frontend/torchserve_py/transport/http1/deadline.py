@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Timer:
+class Deadline:
     """Calls back when the latest deadline has passed.
 
     Postponing the deadline needs no new timer of the event loop: the existing one checks the deadline again.
