@@ -52,12 +52,13 @@ class Dispatcher:
         self._scheduler = Scheduler(policy)
         self._running_time = RunningTime() if policy.sequences is not None else None
         self._now = time.monotonic if self._running_time is None else self._running_time.now
-        self._moment_of = float if self._running_time is None else self._running_time.moment_of
         self._metrics = metrics
         self._end_header = end_header.lower() if policy.sequences is not None else None
         self._durable = policy.sequences is not None and policy.sequences.durable
+        #: What makes monotonic seconds of the scheduler's for the histories of stored sequences.
+        self._moment_of = self._running_time.moment_of if self._running_time is not None and self._durable else None
         self._stream_buffer_size = stream_buffer_size
-        self._record_model_metrics = record_model_metrics
+        self.model_metrics = record_model_metrics
         #: Every job in flight by id. The scheduler keeps the table, and only `submit` adds to it.
         self._jobs = cast(Mapping[str, InferenceJob], self._scheduler.jobs)
         self._workers: dict[str, Worker] = {}
@@ -151,7 +152,7 @@ class Dispatcher:
     def _result(
         self, job: InferenceJob, worker: Worker, part: Part, arrived: list[tuple[str, bool]], now: float
     ) -> None:
-        """Deliver one part. What the scheduler is to hear of it joins ``arrived`` before anything can fail."""
+        """Deliver one part, and first add to ``arrived`` what the scheduler has to hear of it, whatever fails later."""
         more = part.more
         if not (more and job.state is STREAMING):  # else the scheduler knows that parts come
             arrived.append((job.id, more))
@@ -170,7 +171,7 @@ class Dispatcher:
             reason = REFUSALS.get(refusal)
             if reason is not None and job.sequence_id is not None:
                 self._perform(self._scheduler.end_sequence(job.sequence_id, reason, now), now)
-            if more:  # the part was malformed: nobody waits for those that follow
+            if more:  # the part was malformed, and the reader takes no further ones
                 self._perform(self._scheduler.cancel(job.id, now, None), now)
         elif not more:
             self._end(job, part, now)
@@ -194,17 +195,13 @@ class Dispatcher:
         if job is not None and job.parts is not None and job.parts.inputs is not None:
             job.parts.inputs.taken(count)
 
-    def model_metrics(self, entries: list[list[Any]]) -> None:
-        """Pass on what a handler measured."""
-        self._record_model_metrics(entries)
-
     def cancel(self, job: Job, cause: Cause) -> None:
         """End a job for this cause and have its worker drop it; does nothing when the job has its outcome already."""
         now = self._now()
         self._perform(self._scheduler.cancel(job.id, now, cause), now)
 
     def take_out(self, worker: Worker) -> None:
-        """Give no more work to a worker that will be replaced."""
+        """Give no more jobs to a worker that will be replaced."""
         if self._workers.get(worker.id) is worker:
             now = self._now()
             self._perform(self._scheduler.retire(worker.id, now), now)
@@ -232,7 +229,7 @@ class Dispatcher:
         self._perform(self._scheduler.set_workers(count, now), now)
 
     async def retire(self, worker: Worker, limit: float) -> None:
-        """Give no more work to ``worker`` and wait until it has none left, at most ``limit`` seconds."""
+        """Give no more jobs to ``worker``, and wait at most ``limit`` seconds until it has none left."""
         if self._workers.get(worker.id) is not worker:
             return
         released = self._released.setdefault(worker.id, asyncio.get_running_loop().create_future())
@@ -331,7 +328,7 @@ class Dispatcher:
     def _end(self, job: InferenceJob, outcome: Part | Cause, now: float) -> None:
         """End a job: deliver its outcome, and count and trace it. What was delivered before stays readable.
 
-        The scheduler has said so, or hears of it in the same turn of the event loop.
+        The scheduler has ended the job as well, or is told in the same turn of the event loop.
 
         Raises:
             RuntimeError: The job has an outcome already, which is a defect of the caller.
@@ -371,7 +368,7 @@ class Dispatcher:
     # What readers do.
 
     def gave_up(self, parts: Parts) -> None:
-        """The reader of a job is gone: nobody waits for the rest."""
+        """Cancel a job whose reader is gone."""
         self.cancel(parts.job, Cause.cancelled)
 
     def was_read(self, parts: Parts) -> None:
@@ -390,7 +387,7 @@ class Dispatcher:
             self.cancel(job, Cause.cancelled)
 
     def _resume_worker(self, job: Job) -> None:
-        """The job's reader does not hold its worker back, or no longer."""
+        """Let the worker of a job send again, because the job's reader has caught up."""
         if (worker := self._workers.get(job.worker_id)) is not None:
             worker.resume()
 

@@ -1,4 +1,4 @@
-"""The effective configuration of a model version: what it is served with, whichever place said so."""
+"""The effective configuration of a model version, see `core.precedence` for the places that it comes from."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def resolve(
     Args:
         request: The registration.
         yaml: The model's configuration file.
-        models_json: The entry of this name and version in the `models` JSON (without values if there is none).
+        models_json: The entry of this name and version in the `models` JSON (without values if it has no entry).
         settings: The server's defaults.
         model_name: The name of the model, for error messages.
         at_startup: Whether the server loads the model at its start; then it gets workers even if no place says so.

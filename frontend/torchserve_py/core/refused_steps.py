@@ -1,4 +1,4 @@
-"""Steps of sequences that a worker did not apply, or may have applied: what its answer says, and what that means."""
+"""Refused steps of sequences: which cause the worker's answer names, and whether the sequence ends with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REFUSALS: Final[dict[Cause | None, EndReason | None]] = {
     Cause.sequence_moved: EndReason.suspended,
     Cause.sequence_store: None,
     Cause.request_running: None,
-    # The answer to the question whether a step was applied, or where nobody can tell.
+    # These answer a repeated step whose first outcome is known to be a failure, or is not known at all.
     Cause.worker_died: None,
     Cause.response_timeout: None,
     Cause.outcome_unknown: None,

@@ -235,7 +235,7 @@ class ModelRegistry(ServedModels):
 
         Args:
             model: The model.
-            saved: What it was before it was unloaded, which tells whether it is to be the default version.
+            saved: The saved form that it was loaded from, which tells whether it becomes the default version.
         """
         limit = self._settings.unregister_model_timeout
         self._unserved.add(model)

@@ -1,10 +1,10 @@
 """The time of a scheduler: the clock by which sequences are idle, and the timer that rings at the next deadline.
 
-While the process is stopped (SIGSTOP, a machine that swaps), requests wait in sockets that nobody reads. By the time of
+While the process is stopped (SIGSTOP, a machine that swaps), requests wait in sockets and are not read. By the time of
 the machine a sequence would be idle for too long the moment that the server goes on, before its request is looked at.
 
 Other servers go by the time of the machine. To them what is read right after a standstill has waited since that began:
-nobody knows better.
+they have no better information.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-#: How often (seconds) the clock is looked at while the event loop runs, and how long nobody may look at it before that
-#: is taken for a standstill.
+#: How often (seconds) the clock is looked at while the event loop runs, and after how long without a look a standstill
+#: is assumed.
 _BEAT: Final = 0.1
 _STANDSTILL: Final = 0.3
 #: Until so long (seconds) after a standstill requests are read that have waited through it.
@@ -59,7 +59,7 @@ class RunningTime:
         return shown + lost
 
     def close(self) -> None:
-        """Look at the clock no more, until `now` is called again."""
+        """Stop looking at the clock, until `now` is called again."""
         if self._beating is not None:
             self._beating.cancel()
             self._beating = None
@@ -73,7 +73,7 @@ class Alarm:
     """Rings once, no later than the moment that was named last, though perhaps earlier.
 
     Args:
-        ring: What it calls.
+        ring: Called at the deadline.
     """
 
     def __init__(self, ring: Callable[[], None]) -> None:
@@ -82,7 +82,7 @@ class Alarm:
         self._rings_at = float("inf")
 
     def set(self, deadline: float | None, now: float) -> None:
-        """Ring by ``deadline`` (monotonic seconds, as ``now``); None if there is none."""
+        """Ring by ``deadline`` (monotonic seconds, as ``now``), if there is one."""
         if deadline is None or deadline >= self._rings_at:
             return
         if self._timer is not None:
@@ -91,7 +91,7 @@ class Alarm:
         self._timer = asyncio.get_running_loop().call_later(max(0.0, deadline - now), self._go_off)
 
     def cancel(self) -> None:
-        """Ring never again, whatever is named."""
+        """Never ring again."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._rings_at = None, float("-inf")

@@ -1,6 +1,6 @@
-"""The one record of a job in flight: what the scheduler keeps of it, and what the dispatcher and the workers need.
+"""The one record of a job in flight, for the scheduler, the dispatcher and the workers.
 
-The record is in one table, the scheduler's, from the job's submission until its worker has let go of it. The jobs of a
+The record is in one table, the scheduler's, from the job's submission until its worker no longer has it. The jobs of a
 worker are those that the scheduler counts as in flight there.
 """
 
@@ -56,7 +56,7 @@ class Span(Protocol):
 
 @dataclass(slots=True, eq=False)
 class InferenceJob(Job):
-    """A job with its request, its reader's end and what its worker's watchdog times.
+    """A job with its request, its reader and the times that the watchdog of its worker compares.
 
     request   what was submitted
     span      what traces the job, if anything does
@@ -81,7 +81,7 @@ class InferenceJob(Job):
 
     @property
     def has_history(self) -> bool:
-        """Whether the job is the first of its sequence for its worker, or was sent to another worker before."""
+        """Whether the job is the first of its sequence that this worker gets, or was sent to a worker before."""
         return self.opens or self.sends > 1
 
     def history(self, moment_of: Callable[[float], float]) -> History:

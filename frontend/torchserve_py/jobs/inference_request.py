@@ -1,4 +1,4 @@
-"""What a door hands in: one inference request, with everything that its job needs to know of it."""
+"""One inference request, as doors submit it, with everything that its job needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request side of a job that takes several inputs: a door writes them, the worker that has the job gets them.
+"""The further inputs of a job that takes several: a door writes them, and the worker of the job gets them.
 
 A model that is slower than its client slows the client down: only so many inputs may be under way.
 """
@@ -20,7 +20,7 @@ Input = tuple[bool, bytes]
 
 
 class Inputs:
-    """The further inputs of one job. Those that come before the job has a worker are held.
+    """The further inputs of one job; they are held until the job has a worker.
 
     Args:
         pass_on: Sends one to the worker; returns False while there is no worker.
@@ -45,18 +45,18 @@ class Inputs:
             self._held.append((more, body))
 
     def take_held(self) -> Sequence[Input]:
-        """Return what was held: the job has a worker now."""
+        """Return the inputs that were held until the job had a worker."""
         held, self._held = self._held, []
         return held
 
     def taken(self, count: int) -> None:
-        """The model has taken some."""
+        """Note that the model has taken ``count`` inputs."""
         for _ in range(min(count, len(self._untaken))):
             self._untaken.popleft()
         self._wake()
 
     def end(self) -> None:
-        """The job has ended: nobody takes any more."""
+        """End with the job: later inputs are dropped."""
         self._ended = True
         self._wake()
 

@@ -1,4 +1,4 @@
-"""What a door holds while its job runs: the parts of the response as they arrive, and the means to give up."""
+"""The response of a job, part by part, as its door reads it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class JobFailed(Exception):
 
 
 class ReaderEvents(Protocol):
-    """Who wants to know what the reader of some parts does."""
+    """Takes what the reader of a response does."""
 
     def was_read(self, parts: Parts) -> None:
-        """The reader has taken a part that had to wait for it."""
+        """The reader has taken a part that had been waiting."""
 
     def gave_up(self, parts: Parts) -> None:
         """The reader is gone, and the job has not ended."""
@@ -68,7 +68,7 @@ class Parts:
         self.job = job
         #: Whether the last part, or a failure, has arrived (it may still wait to be read).
         self.ended = False
-        #: Where its further inputs go, if the job takes several.
+        #: The further inputs of the job, if it takes several.
         self.inputs: Inputs | None = None
         self._reader = reader
         self._buffer: deque[Part] | None = None
@@ -78,10 +78,10 @@ class Parts:
         self._tell: Callable[[Part | Cause], None] | None = None
 
     def tell_first(self, tell: Callable[[Part | Cause], None]) -> None:
-        """Have the first part, or the cause why there is none, told as soon as it is known; be it at once.
+        """Call ``tell`` with the first part, or with the cause of a failure without parts, as soon as it is known.
 
-        It is told amid the dispatcher's work: ``tell`` must raise nothing, submit nothing and cancel nothing. `next`
-        gives the parts that follow.
+        The call may come at once, or amid the dispatcher's work: ``tell`` must raise nothing, submit nothing and cancel
+        nothing. `next` returns the parts that follow.
         """
         if self._buffer:
             tell(self._take(self._buffer))

@@ -1,4 +1,4 @@
-"""Workers as another user and with a limit on memory: whether that is possible here, and what it takes."""
+"""Workers that run as another user and with a limit on memory, where the system allows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the workers of a model version tell the rest of the server; the core's dispatcher takes all of it."""
+"""Events of the workers of a model version; the core's dispatcher takes all of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WorkerEvents(Protocol):
 
 
 class PoolEvents(Protocol):
-    """Takes what becomes of the workers of a pool."""
+    """Takes the changes of the workers of a pool."""
 
     def set_workers(self, count: int) -> None:
         """Take how many workers can be expected to take jobs."""

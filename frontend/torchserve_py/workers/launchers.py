@@ -46,7 +46,7 @@ class Torchrun:
             *("--rdzv-backend", self.rdzv_backend),
             *("--rdzv-endpoint", self.rdzv_endpoint),
             *("--rdzv-id", self.job_id),
-            # A rank that dies takes the worker with it, and the server replaces the worker as any other.
+            # A rank that dies takes the worker with it, and the server replaces it as any dead worker.
             *("--max-restarts", "0"),
             "--no-python",
             *command,

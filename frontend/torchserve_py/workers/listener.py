@@ -1,4 +1,4 @@
-"""The Unix socket that worker processes connect to, and the tokens that tell who is who."""
+"""The Unix socket that worker processes connect to, and the tokens by which they identify themselves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_HELLO = 4096
 
 
 class Expected(Protocol):
-    """Who waits for a process to connect."""
+    """Waits for a process to connect."""
 
     def connected(self, connection: Connection, hello: Hello) -> None:
         """Take over ``connection``: set its callbacks."""
@@ -99,7 +99,7 @@ class WorkerListener:
     def _accept(self) -> Connection:
         if len(self._strangers) >= _MAX_STRANGERS:
             oldest = next(iter(self._strangers))
-            self._stranger_left(oldest, f"made room: {_MAX_STRANGERS} had not said it")
+            self._stranger_left(oldest, f"made room: {_MAX_STRANGERS} had not identified themselves")
             oldest.close()
         connection = Connection(self._hello, self._stranger_left, _MAX_HELLO)
         loop = asyncio.get_running_loop()
@@ -126,4 +126,4 @@ class WorkerListener:
         timer = self._strangers.pop(connection, None)
         if timer is not None:
             timer.cancel()
-            logger.warning("A connection to the workers' socket ended before it said who it is: it %s", reason)
+            logger.warning("A connection to the workers' socket ended before it identified itself: it %s", reason)

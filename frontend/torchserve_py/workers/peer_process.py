@@ -1,4 +1,4 @@
-"""Which process is at the other end of a Unix socket: the kernel tells, whatever the process says of itself."""
+"""The process at the other end of a Unix socket, as the kernel knows it."""
 
 from __future__ import annotations
 

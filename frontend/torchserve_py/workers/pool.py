@@ -1,4 +1,4 @@
-"""The workers of one model version: how many there are meant to be, and who they are."""
+"""The workers of one model version: how many there should be, and the place of each."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ class WorkerPool:
     async def scale(self, min_workers: int, max_workers: int) -> None:
         """Start workers up to ``min_workers``, stop the newest above ``max_workers``, replace those that gave up.
 
-        Returns when every worker is ready, those too that were starting already, and every stopped one gone or given up
-        as unkillable.
+        Returns once every worker is ready, including those that were starting already, and every stopped worker is gone
+        or survives SIGKILL.
 
         Raises:
-            WorkerFailed: A worker failed to get ready (it is tried again, as any that dies).
+            WorkerFailed: A worker failed to get ready; like a worker that dies it is started again.
         """
         self.min_workers, self.max_workers = min_workers, max_workers
         leaving = [supervisor for supervisor in self._supervisors if supervisor.gave_up]
@@ -111,7 +111,7 @@ class WorkerPool:
         Each may finish its jobs for at most ``limit`` seconds.
 
         Returns:
-            The ids of the processes that do not end; as a rule there is none.
+            The ids of the processes that survive even SIGKILL.
         """
         earlier = list(self._leaving)
         leaving, self._supervisors = self._supervisors, []
@@ -126,7 +126,7 @@ class WorkerPool:
         supervisor = Supervisor(place.worker_id, self._new_place(place), self._events, self._max_retry)
         supervisor.on_ready = self._ready
         supervisor.on_restart = self._metrics.worker_restarts.inc
-        supervisor.on_unexpected = supervisor.on_give_up = self._tell_expected
+        supervisor.on_hopeless = self._tell_expected
         return supervisor
 
     def _ready(self, label: str, seconds: float) -> None:

@@ -105,8 +105,8 @@ def worker_package_root() -> Path:
 class WorkerProcess:
     """A running process whose standard output and error go to the model log, line by line.
 
-    It leads a process group of its own, and whoever it has started in there ends with it. Launchers put the processes
-    that they start in groups of their own: each of these ends with it, too, once its leader was adopted.
+    It leads a process group of its own, and the processes that it has started in there end with it. Launchers put the
+    processes that they start in groups of their own: each of these ends with it, too, once its leader was adopted.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, label: str) -> None:
@@ -194,13 +194,13 @@ class HandStarted:
         """Tell how to start the worker.
 
         Raises:
-            OSError: What its command line needs is missing.
+            OSError: The interpreter or a launcher of its command line is missing.
         """
         logger.warning("Start worker %s by hand:\n\n%s\n", label, command_line(launch, socket, token))
         return cls()
 
     def adopt(self, pid: int) -> None:
-        """Leave the process alone: who started it ends it."""
+        """Leave the process alone: the person who started it ends it."""
 
     @property
     def running(self) -> bool:
@@ -258,7 +258,7 @@ async def _log_lines(stream: asyncio.StreamReader, label: str, level: int) -> No
 
 
 def _log_line(line: str, label: str, level: int) -> None:
-    """Log what was printed; of a record that was logged also what it is about."""
+    """Log a printed line; a line that is a log record keeps its level and its ids."""
     record = record_of(line)
     if record is None:
         model_log.log(level, "%s", line, extra={"worker": label})

@@ -14,7 +14,7 @@ from ts.protocol.messages import HEARTBEAT_CHANNEL, JOBS_CHANNEL, Hello
 
 
 class Ranks:
-    """Who of a worker's processes is connected, and who gets what.
+    """The connected processes of a worker, and which messages each of them gets.
 
     Args:
         count: How many processes there are to be.

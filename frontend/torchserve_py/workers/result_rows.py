@@ -1,8 +1,7 @@
 """Result rows as they arrive from a worker.
 
-A worker runs code of others, which may write to its socket whatever it likes. What is malformed fails the job that it
-is about, and nothing of it reaches a client. Nobody knows whether a step of a stored sequence that is answered so was
-applied.
+A worker runs the code of its model, which may write any bytes to the worker's socket. A malformed row fails the job
+that it names, and no part of the row reaches a client. For a step of a stored sequence the outcome is then unknown.
 """
 
 from __future__ import annotations

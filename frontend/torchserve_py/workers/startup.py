@@ -1,4 +1,4 @@
-"""What a worker does before it takes jobs: its processes connect, and load the model."""
+"""The start of a worker: its processes connect and load the model, and declare what it takes and gives."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Startup:
     """The steps of one worker.
 
     Args:
-        label: What it is called in the log.
+        label: The name of the worker in the log.
         processes: How many it has; each loads the model.
         ended: Resolves to why they are gone, once they are.
     """
@@ -90,7 +90,7 @@ class Startup:
         """A process has loaded the model, or failed to.
 
         Raises:
-            ValueError: All have said so already, or one has failed; or what it says of it is malformed or not usable.
+            ValueError: All processes have loaded it already, or one has failed; or the message is malformed.
         """
         if self._loaded.done():
             raise ValueError("the model has been loaded before, or failed to")

@@ -20,7 +20,9 @@ logger = logging.getLogger(__name__)
 RESTART_DELAYS = (0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
 #: A worker that was ready this long (seconds) before it died starts the delays anew.
 _STABLE_AFTER = 10.0
-#: Seconds of failed starts after which requests no longer wait for the worker.
+#: Seconds of failed starts after which requests no longer wait for the worker. A worker that fails at once has then
+#: been started seven times (see `RESTART_DELAYS`): the model itself is probably the cause, and an error helps its
+#: clients more than further waiting. A worker that loads for longer has not failed, and requests wait for it.
 WORTH_WAITING = 10.0
 
 
@@ -43,10 +45,8 @@ class Supervisor:
         self.on_restart: Callable[[], None] = lambda: None
         #: Called when a worker got ready, with its label and the seconds that it took.
         self.on_ready: Callable[[str, float], None] = lambda label, seconds: None
-        #: Called when `expected` has become False.
-        self.on_unexpected: Callable[[], None] = lambda: None
-        #: Called when no further attempt will be made.
-        self.on_give_up: Callable[[], None] = lambda: None
+        #: Called when `expected` has become False, and when `gave_up` has become True.
+        self.on_hopeless: Callable[[], None] = lambda: None
         self._make_worker = make_worker
         self._events = events
         self._max_retry = max_retry
@@ -62,7 +62,7 @@ class Supervisor:
 
     @property
     def pid(self) -> int:
-        """The process id of its worker, -1 while there is none."""
+        """The process id of its worker, -1 without a worker."""
         return self.worker.pid if self.worker is not None else -1
 
     @property
@@ -87,7 +87,7 @@ class Supervisor:
         await self._task
 
     async def stopped(self, limit: float) -> None:
-        """Wait until a `stop` that somebody else called has done its work, at most ``limit`` seconds."""
+        """Wait at most ``limit`` seconds until a `stop` that another task called has finished."""
         await asyncio.wait([self._task], timeout=limit)
 
     async def _run(self) -> None:
@@ -96,7 +96,7 @@ class Supervisor:
         except Exception:
             logger.exception("Worker %s is not kept running any longer because of an error in the server", self.id)
             self.gave_up = True
-            self.on_give_up()
+            self.on_hopeless()
         finally:
             if not self._attempt.done():
                 self._attempt.set_result(WorkerFailed(500, f"worker {self.id} was stopped before it was ready"))
@@ -119,7 +119,7 @@ class Supervisor:
                 break
             if self.expected and now - failing_since > WORTH_WAITING:
                 self.expected = False
-                self.on_unexpected()
+                self.on_hopeless()
             delay = RESTART_DELAYS[min(attempt, len(RESTART_DELAYS) - 1)]
             attempt += 1
             logger.info("Worker %s starts again in %d s", self.id, delay)
@@ -136,7 +136,7 @@ class Supervisor:
         except WorkerFailed as failure:
             if not self._stopping.is_set():
                 if failure.traceback_printed:
-                    # Who reads the log up to the error's name finds the traceback: it is nowhere else in the log.
+                    # Without the error's name, so that a search for it finds the traceback in the model log.
                     logger.error("Worker %s could not load the model; the model log tells why", worker.label)
                 else:
                     logger.error("Worker %s did not get ready: %s", worker.label, failure)
@@ -167,4 +167,4 @@ class Supervisor:
     def _give_up(self) -> None:
         logger.error("Worker %s is not started again: it has been failing for %g s", self.id, self._max_retry)
         self.gave_up = True
-        self.on_give_up()
+        self.on_hopeless()

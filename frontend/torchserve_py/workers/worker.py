@@ -51,7 +51,7 @@ from ts.protocol.messages import (
 
 logger = logging.getLogger(__name__)
 
-#: How long a process may live on after its connection closed, and the other way round (seconds).
+#: How long a process may outlive its connection, and a connection its process (seconds).
 _LINGER = 1.0
 #: How long a process that did not get ready may take to go once it was sent SIGKILL (seconds).
 _KILL_LIMIT = 20.0
@@ -101,8 +101,6 @@ class Worker:
         #: What the model tells about itself, once it is loaded; see `ts.protocol.messages.Loaded`.
         self.declares: Mapping[str, Any] = {}
         self._launch, self._load, self._limits = launch, load, limits
-        cache = load.get("cache")
-        self._durable = cache is not None and cache["store"] != "memory"
         self._listener, self._events = listener, events
         self._process: WorkerProcess | HandStarted | None = None
         torchrun = launch.torchrun
@@ -189,19 +187,19 @@ class Worker:
 
     # Work, called by the dispatcher.
 
-    def send(self, jobs: Sequence[InferenceJob], now: float, moment_of: Callable[[float], float]) -> None:
+    def send(self, jobs: Sequence[InferenceJob], now: float, moment_of: Callable[[float], float] | None) -> None:
         """Send a batch.
 
         Args:
             jobs: The batch.
             now: Monotonic seconds.
-            moment_of: Makes monotonic seconds of the scheduler's.
+            moment_of: Makes monotonic seconds of the scheduler's; None unless states of sequences are stored.
 
         Raises:
             ValueError, TypeError, OverflowError, struct.error: It cannot be encoded; nothing was sent.
         """
         histories = {}
-        if self._durable:
+        if moment_of is not None:
             histories = {job.id: job.history(moment_of) for job in jobs if job.has_history}
         buffers = encode_infer([job.row for job in jobs], histories)
         self.sent_at = now

@@ -41,7 +41,7 @@ class FakeWorker:
         """The jobs that the worker has, as the dispatcher knows them."""
         return set(self.dispatcher.jobs_of(cast("Worker", self)))
 
-    def send(self, jobs: Sequence[InferenceJob], now: float, moment_of: Callable[[float], float]) -> None:
+    def send(self, jobs: Sequence[InferenceJob], now: float, moment_of: Callable[[float], float] | None) -> None:
         for job in jobs:
             job.request.body.encode()
         self.batches.append([job.request.body for job in jobs])

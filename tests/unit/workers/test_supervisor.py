@@ -77,7 +77,7 @@ class Place:
         self._outcomes = outcomes
         self.supervisor = Supervisor("1", self._make, cast("PoolEvents", self.events), max_retry)
         self.supervisor.on_restart = self._count_restart
-        self.supervisor.on_give_up = self.gave_up.set
+        self.supervisor.on_hopeless = self.gave_up.set
 
     def _make(self) -> Worker:
         outcome = self._outcomes[min(len(self.made), len(self._outcomes) - 1)]
@@ -180,7 +180,7 @@ async def test_an_error_in_the_server_itself_leaves_nobody_waiting() -> None:
 
     supervisor = Supervisor("1", make, cast("PoolEvents", Events()), 60.0)
     gave_up = asyncio.Event()
-    supervisor.on_give_up = gave_up.set
+    supervisor.on_hopeless = gave_up.set
     async with asyncio.timeout(60):
         assert await supervisor.attempt() is not None
         await gave_up.wait()

@@ -106,7 +106,7 @@ class Bench:
 
     def send(self, worker: Worker, body: bytes) -> None:
         job = self.owner.jobs["j"] = InferenceJob("j", request=InferenceRequest((), body, "text/plain"))
-        worker.send([job], asyncio.get_running_loop().time(), float)
+        worker.send([job], asyncio.get_running_loop().time(), None)
 
 
 @pytest.fixture
