@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 from torchserve_py.core.contracts.mlserver import ModelSettings, ServerSettings
-from torchserve_py.core.contracts.truss import TrussConfig
+from torchserve_py.core.contracts.truss import OptionsKey, TrussConfig
 from torchserve_py.metrics.metrics_file import MetricsFile
 from torchserve_py.settings.schemas.document import json_schema
 from torchserve_py.settings.schemas.model_config import ModelConfigFile
@@ -14,10 +14,15 @@ from torchserve_py.settings.schemas.schema import Schema
 from torchserve_py.settings.table import Settings
 from torchserve_py.workflows.spec import SpecFile
 
+
+class ModelConfig(ModelConfigFile, OptionsKey):
+    """A `model-config.yaml` with the keys of all contracts."""
+
+
 #: By the name that the flag takes: the file and its schema.
 SCHEMAS: Final[dict[str, tuple[str, type[Schema]]]] = {
     "config.properties": ("config.properties", Settings),
-    "model-config": ("model-config.yaml", ModelConfigFile),
+    "model-config": ("model-config.yaml", ModelConfig),
     "metrics": ("metrics.yaml", MetricsFile),
     "workflow": ("the specification of a workflow", SpecFile),
     "truss": ("config.yaml of a Truss", TrussConfig),

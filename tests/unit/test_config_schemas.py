@@ -42,6 +42,7 @@ def test_the_metrics_configuration_here_is_valid(capsys: pytest.CaptureFixture[s
     [
         ("model-config", {"batchSize": "4"}),
         ("model-config", {"deviceType": "tpu"}),
+        ("model-config", {"truss": {"hotReload": "yes"}}),
         ("model-config", {"torchrun": {"nproc-per-node": 0}}),
         ("config.properties", {"job_queue_size": "many"}),
         ("config.properties", {"models": {"m": {"1.0": {"batchSize": "4"}}}}),

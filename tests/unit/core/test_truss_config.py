@@ -44,6 +44,24 @@ def test_model_config_yaml_wins(tmp_path: Path) -> None:
     assert (config.device_type, config.parallel_level) == ("gpu", None)
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (3, "truss is 3 (int), it must be a map, for example {cancelOnDisconnect: true}"),
+        ({"other": 1}, "truss.other is not known; known are cancelOnDisconnect"),
+        ({"cancelOnDisconnect": 1}, "truss.cancelOnDisconnect is 1 (int), it must be true or false"),
+        ({"streamErrors": "hide"}, "truss.streamErrors is 'hide' (str), it must be abort or end"),
+        ({"aliasConcurrency": 0}, "truss.aliasConcurrency is 0 (int), it must be an integer from 1"),
+        ({"hotReload": "yes"}, "truss.hotReload is 'yes' (str), it must be true or false"),
+    ],
+)
+def test_wrong_options_are_refused_before_the_model_is_loaded(tmp_path: Path, options: object, problem: str) -> None:
+    with pytest.raises(InvalidModelConfig) as caught:
+        configured(tmp_path, "", ModelConfig(raw={"truss": options}))
+    assert str(caught.value).startswith("model-config.yaml: ")
+    assert problem in str(caught.value)
+
+
 def test_only_a_most_number_of_workers_leaves_the_least_open(tmp_path: Path) -> None:
     assert configured(tmp_path, "", ModelConfig(max_workers=3)).config.min_workers is None
 

@@ -10,12 +10,12 @@ import ast
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from torchserve_py.archive.contract import TRUSS_CONFIG
 from torchserve_py.core.config import InvalidModelConfig, ModelConfig
 from torchserve_py.core.contracts import Configured
-from torchserve_py.settings.schemas.schema import Schema, read
+from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, key, read
 from torchserve_py.settings.schemas.values import Expected, Flag, Integer, Nested, Seconds, Text, Texts, is_inside
 from torchserve_py.settings.schemas.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
 from ts.runtimes.truss.class_file import CLASS_ARGUMENTS
@@ -125,6 +125,25 @@ class TrussConfig(Schema):
     ] = None
 
 
+class Options(ClosedSchema):
+    """The map ``truss`` of `model-config.yaml`: what this server offers beyond Truss."""
+
+    cancel_on_disconnect: Flag = key("cancelOnDisconnect", "whether coroutines are cancelled when their client leaves")
+    stream_errors: Annotated[
+        Literal["abort", "end"] | None, Expected("abort or end", lambda value: value in ("abort", "end"))
+    ] = key("streamErrors", "how a stream that fails midway ends")
+    alias_concurrency: Count = key("aliasConcurrency", "alias methods that run at once in one worker")
+    hot_reload: Flag = key("hotReload", "whether a client may have the code reloaded")
+
+
+class OptionsKey(Schema):
+    """`model-config.yaml`, of which this contract has one key."""
+
+    truss: Annotated[Options | None, Nested("a map, for example {cancelOnDisconnect: true}")] = key(
+        None, "of a Truss: what this server offers beyond Truss"
+    )
+
+
 #: What Truss's build does for a model and this server does not, and what its owner can do about it.
 _NOT_DONE: Final[Mapping[str, str]] = {
     "external_data": "nothing is fetched: put the files into the Truss's data folder",
@@ -142,6 +161,9 @@ def configure(model_dir: Path, yaml: ModelConfig) -> Configured:
     Raises:
         InvalidModelConfig: A value is none that can be acted on, or a file that is named is missing.
     """
+    _, wrong = read(OptionsKey, yaml.raw)
+    if wrong:
+        raise InvalidModelConfig(yaml.source, wrong.values())
     mapping = _read(model_dir / TRUSS_CONFIG)
     config, wrong = read(TrussConfig, mapping.values, lines=mapping.lines)
     problems = [*wrong.values(), *_contradictions(config)] or [
