@@ -22,26 +22,23 @@ class GrpcDialect(Dialect, Protocol):
     """How one API speaks over gRPC. Unless a class says otherwise, messages are the bytes that the worker made."""
 
     def refusal(self, error: Exception) -> Refusal:
-        """The status of a call that fails with ``error``."""
+        """Return the status of a call that fails with ``error``."""
 
     def answer(self, exchange: GrpcExchange, part: Part) -> Any:
-        """The message of a call that has one, which begins with ``part``. Where that takes time, a coroutine.
+        """Return the only message of the answer that begins with ``part``, or a coroutine that gives the message.
 
         Raises:
-            DoorError: There is no such message; awaiting the coroutine may raise it, too.
+            DoorError: The answer is not one message; awaiting the coroutine may raise this, too.
         """
         return part.body
 
     def messages(self, exchange: GrpcExchange, parts: Iterable[Part]) -> Iterable[Any]:
-        """The messages for parts of a stream."""
+        """Return the messages for parts of a stream."""
         return [part.body for part in parts]
 
 
 class GrpcExchange(Exchange):
-    """An exchange with a gRPC client.
-
-    What goes wrong is raised to the transport, which asks the dialect for the status.
-    """
+    """An exchange with a gRPC client. The transport ends a call with the status that the dialect gives to an error."""
 
     __slots__ = ("call",)
 
@@ -61,7 +58,7 @@ class GrpcExchange(Exchange):
         self.call = call
 
     def answer(self) -> object:
-        """Answer the call with one message, without a task; what this returns is for the transport."""
+        """Answer the call with one message, without a task unless the dialect needs one; return `LATER`."""
         self.call.add_done_callback(self._leave)
         self.parts.tell_first(self._tell)
         return LATER
@@ -94,7 +91,7 @@ class GrpcExchange(Exchange):
 
 
 async def send(call: Call, messages: Iterable[Any]) -> None:
-    """Send messages, each when the client has room for it. The transport resets the call of one that stops reading."""
+    """Send messages, each when the client has room for it. A client that stops reading is reset by the transport."""
     for message in messages:
         await call.room()
         call.send(message)

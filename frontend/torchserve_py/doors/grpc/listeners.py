@@ -1,4 +1,4 @@
-"""Where the gRPC services listen: their servers are made, bound, drained and stopped here."""
+"""The two gRPC ports: their servers are made, opened, drained and stopped here."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ logger = logging.getLogger(__name__)
 #: Generated code that defines services, and their methods by name.
 _Services = tuple[Any, Mapping[str, GrpcMethod]]
 
-#: What needs no token, and how large its messages may be (bytes).
+#: Methods that need no token, and how large their messages may be (bytes).
 _WITHOUT_TOKEN: Final = (
     f"/{health.SERVICE_NAME}/Check",
     f"/{health.SERVICE_NAME}/Watch",
     f"/{reflection.SERVICE_NAME}/ServerReflectionInfo",
 )
 _SMALL_MESSAGE: Final = 4096
-#: How long answers that are being written may take when the servers stop.
+#: How long answers that are being written may take when the servers stop (seconds).
 _STOP_SECONDS: Final = 5.0
 
 
@@ -114,7 +114,7 @@ class GrpcDoors:
             each.start_draining()
 
     async def close(self) -> None:
-        """Accept nothing more, let answers that are being written finish for a few seconds, end every call."""
+        """Accept no more calls, give answers that are being written a few seconds, and end every call."""
         for each in self._health:
             each.close()
         for call in tuple(self._open_calls):
@@ -132,7 +132,7 @@ class GrpcDoors:
                 limit = _tensor_limit(self._settings)
                 add_service(server, service, methods, self._tokens, limit, is_logged=self._settings.access_log)
         state = HealthService(self._serving, names)
-        registrar = cast("grpc.aio.Server", server)  # all that generated code needs of one
+        registrar = cast("grpc.aio.Server", server)  # which has the methods that generated code calls
         health_pb2_grpc.add_HealthServicer_to_server(state, registrar)
         definitions = [health_pb2, reflection_pb2, *(definition for definition, _ in services)]
         reflected = reflection.aio.ReflectionServicer(names, pool=_pool_of(definitions))
@@ -191,8 +191,8 @@ async def start_grpc_doors(
         settings: Hosts, ports, limits, TLS files.
         serving: The models.
         tokens: The keys that clients must know; None while token authorization is off.
-        repository: What models are loaded and unloaded through; the REST door has the same.
-        budget: What all connections of the process share; None for one of their own.
+        repository: Loads and unloads models; the REST door uses the same.
+        budget: The number of connections that all listeners of the process share; None for a number of their own.
         request_budgets: What all requests of the process share; None for one of their own.
 
     Raises:
@@ -216,7 +216,7 @@ async def start_grpc_doors(
 
 
 def _tensor_limit(settings: Settings) -> tuple[int, str]:
-    """Return how many bytes a message with tensors may have, and what says so.
+    """Return how many bytes a message with tensors may have, and the setting that says so.
 
     Clients of the Open Inference Protocol expect no limit. The default of ``max_request_size`` is for TorchServe's
     clients; a value that is configured is for all.

@@ -1,4 +1,4 @@
-"""The management service. Numbers and texts that are zero or empty mean "not given", but for ``optional`` numbers."""
+"""The management service. A number of zero and an empty text mean "not given", except for ``optional`` numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torchserve_py.transport.http2.call import Call
 
 _DEFAULT_MIN_WORKERS: Final = 1
-#: TorchServe says UNKNOWN, and nothing more.
+#: Codes that differ from those of predictions. (TorchServe's is UNKNOWN.)
 _CODES: Final = {408: StatusCode.DEADLINE_EXCEEDED, 409: StatusCode.ALREADY_EXISTS}
 
 
@@ -51,7 +51,7 @@ class ManagementService:
 
     @property
     def methods(self) -> Mapping[str, GrpcMethod]:
-        """Method name to what serves it."""
+        """The table of the service's methods."""
         token = TokenType.management
         return {
             "DescribeModel": GrpcMethod(self.describe_model, DIALECT, token),
@@ -63,14 +63,14 @@ class ManagementService:
         }
 
     async def describe_model(self, request: messages.DescribeModelRequest, call: Call) -> messages.ManagementResponse:
-        """JSON of one version or of all."""
+        """Describe one version or all, in JSON."""
         described = await self._calls.describe(
             request.model_name, request.model_version or None, customized=request.customized
         )
         return _json(described)
 
     def list_models(self, request: messages.ListModelsRequest, call: Call) -> messages.ManagementResponse:
-        """JSON of the default versions."""
+        """List the default versions, in JSON."""
         start = _count("next_page_token", request.next_page_token)
         return _json(self._calls.page(request.limit if request.HasField("limit") else None, start))
 

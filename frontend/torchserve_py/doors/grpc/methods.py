@@ -1,4 +1,4 @@
-"""What serves the methods of a gRPC service: a table of `GrpcMethod`, from which the transport's handlers are made."""
+"""The methods of gRPC services as tables of `GrpcMethod`, from which the handlers of the transport are made."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _MAKERS: Final = {
 
 
 class GrpcMethod(NamedTuple):
-    """Who answers the calls of one method.
+    """How the calls of one method are answered.
 
     Attributes:
-        serve: Gets the request (of a two-way call, nothing of use) and the call; returns the response, `LATER`, or what
-            gives the response in a task.
-        dialect: How the client is told what ``serve`` raises.
+        serve: Gets the request and the call; returns the response, `LATER`, or a coroutine that runs in a task. For a
+            two-way call the coroutine reads requests from the call and writes responses.
+        dialect: Makes a status of what ``serve`` raises.
         token: The key that a call must carry while token authorization is on.
         read: Makes a request of a message; None for the message class of the definition.
         is_raw: Whether requests and responses are passed as the bytes that they are on the wire.
@@ -71,9 +71,9 @@ def add_service(
     Args:
         server: The server.
         service: The definition of the service.
-        methods: Its methods by name; those of others are left out.
+        methods: The methods of the service by name, and possibly others.
         tokens: None while token authorization is off.
-        raw_limit: How many bytes a message of a raw method may have, and what says so.
+        raw_limit: How many bytes a message of a raw method may have, and the setting that says so.
         is_logged: Whether calls have lines in the access log.
     """
     name = service.full_name
@@ -109,7 +109,7 @@ def _handler(
 
 
 def _refuse(full_name: str, dialect: GrpcDialect, error: Exception) -> Denied:
-    """How a call ends that fails with an exception."""
+    """Return the status of a call that fails with an exception."""
     if not isinstance(error, (DoorError, ArchiveError, ModelError)):
         logger.error("%s failed.", full_name, exc_info=error)
     refusal = dialect.refusal(error)

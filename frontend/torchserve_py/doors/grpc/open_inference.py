@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torchserve_py.transport.http2.call import Call
 
 _NO_SHARED_MEMORY: Final = "Shared memory is not supported; send tensors in the message."
-#: What this server does not have, and what to do instead.
+#: Methods that are not supported, and what a client can do instead.
 _UNSUPPORTED: Final = {
     "SystemSharedMemoryStatus": _NO_SHARED_MEMORY,
     "SystemSharedMemoryRegister": _NO_SHARED_MEMORY,
@@ -48,9 +48,9 @@ class OpenInferenceService:
     """Serves the methods; raises `DoorError`, `ModelError` and `ArchiveError` for what is refused.
 
     Args:
-        settings: What the metadata of the server describe.
+        settings: For the metadata of the server, and the limits of calls.
         serving: The models.
-        repository: What is loaded and unloaded through; the REST door has the same.
+        repository: Loads and unloads models; the REST door uses the same.
         open_calls: Where calls of `ModelStreamInfer` are entered while they run.
     """
 
@@ -67,7 +67,7 @@ class OpenInferenceService:
 
     @property
     def methods(self) -> Mapping[str, GrpcMethod]:
-        """Method name to what serves it."""
+        """The table of the service's methods."""
         inference, management = TokenType.inference, TokenType.management
         return {
             "ServerLive": GrpcMethod(self.server_live, DIALECT, inference),
@@ -86,36 +86,36 @@ class OpenInferenceService:
         }
 
     def model_infer(self, body: bytes, call: Call) -> object:
-        """One serialized message in, one out."""
+        """Answer one serialized message with one."""
         request = read_request(body)
         model = self._jobs.model(request)
         return self._jobs.submit(call, DIALECT, model, request, call.invocation_metadata() or ()).answer()
 
     def model_stream_infer(self, requests: Any, call: Call) -> Awaitable[None]:
-        """Any number of serialized messages in and out."""
+        """Answer any number of serialized messages with any number."""
         settings = self._settings
         size, envelope = settings.max_request_size, settings.grpc_stream_envelope
         return InferStream(self._jobs, call, self._open_calls, size, envelope).run()
 
     def server_live(self, request: Any, call: Call) -> messages.ServerLiveResponse:
-        """Whether the server runs."""
+        """Tell that the server runs."""
         return messages.ServerLiveResponse(live=True)
 
     def server_ready(self, request: Any, call: Call) -> messages.ServerReadyResponse:
-        """Whether the server should get traffic."""
+        """Tell whether the server should get traffic."""
         return messages.ServerReadyResponse(ready=not self.draining and self._serving.startup_ready())
 
     async def model_ready(self, request: messages.ModelReadyRequest, call: Call) -> messages.ModelReadyResponse:
-        """Whether a model answers, with its minimum of workers, and says that it is well."""
+        """Tell whether a model has its minimum of workers, and its code says that it is healthy."""
         model = self._serving.get_latest(request.name, request.version or None)
         return messages.ModelReadyResponse(ready=await descriptions.model_ready(self._serving, model))
 
     def server_metadata(self, request: Any, call: Call) -> messages.ServerMetadataResponse:
-        """Name, version, extensions."""
+        """Describe the server: name, version, extensions."""
         return ParseDict(descriptions.server_metadata(self._settings), messages.ServerMetadataResponse())
 
     def model_metadata(self, request: messages.ModelMetadataRequest, call: Call) -> messages.ModelMetadataResponse:
-        """Versions, inputs and outputs of a model."""
+        """Describe the versions, inputs and outputs of a model."""
         described = descriptions.model_metadata(self._serving, request.name, request.version or None)
         response = messages.ModelMetadataResponse(
             name=described["name"],
@@ -134,21 +134,21 @@ class OpenInferenceService:
         return response
 
     def model_config(self, request: messages.ModelConfigRequest, call: Call) -> messages.ModelConfigResponse:
-        """How a model is served."""
+        """Describe how a model is served."""
         model = self._serving.get_latest(request.name, request.version or None)
         return ParseDict({"config": descriptions.model_config(self._serving, model)}, messages.ModelConfigResponse())
 
     def model_statistics(
         self, request: messages.ModelStatisticsRequest, call: Call
     ) -> messages.ModelStatisticsResponse:
-        """What one version, all versions, or all models have done so far."""
+        """Count what one version, all versions, or all models have done so far."""
         described = statistics.of_models(self._serving, request.name or None, request.version or None)
         return ParseDict({"model_stats": described}, messages.ModelStatisticsResponse())
 
     async def repository_index(
         self, request: messages.RepositoryIndexRequest, call: Call
     ) -> messages.RepositoryIndexResponse:
-        """What there is to serve."""
+        """List the models that are or can be served."""
         models = await self._repository.index(ready_only=request.ready)
         return ParseDict({"models": models}, messages.RepositoryIndexResponse())
 

@@ -193,7 +193,7 @@ class Call(Context):
             callback(self)
 
     def respond(self, response: Any) -> None:
-        """End the call with the response of the handler; None of one that has written its messages."""
+        """End the call with the response of the handler; a handler that has written its messages has None."""
         if not self._handler.response_streaming:
             self.send(response)
         self._conclude(self._code or StatusCode.OK, self._details)

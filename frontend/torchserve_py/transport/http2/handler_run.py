@@ -29,7 +29,7 @@ class ServedCall(Protocol):
         """Send a message; returns when there is room for another one."""
 
     def respond(self, response: Any) -> None:
-        """End the call with the response of the handler; None of one that has written its messages."""
+        """End the call with the response of the handler; a handler that has written its messages has None."""
 
     def fail(self, code: StatusCode, details: str) -> None:
         """End the call with an error."""
@@ -152,7 +152,7 @@ class HandlerRun:
             self._call.raised(error)
 
     async def _outcome(self, result: Any) -> Any:
-        """Return the response that a result gives, None of one that gave messages."""
+        """Return the response that a result gives; None after writing the messages of an iterator."""
         if hasattr(result, "__aiter__"):
             async for message in result:
                 await self._call.write(message)
