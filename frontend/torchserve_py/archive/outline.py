@@ -16,7 +16,7 @@ from torchserve_py.archive.unpack import unpack_into
 
 #: Of files that say how a model is to be served, and of the file with its class.
 _READ_SUFFIXES: Final = frozenset((".yaml", ".yml", ".json", ".toml", ".txt", ".lock", ".py"))
-#: More is read of none of them when a model is registered; one byte more shows that a file has more.
+#: A registration reads at most so many bytes of each; one byte more shows that a file is larger.
 _MAX_BYTES: Final = 1 << 20
 
 

@@ -130,7 +130,7 @@ class Dispatcher:
         """Deliver parts of responses to their readers, and tell the scheduler of each in every case.
 
         Raises:
-            ValueError: A part is of a job that ``worker`` does not have, and so not from a worker in its right mind.
+            ValueError: A part is of a job that ``worker`` does not have: the worker is defective.
         """
         now, heard_at = self._now(), time.monotonic()
         if handler_seconds:
@@ -346,7 +346,7 @@ class Dispatcher:
             job.span.ended(job.id, failed=failed)
         if parts.inputs is not None:
             parts.inputs.end()
-            job.heard_at = time.monotonic()  # from now on its worker is timed, until it lets go of the job
+            job.heard_at = time.monotonic()  # from now on the watchdog times the worker until its last part
         if isinstance(outcome, Part):
             parts.deliver(outcome)
         else:

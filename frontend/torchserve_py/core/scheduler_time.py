@@ -1,7 +1,8 @@
 """The time of a scheduler: the clock by which sequences are idle, and the timer that rings at the next deadline.
 
 While the process is stopped (SIGSTOP, a machine that swaps), requests wait in sockets and are not read. By the time of
-the machine a sequence would be idle for too long the moment that the server goes on, before its request is looked at.
+the machine, a sequence would have been idle for too long at the moment that the server continues, before its request
+is read.
 
 Other servers go by the time of the machine. To them what is read right after a standstill has waited since that began:
 they have no better information.

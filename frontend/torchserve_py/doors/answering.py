@@ -1,8 +1,8 @@
 """How a request is answered: which route has it, what becomes of the route's reply, and what is logged and counted.
 
-A route's handler says what is to become of a request, and not who waits for it. Where that is known at once, or is one
-answer of one job, `Answering` needs no task: it goes on in the callback of the read that completes the request's body,
-and in the callback of the job's result. Everything else runs in a task.
+A route's handler returns a `Reply`. If that is an answer, or one answer of one job, `Answering` needs no task: it
+continues in the callback of the read that completes the request's body, and in the callback of the job's result.
+Everything else runs in a task.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Answering:
             self._fail(error)
 
     def _tell(self, exchange: HttpExchange, outcome: Part | Cause) -> None:
-        """Write the answer. This is called amid the dispatcher's work: no error may leave it."""
+        """Write the answer. The dispatcher calls this in the middle of its work: it must not raise."""
         try:
             told = exchange.tell(outcome)
             if not isinstance(told, Sent):

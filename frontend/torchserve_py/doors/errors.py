@@ -1,6 +1,6 @@
 """What a client is told when something goes wrong: the one mapping from exceptions and causes to status and message.
 
-Statuses, types and messages are TorchServe's where it has one. What it lumps together under one text is told apart by
+Statuses, types and messages are TorchServe's where it has one. Causes that share one text there are distinguished by
 ``cause``, which the HTTP doors send as the header ``ts-error-cause``. Doors of other protocols use the same mapping and
 translate the cause.
 """
@@ -128,7 +128,7 @@ _MODEL_ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
 def failure_of(error: Exception) -> Failure:
     """What a client is told about an exception of a door, of the model registry or of the workflow registry.
 
-    An exception that nobody foresaw is an internal error under its class name, as in TorchServe.
+    Any other exception is an internal error under its class name, as in TorchServe.
     """
     if isinstance(error, DoorError):
         return error.failure

@@ -103,7 +103,7 @@ class _Listener:
     Attributes:
         server: Its connections.
         admission: How many there may be.
-        refuse: What one too many is told.
+        refuse: Makes the response to a connection that is one too many.
         context: For TLS; None for an address without.
         plain: The connections without TLS to an address with it.
     """
@@ -284,10 +284,10 @@ async def _bind(address: Address, listener: _Listener) -> _Bound:
 
 
 async def _remove_stale_socket(path: Path) -> None:
-    """Delete the socket that an earlier server left behind; one that somebody listens at stays.
+    """Delete the socket that an earlier server left behind, unless a server listens at it.
 
     Raises:
-        OSError: Somebody listens there.
+        OSError: A server listens there.
     """
     if not path.is_socket():
         return

@@ -1,6 +1,6 @@
 """What the management API does, whatever the protocol: each call, from values to what the caller is told.
 
-A change that a caller has asked for goes on when the caller hangs up: half a registration would help nobody.
+A change continues when its caller hangs up: half a registration would be of no use.
 """
 
 from __future__ import annotations

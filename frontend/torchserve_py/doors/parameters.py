@@ -79,7 +79,7 @@ def of_query(request: Request, operation: Operation, *more: str) -> Parameters:
     """Return the parameters of a query; of one that is given twice, the first.
 
     TorchServe ignores parameters that an operation does not have, and its clients send some, so that they are only told
-    in the log; ``more`` names those that the operation has and documents do not tell of.
+    in the log; ``more`` names those that the operation has but documents do not list.
     """
     values: dict[str, str] = {}
     for name, value in request.query:

@@ -82,7 +82,7 @@ class HttpDialect(Dialect, Protocol):
         return (body,)
 
     def last_frame(self, failure: Failure) -> Sequence[bytes]:
-        """What tells of a failure at the end of a stream; nothing, where the stream breaks off instead."""
+        """The frame for a failure at the end of a stream; empty if the stream breaks off instead."""
         return ()
 
 
@@ -174,7 +174,7 @@ class Exchange:
 class HttpExchange(Exchange):
     """An exchange with an HTTP client, and what is made of the job's outcome.
 
-    Whoever drives it calls `tell` with the first part, or with the cause why there is none, and runs the coroutine that
+    Its driver calls `tell` with the first part, or with the cause why there is none, and runs the coroutine that
     may come back.
     """
 

@@ -103,7 +103,7 @@ class TokenAuthorization:
         return _Key(secrets.token_urlsafe(_KEY_BYTES), expires_at)
 
     def _write(self) -> None:
-        """Replace the file in one step, so that nobody reads half of it, and never with a wider mode than 0600."""
+        """Replace the file in one step: it is never read half written, and never has a wider mode than 0600."""
         content = {kind.value: self._keys[kind].as_json() for kind in (TokenType.management, TokenType.inference)}
         text = json.dumps({**content, "API": {"key": self._api_key}}, indent=2) + "\n"
         new = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")

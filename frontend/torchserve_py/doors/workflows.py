@@ -139,7 +139,7 @@ class WorkflowInferenceDoor:
 
 
 class WorkflowDialect(TorchServeDialect):
-    """What fails is told with TorchServe's status and text, and the cause that the node's model would have told."""
+    """Failures have TorchServe's status and text, and the cause that the node's model would have given."""
 
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
         """Return what a client is told of a node whose job ended without an answer."""

@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 
 #: A single message may take longer than a connection's share of a turn of the event loop. After one that took longer
 #: than this (seconds of the processor, so that other work of the machine does not count) the connection rests, for so
-#: many times as long as that took: so a worker never has more than a fifth of the loop with messages that are dear to
-#: read.
+#: many times as long as that took: so a worker never has more than a fifth of the loop with messages that are expensive
+#: to read.
 _DEAR = 0.02
 _REST = 4
 #: But no longer than this (seconds).
@@ -120,7 +120,7 @@ class Connection(asyncio.BufferedProtocol):
             self._error = f"sent a malformed message: {error}"
             logger.error("The connection of %s is closed: it %s", self.peer, self._error)
             self.close()
-        except Exception as error:  # whatever it is, it concerns this peer and nobody else
+        except Exception as error:  # any error concerns this peer alone
             self._error = f"sent a malformed message: {error or type(error).__name__}"
             logger.exception("The connection of %s is closed: it %s", self.peer, self._error)
             self.close()

@@ -22,7 +22,7 @@ class WorkerState(StrEnum):
     LOADING = "loading"  # told to load the model
     READY = "ready"  # takes jobs
     STOPPING = "stopping"  # told to stop
-    STOPPED = "stopped"  # gone, as it was told
+    STOPPED = "stopped"  # gone, after a stop
     DIED = "died"  # gone, on its own
 
 

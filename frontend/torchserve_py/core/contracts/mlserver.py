@@ -1,7 +1,7 @@
 """What an MLServer model's `model-settings.json`, and a `settings.json` beside it, say about how it is to be served.
 
 All values that the server or the worker acts on are checked here, all of them at once. What belongs to MLServer's own
-listeners has no effect, which is said in a warning, and so has what nobody knows. `docs/mlserver.md` has every key.
+listeners has no effect, and neither have unknown keys; a warning says so. `docs/mlserver.md` has every key.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class GrpcExchange(Exchange):
         await send(self.call, self.dialect.messages(self, parts))
 
     def _tell(self, outcome: Part | Cause) -> None:
-        """Answer with the first part. This is called amid the dispatcher's work: no error may leave it."""
+        """Answer with the first part. The dispatcher calls this in the middle of its work: it must not raise."""
         try:
             self.call.follow(self.dialect.answer(self, self.usable(outcome)))
         except Exception as error:

@@ -34,7 +34,7 @@ def key(name: str | None, meaning: str, default: str = "", otherwise: Any = None
 
 
 class Schema(BaseModel):
-    """A map of which some keys are known; the others are somebody else's. A known key with null counts as not given.
+    """A map of which some keys are known; others are ignored. A known key with null counts as not given.
 
     ``others`` is the schema of the maps under keys that users choose, where there are such keys.
     """

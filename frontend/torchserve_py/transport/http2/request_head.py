@@ -119,7 +119,7 @@ def _entries(field: Field) -> Iterable[tuple[str, str | bytes]]:
     try:
         return tuple((name, _from_base64(each)) for each in value.split(","))
     except (binascii.Error, ValueError):
-        return ()  # a value that is not what its name says is nobody's
+        return ()  # a value that does not fit its name is ignored
 
 
 def _from_base64(text: str) -> bytes:
