@@ -21,8 +21,7 @@ _NO = "-"
 def main(arguments: list[str]) -> None:
     """Change the user, limit the memory and run the program; do not return.
 
-    Raises:
-        SystemExit: One of the steps failed.
+    Raises SystemExit: one of the steps failed.
     """
     if len(arguments) < 3:
         sys.exit("usage: python -I confine.py USER|- BYTES|- COMMAND…")

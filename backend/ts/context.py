@@ -138,8 +138,7 @@ class RequestProcessor:
     def response_head(self) -> ResponseHead:
         """Return status, reason phrase and headers of the response, checked.
 
-        Raises:
-            ValueError: The handler set a status, reason phrase or header that HTTP cannot carry.
+        Raises ValueError: the handler set a status, reason phrase or header that HTTP cannot carry.
         """
         headers = self._response_header
         if headers is None and self._reason_phrase is None and self._status_code == 200:

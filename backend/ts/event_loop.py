@@ -68,10 +68,7 @@ class AsyncRuntime(ABC):
         """Accept a further input of a running job; ``more`` states whether further inputs follow.
 
         The runtime sends a `TAKEN` message once the model has consumed the input. Only runtimes whose declarations
-        announce further inputs receive them.
-
-        Raises:
-            ValueError: This runtime accepts no further inputs.
+        announce further inputs receive them. Raises ValueError: this runtime accepts no further inputs.
         """
         raise ValueError(f"this model takes no further inputs, got one of job {job_id}")
 
@@ -94,11 +91,8 @@ def run(connection: Connection, runtime: AsyncRuntime, runner: asyncio.Runner, s
     """Run jobs in the event loop of ``runner``.
 
     Return once the frontend has sent a stop message and all jobs are answered, or has closed the connection. If
-    ``spans`` is given, every job gets a trace span.
-
-    Raises:
-        FrameError: The frontend sent bytes that are no frame.
-        ValueError: The frontend sent a message of an unknown kind.
+    ``spans`` is given, every job gets a trace span. Raises FrameError: the frontend sent bytes that are no frame;
+    ValueError: the frontend sent a message of an unknown kind.
     """
     with runner:
         runner.run(_serve(connection, runtime, spans))
@@ -125,9 +119,8 @@ class _Jobs:
     async def serve(self) -> None:
         """Handle messages until the frontend stops the worker and every job is answered.
 
-        Raises:
-            FrameError: The frontend sent bytes that are no frame.
-            ValueError: The frontend sent a message of an unknown kind.
+        Raises FrameError: the frontend sent bytes that are no frame; ValueError: the frontend sent a message of an
+        unknown kind.
         """
         self._loop.add_reader(self._connection, self._take_in)
         try:

@@ -53,9 +53,7 @@ class Connection:
     def receive(self, *, wait: bool) -> list[Any] | None:
         """Return the next message; None if none has arrived and ``wait`` is false.
 
-        Raises:
-            FrontendGone: The frontend closed the connection.
-            FrameError: The frontend sent bytes that are no frame.
+        Raises FrontendGone: the frontend closed the connection; FrameError: the frontend sent bytes that are no frame.
         """
         if not self._messages:
             if wait:
@@ -70,26 +68,19 @@ class Connection:
     def look(self) -> None:
         """Read the messages that have arrived, without waiting, and record cancellations.
 
-        Raises:
-            FrontendGone: The frontend closed the connection.
-            FrameError: The frontend sent bytes that are no frame.
+        Raises FrontendGone: the frontend closed the connection; FrameError: the frontend sent bytes that are no frame.
         """
         if self._poll.poll(_NO_WAIT):
             self._read()
 
     def send(self, message: list[Any]) -> None:
-        """Send one message that holds no large bodies.
-
-        Raises:
-            FrontendGone: The frontend closed the connection.
-        """
+        """Send one message that holds no large bodies. Raises FrontendGone: the frontend closed the connection."""
         self._write(encode(message))
 
     def send_results(self, rows: Sequence[ResultRow], seconds: float, metrics: Sequence[list[Any]] = ()) -> None:
         """Send result rows, with the seconds that the handler took and the metrics that the handler reported.
 
-        Raises:
-            FrontendGone: The frontend closed the connection.
+        Raises FrontendGone: the frontend closed the connection.
         """
         frame = encode_results(rows, seconds)
         self._write([*_metrics_frame(metrics), *frame] if metrics else frame)

@@ -20,8 +20,7 @@ _GRACE_SECONDS = 10.0
 def start_heartbeat(path: str, token: str, rank: int = 0) -> None:
     """Connect to the frontend and answer its pings from now on.
 
-    Raises:
-        OSError: The frontend does not listen at ``path``.
+    Raises OSError: the frontend does not listen at ``path``.
     """
     connection = Connection(path, HEARTBEAT_CHANNEL, token, rank)
     threading.Thread(target=_answer_pings, args=(connection,), name="heartbeat", daemon=True).start()

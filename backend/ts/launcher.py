@@ -50,6 +50,8 @@ def start(
 ) -> queue.Queue[str]:
     """Stop the server that runs, if one does, start another, and return when it has started.
 
+    Raises RuntimeError: the server did not start; the message is its output.
+
     Args:
         snapshot_file: A snapshot or another config.properties.
         plugin_folder: Accepted, without effect.
@@ -57,9 +59,6 @@ def start(
 
     Returns:
         The lines that the server goes on printing.
-
-    Raises:
-        RuntimeError: The server did not start; the message is its output.
     """
     stop()
     command = [*COMMAND, "--start"]
@@ -113,11 +112,7 @@ def register_model(model_name: str, url: str) -> Response:
 
 
 def register_model_with_params(params: Mapping[str, Any]) -> Response:
-    """Register a model; the parameters are those of ``POST /models``.
-
-    Raises:
-        OSError: The server cannot be reached.
-    """
+    """Register a model; the parameters are those of ``POST /models``. Raises OSError: the server cannot be reached."""
     url = f"{MANAGEMENT_ADDRESS}/models?{urllib.parse.urlencode(params)}"
     request = urllib.request.Request(url, method="POST")  # noqa: S310  (the address is ours)
     try:

@@ -88,9 +88,8 @@ def model_config(arguments: argparse.Namespace, gpus: int) -> dict[str, Any]:
 def model_folder(arguments: argparse.Namespace, gpus: int) -> Iterator[Path]:
     """Write the model's folder into the model store; remove it at the end.
 
-    Raises:
-        FileExistsError: There is a folder of that name which this command did not make.
-        OSError: The folder cannot be written.
+    Raises FileExistsError: there is a folder of that name which this command did not make; OSError: the folder cannot
+    be written.
     """
     folder = Path(arguments.model_store) / arguments.model_name
     manifest = {

@@ -30,8 +30,7 @@ def die_with_parent() -> None:
 def main(arguments: list[str]) -> None:
     """Run the module that the first argument names.
 
-    Raises:
-        SystemExit: The module's package does not exist, or the module ends with this exception.
+    Raises SystemExit: the module's package does not exist, or the module ends with this exception.
     """
     import importlib.util
     import runpy

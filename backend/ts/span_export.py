@@ -23,9 +23,8 @@ HEADERS: Final = ("traceparent", "tracestate")
 def provider_of(destination: str, service: str) -> TracerProvider:
     """Return the tracer provider whose spans go to a destination; it sends the last spans when the process exits.
 
-    Raises:
-        ModuleNotFoundError: OpenTelemetry's packages are not installed; the message names the extra to install.
-        OSError: The file cannot be written.
+    Raises ModuleNotFoundError: OpenTelemetry's packages are not installed; the message names the extra to install;
+    OSError: the file cannot be written.
     """
     try:
         return provider_with([to_collector() if destination == OTLP else to_file(destination)], service)

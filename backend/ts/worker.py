@@ -95,11 +95,10 @@ def configure_output() -> None:
 def load(connection: Connection) -> Callable[[], None] | None:
     """Receive the load message, load the model and report the outcome to the frontend.
 
+    Raises ValueError: the first message is not a load message.
+
     Returns:
         A function that serves the model until the frontend sends a stop message; None if loading failed.
-
-    Raises:
-        ValueError: The first message is not a load message.
     """
     message = connection.receive(wait=True)
     if message is None or message[0] != LOAD:
@@ -133,13 +132,12 @@ def loaded(
 def load_model(load: Load, connection: Connection) -> tuple[Callable[[], None], Mapping[str, Any]]:
     """Load the model that ``load`` describes.
 
+    Raises LoadError: the contract is unknown, or the handler lacks what its contract requires; Exception: the model's
+    own code raised it.
+
     Returns:
         A function that serves the model until the frontend sends a stop message, and the model's declarations
         (`ts.protocol.messages.Loaded`).
-
-    Raises:
-        LoadError: The contract is unknown, or the handler lacks what its contract requires.
-        Exception: The model's own code raised it.
     """
     if load["contract"] not in CONTRACTS:
         known = ", ".join(map(repr, CONTRACTS))
@@ -192,10 +190,7 @@ def serve(connection: Connection, runtime: Runtime) -> None:
 
     Every message that has arrived is handled before the next step, so jobs join and cancelled jobs leave between two
     steps. All jobs that arrived before the stop message are answered before this function returns; the frontend limits
-    how long that may take.
-
-    Raises:
-        ValueError: A message of an unknown kind arrived.
+    how long that may take. Raises ValueError: a message of an unknown kind arrived.
     """
     stopping = False
     while runtime.is_busy or not stopping:

@@ -44,9 +44,8 @@ class MetricsCacheYamlImpl(MetricsCache):
     def initialize_cache(self) -> None:
         """Make the metrics that the file declares.
 
-        Raises:
-            MetricsCacheKeyError: There is no section ``model_metrics``, a type is unknown, or a key is missing.
-            MetricsCacheValueError: The section is empty.
+        Raises MetricsCacheKeyError: there is no section ``model_metrics``, a type is unknown, or a key is missing;
+        MetricsCacheValueError: the section is empty.
         """
         section = self._parsed_file.get("model_metrics") if isinstance(self._parsed_file, dict) else None
         if section is None:

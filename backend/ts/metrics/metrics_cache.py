@@ -132,8 +132,7 @@ class MetricsCache(MetricMethods):
     ) -> None:
         """Report a value of any metric; the dimensions ``ModelName`` and ``Level`` are added unless given.
 
-        Raises:
-            MetricsCacheTypeError: A wrong type of argument.
+        Raises MetricsCacheTypeError: a wrong type of argument.
         """
         named = list(_checked(dimensions))
         names = {dimension.name for dimension in named}
@@ -168,8 +167,7 @@ class MetricsCache(MetricMethods):
     ) -> CachingMetric:
         """Create a metric, or replace it, and return it without reporting a value.
 
-        Raises:
-            MetricsCacheTypeError: A wrong type of argument.
+        Raises MetricsCacheTypeError: a wrong type of argument.
         """
         _check_type("metric_name", metric_name, str)
         _check_type("unit", unit, str)
@@ -181,11 +179,7 @@ class MetricsCache(MetricMethods):
         return metric
 
     def get_metric(self, metric_name: str, metric_type: MetricTypes = MetricTypes.COUNTER) -> CachingMetric:
-        """Return a metric.
-
-        Raises:
-            MetricsCacheKeyError: No metric has that type and name.
-        """
+        """Return a metric. Raises MetricsCacheKeyError: no metric has that type and name."""
         _check_type("metric_name", metric_name, str)
         _check_type("metric_type", metric_type, MetricTypes)
         metric = self.cache.get(metric_type, {}).get(metric_name)

@@ -21,11 +21,7 @@ class ModelService(ABC):  # noqa: B024 - the original could be instantiated too
         self._signature: dict[str, Any] | None = None
 
     def initialize(self, context: Any) -> None:
-        """Read the signature.
-
-        Raises:
-            ValueError: The manifest names none, or the file does not exist.
-        """
+        """Read the signature. Raises ValueError: the manifest names none, or the file does not exist."""
         self._context = context
         name = ((context.manifest or {}).get("Model") or {}).get("Signature")
         path = os.path.join(context.system_properties["model_dir"], name) if name else None  # noqa: PTH118

@@ -55,10 +55,8 @@ class GrpcRequest:
         """Return the trailing metadata and the serialized message for a response.
 
         The parameter ``headers`` becomes metadata. Other parameters are sent if gRPC has a type for them: booleans,
-        integers, floats and text.
-
-        Raises:
-            Failure: The client asked for an output that does not exist, or a value does not fit its datatype.
+        integers, floats and text. Raises Failure: the client asked for an output that does not exist, or a value does
+        not fit its datatype.
         """
         message = infer_pb2.ModelInferResponse()
         outputs = selected_outputs(self.request, response)
@@ -85,11 +83,10 @@ class GrpcRequest:
 def receive(headers: Sequence[tuple[Any, Any]], body: bytes, *, length_as_shape: bool = False) -> GrpcRequest:
     """Decode a serialized ``ModelInferRequest``.
 
+    Raises Failure: the bytes are no such message, or a tensor's data do not fit its datatype and shape.
+
     Args:
         length_as_shape: Whether one text may have its length as shape, see `tensors.is_text_of_that_length`.
-
-    Raises:
-        Failure: The bytes are no such message, or a tensor's data do not fit its datatype and shape.
     """
     message, raw = _parse(body)
     if raw and len(raw) != len(message.inputs):

@@ -16,11 +16,7 @@ _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def parse_object(text: bytes | memoryview) -> dict[str, Any]:
-    """Return the JSON object that a body holds.
-
-    Raises:
-        Failure: The body is not JSON (400) or not an object (422).
-    """
+    """Return the JSON object that a body holds. Raises Failure: the body is not JSON (400) or not an object (422)."""
     try:
         document = orjson.loads(text)
     except ValueError as error:
@@ -31,11 +27,7 @@ def parse_object(text: bytes | memoryview) -> dict[str, Any]:
 
 
 def read_id(document: Mapping[str, Any]) -> str | None:
-    """Return the id of a request; None without one, or for an empty one.
-
-    Raises:
-        Failure: The id is not a text.
-    """
+    """Return the id of a request; None without one, or for an empty one. Raises Failure: the id is not a text."""
     given = document.get("id")
     if given is None or given == "":
         return None
@@ -47,8 +39,7 @@ def read_id(document: Mapping[str, Any]) -> str | None:
 def read_parameters(holder: Mapping[str, Any], what: str) -> dict[str, Any]:
     """Return the member ``parameters`` of a JSON object, without null values.
 
-    Raises:
-        Failure: The member is not an object.
+    Raises Failure: the member is not an object.
     """
     parameters = holder.get("parameters")
     if not parameters and (parameters is None or type(parameters) is dict):

@@ -21,8 +21,7 @@ _BINARY_TYPE: Final = ("content-type", "application/octet-stream")
 def selected_outputs(request: InferenceRequest, response: InferenceResponse) -> list[Tensor]:
     """Return the outputs that the client asked for, in the response's order.
 
-    Raises:
-        Failure: The response lacks one of them.
+    Raises Failure: the response lacks one of them.
     """
     if not request.outputs:
         return response.outputs
@@ -42,12 +41,11 @@ def write_response(
 ) -> tuple[list[tuple[str, str]], Buffer]:
     """Return headers and body.
 
+    Raises Failure: the requested form cannot represent an output.
+
     Args:
         is_binary: Whether the client wants the output of a name in the raw form; None if it wants no such output.
         bare: Whether outputs go without parameters of their own, on which Triton's clients stumble.
-
-    Raises:
-        Failure: The requested form cannot represent an output.
     """
     outputs, raws = [], []
     for tensor in selected_outputs(request, response):
@@ -72,8 +70,7 @@ def write_response(
 def write_event(request: InferenceRequest, response: InferenceResponse) -> bytes:
     """Return a response as the one line of JSON that an event of a stream holds.
 
-    Raises:
-        Failure: JSON cannot represent an output.
+    Raises Failure: JSON cannot represent an output.
     """
     members, _ = _head(request, response)
     if not members["parameters"]:
@@ -94,8 +91,7 @@ def _described(tensor: Tensor, *, with_parameters: bool = True) -> dict[str, Any
 def json_elements(tensor: Tensor) -> Any:
     """Return a tensor's elements as `to_json` takes them: a list, or a flat array of numbers.
 
-    Raises:
-        Failure: An element of BYTES is not UTF-8 text.
+    Raises Failure: an element of BYTES is not UTF-8 text.
     """
     if tensor.datatype != "BYTES":
         return json_numbers(tensor)
@@ -112,8 +108,7 @@ def json_elements(tensor: Tensor) -> Any:
 def to_json(members: dict[str, Any]) -> bytes:
     """Return an object as compact JSON; NaN and infinities become null.
 
-    Raises:
-        Failure: JSON cannot represent a value in it.
+    Raises Failure: JSON cannot represent a value in it.
     """
     try:
         return orjson.dumps(members, option=orjson.OPT_SERIALIZE_NUMPY)

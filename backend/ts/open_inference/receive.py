@@ -18,14 +18,12 @@ _NOTHING: Mapping[str, Any] = {}
 def receive(row: InferRow, declared: Mapping[str, Any] = _NOTHING, *, length_as_shape: bool = False) -> Received:
     """Decode a row of one of the Open Inference protocols.
 
+    Raises Failure: the row is not a valid request; ValueError: the row is of another protocol.
+
     Args:
         declared: The model's declarations: under ``inputs`` and ``outputs`` a list of mappings with ``name``,
             ``datatype`` and ``shape``. The text form of ``generate`` and a raw body without JSON need it.
         length_as_shape: Whether one text may have its length as shape, see `tensors.is_text_of_that_length`.
-
-    Raises:
-        Failure: The row is not a valid request.
-        ValueError: The row is of another protocol.
     """
     protocol = row[4]
     if protocol == OPEN_INFERENCE_REST:
@@ -42,9 +40,7 @@ def receive(row: InferRow, declared: Mapping[str, Any] = _NOTHING, *, length_as_
 def receive_input(first: Received, body: bytes, *, length_as_shape: bool = False) -> Received:
     """Decode a further input of the job that ``first`` opened (gRPC only: over REST there is one input).
 
-    Raises:
-        Failure: The body is not a valid request.
-        ValueError: The protocol knows no further inputs.
+    Raises Failure: the body is not a valid request; ValueError: the protocol knows no further inputs.
     """
     from ts.open_inference import grpc
 

@@ -94,11 +94,7 @@ def receive(
     *,
     length_as_shape: bool = False,
 ) -> RestRequest | TextRequest:
-    """Decode a request; see `ts.open_inference.receive.receive`.
-
-    Raises:
-        Failure: The body is not a valid request.
-    """
+    """Decode a request; see `ts.open_inference.receive.receive`. Raises Failure: the body is not a valid request."""
     endpoint, length = INFER, None
     for name, value in headers:
         if name == ENDPOINT:

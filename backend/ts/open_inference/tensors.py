@@ -57,10 +57,8 @@ def is_text_of_that_length(datatype: str, shape: Sequence[int], elements: Sequen
 def flat_list(tensor: Tensor) -> list[Any]:
     """Return the elements in row-major order.
 
-    Elements of BYTES are ``bytes`` from the raw form and from gRPC, ``str`` from JSON; of BF16 they are floats.
-
-    Raises:
-        Failure: The raw data do not fit the datatype and shape.
+    Elements of BYTES are ``bytes`` from the raw form and from gRPC, ``str`` from JSON; of BF16 they are floats. Raises
+    Failure: the raw data do not fit the datatype and shape.
     """
     data = tensor.data
     if isinstance(data, list):
@@ -97,8 +95,7 @@ def json_numbers(tensor: Tensor) -> list[Any] | np.ndarray[Any, Any]:
     """Return the elements of a tensor of numbers or truth values as `flat_list` does, or if they are many as a flat
     array of the same values, which `orjson` writes several times as fast.
 
-    Raises:
-        Failure: The raw data do not fit the datatype and shape.
+    Raises Failure: the raw data do not fit the datatype and shape.
     """
     data = tensor.data
     if isinstance(data, list):
@@ -114,8 +111,7 @@ def json_numbers(tensor: Tensor) -> list[Any] | np.ndarray[Any, Any]:
 def raw_bytes(tensor: Tensor) -> bytes | bytearray | memoryview:
     """Return the data in the raw form, without a copy if they are in it.
 
-    Raises:
-        Failure: An element does not fit the tensor's datatype.
+    Raises Failure: an element does not fit the tensor's datatype.
     """
     data = tensor.data
     if isinstance(data, bytes | bytearray | memoryview):
@@ -143,10 +139,8 @@ def numpy_of(tensor: Tensor) -> np.ndarray[Any, Any]:
     """Return the tensor as an array of its shape.
 
     BYTES: an array of objects, each ``bytes``. BF16: float32, which holds every value of it. From the raw form the
-    array has no memory of its own, and is read-only where that is.
-
-    Raises:
-        Failure: The data do not fit the datatype and shape.
+    array has no memory of its own, and is read-only where that is. Raises Failure: the data do not fit the datatype and
+    shape.
     """
     import numpy as np
 
@@ -172,12 +166,11 @@ def numpy_of(tensor: Tensor) -> np.ndarray[Any, Any]:
 def tensor_of(name: str, array: np.ndarray[Any, Any], datatype: str | None = None) -> Tensor:
     """Return an array as a tensor.
 
+    Raises Failure: the protocol has no datatype for the array, or does not know the datatype, or an integer exceeds it.
+
     Args:
         array: Numbers, truth values, or text or ``bytes`` (types ``S``, ``U`` and objects).
         datatype: The datatype, if it is another than the array's own: the values are converted.
-
-    Raises:
-        Failure: The protocol has no datatype for the array, or does not know the datatype, or an integer exceeds it.
     """
     import numpy as np
 
@@ -204,8 +197,7 @@ def tensor_of(name: str, array: np.ndarray[Any, Any], datatype: str | None = Non
 def check(tensor: Tensor) -> None:
     """Check that the number of elements fits the shape.
 
-    Raises:
-        Failure: The number is wrong, or the datatype is unknown.
+    Raises Failure: the number is wrong, or the datatype is unknown.
     """
     size, expected = _datatype(tensor).size, element_count(tensor.shape)
     data = tensor.data

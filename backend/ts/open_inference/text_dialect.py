@@ -27,11 +27,10 @@ def read_text_request(
 ) -> InferenceRequest:
     """Return the request that ``text_input`` and the members beside it make.
 
+    Raises Failure: an input cannot take its value, or no input can take the text.
+
     Args:
         job_id: The id of a request without one.
-
-    Raises:
-        Failure: An input cannot take its value, or no input can take the text.
     """
     text = document.get(TEXT_INPUT)
     if type(text) is not str and not (type(text) is list and text and all(type(each) is str for each in text)):
@@ -48,11 +47,7 @@ def read_text_request(
 
 
 def write_text_response(request: InferenceRequest, response: InferenceResponse, *, with_id: bool) -> bytes:
-    """Return a response as one line of JSON.
-
-    Raises:
-        Failure: JSON cannot represent an output.
-    """
+    """Return a response as one line of JSON. Raises Failure: JSON cannot represent an output."""
     members: dict[str, Any] = {"id": response.id or request.id} if with_id else {}
     members["model_name"] = response.model_name
     if response.model_version:

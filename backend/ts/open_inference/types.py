@@ -98,8 +98,6 @@ class Received(Protocol):
     def encode(self, response: InferenceResponse) -> tuple[Headers, Buffer]:
         """Return headers and body for a response, with only the outputs that the client asked for.
 
-        Where the response has no id, it gets the request's.
-
-        Raises:
-            Failure: The client asked for an output that does not exist, or its form cannot represent the response.
+        Where the response has no id, it gets the request's. Raises Failure: the client asked for an output that does
+        not exist, or its form cannot represent the response.
         """

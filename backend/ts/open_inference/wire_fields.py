@@ -27,8 +27,7 @@ class Field(NamedTuple):
 def fields_of(message: bytes | memoryview, most: int | None = None) -> list[Field]:
     """Return the fields of a serialized message, in their order.
 
-    Raises:
-        ValueError: The bytes are no such message, or it has more than ``most`` fields.
+    Raises ValueError: the bytes are no such message, or it has more than ``most`` fields.
     """
     fields: list[Field] = []
     at, size = 0, len(message)

@@ -32,12 +32,11 @@ class FrameError(Exception):
 def encode(message: list[Any] | tuple[Any, ...], *, large: bool = False) -> list[Buffer]:
     """Encode ``message`` as the buffers of one frame, to be written in order.
 
+    Raises ValueError: it would be longer than any frame may be.
+
     Args:
         message: The array ``[kind, …]``.
         large: Whether it may hold bodies of `LARGE_BODY` bytes or more; they then become buffers of their own.
-
-    Raises:
-        ValueError: It would be longer than any frame may be.
     """
     if not large:
         payload = _pack(message)
@@ -103,8 +102,7 @@ class FrameBuffer:
     def messages(self) -> Iterator[list[Any]]:
         """Yield every complete message, in order.
 
-        Raises:
-            FrameError: A length over the limit, or content that is not one msgpack array with a kind in front.
+        Raises FrameError: a length over the limit, or content that is not one msgpack array with a kind in front.
         """
         while self._end - self._start >= _LENGTH.size:
             length = self._frame_length()

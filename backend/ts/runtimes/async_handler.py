@@ -82,8 +82,7 @@ class Call(Batch):
     async def run_to_end(self) -> None:
         """Call the handler and answer the row.
 
-        Raises:
-            asyncio.CancelledError: This task was cancelled before the row was answered.
+        Raises asyncio.CancelledError: this task was cancelled before the row was answered.
         """
         started = time.perf_counter()
         (row,) = self.rows

@@ -67,8 +67,7 @@ class Batch:
     def checked(self, results: Any) -> list[Any]:
         """Return the handler's results after checking that there is one result per row.
 
-        Raises:
-            Failure: The results are no list, or a list of another length.
+        Raises Failure: the results are no list, or a list of another length.
         """
         name = self._service.context.model_name
         if not isinstance(results, list):
@@ -176,10 +175,8 @@ class Batch:
     def send_part(self, ret: Any, req_id_map: Mapping[int, str], message: str, code: int) -> None:
         """Send one part of the response of every row in ``req_id_map``; the handler calls this while it runs.
 
-        A ``code`` other than 200 ends those rows with ``message`` as the error.
-
-        Raises:
-            JobsCancelled: Every row of the batch is done, so no client waits for further results.
+        A ``code`` other than 200 ends those rows with ``message`` as the error. Raises JobsCancelled: every row of the
+        batch is done, so no client waits for further results.
         """
         self._look()
         some_done = False

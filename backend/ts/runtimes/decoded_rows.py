@@ -64,11 +64,7 @@ class RowReader:
         self._decode = decode
 
     def read(self, row: InferRow) -> Row:
-        """Return the row as the handler sees it.
-
-        Raises:
-            Failure: The body is a form that cannot be parsed.
-        """
+        """Return the row as the handler sees it. Raises Failure: the body is a form that cannot be parsed."""
         job_id, headers, content_type, body, _, _ = row
         if type(body) is list:
             return self._read_parameters(job_id, headers, [each for item in body for each in _parameters(*item)])

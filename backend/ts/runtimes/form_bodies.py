@@ -21,10 +21,7 @@ def parse_form(content_type: str | bytes, body: bytes) -> list[tuple[str, str, b
     """Return (name, content type, value) of every field of a form, in order.
 
     Only fields with a file name have a content type; that of others is "", whatever the client declared (TorchServe's
-    rule).
-
-    Raises:
-        Failure: The body is not the form that ``content_type`` announces.
+    rule). Raises Failure: the body is not the form that ``content_type`` announces.
     """
     if isinstance(content_type, str):
         content_type = content_type.encode("latin-1", "replace")

@@ -47,11 +47,7 @@ class OpenInferenceRows:
         self._as_json = envelope == KSERVE_V2
 
     def read(self, wire_row: InferRow) -> Row:
-        """Return the row as the handler sees it.
-
-        Raises:
-            Failure: The row is not a valid request.
-        """
+        """Return the row as the handler sees it. Raises Failure: the row is not a valid request."""
         received = receive(wire_row, self._declared)
         processor = RequestProcessor(None, wire_row[1])
         processor.open_inference = received.request
@@ -62,10 +58,8 @@ class OpenInferenceRows:
     def _encode(self, received: Received, row: Row, value: Any, more: bool) -> Buffer:
         """Return the body for a handler's result; its headers are added to those of the response.
 
-        An empty last part is only the end of the stream.
-
-        Raises:
-            Failure: The handler chose the status of an error, or the protocol cannot represent the result.
+        An empty last part is only the end of the stream. Raises Failure: the handler chose the status of an error, or
+        the protocol cannot represent the result.
         """
         if row.streaming and not more and (value is None or (isinstance(value, str | bytes | list) and not value)):
             return b""
@@ -152,8 +146,7 @@ Declared = Sequence[Mapping[str, Any]]
 def outputs_of(value: Any, request: InferenceRequest, declared: Declared) -> list[Tensor]:
     """Return the outputs for a result.
 
-    Raises:
-        Failure: A value does not fit its declared datatype, or cannot be sent.
+    Raises Failure: a value does not fit its declared datatype, or cannot be sent.
     """
     datatypes = {each["name"]: each["datatype"] for each in declared}
     if isinstance(value, Mapping) and _holds_outputs(value, request, datatypes):

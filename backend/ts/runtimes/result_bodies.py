@@ -21,10 +21,7 @@ def encode_body(value: Any) -> Buffer:
     """Return one element of a handler's result as the bytes of a response body.
 
     ``bytes`` and ``bytearray`` go out as they are, ``str`` as UTF-8, a ``torch.Tensor`` as ``torch.save`` writes it,
-    any other value as JSON indented by two spaces.
-
-    Raises:
-        HandlerFailed: The value cannot be encoded.
+    any other value as JSON indented by two spaces. Raises HandlerFailed: the value cannot be encoded.
     """
     if isinstance(value, bytes | bytearray):
         return value

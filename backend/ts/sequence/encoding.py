@@ -60,8 +60,7 @@ class StateEncoding:
     def encode(self, state: Any) -> bytes:
         """Return a state as bytes.
 
-        Raises:
-            StateError: The state holds a value that cannot be encoded; the message names its type and place.
+        Raises StateError: the state holds a value that cannot be encoded; the message names its type and place.
         """
         if type(state) in _SCALARS:
             return bytes(_pack((state, b"", b"")))
@@ -72,8 +71,7 @@ class StateEncoding:
     def decode(self, data: bytes) -> Any:
         """Return the state that was encoded as ``data``.
 
-        Raises:
-            StateError: The bytes are no encoded state, or hold an instance of a class without a decoder.
+        Raises StateError: the bytes are no encoded state, or hold an instance of a class without a decoder.
         """
         try:
             tree, arrays, tensors = msgpack.unpackb(data, strict_map_key=False, ext_hook=_Marked)

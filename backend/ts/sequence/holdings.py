@@ -235,8 +235,7 @@ class Departures:
     def write(self) -> None:
         """Write the departures to the store.
 
-        Raises:
-            StoreError: The store cannot be written; the departures that remain are kept for the next attempt.
+        Raises StoreError: the store cannot be written; the departures that remain are kept for the next attempt.
         """
         if not self._ended and not self._released:
             return

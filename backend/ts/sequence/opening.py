@@ -53,8 +53,7 @@ def open_steps(context: Context, load: Load) -> Steps | None:
 def open_store(settings: StoreSettings, cache: Cache) -> Store | None:
     """Return the store that a model's configuration names; None for ``memory``.
 
-    Raises:
-        StoreError: The store cannot be opened.
+    Raises StoreError: the store cannot be opened.
     """
     if cache["store"] == "file":
         from ts.sequence.stores.file import FileStore

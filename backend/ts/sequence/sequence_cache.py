@@ -33,14 +33,13 @@ _REMEMBERED_LOSSES = 100_000
 class SequenceCache(MutableMapping[str, Any]):
     """States by sequence id.
 
+    Raises ValueError: the handler has created a cache before.
+
     Args:
         context: The handler's context, the argument of ``initialize``. A handler has at most one cache.
         encoders: For each further class in states, a function that turns an instance into plain values and one that
             restores the instance. Needed only with a store, and only for classes other than plain values (None,
             numbers, text, bytes, lists, tuples, sets, dicts, deques), numpy arrays and torch tensors.
-
-    Raises:
-        ValueError: The handler has created a cache before.
     """
 
     def __init__(self, context: Any, *, encoders: Mapping[type, tuple[Encoder, Decoder]] | None = None) -> None:
@@ -107,19 +106,11 @@ class SequenceCache(MutableMapping[str, Any]):
         return list(reversed(self._states.items()))
 
     def peek_first_item(self) -> tuple[str, Any]:
-        """Return the most recently used id and state.
-
-        Raises:
-            KeyError: The cache is empty.
-        """
+        """Return the most recently used id and state. Raises KeyError: the cache is empty."""
         return self._peek(reversed(self._states))
 
     def peek_last_item(self) -> tuple[str, Any]:
-        """Return the least recently used id and state.
-
-        Raises:
-            KeyError: The cache is empty.
-        """
+        """Return the least recently used id and state. Raises KeyError: the cache is empty."""
         return self._peek(iter(self._states))
 
     def _peek(self, ids: Iterator[str]) -> tuple[str, Any]:
@@ -132,11 +123,7 @@ class SequenceCache(MutableMapping[str, Any]):
         return self._capacity
 
     def set_size(self, size: int) -> None:
-        """Set the capacity to ``size`` states.
-
-        Raises:
-            ValueError: ``size`` is less than 1.
-        """
+        """Set the capacity to ``size`` states. Raises ValueError: ``size`` is less than 1."""
         if size < 1:
             raise ValueError(f"the size of a SequenceCache is {size}; it must be at least 1")
         self._capacity = size

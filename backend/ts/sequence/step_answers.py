@@ -56,8 +56,7 @@ def answer_again(store: Store, step: Step, lease: Lease) -> ResultRow:
 def first_had_body(store: Store, lease: Lease, digest: bytes) -> bool:
     """Return whether the first step of the incarnation had the body with this digest; true if its digest is unknown.
 
-    Raises:
-        StoreError: The store cannot be read.
+    Raises StoreError: the store cannot be read.
     """
     answer = None if lease.first_id is None else store.answer(lease, lease.first_id)
     return answer is None or kept_digest(answer) in {digest, b""}

@@ -65,9 +65,8 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
     def initialize(self, context: Any) -> None:
         """Load the model.
 
-        Raises:
-            RuntimeError: There is nothing to load, or it cannot be loaded.
-            ValueError: The model file defines no class, or several.
+        Raises RuntimeError: there is nothing to load, or it cannot be loaded; ValueError: the model file defines no
+        class, or several.
         """
         self.context = context
         self.model_yaml_config = getattr(context, "model_yaml_config", None) or {}
@@ -273,8 +272,7 @@ def _class_index(target: Any) -> int:
 def captum_attr() -> Any:
     """Return the module ``captum.attr``. It is imported for the first explanation: that takes seconds.
 
-    Raises:
-        PredictionException: Captum is not installed; the client gets status 501.
+    Raises PredictionException: Captum is not installed; the client gets status 501.
     """
     try:
         import captum.attr

@@ -62,8 +62,7 @@ def only_rows(context: Any, rows: Sequence[int]) -> Iterator[None]:
 def answer_good_rows(handle: Callable[[Any, Any], Any], data: list[Any], context: Any) -> list[Any]:
     """Return the results of ``handle``; refuse rows for which it raises `BadRowError`, and run the others without them.
 
-    Raises:
-        BadRowError: The only row of the batch is bad.
+    Raises BadRowError: the only row of the batch is bad.
     """
     try:
         answers: list[Any] = handle(data, context)

@@ -17,10 +17,8 @@ def compile_options(config: dict[str, Any]) -> dict[str, Any] | None:
     """Return the keyword arguments for ``torch.compile``, or None if the model is not to be compiled.
 
     ``pt2`` is ``{compile: {enable: true, …arguments}}``; the older forms ``<backend>`` and ``{…arguments}`` work too. A
-    backend that is not known is logged and the model stays as it is.
-
-    Raises:
-        ValueError: ``pt2`` is neither a string nor a mapping.
+    backend that is not known is logged and the model stays as it is. Raises ValueError: ``pt2`` is neither a string nor
+    a mapping.
     """
     pt2 = config.get("pt2")
     options: dict[str, Any]

@@ -36,8 +36,7 @@ class DenseNetHandler(BaseHandler):
     def preprocess(self, data: Any) -> Any:
         """Return the rows' tensors as one batch.
 
-        Raises:
-            BadRowError: A row holds no tensor, or one of another shape than those before it.
+        Raises BadRowError: a row holds no tensor, or one of another shape than those before it.
         """
         tensors: list[torch.Tensor] = []
         values = [row_value(row) for row in data]

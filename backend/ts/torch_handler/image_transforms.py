@@ -34,8 +34,7 @@ class UnreadableImageError(ValueError):
 def read_image(value: Any) -> Image.Image:
     """Return the image that a request's value holds: the bytes of an image file, or their base64 text.
 
-    Raises:
-        UnreadableImageError: The value is not an image, or has more pixels than Pillow's limit.
+    Raises UnreadableImageError: the value is not an image, or has more pixels than Pillow's limit.
     """
     try:
         content = base64.b64decode(value) if isinstance(value, str) else bytes(value)
@@ -59,9 +58,8 @@ def imagenet_input(image: Image.Image) -> torch.Tensor:
 def resize(image: Image.Image, size: int) -> Image.Image:
     """Return ``image`` with its shorter side ``size`` pixels long, its proportions kept; bilinear, with antialiasing.
 
-    Raises:
-        UnreadableImageError: It is so long and narrow that the result would have more pixels than Pillow allows an
-            image to have.
+    Raises UnreadableImageError: it is so long and narrow that the result would have more pixels than Pillow allows an
+    image to have.
     """
     width, height = image.size
     longer = size * max(width, height) // min(width, height)

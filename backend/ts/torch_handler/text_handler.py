@@ -40,11 +40,7 @@ class TextHandler(BaseHandler, ABC):
         self.input_text: str | None = None
 
     def initialize(self, context: Any) -> None:
-        """Load the model and its vocabulary.
-
-        Raises:
-            RuntimeError: The vocabulary is missing or cannot be loaded.
-        """
+        """Load the model and its vocabulary. Raises RuntimeError: the vocabulary is missing or cannot be loaded."""
         super().initialize(context)
         self.initialized = False
         path = self.get_source_vocab_path(context)
@@ -60,8 +56,7 @@ class TextHandler(BaseHandler, ABC):
     def get_source_vocab_path(self, ctx: Any) -> str:
         """Return the path of the vocabulary: the manifest's ``sourceVocab``, or ``source_vocab.pt``.
 
-        Raises:
-            RuntimeError: The model's folder has none.
+        Raises RuntimeError: the model's folder has none.
         """
         name = ((self.manifest or {}).get("model") or {}).get("sourceVocab") or "source_vocab.pt"
         path = os.path.join(ctx.system_properties["model_dir"], name)  # noqa: PTH118

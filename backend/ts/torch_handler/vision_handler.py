@@ -42,8 +42,7 @@ class VisionHandler(BaseHandler, ABC):
     def preprocess(self, data: Any) -> Any:
         """Return the batch's images as one tensor on ``device``.
 
-        Raises:
-            BadRowError: A row holds no image, or one of another size than those before it.
+        Raises BadRowError: a row holds no image, or one of another size than those before it.
         """
         images = self.read_images(data)
         for row, image in enumerate(images):
@@ -51,11 +50,7 @@ class VisionHandler(BaseHandler, ABC):
         return torch.stack(images).to(self.device)
 
     def read_images(self, data: Any) -> list[torch.Tensor]:
-        """Return one tensor per row.
-
-        Raises:
-            BadRowError: A row holds no image.
-        """
+        """Return one tensor per row. Raises BadRowError: a row holds no image."""
         images = []
         for index, row in enumerate(data):
             try:

@@ -69,8 +69,7 @@ class VLLMHandler(BaseHandler):
     async def inference(self, input_batch: Sequence[Any], context: Any) -> Sequence[Any]:
         """Have vLLM's application answer; all parts of a stream but the last are sent here.
 
-        Raises:
-            PredictionException: The path does not belong to OpenAI's API (404).
+        Raises PredictionException: the path does not belong to OpenAI's API (404).
         """
         assert self.application is not None, "the model is loaded"
         path = context.get_request_header(0, "url_path") or ""

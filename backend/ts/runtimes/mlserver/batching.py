@@ -49,11 +49,7 @@ class AdaptiveBatcher:
         self._running: set[asyncio.Task[None]] = set()
 
     async def predict(self, request: types.InferenceRequest) -> types.InferenceResponse:
-        """Answer a request, together with others.
-
-        Raises:
-            Exception: Whatever ``predict`` raised for the batch.
-        """
+        """Answer a request, together with others. Raises Exception: whatever ``predict`` raised for the batch."""
         key = fingerprint(request)
         if key is None:
             return await self._predict(request)

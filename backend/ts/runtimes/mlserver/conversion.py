@@ -26,8 +26,7 @@ _LONG: Final = 1000
 def model_request(request: InferenceRequest, headers: Mapping[str, str]) -> types.InferenceRequest:
     """Return a request as a model gets it, with the HTTP headers or gRPC metadata among its parameters.
 
-    Raises:
-        Failure: A parameter has a type that it cannot have.
+    Raises Failure: a parameter has a type that it cannot have.
     """
     members: dict[str, Any] = {
         "id": request.id or "",
@@ -45,11 +44,7 @@ def model_request(request: InferenceRequest, headers: Mapping[str, str]) -> type
 
 
 def wire_response(response: Any, request: types.InferenceRequest) -> InferenceResponse:
-    """Return a model's response with the request's id.
-
-    Raises:
-        Failure: The model returned something else.
-    """
+    """Return a model's response with the request's id. Raises Failure: the model returned something else."""
     if not isinstance(response, types.InferenceResponse):
         raise Failure(500, f"The model returned a {type(response).__name__}; it must be an InferenceResponse.")
     return InferenceResponse(

@@ -46,9 +46,8 @@ SETTINGS_FILE: Final = "settings.json"
 def load(load: Load, connection: Connection, runner: asyncio.Runner) -> MLServerRuntime:
     """Load the model; its ``load()`` is awaited in the loop that serves it.
 
-    Raises:
-        LoadError: A settings file is invalid, or the implementation is not a model class.
-        Exception: The model's own code raised it.
+    Raises LoadError: a settings file is invalid, or the implementation is not a model class; Exception: the model's own
+    code raised it.
     """
     adapt()
     folder = Path(load["model_dir"])
@@ -75,8 +74,7 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> MLServer
 def model_settings(folder: Path, model_name: str) -> ModelSettings:
     """Read a model's settings; its name is the registered one, and its ``uri`` is its folder by default.
 
-    Raises:
-        LoadError: The file is missing or not JSON, or a value in it is invalid.
+    Raises LoadError: the file is missing or not JSON, or a value in it is invalid.
     """
     path = folder / MODEL_SETTINGS_FILE
     settings: ModelSettings = _read(path, lambda: ModelSettings.parse_file(str(path)))
@@ -91,8 +89,7 @@ def model_settings(folder: Path, model_name: str) -> ModelSettings:
 def read_settings(folder: Path) -> Settings:
     """Read the server's settings beside the model's; without a file they are the defaults and the environment's.
 
-    Raises:
-        LoadError: The file is not a JSON object, or a value in it is invalid.
+    Raises LoadError: the file is not a JSON object, or a value in it is invalid.
     """
     path = folder / SETTINGS_FILE
     if not path.is_file():

@@ -74,8 +74,7 @@ def merge(requests: Sequence[types.InferenceRequest]) -> types.InferenceRequest:
 def split(response: Any, requests: Sequence[types.InferenceRequest]) -> list[types.InferenceResponse]:
     """Return the responses to each of ``requests``, which were joined.
 
-    Raises:
-        Failure: The response has not as many rows as the requests.
+    Raises Failure: the response has not as many rows as the requests.
     """
     if not isinstance(response, types.InferenceResponse):
         raise Failure(500, f"The model returned a {type(response).__name__}; it must be an InferenceResponse.")

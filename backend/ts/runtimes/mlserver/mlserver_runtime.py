@@ -171,11 +171,7 @@ class MLServerRuntime(AsyncRuntime):
         return response
 
     async def _only_response(self, request: types.InferenceRequest) -> types.InferenceResponse:
-        """Return what a model answers that can only stream, if that is one response.
-
-        Raises:
-            Failure: It is not.
-        """
+        """Return what a model answers that can only stream, if that is one response. Raises Failure: it is not."""
         responses: list[types.InferenceResponse] = []
         async with aclosing(self._responses(RequestStream(request, FurtherInputs(more=False), _no_request))) as stream:
             async for response in stream:

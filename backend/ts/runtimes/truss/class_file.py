@@ -33,9 +33,7 @@ def add_to_path(model_dir: Path, package_dirs: Iterable[Path]) -> None:
 def import_class(model_dir: Path, class_file: Path, class_name: str) -> type:
     """Import the class file, relative to the Truss's folder, and return the class.
 
-    Raises:
-        LoadError: The file does not exist, or has no such class.
-        BaseException: The file raised it.
+    Raises LoadError: the file does not exist, or has no such class; BaseException: the file raised it.
     """
     path = model_dir / class_file
     if not path.is_file():

@@ -34,9 +34,7 @@ class Environment:
     def read(self) -> dict[str, Any] | None:
         """Return the file's content; None if the file is missing or empty, or says ``null``.
 
-        Raises:
-            ValueError: The file is not JSON.
-            OSError: The file cannot be read.
+        Raises ValueError: the file is not JSON; OSError: the file cannot be read.
         """
         try:
             self._seen = self.path.stat().st_mtime_ns

@@ -67,9 +67,7 @@ _encode_json = json.JSONEncoder(allow_nan=False, default=_json_value).encode
 def plain(value: Any) -> Any:
     """Return ``value`` as dicts, lists, text and numbers: with null for each number that JSON does not know.
 
-    Raises:
-        TypeError: A value in it has no form in JSON.
-        RecursionError: It is nested too deeply.
+    Raises TypeError: a value in it has no form in JSON; RecursionError: it is nested too deeply.
     """
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -105,9 +103,8 @@ def to_msgpack(value: Any) -> bytes:
 def from_msgpack(body: bytes) -> Any:
     """Return the value of a binary payload. Arrays are read-only views of it.
 
-    Raises:
-        ValueError: It cannot be decoded, or holds an array of Python objects.
-        ModuleNotFoundError: It holds numpy's values, and numpy is not installed.
+    Raises ValueError: it cannot be decoded, or holds an array of Python objects; ModuleNotFoundError: it holds numpy's
+    values, and numpy is not installed.
     """
     try:
         return msgpack.unpackb(body, object_hook=_untagged)

@@ -132,9 +132,7 @@ class Call:
     async def _step(self, method: Method, inputs: Any, threads: Threads) -> Any:
         """Call one method of the model.
 
-        Raises:
-            Problem: The method failed.
-            ClientLeft: The method was cancelled because its client left.
+        Raises Problem: the method failed; ClientLeft: the method was cancelled because its client left.
         """
         return await self._traced(method, self._call(method, self._arguments(method, inputs), threads))
 
@@ -220,8 +218,7 @@ class Call:
     def _problem_of(self, error: BaseException) -> Problem:
         """Log an exception from the model's code and return the problem with which to answer the client.
 
-        Raises:
-            BaseException: ``error`` itself, if it is the cancellation of this task or GeneratorExit.
+        Raises BaseException: ``error`` itself, if it is the cancellation of this task or GeneratorExit.
         """
         if isinstance(error, Problem):
             return error

@@ -90,8 +90,7 @@ class Description:
 def describe(model: Any) -> Description:
     """Inspect a model.
 
-    Raises:
-        ModelDefinitionError: A method breaks a rule for its form, or methods exclude each other.
+    Raises ModelDefinitionError: a method breaks a rule for its form, or methods exclude each other.
     """
     setup_environment = method_of(model, "setup_environment")
     endpoints = {name: _alias(method) for name in ALIASES if (method := method_of(model, name)) is not None}

@@ -26,8 +26,7 @@ _REDIRECTION = 300
 async def pass_on(response: Response, request: ModelRequest, client: Client, reply: Reply, slot: Slot) -> None:
     """Send a response; release ``slot`` when the body has ended or the client has left.
 
-    Raises:
-        Exception: The response's body raised it.
+    Raises Exception: the response's body raised it.
     """
     answer = _PassedOn(client, reply, slot)
     # Starlette reads plain iterators in anyio's threads, whose default limit is 40.

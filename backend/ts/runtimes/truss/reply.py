@@ -54,8 +54,7 @@ class Problem(Exception):
     def answer(self) -> Answer:
         """Return the response in Truss's format.
 
-        Raises:
-            TypeError: The detail of an ``HTTPException`` cannot be encoded as JSON.
+        Raises TypeError: the detail of an ``HTTPException`` cannot be encoded as JSON.
         """
         further = [(name.lower(), value) for name, value in self.headers.items()]
         headers = (*JSON_HEADERS, *error_headers(self.code), *further)
@@ -106,8 +105,7 @@ class Reply:
     def part(self, status: int, headers: Headers, body: Buffer) -> None:
         """Send a part of the response; the first part uses ``status`` and ``headers``, later empty parts are ignored.
 
-        Raises:
-            Problem: The body is larger than a row may be.
+        Raises Problem: the body is larger than a row may be.
         """
         if self.begun and not len(body):
             return

@@ -131,11 +131,7 @@ def form_of(row: InferRow, model_name: str, model_version: str) -> Form:
 
 
 def raw_chunk(chunk: Any) -> Buffer:
-    """Return a chunk of a stream as bytes.
-
-    Raises:
-        TypeError: The chunk is neither text nor bytes.
-    """
+    """Return a chunk of a stream as bytes. Raises TypeError: the chunk is neither text nor bytes."""
     if isinstance(chunk, str):
         return chunk.encode()
     if isinstance(chunk, bytes | bytearray | memoryview):

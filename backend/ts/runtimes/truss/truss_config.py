@@ -127,8 +127,7 @@ class TrussConfig:
 def read_config(model_dir: Path) -> TrussConfig:
     """Read and check the configuration of the Truss in ``model_dir``.
 
-    Raises:
-        LoadError: The file cannot be read, or a value that the server needs is invalid.
+    Raises LoadError: the file cannot be read, or a value that the server needs is invalid.
     """
     values = _with_defaults(_DEFAULTS, _read_mapping(model_dir / CONFIG_FILE), CONFIG_FILE)
     runtime = values["runtime"]
@@ -142,8 +141,7 @@ def read_config(model_dir: Path) -> TrussConfig:
 def read_options(model_dir: Path) -> Options:
     """Read the map ``truss`` of the model's ``model-config.yaml``; the file may be missing.
 
-    Raises:
-        LoadError: The file cannot be read, or the map has an unknown key or an invalid value.
+    Raises LoadError: the file cannot be read, or the map has an unknown key or an invalid value.
     """
     path = model_dir / _MODEL_CONFIG_FILE
     chosen = _read_mapping(path).get("truss", {}) if path.is_file() else {}

@@ -152,9 +152,7 @@ class TrussRuntime(AsyncRuntime):
     async def expose_metrics(self) -> bytes:
         """Collect the metrics in a thread, because collectors are the model's code; concurrent requests share a run.
 
-        Raises:
-            TimeoutError: The collectors did not finish within the time limit.
-            Exception: A collector has failed.
+        Raises TimeoutError: the collectors did not finish within the time limit; Exception: a collector has failed.
         """
         if self._collecting is None or self._collecting.done():
             self._collecting = asyncio.create_task(self._model.metrics_thread.run(own_metrics))
@@ -173,8 +171,7 @@ _READY_MADE: Final = ("PROCESS_COLLECTOR", "PLATFORM_COLLECTOR", "GC_COLLECTOR")
 def own_metrics() -> bytes:
     """Return the metrics of the model's own: nothing of the process, the platform and the garbage collector.
 
-    Raises:
-        Exception: A collector of the model has failed.
+    Raises Exception: a collector of the model has failed.
     """
     # The model has metrics only if it has imported the package.
     prometheus: Any = sys.modules.get("prometheus_client")

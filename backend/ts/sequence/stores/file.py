@@ -96,12 +96,11 @@ _JOURNALED_SIZE = 2**15
 class FileStore:
     """Sequences in the file ``path``, which is created if it does not exist.
 
+    Raises StoreError: the file cannot be used.
+
     Args:
         path: The file; SQLite keeps two more files beside it, ``-wal`` and ``-shm``.
         fsync: Whether a commit waits until the data is on the disk.
-
-    Raises:
-        StoreError: The file cannot be used.
     """
 
     def __init__(self, settings: StoreSettings, path: str, *, fsync: bool) -> None:

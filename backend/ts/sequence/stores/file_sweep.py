@@ -33,11 +33,10 @@ _ABANDONED: Final = (
 def sweep(file: SqliteFile, transaction: Callable[[], AbstractContextManager[None]]) -> None:
     """Sweep, if a sweep is due.
 
+    Raises StoreError: the file cannot be read or written.
+
     Args:
         transaction: Begins a transaction on tables that are up to date with the journal.
-
-    Raises:
-        StoreError: The file cannot be read or written.
     """
     now = time.time()
     with file.reading():

@@ -57,12 +57,11 @@ _FOR_EVER = 1e12
 class RedisStore:
     """Sequences in the Redis database at ``url``.
 
+    Raises StoreError: the package ``redis`` is missing, the database cannot be reached, or it may drop sequences
+    by itself.
+
     Args:
         replicas: The number of replicas that must have a commit before it succeeds.
-
-    Raises:
-        StoreError: The package ``redis`` is missing, the database cannot be reached, or it may drop sequences by
-        itself.
     """
 
     def __init__(self, settings: StoreSettings, url: str, *, replicas: int = 0) -> None:
@@ -282,8 +281,7 @@ class RedisStore:
     def _call(self, command: Callable[[], Any]) -> Any:
         """Run a command; retry while the connection is broken or Redis is starting.
 
-        Raises:
-            StoreError: Redis did not answer within the time limit, or refused the command.
+        Raises StoreError: Redis did not answer within the time limit, or refused the command.
         """
         end = time.monotonic() + self._retry_limit
         self._repeated = False
@@ -327,12 +325,11 @@ _KEEPS_ALL: Final = "noeviction"
 def check_keeping(name: str, info: Mapping[str, Any], replicas: int) -> None:
     """Refuse a Redis that may drop sequences by itself; warn of what else may lose them.
 
+    Raises StoreError: it drops keys when its memory is full.
+
     Args:
         name: What the Redis is called in messages.
         info: What its sections memory, persistence and replication say; absent values are unknown.
-
-    Raises:
-        StoreError: It drops keys when its memory is full.
     """
     policy = info.get("maxmemory_policy")
     if policy is None:

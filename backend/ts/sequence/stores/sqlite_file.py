@@ -95,8 +95,7 @@ class SqliteFile:
     def write(self, statement: str, arguments: Sequence[Any]) -> int:
         """Run one statement as a transaction of its own; return the number of changed rows.
 
-        Raises:
-            StoreError: The statement failed; its changes may still appear if `doubtful`.
+        Raises StoreError: the statement failed; its changes may still appear if `doubtful`.
         """
         try:
             changed: int = self._until_unlocked(self.execute, statement, arguments).rowcount
@@ -109,8 +108,7 @@ class SqliteFile:
     def transaction(self) -> Iterator[None]:
         """Run the block as a transaction, which other processes wait for.
 
-        Raises:
-            StoreError: The transaction failed and changed nothing, unless `doubtful`.
+        Raises StoreError: the transaction failed and changed nothing, unless `doubtful`.
         """
         with self._errors():
             self._until_unlocked(self.execute, "BEGIN IMMEDIATE")
@@ -127,8 +125,7 @@ class SqliteFile:
     def reading(self) -> Iterator[None]:
         """Let the block read one consistent state; other processes need not wait.
 
-        Raises:
-            StoreError: The file cannot be read.
+        Raises StoreError: the file cannot be read.
         """
         with self._errors():
             self.execute("BEGIN")

@@ -66,8 +66,7 @@ class RequestEnvelope(BaseEnvelope):
     def read_request(self, body: Any, index: int) -> Sequence[Any]:
         """Return the handler's rows that request number ``index`` holds.
 
-        Raises:
-            ValueError: The request is invalid; the client gets the message.
+        Raises ValueError: the request is invalid; the client gets the message.
         """
 
     @abstractmethod
@@ -100,8 +99,7 @@ class RequestEnvelope(BaseEnvelope):
     def format_output(self, data: list[Any]) -> list[Any]:
         """Give each request the results of its rows.
 
-        Raises:
-            PredictionException: There is not one result for each row; a request alone gets all there are.
+        Raises PredictionException: there is not one result for each row; a request alone gets all there are.
         """
         counts = [share for share in self._shares if isinstance(share, int)]
         if len(counts) == 1:
@@ -128,11 +126,7 @@ def body_of(row: dict[str, Any]) -> Any:
 
 
 def member(body: Any, name: str) -> list[Any]:
-    """Return the list ``name`` of a JSON object.
-
-    Raises:
-        ValueError: The body is not an object, or has no such list.
-    """
+    """Return the list ``name`` of a JSON object. Raises ValueError: the body is not an object, or has no such list."""
     if not isinstance(body, dict):
         raise ValueError(f'The request body must be a JSON object with the list "{name}", it is {_kind(body)}.')
     if not isinstance(body.get(name), list):

@@ -23,10 +23,7 @@ def read_tensor(tensor: Any) -> Any:
     """Return what a handler gets for an input tensor.
 
     Numbers and truth values: a numpy array of the tensor's shape. BYTES: the element, or the list of them if there are
-    several.
-
-    Raises:
-        ValueError: The value is not a tensor.
+    several. Raises ValueError: the value is not a tensor.
     """
     if not isinstance(tensor, dict):
         raise ValueError(f"An input must be a JSON object, it is of type {type(tensor).__name__}.")
@@ -54,10 +51,7 @@ def write_tensor(name: str, result: Any) -> dict[str, Any]:
 
     Arrays and torch tensors keep their type and shape (half precision without a type of the protocol becomes FP32).
     Numbers, and lists of numbers or lists, become the smallest of INT64, FP64 and BOOL tensors that holds them. Text is
-    BYTES, anything else BYTES with its JSON.
-
-    Raises:
-        PredictionException: JSON cannot represent the result.
+    BYTES, anything else BYTES with its JSON. Raises PredictionException: JSON cannot represent the result.
     """
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(result, torch.Tensor):

@@ -25,8 +25,7 @@ class JSONEnvelope(RequestEnvelope):
     def write_response(self, results: list[Any], index: int) -> str:
         """Return the predictions as the text of a JSON object.
 
-        Raises:
-            PredictionException: JSON cannot represent a result.
+        Raises PredictionException: JSON cannot represent a result.
         """
         try:
             return json.dumps({"predictions": results})
