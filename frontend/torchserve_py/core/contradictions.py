@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from torchserve_py.archive.contract import CONTRACTS, Contract
-from torchserve_py.settings.schemas.cache import CacheConfig
+from torchserve_py.settings.schemas.cache import STORES, CacheConfig
 
 if TYPE_CHECKING:
     from torchserve_py.core.config import ModelConfig
@@ -24,10 +24,6 @@ _OPENAI: Final = "a Truss answers OpenAI's paths by methods of their names, and 
 _DECLARED_BY_CODE: Final = "the model's own files and code declare its inputs and outputs"
 
 _PLACE = "handler.cache."
-#: The keys of each store beyond the common ones; and the keys that a store requires.
-_OWN_KEYS = {"memory": (), "file": ("path", "fsync"), "redis": ("url", "replicas")}
-_NEEDED = {"redis": ("url", "where Redis is, for example redis://localhost:6379/0")}
-_DURABLE_KEYS = ("lease",)
 
 #: The keys that contradict each other, and what to tell.
 _Contradiction: TypeAlias = tuple[tuple[str, ...], str]
@@ -164,16 +160,16 @@ def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[st
 
 def _store_problems(cache: CacheConfig) -> Iterator[_Contradiction]:
     """Yield the keys and the message for each setting that the store does not use, or that it lacks."""
-    allowed = {"store", "capacity", *_OWN_KEYS[cache.store], *(_DURABLE_KEYS if cache.durable else ())}
+    store = STORES[cache.store]
+    allowed = {"store", "capacity", *store.keys}
     for key in CacheConfig.key_names():
         if key not in allowed and key in cache.model_fields_set:
             problem = f"{_PLACE}{key} has no meaning for store: {cache.store}; leave it out or choose another store"
             yield (f"{_PLACE}{key}",), problem
-    needed, meaning = _NEEDED.get(cache.store, ("", ""))
-    if needed and getattr(cache, needed) is None:
-        problem = f"{_PLACE}store is {cache.store} but {_PLACE}{needed} is not set; it must be {meaning}"
-        yield (f"{_PLACE}{needed}",), problem
-    elif cache.store == "redis" and cache.url and (problem := _url_problem(cache.url)):
+    if store.at_url and cache.url is None:
+        meaning = "where Redis is, for example redis://localhost:6379/0"
+        yield (f"{_PLACE}url",), f"{_PLACE}store is {cache.store} but {_PLACE}url is not set; it must be {meaning}"
+    elif store.at_url and cache.url and (problem := _url_problem(cache.url)):
         yield (f"{_PLACE}url",), f"{_PLACE}url {problem}"
 
 

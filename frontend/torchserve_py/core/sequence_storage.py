@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import InvalidModel
-from torchserve_py.settings.schemas.cache import CacheConfig
+from torchserve_py.settings.schemas.cache import STORES, CacheConfig
 from torchserve_py.workers.confinement import Confinement
 from ts.protocol.messages import Cache
 from ts.protocol.server_identity import server_identity
@@ -38,7 +38,7 @@ def make_folder(cache: CacheConfig, log_location: Path, confinement: Confinement
     Raises:
         InvalidModel: It cannot be made.
     """
-    if cache.store != "file" or cache.path is not None:
+    if not STORES[cache.store].in_file or cache.path is not None:
         return
     folder = log_location / _FOLDER
     try:
@@ -65,7 +65,7 @@ def cache_message(config: EffectiveConfig, default_file: Path) -> Cache | None:
     return Cache(
         store=cache.store,
         capacity=cache.capacity or max(config.max_num_sequence, config.max_workers * config.batch_size),
-        path=str(path.absolute()) if cache.store == "file" else "",
+        path=str(path.absolute()) if STORES[cache.store].in_file else "",
         fsync=cache.fsync,
         url=cache.url or "",
         replicas=cache.replicas,

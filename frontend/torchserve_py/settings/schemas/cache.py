@@ -6,7 +6,9 @@ only when data is lost.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
@@ -17,13 +19,38 @@ DEFAULT_LEASE = 10.0
 """Seconds."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateStore:
+    """A store for the states of sequences, and what it can do.
+
+    ``keys``: its keys besides ``store`` and ``capacity``. ``durable``: a state outlives the worker that runs its
+    sequence. ``in_file``: states are in a file, for which the server has a default. ``at_url``: they are at ``url``.
+    """
+
+    name: str
+    keys: tuple[str, ...] = ()
+    durable: bool = True
+    in_file: bool = False
+    at_url: bool = False
+
+
+STORES: Final[Mapping[str, StateStore]] = {
+    each.name: each
+    for each in (
+        StateStore(name="memory", durable=False),
+        StateStore(name="file", keys=("path", "fsync", "lease"), in_file=True),
+        StateStore(name="redis", keys=("url", "replicas", "lease"), at_url=True),
+    )
+}
+
+
 class CacheConfig(ClosedSchema):
     """How the states of sequences are kept.
 
     `capacity` None: as many as there may be sequences. `path` None: see `torchserve_py.core.sequence_storage`.
     """
 
-    store: Annotated[Literal["memory", "file", "redis"], Choice("memory", "file", "redis")] = key(
+    store: Annotated[str, Choice(*STORES)] = key(
         "store",
         "where states are kept that are not in the memory of a worker, or whose worker has died",
         "`memory`",
@@ -54,7 +81,7 @@ class CacheConfig(ClosedSchema):
     @property
     def durable(self) -> bool:
         """Whether a state outlives the worker that runs its sequence."""
-        return self.store != "memory"
+        return STORES[self.store].durable
 
 
 class HandlerKeys(Schema):

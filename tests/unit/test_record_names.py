@@ -1,4 +1,4 @@
-"""Code asks the record of a contract what it can do; outside a contract's own package no code compares its name."""
+"""Code asks the record of a contract or of a store what it can do, and compares its name only in its own package."""
 
 from __future__ import annotations
 
@@ -35,5 +35,18 @@ def test_no_code_compares_the_name_of_a_contract() -> None:
         for path in (ROOT / folder).rglob("*.py")
         if not str(path.relative_to(ROOT)).startswith(OWN)
         for line in compared(path.read_text())
+    ]
+    assert found == []
+
+
+def test_no_code_of_the_frontend_compares_the_name_of_a_store() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in (ROOT / "frontend").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Compare)
+        for operand in (node.left, *node.comparators)
+        if (isinstance(operand, ast.Attribute) and operand.attr == "store")
+        or (isinstance(operand, ast.Subscript) and ast.unparse(operand.slice) == "'store'")
     ]
     assert found == []
