@@ -1,13 +1,59 @@
-"""Nothing in the product uses a private name of another package: any minor release of that package may take it away."""
+"""Rules that the whole tree keeps: sizes, names of files, and no private name of another package or module."""
 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-OURS = ("model_archiver", "torchserve_py", "ts")
+FOLDERS = ("backend", "benchmarks", "frontend", "handlers", "tests")
+MOST_LINES = 400
+MOST_LINES_OF_A_FUNCTION = 60
+#: Longer files, with the reason.
+LONG_FILES = {
+    "tests/conformance/test_grpc.py": "the tests share one server",
+    "tests/e2e/test_mlserver.py": "the tests share one server",
+    "tests/unit/scheduling/test_properties.py": "one state machine of Hypothesis",
+    "tests/unit/test_settings.py": "the tests share one way to configure a server",
+    "tests/unit/transport/http1/test_connection.py": "the tests share one table of conversations",
+}
+#: Longer functions, with the reason.
+LONG_FUNCTIONS: dict[str, str] = {}
+#: Names of files that several packages have, with what all of them are.
+SHARED_NAMES = {
+    "connection.py": "one connection: of HTTP/1.1, of HTTP/2, to a worker",
+    "context.py": "the context that a handler gets, of a model or of gRPC",
+    "dialect.py": "the dialect of one API",
+    "door.py": "the door of one API",
+    "errors.py": "the errors of one package",
+    "frames.py": "the frames of one protocol",
+    "inference.py": "inference over one API",
+    "listener.py": "where connections are accepted: of clients, of workers",
+    "management.py": "the management API over one protocol",
+    "manifest.py": "the manifest of an archive, of a model or of a workflow",
+    "messages.py": "the messages of one protocol",
+    "methods.py": "the methods of gRPC services",
+    "openapi.py": "OpenAPI documents of one API",
+    "registry.py": "what is registered, models or workflows",
+    "sender.py": "the output of one connection",
+    "server.py": "the process, and the server of one protocol",
+    "version.py": "the version; `ts.version` is TorchServe's name for it",
+    "versions.py": "the versions of a model, as they are served and as settings name them",
+    "websocket.py": "WebSockets: the protocol, and the sessions of a Truss",
+    "worker.py": "a worker: its process, and the frontend's end of it",
+}
+#: Names of files that say nothing, and the files that have them because others import them so.
+VAGUE_NAMES = frozenset(("base.py", "common.py", "helpers.py", "misc.py", "util.py", "utils.py"))
+VAGUE_FILES = {
+    "backend/ts/handler_utils/utils.py": "TorchServe's name",
+    "backend/ts/torch_handler/request_envelope/base.py": "TorchServe's name",
+    "backend/ts/utils/util.py": "TorchServe's name",
+    "tests/e2e/stand_in_vllm/vllm/utils.py": "vLLM's name",
+}
 #: Named tuples have these, which are documented (their names cannot clash with fields so).
 NAMED_TUPLES = frozenset(("_asdict", "_field_defaults", "_fields", "_make", "_replace"))
 #: Names with an underscore that their packages document as the way to do a thing, and that have no other.
@@ -16,11 +62,20 @@ DOCUMENTED = frozenset(("os._exit", "torch._dynamo", "torch._export", "torch._in
 SERVERS = ("aiohttp.web", "aiohttp.http", "aiohttp.base_protocol", "aiohttp.streams")
 
 
-def modules() -> Iterator[tuple[Path, ast.Module]]:
-    for folder in ("frontend", "backend"):
+def files(*folders: str) -> Iterator[Path]:
+    for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if not path.name.endswith(("_pb2.py", "_pb2_grpc.py")):  # generated
-                yield path.relative_to(ROOT), ast.parse(path.read_text())
+                yield path
+
+
+def modules() -> list[tuple[Path, ast.Module]]:
+    return [parsed(path) for path in files("frontend", "backend")]
+
+
+@cache
+def parsed(path: Path) -> tuple[Path, ast.Module]:
+    return path.relative_to(ROOT), ast.parse(path.read_text())
 
 
 def is_private(name: str) -> bool:
@@ -41,20 +96,80 @@ def defined_in(tree: ast.Module) -> Iterator[str]:
                 yield name
 
 
-def test_no_private_name_of_another_package_is_imported() -> None:
-    found = []
-    for path, tree in modules():
+def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The line and the full name of everything that a module imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def check(found: dict[str, str], excepted: dict[str, str]) -> None:
+    """Every finding is excepted, and every exception is one that is needed."""
+    assert not [text for place, text in found.items() if place not in excepted]
+    unneeded = sorted(excepted.keys() - found.keys())
+    assert not unneeded, "exceptions that are not needed"
+
+
+def test_files_are_short() -> None:
+    lines = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in files(*FOLDERS)}
+    check({path: f"{path} has {n} lines" for path, n in lines.items() if n > MOST_LINES}, LONG_FILES)
+
+
+def test_functions_are_short() -> None:
+    found = {}
+    for path, tree in map(parsed, files(*FOLDERS)):
         for node in ast.walk(tree):
-            names: list[str] = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            found += [
-                f"{path}:{node.lineno}: {name}"
-                for name in names
-                if name.partition(".")[0] not in OURS and any(map(is_private, name.split(".")))
-            ]
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines > MOST_LINES_OF_A_FUNCTION:
+                    found[f"{path}: {node.name}"] = f"{path}:{node.lineno}: {node.name} has {lines} lines"
+    check(found, LONG_FUNCTIONS)
+
+
+def test_files_of_one_name_say_the_same_thing() -> None:
+    places = defaultdict(list)
+    for path in files("frontend", "backend"):
+        if path.name != "__init__.py":
+            places[path.name].append(str(path.relative_to(ROOT)))
+    check({name: f"{name}: {paths}" for name, paths in places.items() if len(paths) > 1}, SHARED_NAMES)
+
+
+def test_names_of_files_say_something() -> None:
+    paths = [str(path.relative_to(ROOT)) for path in files(*FOLDERS) if path.name in VAGUE_NAMES]
+    check({path: path for path in paths}, VAGUE_FILES)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    trees = {".".join(path.with_suffix("").parts[1:]).removesuffix(".__init__"): tree for path, tree in modules()}
+    graph = {
+        name: {each for _, full in imported(when_loaded(tree)) for each in (full, full.rpartition(".")[0])}
+        & trees.keys() - {name}
+        for name, tree in trees.items()
+    }
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def when_loaded(tree: ast.Module) -> ast.Module:
+    """What runs when a module is loaded, but for its functions and classes."""
+    later = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    for_types = "TYPE_CHECKING"
+    body = [
+        node
+        for node in tree.body
+        if not isinstance(node, later) and not (isinstance(node, ast.If) and ast.unparse(node.test) == for_types)
+    ]
+    return ast.Module(body, [])
+
+
+def test_no_private_name_of_another_module_is_imported() -> None:
+    found = [
+        f"{path}:{line}: {name}"
+        for path, tree in modules()
+        for line, name in imported(tree)
+        if any(map(is_private, name.split(".")))
+    ]
     assert not found, "\n".join(found)
 
 
@@ -72,15 +187,9 @@ def test_no_private_attribute_of_another_package_is_used() -> None:
 
 def test_no_server_of_aiohttp_is_used() -> None:
     found = [
-        f"{path}:{node.lineno}: {name}"
+        f"{path}:{line}: {name}"
         for path, tree in modules()
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [f"{node.module}.{alias.name}" for alias in node.names]
-        )
+        for line, name in imported(tree)
         if name.startswith(SERVERS)
     ]
     assert not found, "\n".join(found)

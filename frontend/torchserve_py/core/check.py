@@ -26,7 +26,7 @@ from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import InvalidModel, ModelError
 from torchserve_py.core.plan import Plan, plan_of
 from torchserve_py.core.serving import RegisterRequest
-from torchserve_py.core.startup import StartupModel, startup_models
+from torchserve_py.core.startup_models import StartupModel, startup_models
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings.model_spec import expand_model_specs, is_url, parse_model_specs
 from torchserve_py.settings.table import Settings

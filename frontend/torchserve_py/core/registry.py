@@ -25,7 +25,7 @@ from torchserve_py.core.plan import Plan
 from torchserve_py.core.precedence import check_worker_count
 from torchserve_py.core.served import ServedModels
 from torchserve_py.core.serving import RegisterRequest, RegisterResult, ScaleResult, ServedModel
-from torchserve_py.core.startup import StartupModel, restored, saved_model, startup_models
+from torchserve_py.core.startup_models import StartupModel, restored, saved_model, startup_models
 from torchserve_py.core.stored import StoredModels
 from torchserve_py.core.versions import Versions
 from torchserve_py.metrics.server_metrics import ServerMetrics

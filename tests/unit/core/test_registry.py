@@ -17,7 +17,7 @@ from torchserve_py.archive.obtain import obtain
 from torchserve_py.core.assembly import Assembly
 from torchserve_py.core.errors import BadParameter, InvalidModel
 from torchserve_py.core.plan import Plan, RegisterRequest
-from torchserve_py.core.startup import StartupModel
+from torchserve_py.core.startup_models import StartupModel
 from torchserve_py.nvidia_smi import Gpu
 from torchserve_py.settings.model_spec import ModelSpec, parse_model_specs
 from torchserve_py.settings.schemas.versions import SavedModel
