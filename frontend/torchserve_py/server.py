@@ -2,9 +2,9 @@
 
 `Server.start` opens the listeners: `doors.listener` those of HTTP, `doors.grpc.listeners` those of gRPC. A request goes
 
-transport (bytes) ──▶ door (its API) ──▶ core.model ──▶ core.dispatcher ──▶ scheduling (pure)
-                                                            │
-                                                            └──▶ workers ══ Unix socket ══▶ ts.worker (handler)
+transport (bytes) ──▶ door (its API) ──▶ core.serving ──▶ core.dispatcher ──▶ scheduling (pure)
+                                                              │
+                                                              └──▶ workers ══ Unix socket ══▶ ts.worker (handler)
 """
 
 from __future__ import annotations

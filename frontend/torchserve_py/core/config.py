@@ -76,13 +76,21 @@ def read_model_config(path: Path, contract: str = TORCHSERVE) -> ModelConfig:
     Raises:
         InvalidModelConfig: The file cannot be read or has problems; all of them are named.
     """
+    return parse_model_config(read_mapping(path), path.name, contract)
+
+
+def read_mapping(path: Path, *, last_wins: bool = False) -> YamlMapping:
+    """Read a YAML file as `read_yaml_mapping` does.
+
+    Raises:
+        InvalidModelConfig: The file cannot be read.
+    """
     try:
-        mapping = read_yaml_mapping(path)
+        return read_yaml_mapping(path, last_wins=last_wins)
     except UnreadableYaml as error:
         raise InvalidModelConfig(path.name, [str(error)]) from error
     except OSError as error:
         raise InvalidModelConfig(path.name, [f"the file cannot be read: {error.strerror or error}"]) from error
-    return parse_model_config(mapping, path.name, contract)
 
 
 def parse_model_config(

@@ -45,6 +45,8 @@ class ServedModels:
     # The interface of doors; its docstrings are those of `Serving`.
 
     def get(self, name: str, version: str | None = None) -> ServedModel:
+        if version is None and (versions := self._names.get(name)) is not None:  # first, since most requests ask so
+            return versions.default.served
         return self.find(name, version).served
 
     def get_latest(self, name: str, version: str | None = None) -> ServedModel:

@@ -13,11 +13,11 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal
 
 from torchserve_py.archive.contract import TRUSS_CONFIG
-from torchserve_py.core.config import InvalidModelConfig, ModelConfig
+from torchserve_py.core.config import InvalidModelConfig, ModelConfig, read_mapping
 from torchserve_py.core.contracts import Configured
 from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, key, read
 from torchserve_py.settings.schemas.values import Expected, Flag, Integer, Nested, Seconds, Text, Texts, is_inside
-from torchserve_py.settings.schemas.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
+from torchserve_py.settings.schemas.yaml_mapping import YamlMapping
 from ts.runtimes.truss.class_file import CLASS_ARGUMENTS
 
 _RESERVED_VARIABLES: Final = ("PORT", "HOSTNAME")
@@ -164,7 +164,7 @@ def configure(model_dir: Path, yaml: ModelConfig) -> Configured:
     _, wrong = read(OptionsKey, yaml.raw)
     if wrong:
         raise InvalidModelConfig(yaml.source, wrong.values())
-    mapping = _read(model_dir / TRUSS_CONFIG)
+    mapping = read_mapping(model_dir / TRUSS_CONFIG, last_wins=True)
     config, wrong = read(TrussConfig, mapping.values, lines=mapping.lines)
     problems = [*wrong.values(), *_contradictions(config)] or [
         *_missing(config, model_dir),
@@ -179,15 +179,6 @@ def configure(model_dir: Path, yaml: ModelConfig) -> Configured:
         requirements=tuple(_requirements(config, model_dir)),
         requirements_file=_requirements_file(config),
     )
-
-
-def _read(path: Path) -> YamlMapping:
-    try:
-        return read_yaml_mapping(path, last_wins=True)
-    except UnreadableYaml as error:
-        raise InvalidModelConfig(path.name, [str(error)]) from error
-    except OSError as error:
-        raise InvalidModelConfig(path.name, [f"the file cannot be read: {error.strerror or error}"]) from error
 
 
 def _contradictions(config: TrussConfig) -> Iterator[str]:
