@@ -33,7 +33,7 @@ from ts.protocol.log_records import write_records
 from ts.protocol.messages import END_SEQUENCE, INFER, JOBS_CHANNEL, LOAD, LOADED, STOP, TOKEN_VARIABLE, Load, Loaded
 from ts.runtimes.errors import LoadError, users_traceback, wire_text
 from ts.runtimes.loader import TRACES_VARIABLE, load_service
-from ts.runtimes.torchserve_handler import Runtime, TorchServeHandler
+from ts.runtimes.torchserve_handler import TorchServeHandler
 
 logger = logging.getLogger(__name__)
 
@@ -144,18 +144,18 @@ def load_model(load: Load, connection: Connection) -> tuple[Callable[[], None], 
         raise LoadError(f"This worker cannot run the contract {load['contract']!r}; it knows {known}.")
     if load["asynchronous"]:
         return load_asynchronous(load, connection)
-    runtime: Runtime
-    runtime = handler = TorchServeHandler(
+    kind: type[TorchServeHandler] = TorchServeHandler
+    if load["continuous"]:
+        from ts.runtimes.continuous import ContinuousHandler
+
+        kind = ContinuousHandler
+    runtime = kind(
         load_service(load),
         connection,
         decode_input=load["decode_input_request"],
         max_response_size=load["max_response_size"],
     )
-    if load["continuous"]:
-        from ts.runtimes.continuous import ContinuousHandler
-
-        runtime = ContinuousHandler(handler)
-    return partial(serve, connection, runtime), handler.declares
+    return partial(serve, connection, runtime), runtime.declares
 
 
 def load_asynchronous(load: Load, connection: Connection) -> tuple[Callable[[], None], Mapping[str, Any]]:
@@ -185,7 +185,7 @@ def load_failure(error: Exception) -> tuple[int, str]:
     return 500, f"{type(error).__name__}: {error}"
 
 
-def serve(connection: Connection, runtime: Runtime) -> None:
+def serve(connection: Connection, runtime: TorchServeHandler) -> None:
     """Run the model until the frontend sends a stop message.
 
     Every message that has arrived is handled before the next step, so jobs join and cancelled jobs leave between two

@@ -214,7 +214,6 @@ def _headers(headers: Any) -> Headers:
 
 
 def _set_contents(target: infer_pb2.InferTensorContents, output: Tensor) -> None:
-    """Set the typed contents of an output."""
     if isinstance(output.data, list) or output.datatype not in _PACKED:
         getattr(target, _CONTENTS[output.datatype]).extend(_elements(output))
         return

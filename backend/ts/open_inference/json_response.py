@@ -81,7 +81,6 @@ def write_event(request: InferenceRequest, response: InferenceResponse) -> bytes
 
 
 def _described(tensor: Tensor, *, with_parameters: bool = True) -> dict[str, Any]:
-    """Return an output without its data."""
     output: dict[str, Any] = {"name": tensor.name, "shape": tensor.shape, "datatype": tensor.datatype}
     if tensor.parameters and with_parameters:
         output["parameters"] = tensor.parameters

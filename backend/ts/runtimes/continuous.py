@@ -15,58 +15,52 @@ A row without a callable ends with this step.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ts import device_loss
-from ts.protocol.messages import NO_HISTORIES, EndedSequence, Histories, InferRow
+from ts.frontend_connection import Connection
+from ts.protocol.messages import NO_HISTORIES, Histories, InferRow
 from ts.runtimes.decoded_rows import Row
 from ts.runtimes.errors import HandlerFailed
 from ts.runtimes.torchserve_handler import TorchServeHandler
+from ts.service import Service
 
 logger = logging.getLogger(__name__)
 
 
-class ContinuousHandler:
+class ContinuousHandler(TorchServeHandler):
     """Runs a handler step by step over the rows that are live."""
 
-    def __init__(self, handler: TorchServeHandler) -> None:
-        self._handler = handler
+    def __init__(self, service: Service, connection: Connection, *, decode_input: bool, max_response_size: int) -> None:
+        super().__init__(service, connection, decode_input=decode_input, max_response_size=max_response_size)
         self._live: list[Row] = []
         self._describe: list[Row] = []
 
     @property
     def is_busy(self) -> bool:
         """Whether rows are live, or the sequence store has to be updated."""
-        return bool(self._live or self._describe) or self._handler.store_update_due
+        return bool(self._live or self._describe) or self.store_update_due
 
     def admit(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> None:
         """Add rows to the next step."""
         # Drop cancelled rows, and roll back their sequences, before another request of the same sequence joins: the new
         # request must not use the state that the cancelled one left.
-        self._live = self._handler.drop_cancelled(self._live)
-        for row in self._handler.read_rows(wire_rows, histories):
+        self._live = self.drop_cancelled(self._live)
+        for row in self.read_rows(wire_rows, histories):
             is_describe = row.processor.get_request_property("describe") == "True"
             (self._describe if is_describe else self._live).append(row)
-
-    def end_sequences(self, ended: Iterable[EndedSequence]) -> None:
-        """Notify the handler that sequences have ended."""
-        self._handler.end_sequences(ended)
-
-    def close(self) -> None:
-        """Close the store of the model's sequences."""
-        self._handler.close()
 
     def step(self) -> None:
         """Run one step with all live rows; a request to describe the model runs in a call of its own."""
         if self._describe:
-            self._handler.run_batch([self._describe.pop(0)])
+            self.run_batch([self._describe.pop(0)])
             return
         if not self._live:
-            self._handler.update_store()
+            self.update_store()
             return
-        live = self._without_withdrawn(self._handler.drop_cancelled(self._live))
-        self._handler.forget_cancelled()
+        live = self._without_withdrawn(self.drop_cancelled(self._live))
+        self.forget_cancelled()
         self._live = []
         if live:
             self._live = self._without_withdrawn(self._run(live))
@@ -79,15 +73,15 @@ class ContinuousHandler:
         withdrawn = [row.job_id for row in rows if row.done]
         if not withdrawn:
             return rows
-        self._handler.notify_cancelled(withdrawn)
+        self.notify_cancelled(withdrawn)
         return [row for row in rows if not row.done]
 
     def _run(self, live: list[Row]) -> list[Row]:
         """Run one step; return the rows that take part in the next step."""
-        batch = self._handler.new_batch(live)
+        batch = self.new_batch(live)
         results = batch.run()
         if results is not None:
-            criteria = self._handler.context.stopping_criteria
+            criteria = self.context.stopping_criteria
             for index, (row, value) in enumerate(zip(live, results, strict=True)):
                 try:
                     stream_next = _stream_next(row, _criterion(criteria, index, row.job_id), value)
@@ -104,7 +98,6 @@ class ContinuousHandler:
 
 
 def _criterion(criteria: Any, index: int, job_id: str) -> Callable[[Any], bool | None] | None:
-    """Return the callable for a row, or None."""
     if not criteria:
         return None
     found: Callable[[Any], bool | None] | None

@@ -134,7 +134,6 @@ def _output(value: Mapping[str, Any]) -> Tensor:
 
 
 def _message(value: Any) -> str:
-    """Return the message of a result that is an error."""
     if isinstance(value, dict):
         value = value.get("error") or value.get("message") or json.dumps(value, default=str)
     return value.decode("utf-8", "replace") if isinstance(value, bytes | bytearray) else str(value)

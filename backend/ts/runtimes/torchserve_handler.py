@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ts.context import Context
 from ts.frontend_connection import Connection
@@ -29,32 +29,8 @@ logger = logging.getLogger(__name__)
 DECLARATIONS: Final = ("inputs", "outputs", "decoupled")
 
 
-class Runtime(Protocol):
-    """A synchronous runtime, which the worker's main loop (`ts.worker.serve`) calls."""
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether `step` has work to do."""
-
-    def admit(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> None:
-        """Accept the rows of one frame, to be run in later steps.
-
-        Args:
-            histories: By job id, earlier deliveries of the steps of sequences; see `ts.protocol.messages.History`.
-        """
-
-    def step(self) -> None:
-        """Call the model once and send its answers, or update the sequence store if no row is waiting."""
-
-    def end_sequences(self, ended: Iterable[EndedSequence]) -> None:
-        """Notify the model that sequences have ended."""
-
-    def close(self) -> None:
-        """Release resources before the worker stops; no further calls follow."""
-
-
 class TorchServeHandler:
-    """Runs every frame of rows as one batch, in one call of the handler."""
+    """Runs every frame of rows as one batch, in one call of the handler; `ts.worker.serve` is the main loop."""
 
     def __init__(self, service: Service, connection: Connection, *, decode_input: bool, max_response_size: int) -> None:
         self._service = service
@@ -66,11 +42,11 @@ class TorchServeHandler:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a batch is queued, or the sequence store has to be updated."""
+        """Whether `step` has work to do: a batch is queued, or the sequence store has to be updated."""
         return bool(self._batches) or self.store_update_due
 
     def admit(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> None:
-        """Queue the rows of one frame as one batch."""
+        """Queue the rows of one frame as one batch, with the histories of some rows by job id."""
         self._batches.append((wire_rows, histories))
 
     def step(self) -> None:
@@ -194,6 +170,6 @@ class TorchServeHandler:
             self._service.steps.end(ended)
 
     def close(self) -> None:
-        """Close the store of the model's sequences."""
+        """Close the store of the model's sequences before the worker stops."""
         if self._service.steps is not None:
             self._service.steps.close()

@@ -151,13 +151,13 @@ class Worker:
         message = load_message(model_dir, handler, **changes)
         self.connection, self.peer = frontend.connect()
         self.service = load_service(message)  # type: ignore[arg-type]
-        self.handler = TorchServeHandler(
+        kind = ContinuousHandler if message["continuous"] else TorchServeHandler
+        self.runtime = kind(
             self.service,
             self.connection,
             decode_input=message["decode_input_request"],
             max_response_size=message["max_response_size"],
         )
-        self.runtime = ContinuousHandler(self.handler) if message["continuous"] else self.handler
 
     @property
     def module(self) -> Any:

@@ -28,8 +28,6 @@ class _Waiting:
 
 
 class _Gathering(NamedTuple):
-    """A batch that is not full yet."""
-
     members: list[_Waiting]
     timer: asyncio.TimerHandle
 

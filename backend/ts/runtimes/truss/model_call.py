@@ -278,7 +278,6 @@ class Call:
             self._reply.problem(problem)
 
     async def _gathered(self, chunks: Chunks, endpoint: Endpoint) -> str:
-        """Return all chunks of a generator as one text."""
         pieces: list[bytes] = []
 
         def add(chunk: Any) -> None:

@@ -5,49 +5,53 @@ A form reads the inputs from a row, and writes results and errors as the door of
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 from pydantic import BaseModel
 
 from ts.protocol.frames import Buffer
-from ts.protocol.messages import TRUSS, InferRow, ResultRow
+from ts.protocol.messages import InferRow, ResultRow
 from ts.runtimes.truss.model_request import header
 from ts.runtimes.truss.payloads import decode, encode, is_binary, validate
 from ts.runtimes.truss.reply import BINARY_HEADERS, CLIENT_ERROR, Answer, Headers, Problem
 
 
-class Form(Protocol):
-    """How one request is read and answered.
+class Form(ABC):
+    """The form of one request, which reads the inputs and writes results and errors.
 
     Attributes:
+        name: The form's name in traces.
         stream_headers: The headers of a streamed answer.
         passes_responses: Whether a response that the model makes itself can be the answer.
     """
 
-    stream_headers: Headers
-    passes_responses: bool
+    name: str
+    stream_headers: Headers = ()
+    passes_responses = False
 
-    @property
-    def name(self) -> str:
-        """The form's name in traces."""
-
+    @abstractmethod
     def decode(self, input_type: type[BaseModel] | None) -> Any:
         """Return the inputs. Raises `Problem` for an invalid request."""
 
+    @abstractmethod
     def encode(self, result: Any) -> Answer:
         """Return the answer for a result. Raises `Problem` if the form cannot represent the result."""
 
+    @abstractmethod
     def encode_chunk(self, chunk: Any) -> Buffer:
         """Return the body of one part of a stream. Raises TypeError if the form cannot represent the chunk."""
 
+    @abstractmethod
     def gathers(self) -> bool:
         """Whether the client wants a stream as one whole answer."""
 
     def problem_row(self, job_id: str, problem: Problem) -> ResultRow:
-        """Return the row of a request that has failed and was not answered yet."""
+        """Return the row of a request that failed before its first answer; here the door writes the error's form."""
+        return problem.row(job_id)
 
 
-class TrussForm:
+class TrussForm(Form):
     """Truss's own: JSON or the binary form, by the content type of the request."""
 
     stream_headers = BINARY_HEADERS
@@ -55,12 +59,11 @@ class TrussForm:
 
     def __init__(self, row: InferRow) -> None:
         self._row = row
-        self._binary = is_binary(row[2])
+        self._read_type(row[2])
 
-    @property
-    def name(self) -> str:
-        """The form's name in traces."""
-        return "binary" if self._binary else "json"
+    def _read_type(self, content_type: str | None) -> None:
+        self._binary = is_binary(content_type)
+        self.name = "binary" if self._binary else "json"
 
     def decode(self, input_type: type[BaseModel] | None) -> Any:
         """Return the inputs."""
@@ -71,8 +74,12 @@ class TrussForm:
         return encode(result, binary=self._binary)
 
     def encode_chunk(self, chunk: Any) -> Buffer:
-        """Return a chunk as it is, text in UTF-8."""
-        return raw_chunk(chunk)
+        """Return the chunk unchanged, text in UTF-8."""
+        if isinstance(chunk, str):
+            return chunk.encode()
+        if isinstance(chunk, bytes | bytearray | memoryview):
+            return chunk
+        raise TypeError(f"the model has yielded a {type(chunk).__name__}; a chunk of a stream must be str or bytes")
 
     def gathers(self) -> bool:
         """Whether the client accepts only JSON; OpenAI's clients state that even if they want a stream."""
@@ -100,7 +107,7 @@ class PredictionsForm(TrussForm):
             self._parameters = {name: _text(value) for name, _, value in body if name is not None}
             content_type, raw = next(((type_, value) for name, type_, value in body if name is None), (None, b""))
             self._row = (*row[:2], content_type, raw, *row[4:])
-            self._binary = is_binary(content_type)
+            self._read_type(content_type)
 
     def decode(self, input_type: type[BaseModel] | None) -> Any:
         """Return the inputs."""
@@ -113,30 +120,7 @@ class PredictionsForm(TrussForm):
         inputs |= self._parameters
         return inputs if input_type is None else validate(inputs, input_type)
 
-    def problem_row(self, job_id: str, problem: Problem) -> ResultRow:
-        """Return an error, which the door writes in TorchServe's shape."""
-        return problem.row(job_id)
-
-
-def form_of(row: InferRow, model_name: str, model_version: str) -> Form:
-    """Return the form of a row, by its protocol."""
-    protocol = row[4]
-    if protocol == TRUSS:
-        return TrussForm(row)
-    if protocol is None:
-        return PredictionsForm(row)
-    from ts.runtimes.truss.tensor_form import TensorForm
-
-    return TensorForm(row, model_name, model_version)
-
-
-def raw_chunk(chunk: Any) -> Buffer:
-    """Return a chunk of a stream as bytes. Raises TypeError: the chunk is neither text nor bytes."""
-    if isinstance(chunk, str):
-        return chunk.encode()
-    if isinstance(chunk, bytes | bytearray | memoryview):
-        return chunk
-    raise TypeError(f"the model has yielded a {type(chunk).__name__}; a chunk of a stream must be str or bytes")
+    problem_row = Form.problem_row
 
 
 def _text(value: str | bytes) -> str:

@@ -165,8 +165,6 @@ class Slot:
 
 
 class _Turn:
-    """One call that waits for a slot."""
-
     __slots__ = ("has_slot", "over", "work")
 
     def __init__(self, work: SlotWork | None) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Generator
 from types import AsyncGeneratorType, GeneratorType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ts.runtimes.truss.model_request import Client
 from ts.runtimes.truss.threads import Threads, Work
@@ -30,16 +30,6 @@ _CLOSING_LIMIT: Final = 30.0
 
 class GapTooLong(Exception):
     """The model exceeded the time limit for the next chunk."""
-
-
-class Chunks(Protocol):
-    """A generator of the model."""
-
-    async def next(self) -> Any:
-        """Return the next chunk, `END` behind the last."""
-
-    async def close(self) -> None:
-        """Have the generator clean up, unless it has ended."""
 
 
 class AsyncChunks:
@@ -78,6 +68,9 @@ class ThreadChunks:
         if self._running is not None:
             await self._running.ended()  # drop an exception of this step: the client that it concerns has left
         await self._threads.run(self._generator.close)
+
+
+Chunks = AsyncChunks | ThreadChunks
 
 
 def is_stream(value: Any) -> bool:

@@ -18,12 +18,13 @@ from ts.open_inference.receive import receive
 from ts.open_inference.tensors import flat_list
 from ts.open_inference.types import InferenceResponse, Received, Tensor
 from ts.protocol.frames import Buffer
-from ts.protocol.messages import InferRow, ResultRow
+from ts.protocol.messages import InferRow
 from ts.runtimes.asgi_scope import pseudo_header
 from ts.runtimes.errors import Failure
 from ts.runtimes.truss.encodings import plain
 from ts.runtimes.truss.payloads import validate
-from ts.runtimes.truss.reply import CLIENT_ERROR, SERVER_ERROR, Answer, Headers, Problem
+from ts.runtimes.truss.reply import CLIENT_ERROR, SERVER_ERROR, Answer, Problem
+from ts.runtimes.truss.request_forms import Form
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,11 +36,9 @@ _STREAMING: Final = ("infer_stream", "generate_stream")
 _GENERATING: Final = ("generate", "generate_stream")
 
 
-class TensorForm:
+class TensorForm(Form):
     """One request of either Open Inference protocol."""
 
-    stream_headers: Headers = ()
-    passes_responses = False
     name = "tensors"
 
     def __init__(self, row: InferRow, model_name: str, model_version: str) -> None:
@@ -74,10 +73,6 @@ class TensorForm:
     def gathers(self) -> bool:
         """Whether the client takes one response only: it has not asked for a stream."""
         return pseudo_header(self._row, ":endpoint") not in _STREAMING
-
-    def problem_row(self, job_id: str, problem: Problem) -> ResultRow:
-        """Return an error, which the door writes in the protocol's shape."""
-        return problem.row(job_id)
 
     def _request(self) -> Received:
         if self._received is None:

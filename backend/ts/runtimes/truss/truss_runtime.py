@@ -18,7 +18,7 @@ from ts.runtimes.truss.model_call import Call
 from ts.runtimes.truss.model_methods import PREDICT, WEBSOCKET
 from ts.runtimes.truss.model_request import Client
 from ts.runtimes.truss.reply import Answer, Reply
-from ts.runtimes.truss.request_forms import TrussForm, form_of
+from ts.runtimes.truss.request_forms import Form, PredictionsForm, TrussForm
 from ts.runtimes.truss.request_logs import enter_request
 from ts.runtimes.truss.request_spans import NO_TRACE
 from ts.runtimes.truss.served_model import HotReload, ServedModel
@@ -85,7 +85,7 @@ class TrussRuntime(AsyncRuntime):
     async def _call(self, row: InferRow, client: Client, endpoint: str) -> None:
         if row[4] == CUSTOM:
             raise ValueError(f"a Truss declares no custom routes, got a request for {endpoint!r}")
-        form = form_of(row, self._model.name, self._version)
+        form = _form_of(row, self._model.name, self._version)
         await Call(self._model, row, client, form, self._outbox).run(endpoint)
 
     async def _hold_session(self, row: InferRow, client: Client) -> None:
@@ -162,6 +162,17 @@ class TrussRuntime(AsyncRuntime):
     async def close(self) -> None:
         """Close the model; every job is answered."""
         self._model.close()
+
+
+def _form_of(row: InferRow, model_name: str, model_version: str) -> Form:
+    """Return the form of a row, by its protocol."""
+    if row[4] == TRUSS:
+        return TrussForm(row)
+    if row[4] is None:
+        return PredictionsForm(row)
+    from ts.runtimes.truss.tensor_form import TensorForm
+
+    return TensorForm(row, model_name, model_version)
 
 
 #: What the package itself puts into the registry.

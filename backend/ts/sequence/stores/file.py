@@ -309,7 +309,6 @@ class FileStore:
         return {**kept, **{key: tuple(journaled[key]) for key in keys if key in journaled}}
 
     def _keys(self, number: Any) -> list[int]:
-        """Return the keys of a sequence's answers."""
         return [slot * SLOT + number for slot in self._slots]
 
     def end(self, leases: Sequence[Lease]) -> None:

@@ -297,7 +297,6 @@ class RedisStore:
                 raise StoreError(f"Redis at {self._name} refuses: {error}") from error
 
     def _info(self) -> dict[str, Any]:
-        """Return what Redis reports about its memory, persistence and replication."""
         info: dict[str, Any] = {}
         for section in ("memory", "persistence", "replication"):
             with contextlib.suppress(StoreError):  # a managed Redis may refuse
