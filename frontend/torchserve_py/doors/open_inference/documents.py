@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping
+from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -15,88 +17,28 @@ if TYPE_CHECKING:
 
 _DOCUMENT: Final = "open inference"
 _EVENTS: Final = "text/event-stream"
-_OBJECT: Final[dict[str, Any]] = {"type": "object", "additionalProperties": True}
-_TEXT: Final[dict[str, Any]] = {"type": "string"}
-_SHAPE: Final[dict[str, Any]] = {"type": "array", "items": {"type": "integer"}}
-_SIZES: Final[dict[str, Any]] = {"type": "array", "items": {"type": "integer", "minimum": 0}}
-_ITEMS: Final[dict[str, Any]] = {"type": "array", "items": {}}
-#: Nested or flat; a single element needs no list.
-_DATA: Final[dict[str, Any]] = {"type": ["array", "string", "number", "boolean"], "items": {}}
+_OBJECT: Final[Schema] = {"type": "object", "additionalProperties": True}
+_ITEMS: Final[Schema] = {"type": "array", "items": {}}
+_SCHEMAS: Final[Mapping[str, Any]] = {
+    **json.loads(resources.files(__package__).joinpath("schemas.json").read_text(encoding="utf-8")),
+    "Datatype": {"type": "string", "enum": list(DATATYPES)},
+}
 
 
-def _object(required: Sequence[str], **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "required": list(required), "properties": properties}
-
-
-def _array(of: str) -> dict[str, Any]:
-    return {"type": "array", "items": _reference(of)}
-
-
-def _reference(name: str) -> dict[str, Any]:
+def _reference(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """In a request null means absent."""
-    kind = schema["type"]
-    return {**schema, "type": [kind, "null"]}
-
-
-_DATATYPE: Final[dict[str, Any]] = {"type": "string", "enum": list(DATATYPES)}
-_TENSOR: Final = {"name": _TEXT, "datatype": _DATATYPE, "shape": _SHAPE, "parameters": _OBJECT}
-_SCHEMAS: Final[dict[str, Any]] = {
-    "Error": _object(("error",), error=_TEXT),
-    "RequestInput": _object(
-        ("name", "datatype", "shape", "data"),
-        **{**_TENSOR, "shape": _SIZES, "parameters": _or_null(_OBJECT)},
-        data=_DATA,
-    ),
-    "RequestOutput": _object(("name",), name=_TEXT, parameters=_or_null(_OBJECT)),
-    "ResponseOutput": _object(("name", "datatype", "shape"), **_TENSOR, data=_ITEMS),
-    "MetadataTensor": _object(("name", "datatype", "shape"), **_TENSOR),
-    "InferenceRequest": _object(
-        ("inputs",),
-        id=_or_null(_TEXT),
-        parameters=_or_null(_OBJECT),
-        inputs=_array("RequestInput"),
-        outputs=_or_null(_array("RequestOutput")),
-    ),
-    "InferenceResponse": _object(
-        ("model_name", "outputs"),
-        model_name=_TEXT,
-        model_version=_TEXT,
-        id=_TEXT,
-        parameters=_OBJECT,
-        outputs=_array("ResponseOutput"),
-    ),
-    "GenerateRequest": _object(("text_input",), id=_or_null(_TEXT), text_input=_TEXT, parameters=_or_null(_OBJECT)),
-    "GenerateResponse": _object(
-        ("model_name",),
-        id=_TEXT,
-        model_name=_TEXT,
-        model_version=_TEXT,
-        text_output=_TEXT,
-        details=_OBJECT,
-    ),
-    "ModelMetadata": _object(
-        ("name", "platform", "inputs", "outputs"),
-        name=_TEXT,
-        versions={"type": "array", "items": _TEXT},
-        platform=_TEXT,
-        inputs=_array("MetadataTensor"),
-        outputs=_array("MetadataTensor"),
-    ),
-}
 _REQUEST: Final = _reference("InferenceRequest")
 _RESPONSE: Final = _reference("InferenceResponse")
 _EITHER_REQUEST: Final = {"anyOf": [_REQUEST, _reference("GenerateRequest")]}
 _EITHER_RESPONSE: Final = {"anyOf": [_RESPONSE, _reference("GenerateResponse")]}
 
 
-def _event(answer: Any) -> dict[str, Any]:
-    """Each event of a stream: its data are the text of a response in JSON."""
+def _event(answer: Schema) -> Schema:
+    """Return the schema of an event of a stream: its data are the text of a response in JSON."""
     data = {"type": "string", "contentMediaType": JSON, "contentSchema": answer}
-    return _object(("data",), data=data)
+    return {"type": "object", "required": ["data"], "properties": {"data": data}}
 
 
 def _operation(name: str, description: str, takes: Schema | None = None, gives: Schema | None = _OBJECT) -> Operation:

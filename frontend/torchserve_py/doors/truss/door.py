@@ -152,7 +152,7 @@ class TrussDoor:
             case Endpoint.schema:
                 return self._send(request, probes.schema(self._serving, model, name))
             case Endpoint.openapi if self._serving.is_loaded(model):
-                described = openapi.document(model, self._serving.declared(model), name, alone=named is None)
+                described = openapi.document_of(model, self._serving.declared(model), name, alone=named is None)
                 return self._send(request, json_answer(described))
             case Endpoint.websocket if self._serving.is_loaded(model):
                 socket = WebSocket(request, self._max_body)
