@@ -29,6 +29,7 @@ from torchserve_py import end_signals
 from torchserve_py.core.registry import ModelRegistry
 from torchserve_py.core.snapshot import SnapshotWriter
 from torchserve_py.doors.grpc_packages import GrpcPackagesError, check_grpc_packages
+from torchserve_py.freed_memory import give_back_now_and_then
 from torchserve_py.logs import access_log
 from torchserve_py.logs.line_logs import FLUSH_INTERVAL, wait_until_written
 from torchserve_py.logs.setup import configure_logging
@@ -111,6 +112,7 @@ class Server:
         if not self._settings.disable_system_metrics:
             self._background.append(asyncio.create_task(self._collect_system_metrics()))
         self._background.append(asyncio.create_task(self._write_line_logs()))
+        self._background.append(asyncio.create_task(give_back_now_and_then()))
         await self._snapshots.started()
 
     async def drain(self) -> None:

@@ -8,8 +8,8 @@ body goes from its owner's memory to the kernel without a copy in between (`sock
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import msgpack
 
@@ -22,6 +22,8 @@ LARGE_BODY = 16 * 1024
 #: The default limit on a frame: a longer one means that the length field is corrupt or the peer hostile.
 MAX_FRAME = 2**31 - 1
 _INITIAL_CAPACITY = 64 * 1024
+#: Frames of up to so many bytes are built without a look at how many values they have.
+_SMALL = 64 * 1024
 _SHRINK_ABOVE = 1024 * 1024
 
 
@@ -76,14 +78,19 @@ class FrameBuffer:
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self._max_frame = max_frame
+        self._max_values: int | None = None
         self._data = bytearray(_INITIAL_CAPACITY)
         self._view = memoryview(self._data)
         self._start = 0
         self._end = 0
 
-    def limit(self, max_frame: int) -> None:
-        """Refuse frames longer than ``max_frame`` bytes from now on."""
+    def limit(self, max_frame: int, max_values: int) -> None:
+        """Refuse frames longer than ``max_frame`` bytes from now on, and large ones of more than ``max_values`` values.
+
+        A body is one value, however long. Values by the million would keep the reader busy while they are built.
+        """
         self._max_frame = max_frame
+        self._max_values = max_values
 
     def writable(self) -> memoryview:
         """Return the free memory behind the buffered bytes, large enough for the frame that has begun; never empty."""
@@ -109,7 +116,10 @@ class FrameBuffer:
             first = self._start + _LENGTH.size
             if self._end - first < length:
                 return
-            message = _unpack(self._view[first : first + length])
+            payload = self._view[first : first + length]
+            if self._max_values is not None and length > _SMALL:
+                check_values(payload, self._max_values)
+            message = _unpack(payload)
             self._start = first + length
             yield message
         if self._start == self._end:
@@ -133,6 +143,53 @@ class FrameBuffer:
     def _replace(self, data: bytearray) -> None:
         self._data = data
         self._view = memoryview(data)
+
+
+#: For the first bytes of msgpack's values that do not tell their size: how many bytes the value has before its content,
+#: and how many of these, right behind the first, are the length of that content.
+_FORMATS: Final[Mapping[int, tuple[int, int]]] = {
+    **dict.fromkeys((0xC0, 0xC1, 0xC2, 0xC3), (1, 0)),
+    **dict.fromkeys((0xCC, 0xD0), (2, 0)),
+    **dict.fromkeys((0xCD, 0xD1), (3, 0)),
+    **dict.fromkeys((0xCA, 0xCE, 0xD2), (5, 0)),
+    **dict.fromkeys((0xCB, 0xCF, 0xD3), (9, 0)),
+    **{0xD4: (3, 0), 0xD5: (4, 0), 0xD6: (6, 0), 0xD7: (10, 0), 0xD8: (18, 0)},
+    **dict.fromkeys((0xC4, 0xD9), (2, 1)),
+    **dict.fromkeys((0xC5, 0xDA, 0xDC, 0xDE), (3, 2)),
+    **dict.fromkeys((0xC6, 0xDB, 0xDD, 0xDF), (5, 4)),
+    **{0xC7: (3, 1), 0xC8: (4, 2), 0xC9: (6, 4)},
+}
+
+
+def check_values(payload: memoryview, most: int) -> None:
+    """Check that a payload has at most ``most`` values, without building one. What is cut short is not looked at.
+
+    Raises:
+        FrameError: It has more.
+    """
+    position, end, awaited = 0, len(payload), 1
+    for _ in range(most):
+        if not awaited or position >= end:
+            return
+        awaited -= 1
+        kind = payload[position]
+        if kind < 0x80 or kind >= 0xE0:
+            position += 1
+        elif kind < 0xA0:
+            awaited += (kind & 0x0F) * (1 if kind & 0x10 else 2)
+            position += 1
+        elif kind < 0xC0:
+            position += 1 + (kind & 0x1F)
+        else:
+            size, length_size = _FORMATS[kind]
+            length = int.from_bytes(payload[position + 1 : position + 1 + length_size], "big")
+            position += size
+            if kind >= 0xDC:  # an array or a map
+                awaited += length * (1 if kind < 0xDE else 2)
+            else:
+                position += length
+    if awaited and position < end:
+        raise FrameError(f"a frame of {end} bytes has more than {most} values")
 
 
 def _unpack(payload: memoryview) -> list[Any]:

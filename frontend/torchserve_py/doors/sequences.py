@@ -73,6 +73,8 @@ class SequenceHeaders:
             if len(given) > MAX_ID_LENGTH:
                 raise bad_request(f"Header {name}: an id has up to {MAX_ID_LENGTH} characters, this one {len(given)}.")
         if not sequence_id:
+            if start is not None:
+                is_marked(self._start, start)
             sequence_id = f"ts-seq-{uuid.uuid4()}"
             start = "true"
         elif not sequence_id.isprintable() and _UNUSABLE.search(sequence_id):

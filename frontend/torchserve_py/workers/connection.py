@@ -56,9 +56,9 @@ class Connection(asyncio.BufferedProtocol):
         #: How the connection ended while messages were waiting; they are handled before that is told.
         self._lost: str | None = None
 
-    def limit_frames(self, max_frame: int) -> None:
-        """Refuse longer frames from now on; called between two messages."""
-        self._frames.limit(max_frame)
+    def limit_frames(self, max_frame: int, max_values: int) -> None:
+        """Refuse frames of more bytes or values from now on; called between two messages."""
+        self._frames.limit(max_frame, max_values)
 
     def send(self, buffers: list[Buffer]) -> None:
         """Write one frame; does nothing once the connection is closed."""

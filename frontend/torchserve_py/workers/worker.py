@@ -57,6 +57,12 @@ _LINGER = 1.0
 _KILL_LIMIT = 20.0
 
 
+#: How many values a message of a worker may have, bodies counting as one each: so many, and so many more for each row of
+#: a batch.
+_MAX_VALUES = 100_000
+_MAX_VALUES_OF_ROW = 1000
+
+
 @dataclass(frozen=True)
 class WorkerLimits:
     """How long a worker may take, in seconds."""
@@ -256,7 +262,9 @@ class Worker:
         if hello["channel"] == HEARTBEAT_CHANNEL:
             connection.on_message, connection.on_close = self._beat, self._heartbeat_closed
         else:
-            connection.limit_frames(self._load["max_response_size"] * max(1, self._load["batch_size"]) + 2**20)
+            rows = max(1, self._load["batch_size"])
+            max_frame = self._load["max_response_size"] * rows + 2**20
+            connection.limit_frames(max_frame, _MAX_VALUES + _MAX_VALUES_OF_ROW * rows)
             connection.on_message, connection.on_close = self._received, self._jobs_closed
             self._jobs = self._ranks.answering
             if self.state is not WorkerState.LOADING:

@@ -62,8 +62,9 @@ async def test_markers(stateful, text, meaning, handlers_text):
 
 @pytest.mark.parametrize("name", [START, END])
 @pytest.mark.parametrize("text", ["yes", "2", "tru"])
-async def test_a_marker_that_is_neither_true_nor_false_is_refused(stateful, name, text):
-    answer = await post(stateful, {ID: "s", name: text})
+@pytest.mark.parametrize("of_sequence", [{ID: "s"}, {}], ids=["id", "no-id"])
+async def test_a_marker_that_is_neither_true_nor_false_is_refused(stateful, name, text, of_sequence):
+    answer = await post(stateful, {**of_sequence, name: text})
     assert answer.status == 400
     assert f"Header {name}: '{text}' is neither true nor false; use true or false" in answer.json()["message"]
     assert stateful.registry.model.calls == []

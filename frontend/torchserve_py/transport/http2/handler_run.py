@@ -75,15 +75,19 @@ class HandlerRun:
 
     def follow(self, result: Any) -> None:
         """Answer the call with what a handler may return: a response, what gives one in a task, or `LATER`."""
-        if self._later is not None and not self._later.done():
+        if not self.is_running:  # the call is over
+            if inspect.iscoroutine(result):
+                result.close()
+        elif self._later is not None and not self._later.done():
             self._later.set_result(result)
         elif hasattr(result, "__await__") or hasattr(result, "__aiter__"):
             self._run(result)
         elif result is not LATER:
+            call = self._call
             try:
-                self._call.respond(result)
+                call.respond(result)
             except Exception as error:
-                self._call.raised(error)
+                call.raised(error)
             self.end()
 
     def stop(self) -> None:
@@ -101,14 +105,19 @@ class HandlerRun:
             self._later.set_result(None)
         elif self.is_running and self._task is None:
             self.is_running = False
-            self._call.handler_ended()
+            self._beginning = None
+            call = self._call
+            del self._call  # the call knows its run: a flood of such cycles would wait for the garbage collector
+            call.handler_ended()
 
     def _begin(self) -> None:
-        self.has_begun = True
+        if not self.is_running:
+            return
+        self.has_begun, call = True, self._call
         try:
-            result = self._behaviour(self._call.next_request(), self._call)
+            result = self._behaviour(call.next_request(), call)
         except Exception as error:
-            self._call.raised(error)
+            call.raised(error)
             self.end()
         else:
             self.follow(result)
@@ -140,8 +149,6 @@ class HandlerRun:
 
         self._task = asyncio.get_running_loop().create_task(self._within_task(result))
         self._task.add_done_callback(ended)
-        if not self.is_running:  # the call is over
-            self._task.cancel()
 
     async def _within_task(self, result: Any) -> None:
         try:

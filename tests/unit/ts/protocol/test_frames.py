@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ts.protocol.frames import LARGE_BODY, FrameBuffer, FrameError, encode
+from ts.protocol.frames import LARGE_BODY, FrameBuffer, FrameError, check_values, encode
 from ts.protocol.messages import RESULTS, encode_infer, encode_results
 
 
@@ -65,3 +67,38 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_received() -> None:
 def test_a_frame_that_holds_no_message_is_refused(payload: bytes) -> None:
     with pytest.raises(FrameError):
         feed(FrameBuffer(), struct.pack(">I", len(payload)) + payload, 100_000)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(max_size=70_000),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(), inner, max_size=20),
+)
+
+
+def count(value: Any) -> int:
+    if isinstance(value, list):
+        return 1 + sum(map(count, value))
+    return 1 + sum(1 + count(each) for each in value.values()) if isinstance(value, dict) else 1
+
+
+@given(VALUES)
+def test_values_are_counted_before_they_are_built(value: Any) -> None:
+    payload, values = memoryview(msgpack.packb(value)), count(value)
+    check_values(payload, values)
+    if values > 1:
+        with pytest.raises(FrameError, match=f"more than {values - 1} values"):
+            check_values(payload, values - 1)
+
+
+@given(st.binary(max_size=300))
+def test_counting_takes_any_bytes(payload: bytes) -> None:
+    check_values(memoryview(payload), 1000)
+
+
+def test_a_large_frame_of_many_values_is_refused_and_one_with_a_large_body_is_not() -> None:
+    buffer = FrameBuffer()
+    buffer.limit(10_000_000, 1000)
+    body = bytes(1_000_000)
+    assert feed(buffer, b"".join(encode(["one", body], large=True)), 300_000) == [["one", body]]
+    with pytest.raises(FrameError, match="more than 1000 values"):
+        feed(buffer, b"".join(encode(["two", *range(100_000)])), 300_000)
