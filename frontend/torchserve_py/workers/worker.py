@@ -57,8 +57,8 @@ _LINGER = 1.0
 _KILL_LIMIT = 20.0
 
 
-#: How many values a message of a worker may have, bodies counting as one each: so many, and so many more for each row of
-#: a batch.
+#: How many values a message of a worker may have, a body being one value: so many, and so many more for each row of a
+#: batch.
 _MAX_VALUES = 100_000
 _MAX_VALUES_OF_ROW = 1000
 
