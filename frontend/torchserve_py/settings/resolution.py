@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic_core import ErrorDetails
+
 from torchserve_py.settings.consistency import contradictions, doubts
 from torchserve_py.settings.flags import JVM_FLAGS, Flags
 from torchserve_py.settings.log_config import is_log4j
@@ -61,16 +63,22 @@ class Resolution:
 
 
 def resolve(flags: Flags, environ: Mapping[str, str], cwd: Path) -> Resolution:
-    """Read all sources; relative paths start from ``cwd``. Mistakes are collected, never raised."""
+    """Read all sources; relative paths start from ``cwd``. All mistakes are collected."""
     return _Resolver(flags, environ, cwd).run()
 
 
 class _Given(NamedTuple):
-    """A value as a source gives it, where that is, and how messages quote it."""
+    """A value as a source gives it, the place of the source, and the quotation of both in messages."""
 
     value: str | list[str] | bool
     origin: str
     quoted: str
+
+
+def _problem(given: _Given, error: ErrorDetails) -> str:
+    """Return what is wrong with a value, or with a part of a value that has parts."""
+    is_part = len(error["loc"]) > 1
+    return f"{given.origin}: {told(Settings, error)}" if is_part else f"{given.quoted}: {error['msg']}"
 
 
 class _Refused(Exception):
@@ -215,35 +223,30 @@ class _Resolver:
     # Values
 
     def _read_values(self) -> None:
-        given: dict[str, _Given | None] = {}
+        given: dict[str, _Given] = {}
         problems: dict[str, list[str]] = {}
         for name in SOURCES:
             try:
-                given[name] = self._given(name)
+                found = self._given(name)
             except _Refused as refused:
                 problems[name] = [str(refused)]
-        converted = {name: self._converted(name, each.value) for name, each in given.items() if each is not None}
+            else:
+                if found is not None:
+                    given[name] = found
+        converted = {name: self._converted(name, each.value) for name, each in given.items()}
         values, errors = validate(Settings, converted, self._cwd)
         for error in errors:
             name = str(error["loc"][0])
-            each = given[name]
-            assert each is not None  # defaults are right
-            what = (
-                f"{each.quoted}: {error['msg']}"
-                if len(error["loc"]) == 1
-                else f"{each.origin}: {told(Settings, error)}"
-            )
-            problems.setdefault(name, []).append(f"Invalid configuration: {what}")
-        for name, each in given.items():
+            problems.setdefault(name, []).append(f"Invalid configuration: {_problem(given[name], error)}")
+        if "model_store" not in {*given, *problems}:
+            problems["model_store"] = ["Missing mandatory parameter --model-store"]
+        for name in SOURCES:
             if name in problems:
-                continue
-            if each is not None:
-                self._out.effective[name] = Effective(getattr(values, name), each.origin)
-            elif name == "model_store":
-                problems[name] = ["Missing mandatory parameter --model-store"]
+                self._out.errors += problems[name]
+            elif name in given:
+                self._out.effective[name] = Effective(getattr(values, name), given[name].origin)
             else:
                 self._out.effective[name] = Effective(default_of(name, self._cwd), DEFAULT_ORIGIN)
-        self._out.errors += [line for name in SOURCES for line in problems.get(name, ())]
 
     def _converted(self, name: str, value: str | list[str] | bool) -> Any:
         """Return the value for the schema; an empty text unsets a setting whose default is None."""
