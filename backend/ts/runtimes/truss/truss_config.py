@@ -144,10 +144,12 @@ def read_options(model_dir: Path) -> Options:
     Raises LoadError: the file cannot be read, or the map has an unknown key or an invalid value.
     """
     path = model_dir / _MODEL_CONFIG_FILE
-    chosen = _read_mapping(path).get("truss", {}) if path.is_file() else {}
+    chosen = _read_mapping(path).get("truss") if path.is_file() else None
+    chosen = {} if chosen is None else chosen
     where = f"{path.name}: truss"
     if not isinstance(chosen, dict):
         raise LoadError(f"{where} is {chosen!r}; it must be a map.")
+    chosen = {key: value for key, value in chosen.items() if value is not None}
     known = {"cancelOnDisconnect", "streamErrors", "aliasConcurrency", "hotReload"}
     for key in chosen:
         if key not in known:

@@ -352,6 +352,9 @@ def test_options(tmp_path: Path) -> None:
     file.write_text("minWorkers: 1\ntruss: {cancelOnDisconnect: true, streamErrors: end, aliasConcurrency: 2}")
     options = read_options(tmp_path)
     assert (options.cancel_on_disconnect, options.ends_failed_streams, options.alias_concurrency) == (True, True, 2)
+    for text in ("truss:", "truss: {cancelOnDisconnect: }"):
+        file.write_text(text)
+        assert not read_options(tmp_path).cancel_on_disconnect
     for text, told in [
         ("truss: 3", "truss is 3; it must be a map"),
         ("truss: {other: 1}", "truss.other is not known; known are aliasConcurrency, cancelOnDisconnect"),
