@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from torchserve_py.doors.errors import HANDLER_ERROR, too_many_connections
+from torchserve_py.doors.errors import HANDLER_ERROR, no_room, too_many_connections
 from torchserve_py.doors.management_calls import ModelApiDisabledError
 from torchserve_py.scheduling.effects import Cause
 
@@ -18,5 +18,6 @@ def test_every_cause_is_explained() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     section = text.partition("## What a cause means and what to do")[2].partition("\n## ")[0]
     documented = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
-    causes_of_doors = [HANDLER_ERROR, too_many_connections("").cause, ModelApiDisabledError().failure.cause]
+    failures = [no_room("").failure, too_many_connections(""), ModelApiDisabledError().failure]
+    causes_of_doors = [HANDLER_ERROR, *(failure.cause for failure in failures)]
     assert sorted(documented) == sorted([*map(str, set(Cause) - UNSEEN), *map(str, causes_of_doors)])
