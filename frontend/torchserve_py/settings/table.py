@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from torchserve_py.settings import value_kinds as kinds
@@ -99,7 +98,7 @@ class Settings(ClosedSchema):
     """The effective configuration of one server. Paths are absolute where `resolution` has made it."""
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """Return the JSON Schema of config.properties: its keys only, and texts as the file writes them."""
         schema = handler.resolve_ref_schema(handler(core))
         schema["description"] = "config.properties"
