@@ -321,5 +321,5 @@ def test_documents(open_server):
 def test_priorities(http):
     for priority in (1, 2**64 - 1):
         assert http.infer("arithmetic", [sent("x", X)], priority=priority).as_numpy("next").tolist() == (X + 1).tolist()
-    with pytest.raises(InferenceServerException, match="Parameter priority: -1 is no priority"):
+    with pytest.raises(InferenceServerException, match="Parameter priority: -1 is not a priority"):
         http.infer("arithmetic", [sent("x", X)], priority=-1)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PREFLIGHT_HEADER: Final = "Access-Control-Request-Method"
-#: What is counted under one name, as there is no end of such: methods that no route has.
+#: All methods that no route has are counted under one name, as clients may make them up.
 _OTHER: Final = "other"
 
 
@@ -66,7 +66,7 @@ class Application:
 
 
 class Answering:
-    """One request, from its head to its answer, as far as that takes no task; and the task, where it takes one."""
+    """One request, from its head to its answer."""
 
     __slots__ = ("_application", "_body", "_is_known", "_matches", "_parts", "_refusal", "_request", "_route", "_task")
 
@@ -184,7 +184,7 @@ class Answering:
                 self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Answer with what a door has raised, if it can still be told."""
+        """Answer with an exception that a door raised, unless the answer has begun."""
         request = self._request
         if self._parts is not None and not self._parts.ended:
             asyncio.get_running_loop().call_soon(self._parts.cancel)
@@ -221,7 +221,7 @@ class Answering:
         request.finish()
 
     def _lost(self) -> None:
-        """The client is gone."""
+        """Give up, because the client has disconnected."""
         if self._parts is not None:
             self._parts.cancel()
         if self._task is not None:

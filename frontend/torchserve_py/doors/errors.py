@@ -45,7 +45,7 @@ class Failure(NamedTuple):
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """The headers of the answer that say more than the status does."""
+        """The headers that come with the status, whatever the dialect."""
         headers = []
         if self.cause:
             headers.append((CAUSE_HEADER, self.cause))
@@ -74,39 +74,39 @@ class BodyTooLargeError(DoorError):
 
 
 def bad_request(message: str) -> DoorError:
-    """Input that is wrong in the way that ``message`` says."""
+    """Return the error for wrong input; ``message`` says what is wrong and what would be right."""
     return DoorError(Failure(400, "BadRequestException", message))
 
 
 def not_found() -> DoorError:
-    """No such path."""
+    """Return the error for an unknown path."""
     message = "Requested resource is not found, please refer to API document."
     return DoorError(Failure(404, "ResourceNotFoundException", message))
 
 
 def method_not_allowed(allow: str) -> DoorError:
-    """The path exists, but not for this method (or the server's settings switch it off); ``allow`` are its methods."""
+    """Return the error for a method that is not among those of the path (or is switched off), ``allow``."""
     message = "Requested method is not allowed, please refer to API document."
     return DoorError(Failure(405, "MethodNotAllowedException", message, allow=allow))
 
 
 def request_timeout(message: str) -> DoorError:
-    """The client was too slow."""
+    """Return the error for a client that was too slow."""
     return DoorError(Failure(408, "RequestTimeoutException", message))
 
 
 def no_room(message: str) -> DoorError:
-    """The server holds as many bytes of requests as it may."""
+    """Return the error for a request that the server has no memory for now."""
     return DoorError(Failure(503, UNAVAILABLE, message, "too_many_bytes", overloaded=True))
 
 
 def too_many_connections(message: str) -> Failure:
-    """A connection that is one too many."""
+    """Return the failure for a connection above the limit."""
     return Failure(503, UNAVAILABLE, message, "too_many_connections", overloaded=True)
 
 
 def invalid_message(detail: str = "") -> Failure:
-    """Bytes that are no HTTP request within the limits; ``detail`` says which limit."""
+    """Return the failure for bytes that are not an HTTP request within the limits; ``detail`` names the limit."""
     return Failure(400, "BadRequestException", f"Invalid HTTP message. {detail}".rstrip())
 
 
@@ -126,7 +126,7 @@ _MODEL_ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
 
 
 def failure_of(error: Exception) -> Failure:
-    """What a client is told about an exception of a door, of the model registry or of the workflow registry.
+    """Return what a client is told about an exception of a door, of the models or of the workflows.
 
     Any other exception is an internal error under its class name, as in TorchServe.
     """
@@ -145,7 +145,7 @@ def failure_of(error: Exception) -> Failure:
 
 
 def handler_failure(status: int, message: str) -> Failure:
-    """An error that the worker reported for one row: the handler raised, or asked for this status."""
+    """Return the failure for a row whose handler raised an exception or set an error status."""
     return Failure(status, INTERNAL, message, HANDLER_ERROR)
 
 

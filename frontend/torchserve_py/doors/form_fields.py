@@ -14,9 +14,9 @@ from torchserve_py.doors.errors import bad_request
 
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 MULTIPART_TYPE: Final = "multipart/form-data"
-#: How many parts of a multipart form are looked at.
+#: How many parts of a multipart form are read.
 MAX_PARTS: Final = 100
-#: Bytes of the header of a part, and of the text that is looked for.
+#: The largest header of a part, and the largest text of the field, in bytes.
 _MAX_HEAD: Final = 4096
 _MAX_TEXT: Final = 4096
 _HEAD_END: Final = b"\r\n\r\n"
@@ -43,7 +43,7 @@ def form_field(content_type: str, body: bytes, name: str) -> str | None:
 
 
 def _encoded_field(body: bytes, start: bytes) -> str | None:
-    """Return the text of the first field that starts so and has any, among the first `MAX_PARTS` that start so."""
+    """Return the first text that follows ``start``, among the first `MAX_PARTS` fields that begin with it."""
     at = 0 if body.startswith(start) else body.find(b"&" + start) + 1 or -1
     for _ in range(MAX_PARTS):
         if at < 0:
@@ -66,7 +66,7 @@ def _boundary(content_type: str) -> bytes:
 
 
 def _parts(body: bytes, boundary: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """The name of each part, and where its content starts and ends."""
+    """Yield the name of each part, and where its content starts and ends."""
     from python_multipart.multipart import parse_options_header
 
     delimiter = b"\r\n--" + boundary

@@ -120,7 +120,7 @@ class InferenceDoor:
         body: bytes,
         parameters: Pairs = (),
     ) -> HttpExchange:
-        """Make a job of a request."""
+        """Submit a request."""
         sequence, content_type, priority = head
         row: Any = body
         if parameters:
@@ -140,7 +140,7 @@ class InferenceDoor:
         return HttpExchange(self._responses, self._dialect, request, self._serving, model, asked, version)
 
     def _head(self, request: Request, model: ServedModel) -> _Head:
-        """The sequence, the content type and the priority that the headers name.
+        """Return the sequence, the content type and the priority that the headers name.
 
         Raises:
             DoorError: One of them is not what it should be.

@@ -69,7 +69,7 @@ _CLOSE_SECONDS: Final = 5.0
 
 
 class ListenError(OSError):
-    """The server cannot listen where it is told to; the message names the address and its setting."""
+    """The server cannot listen at an address; the message names the address and its setting."""
 
 
 class _PlainRefusal:
@@ -85,7 +85,7 @@ class _PlainRefusal:
         request.finish()
 
     def refusal(self, status: int, message: str, peer: Any) -> bytes:
-        """The response to bytes that never became a request."""
+        """Return the response to bytes that never became a request."""
         return self._responses.refusal(status, message)
 
 
@@ -98,7 +98,7 @@ class _Bound:
 
 @dataclass(frozen=True, slots=True)
 class _Listener:
-    """What serves one address.
+    """Serves one address.
 
     Attributes:
         server: Its connections.
@@ -133,13 +133,13 @@ class Doors:
     def __init__(self, context: DoorContext) -> None:
         #: Setting name (``inference_address``, …) to the address in use, with the port that port 0 became.
         self.addresses: dict[str, Address] = {}
-        #: The keys that clients must know; None while token authorization is off. Other protocols use the same.
+        #: The keys that clients must know; None while token authorization is off. gRPC has the same keys.
         self.tokens = context.tokens
-        #: What models are loaded and unloaded through. Other protocols use the same.
+        #: Loads and unloads models, for gRPC as well.
         self.repository = context.repository
-        #: What all connections of the process share. Other protocols use the same.
+        #: The budget of connections that all listeners share, those of gRPC as well.
         self.budget = ConnectionBudget.of_process()
-        #: What all requests of the process share. Other protocols use the same.
+        #: The memory that all requests share, those of gRPC as well.
         self.request_budgets = RequestBudgets()
         self._context = context
         self._bound: list[_Bound] = []
@@ -260,7 +260,7 @@ def _by_address(settings: Settings) -> list[tuple[list[str], Address]]:
 
 
 def _tls_context(settings: Settings, addresses: list[Address]) -> ssl.SSLContext | None:
-    """How https is served, None where no address asks for it."""
+    """Return the TLS context, or None where no address is one of https."""
     hosts = [address.host for address in addresses if address.is_tls]
     return server_context(settings, hosts) if hosts else None
 

@@ -30,21 +30,21 @@ _PARTIAL: Final = "Workers scaling in progress..."
 
 
 class Done(NamedTuple):
-    """How a change went: an HTTP status (200, 202 or 206) and TorchServe's words."""
+    """The result of a change: an HTTP status (200, 202 or 206) and TorchServe's text."""
 
     status: int
     text: str
 
 
 class ModelApiDisabledError(DoorError):
-    """Registering and unregistering are switched off (``enable_model_api``); ``GET`` is what is left."""
+    """Registering and unregistering are switched off (``enable_model_api``); only ``GET`` is allowed."""
 
     def __init__(self) -> None:
         super().__init__(method_not_allowed("GET").failure._replace(cause="model_api_disabled"))
 
 
 class ManagementCalls:
-    """The calls.
+    """Carries out the calls of the management API.
 
     Apart from what each method names, they raise what `Serving` raises.
     """
@@ -55,12 +55,12 @@ class ManagementCalls:
         self._changes: set[asyncio.Task[Any]] = set()
 
     def page(self, limit: int | None, start: int) -> dict[str, Any]:
-        """A page of the default versions, by name."""
+        """Return a page of the default versions, sorted by name."""
         entries = [{"modelName": model.name, "modelUrl": model.url} for model in self._serving.models()]
         return page_of("models", entries, limit, start)
 
     async def describe(self, name: str, version: str | None, *, customized: bool) -> list[dict[str, Any]]:
-        """One version, the default one if None, or ``all``; ``customized`` adds what the handler says of itself."""
+        """Describe one version (default if None) or ``all``; ``customized`` adds the handler's own description."""
         if version == _ALL_VERSIONS:
             return [_describe(model, self._serving.status(model)) for model in self._serving.versions(name)]
         model = self._serving.get(name, version)
@@ -139,12 +139,12 @@ class ManagementCalls:
         return Done(200, f'Model "{name}" unregistered')
 
     def set_default(self, name: str, version: str) -> Done:
-        """Let a version serve requests that name none."""
+        """Let a version serve requests that name no version."""
         self._serving.set_default(name, version)
         return Done(200, f'Default version successfully updated for model "{name}" to "{version}"')
 
     def check_model_api(self) -> None:
-        """Let registering and unregistering pass.
+        """Check that models may be registered and unregistered.
 
         Raises:
             ModelApiDisabledError: They are switched off.
@@ -153,7 +153,7 @@ class ManagementCalls:
             raise ModelApiDisabledError
 
     async def _complete(self, change: Coroutine[Any, Any, T]) -> T:
-        """Carry a change out to its end, even if its caller hangs up meanwhile."""
+        """Complete a change, even if its client disconnects meanwhile."""
         task = asyncio.create_task(change)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
@@ -165,7 +165,7 @@ class ManagementCalls:
 
 
 def page_of(name: str, entries: Sequence[dict[str, str]], limit: int | None, start: int) -> dict[str, Any]:
-    """At most ``limit`` of the entries from number ``start`` on, as TorchServe answers a list, under ``name``.
+    """Return at most ``limit`` of the entries from number ``start`` on under ``name``, as TorchServe answers a list.
 
     A page that ends exactly at the last entry still names a next one, which is empty, as in TorchServe.
     """

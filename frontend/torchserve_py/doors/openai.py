@@ -55,18 +55,18 @@ class OpenAIDialect(HttpDialect):
     """Errors are ``{"error": {…}}``; within a stream, an event of that shape, which OpenAI's clients raise."""
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
-        """The answer that tells of a failure."""
+        """Return the answer to a failure."""
         return Answer(failure.status, _error(failure), (JSON_TYPE,))
 
     def opening(self, exchange: HttpExchange, first: Part) -> Answer:
-        """The head of a stream, of events unless the handler says otherwise."""
+        """Return the head of a stream; the content type is that of events unless the handler set one."""
         headers = first.headers
         if not any(name.lower() == "content-type" for name, _ in headers):
             headers = [*headers, list(_EVENTS_TYPE)]
         return Answer(first.status, b"", headers, first.reason)
 
     def last_frame(self, failure: Failure) -> Sequence[bytes]:
-        """The event that tells of a failure."""
+        """Return the event that tells of a failure."""
         return (b"data: ", _error(failure), b"\n\n")
 
 
@@ -93,7 +93,7 @@ class OpenAIDoor:
         return AfterBody(self._max_body, lambda body: self._submit(request, body))
 
     def _submit(self, request: Request, body: bytes) -> Reply:
-        """Run a request on the model that its body names, or on the only one that there is."""
+        """Run a request on the model that its body names, or on the only model of this interface."""
         models = self._models()
         name = _name_in(body)
         model = models.get(name)

@@ -19,7 +19,7 @@ from torchserve_py.transport.http1.request import Request
 
 logger = logging.getLogger(__name__)
 
-#: How much of unknown parameters a warning shows: characters of a name, and names.
+#: How many characters of an unknown parameter's name, and how many such names, a warning shows.
 _SHOWN: Final = 100
 _SHOWN_NAMES: Final = 5
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
@@ -27,13 +27,13 @@ _JSON_TYPE = "application/json"
 
 
 class Parameters:
-    """Named values; in a query all are text, in JSON they may have their own type."""
+    """The parameters of a call: texts in a query, values of any type in JSON."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
 
     def text(self, name: str) -> str | None:
-        """A text, None if it was not given.
+        """Return a text, or None if it was not given.
 
         Raises:
             DoorError: It is something else (every method raises it for a value of the wrong kind).
@@ -44,7 +44,7 @@ class Parameters:
         raise _wrong(name, value, "text")
 
     def integer(self, name: str) -> int | None:
-        """An integer, None if it was not given."""
+        """Return an integer, or None if it was not given."""
         value = self._values.get(name)
         if value is None or value == "":
             return None
@@ -55,7 +55,7 @@ class Parameters:
         raise _wrong(name, value, "an integer")
 
     def count(self, name: str, default: int) -> int:
-        """An integer of at least 0."""
+        """Return an integer of at least 0."""
         value = self.integer(name)
         if value is None:
             return default
@@ -64,7 +64,7 @@ class Parameters:
         return value
 
     def boolean(self, name: str, default: bool) -> bool:
-        """``true`` or ``false``, in any case."""
+        """Return the truth value of ``true`` or ``false``, in any case."""
         value = self._values.get(name)
         if value is None or value == "":
             return default

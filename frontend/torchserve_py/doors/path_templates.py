@@ -63,14 +63,14 @@ def read_template(text: str) -> PathTemplate:
     """Read a path with parameters.
 
     Raises:
-        ValueError: It is none that can be served.
+        ValueError: The path cannot be served.
     """
     if not text.startswith("/") or len(text) > _MAX_TEMPLATE:
         raise ValueError(f"the path {shown(text)} must begin with a slash and have up to {_MAX_TEMPLATE} characters")
     parameters = _PARAMETER.findall(text)
     for parameter in parameters:
         if not _PARAMETER_TEXT.fullmatch(parameter):
-            raise ValueError(f"the path {shown(text)} has a parameter {shown(parameter)}, which is none of FastAPI's")
+            raise ValueError(f"the path {shown(text)} has a parameter {shown(parameter)}, which FastAPI does not have")
     if re.search("[{}]", _PARAMETER.sub("", text)):
         raise ValueError(f"the path {shown(text)} has a brace that belongs to no parameter")
     names = tuple(parameter.partition(":")[0] for parameter in parameters)
@@ -95,7 +95,7 @@ def _segment(text: str) -> _Segment:
 
 
 def _parameters_in(pieces: _Segment) -> int:
-    """0 for fixed text, 1 for text with a parameter in it, 2 for a parameter alone."""
+    """Return 0 for fixed text, 1 for text with a parameter in it, 2 for a parameter alone."""
     return 0 if len(pieces) == 1 else 1 if any(pieces) else 2
 
 

@@ -31,7 +31,7 @@ _WRITE_SIZE: Final = 16 * 1024
 
 
 class Answer(NamedTuple):
-    """A whole answer; of a stream, what its head says."""
+    """A whole answer, or the head of a stream."""
 
     status: int
     body: Buffer
@@ -43,7 +43,7 @@ class Dialect(Protocol):
     """How one API speaks, as far as it is the same for HTTP and gRPC."""
 
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
-        """What a client is told about a job that ended without (the rest of) an answer."""
+        """Return what a client is told about a job that ended without (the rest of) an answer."""
         return failure_of_job(cause, exchange.model.name, exchange.version, exchange.parts.job.sequence_id)
 
 
@@ -55,17 +55,17 @@ class HttpDialect(Dialect, Protocol):
     """
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
-        """The answer that tells of a failure; without ``exchange``, of a request that became no job."""
+        """Return the answer to a failure; without ``exchange``, to a request that has not become a job."""
 
     def refusal(self, error: Exception) -> Failure:
-        """What a client is told about an exception that kept a request from becoming a job."""
+        """Return what a client is told about an exception that was raised before the request became a job."""
         return failure_of(error)
 
     def answer(self, exchange: HttpExchange, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
-        """The whole answer that begins with ``part``. Where that takes time, a coroutine.
+        """Return the whole answer that begins with ``part``, or a coroutine that does so where that takes time.
 
         Raises:
-            DoorError: There is none; awaiting the coroutine may raise it, too.
+            DoorError: The response cannot be one answer; awaiting the coroutine may raise it, too.
         """
         return Answer(part.status, part.body, part.headers, part.reason)
 
@@ -74,11 +74,11 @@ class HttpDialect(Dialect, Protocol):
         return exchange.stream(first) if first.more else None
 
     def opening(self, exchange: HttpExchange, first: Part) -> Answer:
-        """The head of a stream."""
+        """Return the head of a stream."""
         return Answer(first.status, b"", first.headers, first.reason)
 
     def frame(self, body: bytes) -> Sequence[bytes]:
-        """A part of a stream, as the pieces that it is joined from."""
+        """Return the pieces that a part of a stream is joined from."""
         return (body,)
 
     def last_frame(self, failure: Failure) -> Sequence[bytes]:
@@ -126,7 +126,7 @@ class Exchange:
         """Wait for the next part.
 
         Raises:
-            DoorError: There is none.
+            DoorError: The job ended without one, or the part is an error.
         """
         try:
             return self.usable(await self.parts.next())
@@ -167,15 +167,15 @@ class Exchange:
         raise NotImplementedError
 
     def cancel(self) -> None:
-        """Give up: the client is gone, or wants no more. Does nothing to a job that has ended."""
+        """Cancel the job, because its client has left or wants no more; do nothing if the job has ended."""
         self.parts.cancel()
 
 
 class HttpExchange(Exchange):
-    """An exchange with an HTTP client, and what is made of the job's outcome.
+    """An exchange with an HTTP client.
 
-    Its driver calls `tell` with the first part, or with the cause why there is none, and runs the coroutine that
-    may come back.
+    Its driver calls `tell` with the first part, or with the cause why the job ended without one, and runs the coroutine
+    that may come back.
     """
 
     __slots__ = ("_responses", "request")
@@ -199,7 +199,7 @@ class HttpExchange(Exchange):
         request.log_fields = ids_of(self.parts)
 
     def tell(self, outcome: Part | Cause) -> Sent | Coroutine[Any, Any, Sent]:
-        """Answer; ``outcome`` is the first part, or the cause why there is none.
+        """Answer; ``outcome`` is the first part, or the cause why the job ended without one.
 
         Returns:
             The answer, if one write is all of it; else what writes it.

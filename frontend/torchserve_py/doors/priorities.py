@@ -21,10 +21,10 @@ _MAX_DIGITS: Final = 20
 
 
 def of_parameter(value: Any) -> int:
-    """The priority that the value of the parameter means.
+    """Return the priority that the value of the parameter means.
 
     Raises:
-        DoorError: It means none.
+        DoorError: The value is not a priority.
     """
     if value is None:
         return UNSET
@@ -34,20 +34,20 @@ def of_parameter(value: Any) -> int:
 
 
 def of_request(request: Request) -> int:
-    """The priority that the header of an HTTP request names.
+    """Return the priority that the header of an HTTP request names.
 
     Raises:
-        DoorError: It names none.
+        DoorError: The header is not a priority.
     """
     value = request.headers.get(HEADER)
     return UNSET if value is None else of_text(value, "Header")
 
 
 def of_text(text: str, place: str) -> int:
-    """The priority in a header, or in what stands for one; ``place`` says which.
+    """Return the priority in a header or in gRPC metadata; ``place`` says which.
 
     Raises:
-        DoorError: There is none in it.
+        DoorError: The text is not a priority.
     """
     digits = text.strip()
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= _MAX_DIGITS and int(digits) <= _MAX):
@@ -57,6 +57,6 @@ def of_text(text: str, place: str) -> int:
 
 def _unusable(place: str, value: Any) -> DoorError:
     return bad_request(
-        f"{place}: {value!a} is no priority; it must be a whole number from 0 to {_MAX}, of which 1 is the most urgent"
-        " and 0 says nothing."
+        f"{place}: {value!a} is not a priority; it must be a whole number from 0 to {_MAX}: 1 is the most urgent, 0 the"
+        " same as no priority."
     )

@@ -26,21 +26,21 @@ Headers = Iterable[Sequence[str]]
 
 JSON_TYPE: Final = ("content-type", "application/json")
 
-#: Headers that are the same in every answer; those of a handler would be sent beside them.
+#: Headers that the server sets in every answer; those of a handler would repeat them.
 _STANDARD_HEADERS: Final = frozenset({"cache-control", "expires", "pragma", "x-request-id"})
 _REQUEST_TIMEOUT: Final = 408
 
 
 class Sent(NamedTuple):
-    """An answer that is on its way."""
+    """An answer that was handed to the transport."""
 
     status: int
-    #: Whether it has no line in the access log: to a probe that comes every few seconds.
+    #: Whether the access log leaves it out, because it answers a probe that comes every few seconds.
     is_quiet: bool = False
 
 
 def to_json(value: Any) -> bytes:
-    """JSON as the server itself writes it: indented by two spaces, and a newline at the end."""
+    """Return JSON as TorchServe writes it: indented by two spaces, with a newline at the end."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace")
 
 
@@ -111,13 +111,13 @@ class Responses:
         return self._sent(status)
 
     def refusal(self, status: int, message: str) -> bytes:
-        """The whole answer to bytes that never became a request."""
+        """Return the whole answer to bytes that never became a request."""
         if status == _REQUEST_TIMEOUT:
             return self.whole_failure(request_timeout(message).failure)
         return self.whole_failure(invalid_message(message))
 
     def whole_failure(self, failure: Failure) -> bytes:
-        """The whole answer to a connection that is closed behind it."""
+        """Return the whole answer to a connection that is closed afterwards."""
         body, headers = failure_body(failure)
         framing = f"content-length: {len(body)}\r\n"
         self._sent(failure.status)
@@ -155,12 +155,12 @@ def _handler_mistake(error: BadResponse) -> DoorError:
 
 
 def allows_other_origins(settings: Settings) -> bool:
-    """Whether browsers may let pages of other origins call; TorchServe wants all three settings for that."""
+    """Return whether pages of other origins may call the server; TorchServe requires all three settings for that."""
     return bool(settings.cors_allowed_origin and settings.cors_allowed_methods and settings.cors_allowed_headers)
 
 
 def _cross_origin_lines(settings: Settings) -> str:
-    """The CORS headers of every response."""
+    """Return the CORS headers of every response."""
     if not allows_other_origins(settings):
         return ""
     values = (settings.cors_allowed_origin, settings.cors_allowed_methods, settings.cors_allowed_headers)

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from torchserve_py.settings.table import Settings
     from torchserve_py.workflows.registry import WorkflowRegistry
 
-#: The methods of paths that TorchServe serves whatever the method is; TRACE and the like ask for no answer of a model.
+#: The methods of paths that TorchServe serves with any method; TRACE and the like cannot have a model's answer.
 ANY_METHOD: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 READING: Final = ("GET", "HEAD")
 #: The pattern of routes for paths that no other route has.
 ANY_PATH: Final = "/{path:path}"
 
-#: Clients use few paths: where a path is the same as an earlier one, its routes are known.
+#: Clients use few paths, so the routes of the last ones are kept.
 _KEPT_PATHS: Final = 1024
 
 #: The parameters of a path by name.
@@ -87,7 +87,7 @@ class Route(NamedTuple):
 
 @dataclass(slots=True)
 class DoorContext:
-    """What doors are made of.
+    """What the doors of a server share.
 
     Attributes:
         settings: The server's settings.

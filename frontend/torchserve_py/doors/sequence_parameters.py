@@ -27,7 +27,7 @@ _MAX_ID: Final = 2**64 - 1
 def sequence_of(
     headers: SequenceHeaders, serving: Serving, model: ServedModel, parameters: Mapping[str, Any]
 ) -> SequenceRequest:
-    """The sequence of a request to a stateful model, with these parameters.
+    """Return the sequence that the parameters of a request to a stateful model name.
 
     Args:
         headers: Which headers the handler gets.
@@ -53,7 +53,7 @@ def sequence_of(
 
 
 def _id(value: Any) -> str:
-    """The id as text; different ids have different texts.
+    """Return the id as text; different ids have different texts.
 
     A number is written in decimal. So that the text "1" is another id than the number 1, a text that could be taken for
     a number is put in quotes, and so is one that begins with a quote.

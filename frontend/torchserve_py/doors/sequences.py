@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _TRUE: Final = ("true", "1")
 _FALSE: Final = ("false", "0", "")
-#: Characters of the id of a sequence or of a request: each is kept for as long as its sequence is.
+#: Characters of the id of a sequence or of a request; the server keeps ids as long as the sequence is open.
 MAX_ID_LENGTH: Final = 1000
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
@@ -36,11 +36,11 @@ class SequenceHeaders:
         self._end = settings.ts_header_key_sequence_end
 
     def are_in(self, request: Request) -> bool:
-        """Whether a request has the header with a sequence's id."""
+        """Return whether a request has the header with a sequence's id."""
         return self._id in request.headers
 
     def read(self, request: Request) -> SequenceRequest:
-        """The sequence of an HTTP request.
+        """Return the sequence of an HTTP request.
 
         Raises:
             DoorError: As `request_of` does.
@@ -49,7 +49,7 @@ class SequenceHeaders:
         return self.request_of(sent.get(self._id, ""), sent.get(self._start), sent.get(self._end), sent.get(REQUEST_ID))
 
     def in_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> SequenceRequest | None:
-        """The sequence that the metadata of a gRPC call name under the headers' names; None if they name none.
+        """Return the sequence that the metadata of a gRPC call name under the headers' names, or None.
 
         Raises:
             DoorError: As `request_of` does.
@@ -62,7 +62,7 @@ class SequenceHeaders:
     def request_of(
         self, sequence_id: str, start: str | None, end: str | None, request_id: str | None = None
     ) -> SequenceRequest:
-        """The sequence of a request with these values of the three headers, and of the one that names the request.
+        """Return the sequence of a request with these values of the three headers, and the id of the request.
 
         A request without an id (or with an empty one) opens a sequence of its own, ``ts-seq-<uuid4>``.
 
@@ -82,7 +82,7 @@ class SequenceHeaders:
                 f"Header {self.id_name}: {sequence_id!a} is no sequence id; use printable characters in UTF-8."
             )
         elif SEQUENCE_ID_SEPARATOR in sequence_id or sequence_id != sequence_id.strip():
-            # A handler that ends this sequence would end others: those whose ids are the pieces of this one.
+            # A handler that ends this sequence would end the sequences whose ids are the pieces of this id.
             raise bad_request(
                 f"Header {self.id_name}: {sequence_id!a} is no sequence id; it must hold no {SEQUENCE_ID_SEPARATOR!r},"
                 " which separates ids, and neither begin nor end with a space."
@@ -105,10 +105,10 @@ class SequenceHeaders:
 
 
 def is_marked(name: str, value: str) -> bool:
-    """Whether the marker that is called ``name`` is set.
+    """Return whether the marker called ``name`` is set.
 
     Raises:
-        DoorError: It says neither that it is nor that it is not.
+        DoorError: The value is not a truth value.
     """
     word = value.strip().lower()
     if word not in _TRUE and word not in _FALSE:
@@ -119,5 +119,5 @@ def is_marked(name: str, value: str) -> bool:
 
 
 def _said(value: str) -> str:
-    """A marker as handlers know it: those of TorchServe compare it with the word."""
+    """Return a marker as a word, with which TorchServe's handlers compare it."""
     return {"1": "true", "0": "false"}.get(value.strip(), value)

@@ -36,7 +36,7 @@ class TlsError(OSError):
 
 
 def server_context(settings: Settings, hosts: Iterable[str]) -> ssl.SSLContext:
-    """What the https listeners shake hands with.
+    """Return the TLS context of the https listeners.
 
     Args:
         settings: The files and the password.
@@ -143,7 +143,7 @@ def _self_signed(key: PrivateKeyTypes, names: list[str]) -> x509.Certificate:
 
 
 def _load(context: ssl.SSLContext, folder: Path, key: PrivateKeyTypes, chain: list[x509.Certificate]) -> None:
-    """Give a key and its certificates to OpenSSL, which reads files only: one that is encrypted and gone at once."""
+    """Give a key and its certificates to OpenSSL through an encrypted file, which is deleted at once."""
     from cryptography.hazmat.primitives import serialization
 
     password = secrets.token_bytes(32).hex().encode()

@@ -66,7 +66,7 @@ class TokenAuthorization:
         self._write()
 
     def check(self, kind: TokenType, authorization: str | None) -> None:
-        """Let a request pass, or raise `DoorError`.
+        """Check a request's key.
 
         Args:
             kind: What is to be opened.
@@ -77,7 +77,7 @@ class TokenAuthorization:
             raise DoorError(Failure(400, "InvalidKeyException", f"Token Authorization {_REASON}"))
 
     def rotate(self, kind: str, authorization: str | None) -> None:
-        """Replace a key by a new one, which the key file then holds; the old one is good no more.
+        """Replace a key by a new one, which the key file then holds; the old key expires.
 
         Args:
             kind: ``inference`` or ``management``.
@@ -92,7 +92,7 @@ class TokenAuthorization:
         self._write()
 
     def remove_key_file(self) -> None:
-        """Delete the file when the server ends: its keys open nothing any more."""
+        """Delete the key file; its keys are of no use once the server has ended."""
         self._path.unlink(missing_ok=True)
 
     def _new_key(self) -> _Key:

@@ -25,23 +25,23 @@ class TorchServeDialect(HttpDialect):
         self._sequence_header = sequence_header
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
-        """The answer that tells of a failure."""
+        """Return the answer to a failure."""
         body, headers = failure_body(failure)
         return Answer(failure.status, body, headers if exchange is None else self._named(headers, exchange))
 
     def answer(self, exchange: HttpExchange, part: Part) -> Answer:
-        """The handler's answer."""
+        """Return the handler's answer."""
         return Answer(part.status, part.body, self._named(part.headers, exchange), part.reason)
 
     def opening(self, exchange: HttpExchange, first: Part) -> Answer:
-        """The head of a stream."""
+        """Return the head of a stream."""
         headers = self._named(first.headers, exchange)
         if not _has(headers, _STREAM_HEADER[0]):
             headers = (*headers, _STREAM_HEADER)
         return Answer(first.status, b"", headers, first.reason)
 
     def _named(self, headers: Headers, exchange: HttpExchange) -> Headers:
-        """Headers with the one of the sequence; a handler that sets it wins."""
+        """Add the header that names the sequence, unless the handler has set it."""
         sequence = exchange.asked.sequence
         if sequence is None or _has(headers, self._sequence_header):
             return headers
@@ -52,5 +52,5 @@ def _has(headers: Headers, name: str) -> bool:
     return any(each == name or each.lower() == name.lower() for each, _ in headers)
 
 
-#: What answers where no door has said how.
+#: The dialect of routes that name no other.
 TORCHSERVE_DIALECT: Final = TorchServeDialect()

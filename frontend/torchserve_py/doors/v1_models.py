@@ -34,7 +34,7 @@ _SHOW: Final = Operation(
 
 
 class V1ModelsDoor:
-    """Lists the models that requests without a version get, and tells whether they are ready."""
+    """Lists the default versions of the models, and says whether they are ready."""
 
     def __init__(self, context: DoorContext) -> None:
         self._serving = context.serving

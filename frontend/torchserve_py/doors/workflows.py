@@ -155,7 +155,7 @@ _DIALECT: Final = WorkflowDialect()
 
 
 class WorkflowExchange(HttpExchange):
-    """An exchange whose answer several models give, so that it names no model."""
+    """An exchange whose answer comes from several models, so that ``model`` is not set."""
 
     def __init__(self, responses: Responses, request: Request, asked: InferenceRequest, parts: WorkflowParts) -> None:
         self.dialect, self.asked, self.version, self.parts = _DIALECT, asked, None, parts
@@ -164,7 +164,7 @@ class WorkflowExchange(HttpExchange):
 
 
 def _describe(workflow: Workflow) -> dict[str, Any]:
-    """A workflow with the defaults of its models, and its graph in TorchServe's notation."""
+    """Describe a workflow: the defaults of its models, and its graph in TorchServe's notation."""
     spec = workflow.files.spec
     edges = ", ".join(f"{node}=[{', '.join(children)}]" for node, children in spec.dag.edges.items())
     return {

@@ -34,7 +34,7 @@ _LARGE: Final = 64 * 1024
 
 
 class Answers:
-    """Writes them.
+    """Writes the server's own answers.
 
     Args:
         responses: Writes all.
@@ -52,12 +52,12 @@ class Answers:
 
 
 def to_json(value: Any) -> bytes:
-    """Compact JSON."""
+    """Return compact JSON."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 
 def error_body(message: str, status: int) -> bytes:
-    """The body of an error; one of a request that is not shaped as it should has MLServer's list, too."""
+    """Return the body of an error; status 422 comes with MLServer's list of details, too."""
     members: dict[str, Any] = {"error": message}
     if status == 422:
         members["detail"] = [{"type": "value_error", "loc": ["body"], "msg": message}]
@@ -65,7 +65,7 @@ def error_body(message: str, status: int) -> bytes:
 
 
 def refuse_if_failing(serving: Serving, model: ServedModel) -> None:
-    """Refuse a request that would wait for a model which none of its workers could load when it tried last.
+    """Refuse a request to a model that none of its workers could load at the last attempt.
 
     Raises:
         DoorError: Its workers fail to start.
@@ -80,7 +80,7 @@ async def decompressed(request: Request, body: bytes, max_size: int) -> bytes:
 
     Raises:
         BodyTooLargeError: What comes out is larger than ``max_size`` bytes.
-        DoorError: It is not what it is said to be, the encoding is none of those, or the server has no room for it now.
+        DoorError: The body is not in that encoding, the encoding is unknown, or the server has no memory for it now.
     """
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if encoding in _IDENTITY:
@@ -101,7 +101,7 @@ async def decompressed(request: Request, body: bytes, max_size: int) -> bytes:
 
 @lru_cache(maxsize=64)
 def accepted_encoding(header: str) -> str | None:
-    """The encoding that a client likes best, as its ``Accept-Encoding`` says; None for none."""
+    """Return the encoding that an ``Accept-Encoding`` header prefers, or None for no encoding."""
     weights: dict[str, float] = {}
     for item in header.lower().split(","):
         name, *parameters = (part.strip() for part in item.split(";"))
@@ -117,13 +117,13 @@ def accepted_encoding(header: str) -> str | None:
 
 
 def encoding_for(request: Request, body: bytes, min_size: int) -> str | None:
-    """The encoding that a client wants a body in; None if it is to go as it is, as those under ``min_size`` do."""
+    """Return the encoding for a body, or None to send it as it is, as bodies under ``min_size`` bytes are."""
     accepted = request.headers.get("Accept-Encoding") if len(body) >= min_size else None
     return None if accepted is None else accepted_encoding(accepted)
 
 
 async def compressed_for(request: Request, body: bytes, min_size: int) -> tuple[bytes, Headers]:
-    """A body as a client wants it, and the headers that say so."""
+    """Return a body in the encoding that the client prefers, and the headers that name the encoding."""
     encoding = encoding_for(request, body, min_size)
     if encoding is None:
         return body, ()
@@ -131,7 +131,7 @@ async def compressed_for(request: Request, body: bytes, min_size: int) -> tuple[
 
 
 async def compressed(body: bytes, encoding: str) -> bytes:
-    """A body in one of the encodings."""
+    """Compress a body."""
     if len(body) > _LARGE:
         return await asyncio.to_thread(_compress, body, encoding)
     return _compress(body, encoding)

@@ -36,7 +36,7 @@ _METHOD: Final = re.compile(r"[A-Z]{1,20}")
 
 
 class DeclaredRoute(NamedTuple):
-    """A path of a model's own, the methods that it is for, and what the worker calls it."""
+    """A path that a model declares, its methods, and the name that the worker has for it."""
 
     template: PathTemplate
     methods: tuple[str, ...]
@@ -44,7 +44,7 @@ class DeclaredRoute(NamedTuple):
 
 
 class CustomRoute(NamedTuple):
-    """What a request's path leads to; ``endpoint`` is None where the path is for other methods (``allowed``)."""
+    """The route of a request; ``endpoint`` is None where the path has only the methods in ``allowed``."""
 
     model: ServedModel
     endpoint: str | None
@@ -58,18 +58,18 @@ class CustomRoutes:
         self._serving = serving
         self._responses = responses
         self._max_body = settings.max_request_size
-        #: What each model has declared, and what was read of it.
+        #: What each model has declared, and the routes that were read from it.
         self._read: WeakKeyDictionary[ServedModel, tuple[Any, tuple[DeclaredRoute, ...]]] = WeakKeyDictionary()
 
     def exist(self) -> bool:
-        """Tell whether any model has paths of its own now."""
+        """Return whether any model has declared paths now."""
         return any(map(self._routes_of, self._models()))
 
     def find(self, request: Request) -> CustomRoute | None:
         """Return the route that a request is for, or None if no model has one of that path.
 
         Raises:
-            DoorError: Several models have it, and the query names none of them (``model_name``).
+            DoorError: Several models have the path, and the query's ``model_name`` is not one of them.
         """
         found, others = self._all(request)
         if len(found) > 1:
@@ -77,16 +77,16 @@ class CustomRoutes:
         return next(iter(found or others), None)
 
     def find_instead(self, request: Request, *, refuses: bool) -> CustomRoute | None:
-        """Return the route of a request for a path that the server has as well, or None where the server's counts.
+        """Return the route of a request for a path that the server has as well, or None where the server serves it.
 
-        The server's path counts where the query names a model without such a route, or where no model has one.
+        The server serves the path where the query names a model without such a route, or no model has one.
 
         Args:
             request: The request.
-            refuses: What happens where several models have such a route: a refusal, or the server's path counts.
+            refuses: What happens where several models have such a route: a refusal, or the server serves the path.
 
         Raises:
-            DoorError: Several models have it, and the query names none of them (``model_name``).
+            DoorError: Several models have the path, and the query's ``model_name`` is not one of them.
         """
         found, _ = self._all(request)
         if found and request.parameter(_MODEL_NAME):
@@ -99,7 +99,7 @@ class CustomRoutes:
         return (model for model in self._serving.models() if model.contract.own_routes)
 
     def _all(self, request: Request) -> tuple[list[CustomRoute], list[CustomRoute]]:
-        """The routes of a request's path: those for its method, one of each model, and those for other methods."""
+        """Return the routes of a request's path: one of each model for its method, and those for other methods."""
         path = segments_of(request.target)
         found: list[CustomRoute] = []
         others: list[CustomRoute] = []

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 SERVER_NAME: Final = "torchserve-py"
 _BATCH: Final = -1  # a leading dimension of any size
-#: How long a model may take to say whether it is healthy (seconds): its code may hold up the worker's loop meanwhile.
+#: Seconds within which a model must say whether it is healthy; its code may block the worker's loop meanwhile.
 _HEALTH_LIMIT: Final = 30.0
 
 
 def server_metadata(settings: Settings) -> dict[str, Any]:
-    """What the server is and which extensions of the protocol it has; only those that are on."""
+    """Return the server's name, version, and the extensions of the protocol that are switched on."""
     extensions = [
         "model_configuration",
         "binary_tensor_data",
@@ -38,12 +38,12 @@ def server_metadata(settings: Settings) -> dict[str, Any]:
 
 
 async def model_ready(serving: Serving, model: ServedModel) -> bool:
-    """Whether a model answers, with its minimum of workers, and says that it is well."""
+    """Return whether a model has its minimum of workers and says that it is healthy."""
     return serving.status(model).ready and await serving.check_health(model, _HEALTH_LIMIT)
 
 
 def model_metadata(serving: Serving, name: str, version: str | None) -> dict[str, Any]:
-    """A model's metadata: which versions can be asked for, and its inputs and outputs as far as it has declared them.
+    """Return a model's metadata: its versions, and the inputs and outputs that it has declared.
 
     Raises:
         ModelNotFound: No such model.
@@ -65,7 +65,7 @@ def model_metadata(serving: Serving, name: str, version: str | None) -> dict[str
 
 
 def model_config(serving: Serving, model: ServedModel) -> dict[str, Any]:
-    """A model's configuration, as Triton's ``ModelConfig`` has it in JSON."""
+    """Return a model's configuration in the form of Triton's ``ModelConfig`` in JSON."""
     declared, config = serving.declared(model), model.config
     max_batch_size = max_batch_size_of(declared)
     description: dict[str, Any] = {
@@ -108,12 +108,12 @@ def model_config(serving: Serving, model: ServedModel) -> dict[str, Any]:
 
 
 def _platform(model: ServedModel, declared: Mapping[str, Any]) -> str:
-    """The platform that the model names, else that of its contract."""
+    """Return the platform that the model names, else that of its contract."""
     return str(declared.get("platform") or model.contract.platform)
 
 
 def max_batch_size_of(declared: Mapping[str, Any]) -> int:
-    """How many rows a request may have as far as clients are concerned, 0 where the first dimension is no batch.
+    """Return how many rows clients may send in one request, or 0 where the first dimension is not a batch.
 
     The protocol wants that dimension to be open in all of the model's shapes; where one is declared in which it is not,
     there is no batch size that clients could use, however many requests the server itself puts together.

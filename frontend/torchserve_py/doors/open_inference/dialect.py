@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from torchserve_py.doors.responses import Sent
     from torchserve_py.jobs.parts import Part
 
-#: Statuses where the protocol's clients expect another than TorchServe's.
+#: Causes for which the protocol's clients expect another status than TorchServe's.
 _STATUSES: Final = {Cause.worker_died: 503, Cause.response_timeout: 504}
-#: Causes that mean that there is too much to do; the text endpoints have a status of their own for that.
+#: Causes that mean overload; the text endpoints answer with 429 then.
 _OVERLOADED: Final = frozenset((Cause.queue_full, Cause.sequence_queue_full, Cause.sequence_capacity))
-#: What the protocol's servers say of paths.
+#: The messages of the protocol's servers for unknown paths and methods.
 _MESSAGES: Final = {"ResourceNotFoundException": "Not Found", "MethodNotAllowedException": "Method Not Allowed"}
 _EVENTS_TYPE: Final = ("content-type", "text/event-stream; charset=utf-8")
-#: Headers of the first response that describe a body which is not sent.
+#: Headers of the first response that describe its body, which is sent as an event instead.
 _BODY_HEADERS: Final = frozenset(("content-type", "content-length", "content-encoding"))
 
 
 class CustomDialect(HttpDialect):
-    """A route of the model's own: errors are the protocol's, answers and streams are what the model makes of them."""
+    """A route that a model declares: errors are the protocol's, answers and streams go out as the model made them."""
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
-        """The answer that tells of a failure."""
+        """Return the answer to a failure."""
         message = _MESSAGES.get(failure.type, failure.message) if not failure.cause else failure.message
         return Answer(failure.status, error_body(message, failure.status), (JSON_TYPE,))
 
     def refusal(self, error: Exception) -> Failure:
-        """What a client is told about a request that became no job."""
+        """Return what a client is told about a request that was refused before it became a job."""
         failure = failure_of(error)
         if isinstance(error, ModelVersionNotFound):
             return failure._replace(message=f"Model {error.name} with version {error.version} not found")
@@ -51,7 +51,7 @@ class CustomDialect(HttpDialect):
         return failure
 
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
-        """What a client is told about a job that ended without an answer."""
+        """Return what a client is told about a job that ended without an answer."""
         failure = super().ended(exchange, cause)
         name, version, message = exchange.model.name, exchange.version, failure.message
         named = f"Model {name}" if version is None else f"Model {name} with version {version}"
@@ -66,7 +66,7 @@ class CustomDialect(HttpDialect):
         return failure._replace(status=_STATUSES.get(cause, failure.status), message=message)
 
 
-#: What the paths under ``/v2`` speak, but for inference.
+#: The dialect of the paths under ``/v2``, except those for inference.
 CUSTOM_DIALECT: Final = CustomDialect()
 
 
@@ -85,16 +85,16 @@ class WholeDialect(CustomDialect):
         self._is_text = is_text
 
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
-        """What a client is told about a job that ended without an answer."""
+        """Return what a client is told about a job that ended without an answer."""
         failure = super().ended(exchange, cause)
         return failure._replace(status=429) if self._is_text and cause in _OVERLOADED else failure
 
     def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
-        """Send nothing: the endpoint has no streams."""
+        """Return None: the endpoint has no streams."""
         return None
 
     def answer(self, exchange: HttpExchange, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
-        """The one response."""
+        """Return the only response."""
         if part.more or not part.body or encoding_for(exchange.request, part.body, self._compress_from) is not None:
             return self._only(exchange, part)
         return Answer(part.status, part.body, part.headers, part.reason)
@@ -106,21 +106,21 @@ class WholeDialect(CustomDialect):
 
 
 class EventsDialect(WholeDialect):
-    """An endpoint that answers with events, of which a part without a body is none."""
+    """An endpoint that answers with events; a part without a body is not sent."""
 
     def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
-        """Send a stream, be it of one event."""
+        """Send a stream, even of a single event."""
         return exchange.stream(first)
 
     def opening(self, exchange: HttpExchange, first: Part) -> Answer:
-        """The head of the stream."""
+        """Return the head of the stream."""
         kept = ((name, value) for name, value in first.headers if name.lower() not in _BODY_HEADERS)
         return Answer(200, b"", (_EVENTS_TYPE, *kept))
 
     def frame(self, body: bytes) -> Sequence[bytes]:
-        """An event."""
+        """Return an event; nothing for a part without a body."""
         return (b"data: ", body, b"\n\n") if body else ()
 
     def last_frame(self, failure: Failure) -> Sequence[bytes]:
-        """The event that tells of a failure."""
+        """Return the event that tells of a failure."""
         return self.frame(error_body(failure.message, failure.status))

@@ -112,7 +112,7 @@ class OpenInferenceCalls:
         return HttpExchange(self._responses, self._dialects[endpoint], request, self._serving, model, asked, version)
 
     def _sequence(self, request: Request, model: ServedModel, body: bytes) -> SequenceRequest:
-        """Which sequence a request belongs to: its parameters say so, or else TorchServe's headers."""
+        """Return the sequence that the parameters of a request name, or else TorchServe's headers."""
         in_headers = self._sequences.are_in(request)
         try:
             parameters = _parameters(body, request.headers.get(_LENGTH_HEADER))
@@ -156,7 +156,7 @@ def seconds_of(value: Any) -> float | None:
 
 
 def _parameters(body: bytes, length: str | None) -> dict[str, Any]:
-    """The parameters of a request.
+    """Return the parameters of a request.
 
     Raises:
         DoorError: They cannot be read; the worker would not read them either, or they are too large to be looked for.
@@ -179,7 +179,7 @@ def _parameters(body: bytes, length: str | None) -> dict[str, Any]:
 
 
 def _json_size(body: bytes, length: str | None) -> int:
-    """How long the JSON of a request is, as its header says; a header that the worker will refuse says nothing."""
+    """Return the size of a request's JSON as its header says; a header that the worker will refuse is ignored."""
     whole = len(body)
     if length is None or len(length) > _MAX_DIGITS or not (length.isascii() and length.isdigit()):
         return whole

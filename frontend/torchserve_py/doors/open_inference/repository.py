@@ -29,7 +29,7 @@ _HEALTH_LIMIT: Final = 5.0
 
 
 class Repository:
-    """One for all doors of a server: it remembers what was unloaded.
+    """Loads and unloads models by name, for all doors of a server.
 
     Args:
         serving: The models.
@@ -40,11 +40,11 @@ class Repository:
         self._serving = serving
         self._calls = calls
         self._unloaded: dict[str, list[SavedModel]] = {}
-        #: Names that are being loaded or unloaded right now, and which of the two it is.
+        #: The models that are being loaded or unloaded now, and which of the two.
         self._changing: dict[str, str] = {}
 
     async def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
-        """Every model there is, by version: ``name``, ``version``, ``state`` and ``reason``."""
+        """Return the ``name``, ``version``, ``state`` and ``reason`` of every version of every model."""
         models = [model for each in self._serving.models() for model in self._serving.versions(each.name)]
         entries = await asyncio.gather(*map(self._served, models))
         named = {entry["name"] for entry in entries}
@@ -81,7 +81,7 @@ class Repository:
             self._unloaded.pop(name, None)
 
     async def _load_again(self, versions: Sequence[SavedModel], *, is_served: bool) -> None:
-        """Load what was loaded before. Versions that are served and not in the files any more are unloaded.
+        """Load versions that were loaded before. Served versions whose files are gone are unloaded.
 
         Raises:
             ArchiveNotFound: None is in the files any more; nothing has changed.
@@ -133,7 +133,7 @@ class Repository:
         return {"name": name, "version": version, "state": state, "reason": reason if state == UNAVAILABLE else ""}
 
     async def _stored(self) -> Mapping[str, Sequence[str]]:
-        """What the model store holds beside what is served and what was unloaded: name to locations."""
+        """Return the locations of the models in the model store by name, without served and unloaded models."""
         unloaded = [saved.location for versions in self._unloaded.values() for saved in versions]
         return await self._serving.stored(unloaded)
 

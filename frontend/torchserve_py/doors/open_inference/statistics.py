@@ -19,7 +19,7 @@ _NEVER: Final = {"count": 0, "ns": 0}
 
 
 def of_models(serving: Serving, name: str | None, version: str | None) -> list[dict[str, Any]]:
-    """The statistics of one version, of all versions of a model, or of all models.
+    """Return the statistics of one version, of all versions of a model, or of all models.
 
     Args:
         serving: The models.
@@ -37,7 +37,7 @@ def of_models(serving: Serving, name: str | None, version: str | None) -> list[d
 
 
 def _of(serving: Serving, model: ServedModel) -> dict[str, Any]:
-    """The statistics of one model."""
+    """Return the statistics of one version."""
     outcomes = serving.statistics(model)
     executions = _executions(serving, model, outcomes)
     untimed = _duration(outcomes.succeeded, 0.0)
@@ -73,7 +73,7 @@ def _of(serving: Serving, model: ServedModel) -> dict[str, Any]:
 
 
 def _executions(serving: Serving, model: ServedModel, outcomes: Statistics) -> Mapping[int, tuple[int, float]]:
-    """By how many jobs a call of the model answered: how often, and what it took.
+    """Return the number and the seconds of the model's calls by the number of jobs that a call answered.
 
     Where each request is a call of its own what several have answered may have come together.
     """

@@ -18,9 +18,9 @@ from torchserve_py.scheduling.effects import Cause
 
 _SOURCE: Final = ("X-BASETEN-ERROR-SOURCE", "04")
 _CODE_HEADER: Final = "X-BASETEN-ERROR-CODE"
-#: What a client is told of what went wrong in the model's code.
+#: The message for an error in the model's code.
 MODEL_FAILED: Final = "Internal Server Error (in model/chainlet)."
-#: What Truss's web framework says of paths, without the headers of errors.
+#: The bodies of Truss's web framework for unknown paths and methods, which have none of the headers of errors.
 _DETAILS: Final = {
     "ResourceNotFoundException": b'{"detail":"Not Found"}',
     "MethodNotAllowedException": b'{"detail":"Method Not Allowed"}',
@@ -28,7 +28,7 @@ _DETAILS: Final = {
 
 
 class ErrorCode(StrEnum):
-    """Whose mistake it is."""
+    """Who is to blame for an error."""
 
     server = "500"
     model = "600"
@@ -36,10 +36,10 @@ class ErrorCode(StrEnum):
 
 
 class TrussDialect(HttpDialect):
-    """What Truss's own server says."""
+    """Answers as Truss's own server does."""
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
-        """The answer that tells of a failure."""
+        """Return the answer to a failure."""
         if failure.type in _DETAILS:
             return Answer(failure.status, _DETAILS[failure.type], (JSON_TYPE,))
         code = ErrorCode.model if failure.overloaded else ErrorCode.server
@@ -48,7 +48,7 @@ class TrussDialect(HttpDialect):
         return error_answer(failure.status, failure.message, code)
 
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
-        """What a client is told about a job that ended without an answer."""
+        """Return what a client is told about a job that ended without an answer."""
         failure = super().ended(exchange, cause)
         if cause is Cause.queue_full:
             name, waiting = exchange.model.name, exchange.model.config.job_queue_size

@@ -67,7 +67,7 @@ class TrussDoor:
     # Whether a Truss is meant.
 
     def _is_meant(self, endpoint: Endpoint, request: Request, values: PathValues) -> bool:
-        """Whether a path means a Truss, or a Truss must be meant by a name that no model has."""
+        """Return whether a path is for a Truss, or names a model that does not exist and could only be a Truss."""
         trusses, name = self._trusses, values.get(_MODEL_NAME)
         if name is not None:
             if trusses.named(name) is not None:
@@ -95,7 +95,7 @@ class TrussDoor:
     # Paths.
 
     def _serve(self, endpoint: Endpoint, request: Request, values: PathValues) -> Reply:
-        """Serve a path of `endpoints`."""
+        """Serve one of the paths in `endpoints`."""
         name = values.get(_MODEL_NAME)
         model = self._find(endpoint, request, values)
         if model is not None and (self._trusses.serve_alone or endpoint not in _NAMED_IN_BODY or name):
@@ -205,7 +205,7 @@ class TrussDoor:
         return HttpExchange(self._responses, dialect, request, self._serving, model, asked)
 
     def _called(self, model: ServedModel) -> str:
-        """The name for a model that the request does not name."""
+        """Return the name of a model that the request does not name."""
         return ONLY_NAME if self._trusses.only is model else model.name
 
     def _why_not_reloaded(self, model: ServedModel) -> tuple[int, str] | None:
@@ -219,5 +219,5 @@ class TrussDoor:
 
 
 def _are_shared(one: Address, other: Address) -> bool:
-    """Whether two settings name one listener: port 0 is another free port each time."""
+    """Return whether two settings name the same listener; port 0 is another free port each time."""
     return one == other and (one.is_unix or one.port != 0)

@@ -12,7 +12,7 @@ from typing import Final
 
 
 class Endpoint(Enum):
-    """What can be asked for; the values of those that run the model are the worker's names for them."""
+    """What clients can ask for; the worker has the same names for the endpoints that run the model."""
 
     predict = "predict"
     chat_completions = "chat_completions"

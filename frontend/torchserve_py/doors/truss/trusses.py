@@ -23,12 +23,12 @@ class Trusses:
 
     @property
     def all(self) -> Sequence[ServedModel]:
-        """All of them, sorted by name."""
+        """All Trusses, sorted by name."""
         return [model for model in self._serving.models() if model.contract.truss_api]
 
     @property
     def only(self) -> ServedModel | None:
-        """The Truss, if there is just one; there may be other models."""
+        """The only Truss, or None if there are several or none; models of other contracts do not count."""
         trusses = self.all
         return trusses[0] if len(trusses) == 1 else None
 
@@ -47,7 +47,7 @@ class Trusses:
         return model if model.contract.truss_api else None
 
     def is_other(self, name: str) -> bool:
-        """Whether a model of that name is served that is not a Truss."""
+        """Return whether a model of that name is served and is not a Truss."""
         return any(model.name == name and not model.contract.truss_api for model in self._serving.models())
 
 

@@ -33,12 +33,12 @@ _SERVICE_RESTART: Final = 1012
 #: Seconds between pings, and for the answer to one, unless the model's configuration says otherwise.
 _PING_INTERVAL: Final = 20.0
 _PING_LIMIT: Final = 20.0
-#: How long a client may take to answer that the connection is closed.
+#: Seconds within which a client must confirm that the connection is closed.
 _CLOSE_LIMIT: Final = 5.0
 
 
 class WebSocketDialect(TrussDialect):
-    """Speaks to the client of one socket: as Truss to any, and in frames once the model has accepted the handshake.
+    """Answers the client of a socket as Truss does, and in frames once the model has accepted the handshake.
 
     Args:
         socket: The socket, whose handshake is as it should be.
@@ -50,7 +50,7 @@ class WebSocketDialect(TrussDialect):
         self._intervals = intervals
 
     def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
-        """Serve the socket, if that is what the model wants."""
+        """Serve the socket, if the model accepts the handshake."""
         if first.status == _SWITCHING_PROTOCOLS and first.more:
             return self._serve(exchange, first)
         return super().stream(exchange, first)
@@ -72,7 +72,7 @@ class _Session:
         self._parts = parts
         self._intervals = intervals
         self._pong = asyncio.Event()
-        #: Whether the client is read from; while the model has too much to do it is not, and no pong is seen.
+        #: Whether the client's frames are read now; while the model is busy they are not, and a pong may be unread.
         self._reading = True
 
     async def run(self) -> None:
@@ -132,7 +132,7 @@ class _Session:
         self._reading = True
 
     async def _keep_alive(self) -> None:
-        """Ping the client, and hang up when it does not answer."""
+        """Ping the client, and close the socket when the client does not answer."""
         interval = self._intervals.get("ping_interval_seconds") or _PING_INTERVAL
         limit = self._intervals.get("ping_timeout_seconds") or _PING_LIMIT
         while True:
@@ -152,7 +152,7 @@ class _Session:
 
 
 def _farewell(cause: Cause) -> tuple[int, bytes]:
-    """What the client of a job that was ended is told."""
+    """Return the close code and reason for the client of a job that ended without an answer."""
     if cause in (Cause.draining, Cause.unregistered):
         return _SERVICE_RESTART, b"The server is shutting down, or the model was unregistered."
     return _INTERNAL_ERROR, MODEL_FAILED.encode()

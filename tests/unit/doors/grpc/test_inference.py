@@ -273,7 +273,7 @@ async def test_an_input_says_how_urgent_a_request_is(serving):
     await serving.inference.Predictions(request(data=b"x", ts_request_priority=b"3"))
     assert serving.registry.model.calls[0].priority == 3
     error = await failure(serving.inference.Predictions(request(data=b"x", ts_request_priority=b"-3")))
-    assert "Input ts_request_priority: '-3' is no priority" in error.details()
+    assert "Input ts_request_priority: '-3' is not a priority" in error.details()
 
 
 async def test_a_request_of_very_many_entries_is_refused_before_they_are_read(serving):
