@@ -51,7 +51,7 @@ CREATE TABLE IF NOT EXISTS sequences (
     token INTEGER NOT NULL,
     owner TEXT NOT NULL,
     lease_until REAL NOT NULL,      -- seconds since 1970, as all times here
-    expires_at REAL NOT NULL,       -- when it has been idle for too long; of a closed sequence: when it is forgotten
+    expires_at REAL NOT NULL,       -- when it is idle for too long; if closed: forgotten
     incarnation INTEGER NOT NULL,
     further_steps INTEGER NOT NULL, -- of the incarnation, without its first step
     closed TEXT NOT NULL,           -- why it is over, '' if it is not
@@ -59,9 +59,10 @@ CREATE TABLE IF NOT EXISTS sequences (
     UNIQUE (model, id)
 );
 CREATE TABLE IF NOT EXISTS answers (
-    key INTEGER PRIMARY KEY,        -- the slot * 2^40 + the sequence's number: rows that are written together are
-    neighbours incarnation INTEGER NOT NULL,   -- an answer of an earlier incarnation does not count request_id TEXT NOT
-    NULL, answer BLOB NOT NULL
+    key INTEGER PRIMARY KEY,        -- the slot * 2^40 + the sequence's number: neighbours are written together
+    incarnation INTEGER NOT NULL,   -- an answer of an earlier incarnation does not count
+    request_id TEXT NOT NULL,
+    answer BLOB NOT NULL
 );
 CREATE TABLE IF NOT EXISTS journal (
     number INTEGER PRIMARY KEY,     -- later commits have higher numbers
