@@ -152,7 +152,7 @@ class Dispatcher:
     def _result(
         self, job: InferenceJob, worker: Worker, part: Part, arrived: list[tuple[str, bool]], now: float
     ) -> None:
-        """Deliver one part, and first add to ``arrived`` what the scheduler has to hear of it, whatever fails later."""
+        """Deliver one part, and first add to ``arrived`` what the scheduler has to know, whatever fails later."""
         more = part.more
         if not (more and job.state is STREAMING):  # else the scheduler knows that parts come
             arrived.append((job.id, more))

@@ -66,7 +66,7 @@ class OpenAIDialect(HttpDialect):
         return Answer(first.status, b"", headers, first.reason)
 
     def last_frame(self, failure: Failure) -> Sequence[bytes]:
-        """Return the event that tells of a failure."""
+        """Return the event for a failure."""
         return (b"data: ", _error(failure), b"\n\n")
 
 

@@ -76,7 +76,7 @@ class TorchServeMessages(GrpcDialect):
         return _message(exchange, b"".join(bodies))
 
     def failure(self, error: Exception, sequence_id: str) -> PredictionResponse:
-        """The message that tells of a failed request in a call that goes on."""
+        """The message for a failed request in a call that goes on."""
         return PredictionResponse(status=self.refusal(error).status(), sequence_id=sequence_id or None)
 
 

@@ -85,7 +85,7 @@ class OpenInferenceMessages(GrpcDialect):
                 yield part.body
 
     def failure(self, error: Exception) -> Iterable[bytes]:
-        """Return the messages that tell of a failed request in a call of several; raise ``error`` to end the call."""
+        """Return the messages for a failed request in a call of several; raise ``error`` to end the call."""
         raise error
 
     async def _only(self, exchange: GrpcExchange, part: Part) -> bytes:

@@ -122,5 +122,5 @@ class EventsDialect(WholeDialect):
         return (b"data: ", body, b"\n\n") if body else ()
 
     def last_frame(self, failure: Failure) -> Sequence[bytes]:
-        """Return the event that tells of a failure."""
+        """Return the event for a failure."""
         return self.frame(error_body(failure.message, failure.status))
