@@ -60,7 +60,7 @@ class Dispatcher:
         self._stream_buffer_size = stream_buffer_size
         self.model_metrics = record_model_metrics
         #: Every job in flight by id. The scheduler keeps the table, and only `submit` adds to it.
-        self._jobs = cast(Mapping[str, InferenceJob], self._scheduler.jobs)
+        self._jobs = cast("Mapping[str, InferenceJob]", self._scheduler.jobs)
         self._workers: dict[str, Worker] = {}
         self._released: dict[str, asyncio.Future[None]] = {}
         self._idle: asyncio.Future[None] | None = None
@@ -124,7 +124,7 @@ class Dispatcher:
         """Return the jobs that the worker has, by id; none before it is up, and once it is lost or released."""
         if self._workers.get(worker.id) is not worker:
             return {}
-        return cast(Mapping[str, InferenceJob], self._scheduler.jobs_of(worker.id))
+        return cast("Mapping[str, InferenceJob]", self._scheduler.jobs_of(worker.id))
 
     def results(self, worker: Worker, results: Sequence[Part], handler_seconds: float) -> None:
         """Deliver parts of responses to their readers, and tell the scheduler of each in every case.
@@ -279,19 +279,20 @@ class Dispatcher:
             if isinstance(effect, Send):
                 self._send(effect, now)
             elif isinstance(effect, Finish):
-                self._end(cast(InferenceJob, effect.job), effect.cause, now)
+                self._end(cast("InferenceJob", effect.job), effect.cause, now)
             elif isinstance(effect, Cancel):
                 self._workers[effect.worker_id].cancel(effect.job_ids)
             elif isinstance(effect, EndSequence):
                 self._end_sequence(effect, now)
             else:
                 self._release(effect.worker_id)
-        self._alarm.set(self._scheduler.next_deadline(), now)
+        if (deadline := self._scheduler.next_deadline()) is not None:
+            self._alarm.set(deadline, now)
         if self._idle is not None and not self._idle.done() and self._is_idle():
             self._idle.set_result(None)
 
     def _send(self, effect: Send, now: float) -> None:
-        worker, jobs = self._workers[effect.worker_id], cast(Sequence[InferenceJob], effect.jobs)
+        worker, jobs = self._workers[effect.worker_id], cast("Sequence[InferenceJob]", effect.jobs)
         self._metrics.batch_size.observe(len(jobs))
         for job in jobs:
             self._metrics.observe_queue(now - job.submitted_at, by_default=job.request.by_default)

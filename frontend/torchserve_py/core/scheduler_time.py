@@ -82,9 +82,9 @@ class Alarm:
         self._timer: asyncio.TimerHandle | None = None
         self._rings_at = float("inf")
 
-    def set(self, deadline: float | None, now: float) -> None:
-        """Ring by ``deadline`` (monotonic seconds, as ``now``), if there is one."""
-        if deadline is None or deadline >= self._rings_at:
+    def set(self, deadline: float, now: float) -> None:
+        """Ring by ``deadline`` (monotonic seconds, as ``now``)."""
+        if deadline >= self._rings_at:
             return
         if self._timer is not None:
             self._timer.cancel()
