@@ -29,6 +29,7 @@ from torchserve_py.archive.http_source import CHUNK_BYTES, opened
 from torchserve_py.archive.locate import check_location
 from torchserve_py.archive.networks import Network
 from torchserve_py.archive.progress import Progress, progress_bar
+from torchserve_py.archive.unpack import is_archive
 
 logger = logging.getLogger(__name__)
 
@@ -173,9 +174,16 @@ def _open_file(parts: urllib.parse.SplitResult) -> io.BufferedReader:
     if parts.netloc.lower() not in ("", "localhost"):
         raise ValueError(f'a file URL must name a file of this machine, as in file:///path, not of "{parts.netloc}"')
     path = Path(urllib.request.url2pathname(parts.path))
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    return path.open("rb")
+    try:
+        if path.is_file():
+            file = path.open("rb")
+            if is_archive(file):
+                return file
+            file.close()
+    except OSError as error:
+        logger.debug("%s: %s", path, error)
+    # Whether another file is there, clients are not told.
+    raise FileNotFoundError(f"there is no archive {path} that the server can read")
 
 
 async def _save(

@@ -18,8 +18,9 @@ def locate(location: str, model_store: Path | None) -> Path:
         found = _find(location, store)
     except OSError as error:  # a path that is too long, or may not be looked at
         raise ArchiveNotFound(f"Model not found at: {location}", error.strerror or str(error)) from error
-    if found is None:
-        raise ArchiveNotFound(f"Model not found at: {location}")
+    if found is None:  # clients are not told which files there are elsewhere
+        detail = f"archive files are taken from the model store {store} only"
+        raise ArchiveNotFound(f"Model not found at: {location}", detail)
     return found
 
 
@@ -30,10 +31,7 @@ def _find(location: str, store: Path) -> Path | None:
     if path.is_dir():
         return path
     if path.exists():
-        if store.resolve() in path.resolve().parents:
-            return path
-        detail = f"archive files are taken from the model store {store} only"
-        raise ArchiveNotFound(f"Model not found at: {location}", detail)
+        return path if store.resolve() in path.resolve().parents else None
     return store / path.name if path.name and (store / path.name).exists() else None
 
 

@@ -64,13 +64,24 @@ def unpack(
     return folder
 
 
+def is_archive(file: BinaryIO) -> bool:
+    """Whether a file begins as archives do; the next read is of its beginning again."""
+    start = _start_of(file)
+    return start in _ZIP_STARTS or start.startswith(_GZIP_START)
+
+
+def _start_of(file: BinaryIO) -> bytes:
+    start = file.read(4)
+    file.seek(0)
+    return start
+
+
 def unpack_into(target: Target, archive: Path) -> None:
     """Give every file and folder of an archive to a target. Raises UnreadableArchive, UnsafeArchive and Cancelled."""
     try:
         target.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with archive.open("rb") as file:
-            start = file.read(4)
-            file.seek(0)
+            start = _start_of(file)
             if start in _ZIP_STARTS:
                 _unpack_zip(file, target)
             elif start.startswith(_GZIP_START):

@@ -55,9 +55,9 @@ def test_an_archive_is_downloaded_under_the_urls_last_component(
 
 def test_a_file_url_is_copied(tmp_path: Path, model_store: Path) -> None:
     source = tmp_path / "with space.mar"
-    source.write_bytes(CONTENT)
+    source.write_bytes(b"PK\x03\x04" + CONTENT)
     path = fetch(source.as_uri(), model_store, allowed_urls=ANY)
-    assert path.read_bytes() == CONTENT
+    assert path.read_bytes() == b"PK\x03\x04" + CONTENT
     assert fetch(f"file://localhost{source.as_uri()[7:]}?2", tmp_path, allowed_urls=ANY).is_file()
 
 
@@ -348,3 +348,15 @@ def test_a_proxy_is_used_but_not_for_an_address_that_is_refused(
 @pytest.mark.parametrize("url", ["http://user:secret@127.0.0.1/x.mar", "https://h.example@127.0.0.1/x.mar"])
 def test_a_url_with_credentials_is_refused(url: str, model_store: Path) -> None:
     assert_download_fails(url, model_store, "must not hold a user name or a password")
+
+
+def test_what_files_there_are_is_not_told(tmp_path: Path, model_store: Path) -> None:
+    there = tmp_path / "there"
+    there.write_text("root:x:0:0")
+    told = []
+    for path in (there, tmp_path / "gone", tmp_path):
+        with pytest.raises(DownloadError) as caught:
+            fetch(path.as_uri(), model_store, allowed_urls=ANY)
+        told.append((caught.value.status, str(caught.value).replace(str(path), "PATH")))
+    assert len(set(told)) == 1
+    assert "there is no archive PATH" in told[0][1]

@@ -74,3 +74,13 @@ def test_an_empty_url_and_a_missing_store(model_store: Path) -> None:
         locate("", model_store)
     with pytest.raises(ArchiveNotFound, match=r"^Model store has not been configured\.$"):
         locate("x.mar", None)
+
+
+def test_what_files_there_are_elsewhere_is_not_told(model_store: Path, working_dir: Path) -> None:
+    (working_dir / "there").touch()
+    told = []
+    for path in (working_dir / "there", working_dir / "gone"):
+        with pytest.raises(ArchiveNotFound) as caught:
+            locate(str(path), model_store)
+        told.append((caught.value.status, str(caught.value).replace(str(path), "PATH")))
+    assert len(set(told)) == 1
