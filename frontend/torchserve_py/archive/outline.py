@@ -30,7 +30,7 @@ def outline(path: Path, *, url: str, handler: str | None = None) -> Iterator[Mod
         yield open_model(path, path, url=url, handler=handler)
         return
     with tempfile.TemporaryDirectory(prefix="torchserve-outline-") as folder:
-        unpack_into(_Outline(url, Path(folder), path.stat().st_size), path)
+        unpack_into(_Outline(url, Path(folder)), path)
         yield open_folder(Path(folder), url, url, handler)
 
 

@@ -41,7 +41,7 @@ DEFAULT_LIMITS = Limits()
 
 
 class Target:
-    """An empty folder that an archive of so many bytes is unpacked into. `url` names the archive in messages.
+    """An empty folder that an archive is unpacked into. `url` names the archive in messages.
 
     Everything that an archive holds passes through here, so this is where a cancellation takes effect.
     """
@@ -50,13 +50,13 @@ class Target:
         self,
         url: str,
         root: Path,
-        archive_bytes: int,
         limits: Limits = DEFAULT_LIMITS,
         cancellation: Cancellation | None = None,
     ) -> None:
         self.url = url
         self.root = root
-        self._archive_bytes = max(archive_bytes, 1)
+        #: The size of the archive, once it is open.
+        self.archive_bytes = 1
         self._limits = limits
         self._cancellation = cancellation or Cancellation()
         self._bytes = 0
@@ -91,8 +91,8 @@ class Target:
         limits = self._limits
         if self._bytes > limits.max_bytes:
             raise UnsafeArchive(self.url, f"it unpacks to more than {limits.max_bytes} bytes")
-        if self._bytes > limits.ratio_from and self._bytes > limits.max_ratio * self._archive_bytes:
-            detail = f"it unpacks to more than {limits.max_ratio} times its own {self._archive_bytes} bytes"
+        if self._bytes > limits.ratio_from and self._bytes > limits.max_ratio * self.archive_bytes:
+            detail = f"it unpacks to more than {limits.max_ratio} times its own {self.archive_bytes} bytes"
             raise UnsafeArchive(self.url, detail)
 
     def _read(self, path: Path, content: BinaryIO) -> Iterator[bytes]:

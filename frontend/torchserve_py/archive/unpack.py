@@ -4,6 +4,7 @@ A failed unpack leaves nothing behind. See `target` for what is refused.
 """
 
 import gzip
+import io
 import lzma
 import shutil
 import stat
@@ -57,7 +58,7 @@ def unpack(
     """
     folder = temp_dir / "models" / uuid.uuid4().hex
     try:
-        unpack_into(Target(url, folder, archive.stat().st_size, limits, cancellation), archive)
+        unpack_into(Target(url, folder, limits, cancellation), archive)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -65,12 +66,13 @@ def unpack(
 
 
 def is_archive(file: BinaryIO) -> bool:
-    """Whether a file begins as archives do; the next read is of its beginning again."""
+    """Whether a file begins as archives do; its position is the beginning afterwards."""
     start = _start_of(file)
     return start in _ZIP_STARTS or start.startswith(_GZIP_START)
 
 
 def _start_of(file: BinaryIO) -> bytes:
+    file.seek(0)
     start = file.read(4)
     file.seek(0)
     return start
@@ -81,6 +83,7 @@ def unpack_into(target: Target, archive: Path) -> None:
     try:
         target.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with archive.open("rb") as file:
+            target.archive_bytes = file.seek(0, io.SEEK_END)
             start = _start_of(file)
             if start in _ZIP_STARTS:
                 _unpack_zip(file, target)

@@ -328,3 +328,7 @@ def test_a_damaged_archive_is_read_or_refused_and_nothing_else(
     except ArchiveError:
         return
     assert all(path.resolve().is_relative_to(folder) for path in folder.rglob("*"))
+
+
+def test_an_archive_that_is_gone_cannot_be_read(tmp_path: Path, temp_dir: Path) -> None:
+    assert_refused(tmp_path / "gone.mar", temp_dir, UnreadableArchive, "No such file")
