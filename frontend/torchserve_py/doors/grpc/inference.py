@@ -12,7 +12,7 @@ from torchserve_py.core.errors import ModelError
 from torchserve_py.doors import priorities
 from torchserve_py.doors.errors import DoorError, bad_request, failure_of
 from torchserve_py.doors.grpc.exchange import GrpcDialect, GrpcExchange
-from torchserve_py.doors.grpc.methods import GrpcMethod
+from torchserve_py.doors.grpc.method_table import GrpcMethod
 from torchserve_py.doors.grpc.protos.inference_pb2 import (
     PredictionResponse,
     PredictionsRequest,

@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_g
 from torchserve_py.doors.grpc.health import HealthService
 from torchserve_py.doors.grpc.inference import InferenceService
 from torchserve_py.doors.grpc.management import ManagementService
-from torchserve_py.doors.grpc.methods import GrpcMethod, add_service
+from torchserve_py.doors.grpc.method_table import GrpcMethod, add_service
 from torchserve_py.doors.grpc.open_inference import OpenInferenceService
 from torchserve_py.doors.grpc.protos import (
     inference_pb2,

@@ -12,7 +12,7 @@ from torchserve_py.core.errors import NotEnoughDevices, WorkersFailed
 from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.doors.errors import bad_request, failure_of
 from torchserve_py.doors.grpc.exchange import GrpcDialect
-from torchserve_py.doors.grpc.methods import GrpcMethod
+from torchserve_py.doors.grpc.method_table import GrpcMethod
 from torchserve_py.doors.grpc.protos import management_pb2 as messages
 from torchserve_py.doors.grpc.refusals import Refusal, code_of, java_name, torchserve_refusal
 from torchserve_py.doors.management_calls import ManagementCalls, ModelApiDisabledError

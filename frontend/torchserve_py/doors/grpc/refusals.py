@@ -35,18 +35,18 @@ _CODES: Final = {
     504: StatusCode.DEADLINE_EXCEEDED,
 }
 
-ARCHIVE: Final = "org.pytorch.serve.archive"
+_ARCHIVE: Final = "org.pytorch.serve.archive"
 _HTTP: Final = "org.pytorch.serve.http"
 _JAVA_PACKAGES: Final = {
     "BadRequestException": _HTTP,
     "ConflictStatusException": _HTTP,
-    "DownloadArchiveException": ARCHIVE,
+    "DownloadArchiveException": _ARCHIVE,
     "InternalServerException": _HTTP,
-    "InvalidModelException": f"{ARCHIVE}.model",
+    "InvalidModelException": f"{_ARCHIVE}.model",
     "InvalidModelVersionException": _HTTP,
-    "ModelException": f"{ARCHIVE}.model",
-    "ModelNotFoundException": f"{ARCHIVE}.model",
-    "ModelVersionNotFoundException": f"{ARCHIVE}.model",
+    "ModelException": f"{_ARCHIVE}.model",
+    "ModelNotFoundException": f"{_ARCHIVE}.model",
+    "ModelVersionNotFoundException": f"{_ARCHIVE}.model",
     "RequestTimeoutException": _HTTP,
     "ServiceUnavailableException": _HTTP,
     "WorkerInitializationException": "org.pytorch.serve.wlm",
