@@ -74,7 +74,7 @@ class Answering:
         self._request = request
         self._application = application
         matches = application.find(request.target.partition("?")[0])
-        self._is_known = bool(matches) and matches[0][0].path is not ANY_PATH  # they are sorted
+        self._is_known = bool(matches) and matches[0][0].path != ANY_PATH  # they are sorted
         self._matches = iter(matches)
         #: The route that is being asked, or has answered.
         self._route: Route | None = None
@@ -104,7 +104,7 @@ class Answering:
     def _reply(self) -> Reply:
         request, tokens = self._request, self._application.tokens
         for route, values in self._matches:
-            if route.path is ANY_PATH and self._refusal is not None and self._refusal[1]:
+            if route.path == ANY_PATH and self._refusal is not None and self._refusal[1]:
                 break
             self._route = route
             if route.applies is not None and not route.applies(request, values):

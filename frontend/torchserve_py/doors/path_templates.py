@@ -9,7 +9,7 @@ behind it leave. A regular expression would try every way to share a text among 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 _MAX_TEMPLATE: Final = 1000
@@ -19,6 +19,8 @@ _PATH_SEGMENT: Final = re.compile(r"\{[^{}]*:path\}")
 
 #: The fixed pieces of a segment, with a parameter between each two.
 _Segment = tuple[str, ...]
+#: A segment that is a parameter.
+_WHOLE: Final[_Segment] = ("", "")
 
 
 class PathTemplate(NamedTuple):
@@ -36,21 +38,23 @@ class PathTemplate(NamedTuple):
 
     def match(self, path: Sequence[str]) -> dict[str, str] | None:
         """Return the values of the parameters, each of one character or more; None if the segments do not match."""
+        before, behind = len(self.head), len(path) - len(self.tail or ())
+        if len(path) != before if self.tail is None else behind <= before:
+            return None
         values: list[str] = []
-        before = len(self.head)
-        if not _take(self.head, path[:before], values):
+        if not _take(self.head, path, values):
             return None
         if self.tail is not None:
-            end = len(path) - len(self.tail)
-            spanned = "/".join(path[before:end])
-            if not spanned:
-                return None
+            spanned = "/".join(path[before:behind])
             values.append(spanned)
-            if not _take(self.tail, path[end:], values):
+            if not spanned or not _take(self.tail, path[behind:], values):
                 return None
-        elif len(path) != before:
-            return None
         return dict(zip(self.names, values, strict=True))
+
+    def fixed_segment(self, index: int) -> str | None:
+        """Return the text of a segment, or None if it is or holds a parameter."""
+        pieces = self.head[index] if index < len(self.head) else ()
+        return pieces[0] if len(pieces) == 1 else None
 
     @property
     def specificity(self) -> tuple[int, ...]:
@@ -99,23 +103,26 @@ def _parameters_in(pieces: _Segment) -> int:
     return 0 if len(pieces) == 1 else 1 if any(pieces) else 2
 
 
-def _take(template: Iterable[_Segment], path: Sequence[str], values: list[str]) -> bool:
-    """Append the values of the parameters in some segments; return whether the segments match."""
-    segments = tuple(template)
-    if len(segments) != len(path):
-        return False
-    for pieces, text in zip(segments, path, strict=True):
-        found = _values(pieces, text)
-        if found is None:
+def _take(template: Sequence[_Segment], path: Sequence[str], values: list[str]) -> bool:
+    """Append the values of the parameters in the first segments; return whether the segments match."""
+    for pieces, text in zip(template, path, strict=False):
+        if len(pieces) == 1:
+            if pieces[0] != text:
+                return False
+        elif pieces == _WHOLE:
+            if not text:
+                return False
+            values.append(text)
+        elif (found := _values(pieces, text)) is None:
             return False
-        values += found
+        else:
+            values += found
     return True
 
 
 def _values(pieces: _Segment, text: str) -> Sequence[str] | None:
+    """Return the values of the parameters in one segment, or None if it does not match."""
     first, last = pieces[0], pieces[-1]
-    if len(pieces) == 1:
-        return () if text == first else None
     at, end = len(first), len(text) - len(last)
     if not text.startswith(first) or not text.endswith(last):
         return None

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from torchserve_py.doors.openapi import Operation
-from torchserve_py.doors.path_templates import read_template
+from torchserve_py.doors.path_templates import PathTemplate, read_template
 from torchserve_py.doors.pipeline import HttpDialect, HttpExchange
 from torchserve_py.doors.requests import split_path
 from torchserve_py.doors.responses import Responses, Sent
@@ -133,10 +134,15 @@ class Router:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         read = [(read_template(route.path), route) for route in routes]
-        self._routes = sorted(read, key=lambda each: each[0].specificity)
+        #: The routes by the first segment of their paths; under None those where it is a parameter, which are less
+        #: specific.
+        self._by_first: dict[str | None, list[tuple[PathTemplate, Route]]] = {}
+        for template, route in sorted(read, key=lambda each: each[0].specificity):
+            self._by_first.setdefault(template.fixed_segment(1), []).append((template, route))
         self.find = lru_cache(maxsize=_KEPT_PATHS)(self._find)
 
     def _find(self, path: str) -> tuple[Match, ...]:
         segments = ("", *(split_path(path) or ("",)))
-        found = ((route, template.match(segments)) for template, route in self._routes)
+        candidates = chain(self._by_first.get(segments[1], ()), self._by_first.get(None, ()))
+        found = ((route, template.match(segments)) for template, route in candidates)
         return tuple((route, values) for route, values in found if values is not None)
