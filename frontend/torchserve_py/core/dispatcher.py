@@ -181,7 +181,7 @@ class Dispatcher:
                 self._slow_reader(job, parts, worker)
 
     def _end_sequences(self, job: InferenceJob, part: Part, now: float) -> None:
-        """Obey the response header with which a handler ends sequences; a stored one ends only with what counts."""
+        """Obey the response header that ends sequences; a stored one ends with the last part of the job."""
         ended = [value for name, value in part.headers if name.lower() == self._end_header]
         for sequence_id in (each.strip() for value in ended for each in value.split(SEQUENCE_ID_SEPARATOR)):
             if part.more and self._durable and job.parts is not None and job.sequence_id == sequence_id:

@@ -15,7 +15,7 @@ REFUSALS: Final[dict[Cause | None, EndReason | None]] = {
     Cause.sequence_moved: EndReason.suspended,
     Cause.sequence_store: None,
     Cause.request_running: None,
-    # These answer a repeated step whose first outcome is known to be a failure, or is not known at all.
+    # Answers to a step that is sent again: the cause that it failed with before, or that its outcome is unknown.
     Cause.worker_died: None,
     Cause.response_timeout: None,
     Cause.outcome_unknown: None,
