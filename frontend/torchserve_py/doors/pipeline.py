@@ -10,6 +10,7 @@ looks, how the parts of a stream are framed.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -92,7 +93,7 @@ def told(dialect: HttpDialect, failure: Failure, exchange: HttpExchange | None =
     return answer._replace(headers=(*failure.headers, *answer.headers))
 
 
-class Exchange:
+class Exchange(ABC):
     """A request that has become a job.
 
     Attributes:
@@ -162,9 +163,9 @@ class Exchange:
                 self.usable(part)
             await self.write(arrived)
 
+    @abstractmethod
     async def write(self, parts: Sequence[Part]) -> None:
-        """Send parts that have arrived; return when the client has room for more, so that it sets the pace."""
-        raise NotImplementedError
+        """Send parts that have arrived. Waits for a client that reads slowly, so that the client sets the pace."""
 
     def cancel(self) -> None:
         """Cancel the job, because its client has left or wants no more; do nothing if the job has ended."""
