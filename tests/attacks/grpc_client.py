@@ -122,6 +122,14 @@ class GrpcClient:
                         break
         return found
 
+    def data_of(self, stream_id: int, size: int) -> bool:
+        """Whether a stream gets so many bytes of data before the server hangs up."""
+        for kind, _, found, payload in self.frames():
+            size -= len(payload) if (kind, found) == (frames.DATA, stream_id) else 0
+            if size <= 0:
+                return True
+        return False
+
     def goaway(self) -> frames.ErrorCode | None:
         """Why the server hangs up, if it says so."""
         code = None

@@ -18,6 +18,7 @@ from torchserve_py.transport.http2.frames import ErrorCode
 CHECK = head("/grpc.health.v1.Health/Check")
 WATCH = head("/grpc.health.v1.Health/Watch")
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+ASKS = message(ServerReflectionRequest(file_containing_symbol="inference.GRPCInferenceService").SerializeToString())
 COUNT = 30_000
 #: Seconds that the server waits for its clients.
 STALL = 2
@@ -113,6 +114,26 @@ def test_thousands_of_calls_that_watch_and_end_together(server: RunningServer) -
             each.socket.close()
 
 
+def test_a_stream_of_thousands_of_messages_that_need_no_pause(server: RunningServer) -> None:
+    """Others waited for 0.9 s: the handler read one after the other without letting the event loop go on."""
+    asked = ASKS * 8_000
+    pieces = [frame(frames.DATA, 0, 1, asked[start : start + 16_384]) for start in range(0, len(asked), 16_384)]
+    wide = frames.settings({frames.INITIAL_WINDOW_SIZE: frames.MAX_WINDOW}) + frames.window_update(0, 1 << 30)
+    with Watch(server):
+        clients = [GrpcClient(address_of(server), wide) for _ in range(4)]
+        senders = [
+            threading.Thread(target=each.send, args=(headers(1, head(REFLECTION)) + b"".join(pieces),))
+            for each in clients
+        ]
+        for sender in senders:
+            sender.start()
+        for each in clients:
+            assert each.data_of(1, 1_000_000)
+            each.socket.close()
+        for sender in senders:
+            sender.join()
+
+
 HALVES = {
     "half a frame": frames.header(16_384, frames.DATA, 0, 1),
     "half of the headers": headers(3, CHECK, 0),
@@ -126,7 +147,6 @@ def test_what_is_never_ended(server: RunningServer, half: bytes) -> None:
         assert client.goaway() is None  # the connection ends
 
 
-ASKS = message(ServerReflectionRequest(file_containing_symbol="inference.GRPCInferenceService").SerializeToString())
 TRICKLES = {
     "request": (OPEN, [frame(frames.DATA, 0, 1, b"\0")] * 1000),  # two hundred empty messages
     "answer": (headers(1, head(REFLECTION)) + body(1, ASKS), [frames.window_update(1, 1)] * 1000),

@@ -54,21 +54,30 @@ class Turns:
             self._loop.call_soon(self._run)
 
     async def next(self) -> None:
-        """Wait for the next turn, or for a later one if earlier work uses up that turn's time."""
+        """Wait for the next turn, or for a later one if earlier work uses up that turn's time.
+
+        The task that waits may then work until `end_of_slice`.
+        """
         come = self._loop.create_future()
-        self.put_off(lambda: None if come.done() else come.set_result(None))
+        self.put_off(lambda: self._wake(come))
         await come
+
+    def _wake(self, come: asyncio.Future[None]) -> None:
+        if not come.done():
+            come.set_result(None)
+            if self._end is not None:
+                self._end -= _SLICE  # the task takes it later
 
     def _end_turn(self) -> None:
         self._end = None
 
     def _run(self) -> None:
         self._is_scheduled = False
-        self._end = end_of_turn = monotonic() + _TURN
+        self._end = monotonic() + _TURN
         try:
             for _ in range(min(len(self._waiting), _MOST)):  # work deferred while this runs waits for another turn
                 self._waiting.popleft()()
-                if monotonic() > end_of_turn:
+                if self._end is None or monotonic() > self._end:
                     return
         finally:
             self._loop.call_soon(self._end_turn)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator
+from time import monotonic
 from typing import Any, Final, NoReturn, Protocol
 
 from grpc import StatusCode
@@ -22,6 +23,7 @@ from torchserve_py.transport.http2.shared import Shared
 from torchserve_py.transport.http2.stalls import Progress
 from torchserve_py.transport.http2.stream import Stream
 from torchserve_py.transport.http2.unread import Unread
+from torchserve_py.transport.turns import running_turns
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +77,6 @@ class Call(Context):
     def __init__(self, carrier: Carrier, stream_id: int, head: RequestHead, method: Method, shared: Shared) -> None:
         super().__init__(head, carrier.peer)
         self.stream = Stream(stream_id, carrier.unread)
-        self._unread = carrier.unread
         #: How many bytes of data the client may still send.
         self.receive_window = STREAM_WINDOW
         #: Whether the client has sent everything.
@@ -89,10 +90,10 @@ class Call(Context):
         self._received = 0
         self._messages: deque[bytes] = deque()
         self._taken_size = 0  # of the message that the handler has
+        self._end_of_slice = 0.0  # until when the handler may read without a pause
         self._waiter: asyncio.Future[None] | None = None
         self._run = HandlerRun(self, method.handler)
-        self._over = False
-        self._initial_sent = False
+        self._over = self._initial_sent = False
         self._timer: asyncio.TimerHandle | None = None
         if head.timeout is not None:
             self._timer = asyncio.get_running_loop().call_later(head.timeout, self._expire)
@@ -295,7 +296,7 @@ class Call(Context):
             return
         serialize = self._handler.response_serializer
         data = message if serialize is None else serialize(message)
-        unread = self._unread
+        unread = self._carrier.unread
         if unread.held and not unread.has_room(len(data)):
             self.fail(
                 StatusCode.RESOURCE_EXHAUSTED,
@@ -324,11 +325,16 @@ class Call(Context):
         if self._taken_size:
             self._reader.release(self._taken_size)
             self._taken_size = 0
+        turns = running_turns()
+        if self._messages and monotonic() > self._end_of_slice:  # a handler may read thousands without a pause
+            await turns.next()
+            self._end_of_slice = turns.end_of_slice()
         while not self._messages:
             if self.input_has_ended or self._over:
                 return EOF
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+            self._end_of_slice = turns.end_of_slice()
         message = await self._taken()
         self._give_window()
         return message
