@@ -36,7 +36,6 @@ SHARED_NAMES = {
     "management.py": "the management API over one protocol",
     "manifest.py": "the manifest of an archive, of a model or of a workflow",
     "messages.py": "the messages of one protocol",
-    "methods.py": "the methods of gRPC services",
     "openapi.py": "OpenAPI documents of one API",
     "registry.py": "what is registered, models or workflows",
     "sender.py": "the output of one connection",
