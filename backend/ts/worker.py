@@ -24,13 +24,25 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from ts.batch_claims import claims_of
 from ts.device_loss import memory_ran_out
 from ts.frontend_connection import Connection, FollowerConnection
 from ts.heartbeat import start_heartbeat
 from ts.no_new_privileges import gain_no_privileges
 from ts.parent_death import die_with_parent
 from ts.protocol.log_records import write_records
-from ts.protocol.messages import END_SEQUENCE, INFER, JOBS_CHANNEL, LOAD, LOADED, STOP, TOKEN_VARIABLE, Load, Loaded
+from ts.protocol.messages import (
+    CLAIMS_VARIABLE,
+    END_SEQUENCE,
+    INFER,
+    JOBS_CHANNEL,
+    LOAD,
+    LOADED,
+    STOP,
+    TOKEN_VARIABLE,
+    Load,
+    Loaded,
+)
 from ts.runtimes.errors import LoadError, users_traceback, wire_text
 from ts.runtimes.loader import TRACES_VARIABLE, load_service
 from ts.runtimes.torchserve_handler import TorchServeHandler
@@ -154,6 +166,7 @@ def load_model(load: Load, connection: Connection) -> tuple[Callable[[], None], 
         connection,
         decode_input=load["decode_input_request"],
         max_response_size=load["max_response_size"],
+        claims=claims_of(os.environ.pop(CLAIMS_VARIABLE, None)),
     )
     return partial(serve, connection, runtime), runtime.declares
 

@@ -21,7 +21,7 @@ from ts.protocol.frames import LARGE_BODY, Buffer, encode
 
 # Frontend to worker.
 LOAD: Final = "load"  # [LOAD, Load]
-INFER: Final = "infer"  # [INFER, [InferRow, …]], with a third member if some rows have a `History`
+INFER: Final = "infer"  # [INFER, [InferRow, …], Histories, Ahead or None]; the last two only where they say something
 CANCEL: Final = "cancel"  # [CANCEL, [job id, …]]
 END_SEQUENCE: Final = "end_sequence"  # [END_SEQUENCE, [EndedSequence, …]]
 INPUT: Final = "input"  # [INPUT, job id, more, body]: a further input of a job that takes several
@@ -48,6 +48,9 @@ HEARTBEAT_CHANNEL: Final = "heartbeat"
 #: The environment variable with the one-time token that a worker says hello with.
 TOKEN_VARIABLE: Final = "TS_WORKER_TOKEN"  # noqa: S105 - the name of a variable
 
+#: The environment variable with the file descriptors of `ts.batch_claims`, separated by commas.
+CLAIMS_VARIABLE: Final = "TS_WORKER_CLAIMS"
+
 #: The protocol that a row is in, and that its response is to be in; None stands for TorchServe's own forms.
 OPEN_INFERENCE_REST: Final = "open_inference_rest"  # the HTTP body: JSON, or JSON and binary tensors
 OPEN_INFERENCE_GRPC: Final = "open_inference_grpc"  # a serialized `inference.ModelInferRequest`
@@ -70,6 +73,11 @@ InferRow = tuple[str, Sequence[tuple[Any, Any]], str | None, Any, str | None, bo
 History = tuple[float, bool, str]
 Histories = Mapping[str, History]
 NO_HISTORIES: Final[Histories] = MappingProxyType({})
+
+#: ``(pipe, joins)``: the rows were sent while the worker runs others. The worker may begin them only if it gets their
+#: token out of the pipe of this number (`ts.batch_claims`); otherwise the server has taken them back. With ``joins``
+#: they belong to the batch of the frame before, unless the worker has begun that already.
+Ahead = tuple[int, bool]
 
 #: ``(sequence id, reason, moment)``: the scheduler has closed a sequence; the moment (monotonic seconds) counts only if
 #: the sequence has expired.
@@ -155,9 +163,15 @@ class Loaded(TypedDict):
     declares: dict[str, Any]
 
 
-def encode_infer(rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> list[Buffer]:
+def encode_infer(
+    rows: Sequence[InferRow], histories: Histories = NO_HISTORIES, ahead: Ahead | None = None
+) -> list[Buffer]:
     """Encode a batch, with the histories of some rows; bodies of `LARGE_BODY` bytes or more are not copied."""
-    message = (INFER, rows, histories) if histories else (INFER, rows)
+    message: tuple[Any, ...] = (INFER, rows)
+    if ahead is not None:
+        message = (INFER, rows, dict(histories), ahead)
+    elif histories:
+        message = (INFER, rows, histories)
     return encode(message, large=any(len(row[3]) >= LARGE_BODY or type(row[3]) is list for row in rows))
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from ts import device_loss
 from ts.frontend_connection import Connection
-from ts.protocol.messages import NO_HISTORIES, Histories, InferRow
+from ts.protocol.messages import NO_HISTORIES, Ahead, Histories, InferRow
 from ts.runtimes.decoded_rows import Row
 from ts.runtimes.errors import HandlerFailed
 from ts.runtimes.torchserve_handler import TorchServeHandler
@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 class ContinuousHandler(TorchServeHandler):
     """Runs a handler step by step over the rows that are live."""
 
-    def __init__(self, service: Service, connection: Connection, *, decode_input: bool, max_response_size: int) -> None:
-        super().__init__(service, connection, decode_input=decode_input, max_response_size=max_response_size)
+    def __init__(self, service: Service, connection: Connection, **options: Any) -> None:
+        super().__init__(service, connection, **options)
         self._live: list[Row] = []
         self._describe: list[Row] = []
 
@@ -42,7 +42,9 @@ class ContinuousHandler(TorchServeHandler):
         """Whether rows are live, or the sequence store has to be updated."""
         return bool(self._live or self._describe) or self.store_update_due
 
-    def admit(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> None:
+    def admit(
+        self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES, ahead: Ahead | None = None
+    ) -> None:
         """Add rows to the next step."""
         # Drop cancelled rows, and roll back their sequences, before another request of the same sequence joins: the new
         # request must not use the state that the cancelled one left.

@@ -9,11 +9,21 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ts.batch_claims import BatchClaims
 from ts.context import Context
 from ts.frontend_connection import Connection
-from ts.protocol.messages import NO_HISTORIES, STATUS_CANCELLED, EndedSequence, Histories, InferRow, ResultRow
+from ts.protocol.messages import (
+    NO_HISTORIES,
+    STATUS_CANCELLED,
+    Ahead,
+    EndedSequence,
+    Histories,
+    History,
+    InferRow,
+    ResultRow,
+)
 from ts.runtimes.batch import Batch
 from ts.runtimes.decoded_rows import Row, RowReader
 from ts.runtimes.errors import Failure
@@ -29,30 +39,49 @@ logger = logging.getLogger(__name__)
 DECLARATIONS: Final = ("inputs", "outputs", "decoupled")
 
 
-class TorchServeHandler:
-    """Runs every frame of rows as one batch, in one call of the handler; `ts.worker.serve` is the main loop."""
+class Frame(NamedTuple):
+    """The rows of one message; with ``ahead``, rows that the server may have taken back."""
 
-    def __init__(self, service: Service, connection: Connection, *, decode_input: bool, max_response_size: int) -> None:
+    wire_rows: Sequence[InferRow]
+    histories: Histories
+    ahead: Ahead | None
+
+
+class TorchServeHandler:
+    """Runs every frame of rows as one batch, in one call of the handler; frames that join others share their batch."""
+
+    def __init__(
+        self,
+        service: Service,
+        connection: Connection,
+        *,
+        decode_input: bool,
+        max_response_size: int,
+        claims: BatchClaims | None = None,
+    ) -> None:
         self._service = service
         self._connection = connection
         self._reader = RowReader(decode=decode_input)
         self._max_response_size = max_response_size
         self._open_inference_rows: OpenInferenceRows | None = None
-        self._batches: deque[tuple[Sequence[InferRow], Histories]] = deque()
+        self._claims = claims
+        self._frames: deque[Frame] = deque()
 
     @property
     def is_busy(self) -> bool:
-        """Whether `step` has work to do: a batch is queued, or the sequence store has to be updated."""
-        return bool(self._batches) or self.store_update_due
+        """Whether a batch is queued, or the sequence store has to be updated."""
+        return bool(self._frames) or self.store_update_due
 
-    def admit(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> None:
-        """Queue the rows of one frame as one batch, with the histories of some rows by job id."""
-        self._batches.append((wire_rows, histories))
+    def admit(
+        self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES, ahead: Ahead | None = None
+    ) -> None:
+        """Queue the rows of one frame as one batch, or as a part of the batch before if they join that."""
+        self._frames.append(Frame(wire_rows, histories, ahead))
 
     def step(self) -> None:
         """Run the oldest batch, without rows that were cancelled in the queue; without a batch, update the store."""
-        if self._batches:
-            self.run_batch(self.read_rows(*self._batches.popleft()))
+        if self._frames:
+            self.run_batch(self.read_rows(*self._next_batch()))
         else:
             self.update_store()
 
@@ -65,6 +94,21 @@ class TorchServeHandler:
         """Tell the store which sequences have ended here and which may move to other workers."""
         if self._service.steps is not None:
             self._service.steps.update_store()
+
+    def _next_batch(self) -> tuple[Sequence[InferRow], Histories]:
+        """Return the rows of the oldest frame and of those that join it, without what was taken back."""
+        frame = self._frames.popleft()
+        if frame.ahead is None:
+            return frame.wire_rows, frame.histories
+        wire_rows: list[InferRow] = []
+        histories: dict[str, History] = {}
+        while True:
+            if self._claims is not None and self._claims.claim(frame.ahead[0]):
+                wire_rows += frame.wire_rows
+                histories |= frame.histories
+            if not self._frames or (following := self._frames[0]).ahead is None or not following.ahead[1]:
+                return wire_rows, histories
+            frame = self._frames.popleft()
 
     def run_batch(self, rows: list[Row]) -> None:
         """Call the handler once for ``rows`` and answer all of them."""

@@ -19,7 +19,7 @@ from torchserve_py.core.dependencies import install_dependencies
 from torchserve_py.core.dispatcher import Dispatcher
 from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import BadParameter
-from torchserve_py.core.launching import launch_of, load_message
+from torchserve_py.core.launching import launch_of, load_message, sends_ahead
 from torchserve_py.core.model import Model, Usage
 from torchserve_py.core.plan import Plan, plan_of
 from torchserve_py.core.sequence_storage import make_folder
@@ -29,10 +29,11 @@ from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings.table import Settings
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.devices import Devices, visible_devices
+from torchserve_py.workers.lifecycle import WorkerLimits
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.pool import Place, WorkerPool
 from torchserve_py.workers.process import NO_LIMIT
-from torchserve_py.workers.worker import Worker, WorkerLimits
+from torchserve_py.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ class Assembly:
             plan.name, plan.version, as_mlserver=CONTRACTS[plan.files.contract].mlserver_metrics
         )
         dispatcher = Dispatcher(
-            config.policy(),
+            config.policy(ahead=sends_ahead(config, settings)),
             metrics,
             end_header=settings.ts_header_key_sequence_end,
             stream_buffer_size=settings.stream_buffer_size,

@@ -9,19 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, cast
+from functools import partial
+from typing import Any, cast
 
 from torchserve_py.core.refused_steps import REFUSALS, cause_of
 from torchserve_py.core.scheduler_time import Alarm, RunningTime
-from torchserve_py.jobs.inference_job import InferenceJob, Span, new_job_id
+from torchserve_py.jobs.inference_job import InferenceJob, Span, new_job_id, send_sendable
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.inputs import Input, Inputs
 from torchserve_py.jobs.parts import Part, Parts
 from torchserve_py.metrics.model_metrics import ModelMetrics
-from torchserve_py.scheduling.effects import Cancel, Cause, Effect, EndReason, EndSequence, Finish, Send
+from torchserve_py.scheduling.effects import (
+    Begin,
+    Cancel,
+    Cause,
+    Effect,
+    EndReason,
+    EndSequence,
+    Finish,
+    Send,
+    SendAhead,
+)
 from torchserve_py.scheduling.job import STREAMING, Job
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scheduler import Scheduler
@@ -34,8 +44,6 @@ logger = logging.getLogger(__name__)
 _GIVE_UP_FACTOR = 8
 #: How many sequences without a job end in one turn of the event loop.
 _ENDED_AT_ONCE = 500
-#: What encoding a batch raises: text that is no Unicode, a value that msgpack does not know, a frame over 4 GiB.
-_UNSENDABLE: Final = (ValueError, TypeError, OverflowError, struct.error)
 
 
 class Dispatcher:
@@ -49,7 +57,7 @@ class Dispatcher:
         stream_buffer_size: int,
         record_model_metrics: Callable[[list[list[Any]]], None],
     ) -> None:
-        self._scheduler = Scheduler(policy)
+        self._scheduler = Scheduler(policy, lambda worker_id: self._workers[worker_id].take_back())
         self._running_time = RunningTime() if policy.sequences is not None else None
         self._now = time.monotonic if self._running_time is None else self._running_time.now
         self._metrics = metrics
@@ -217,8 +225,9 @@ class Dispatcher:
         if self._workers.get(worker.id) is not worker:
             return
         now = self._now()
+        effects = self._scheduler.worker_lost(worker.id, worker.loss_cause, now)
         del self._workers[worker.id]
-        self._perform(self._scheduler.worker_lost(worker.id, worker.loss_cause, now), now)
+        self._perform(effects, now)
         self._release(worker.id)
 
     # Scaling and shutting down, called by the pool and the model.
@@ -272,12 +281,17 @@ class Dispatcher:
         if self._running_time is not None:
             self._running_time.close()
 
-    # Effects.
-
     def _perform(self, effects: Sequence[Effect], now: float) -> None:
         for effect in effects:
             if isinstance(effect, Send):
-                self._send(effect, now)
+                send = self._workers[effect.worker_id].send
+                send_sendable(effect.jobs, partial(send, moment_of=self._moment_of))
+                self._begin(effect, now)
+            elif isinstance(effect, SendAhead):
+                ahead = self._workers[effect.worker_id].send_ahead
+                send_sendable(effect.jobs, partial(ahead, moment_of=self._moment_of, joins=effect.joins))
+            elif isinstance(effect, Begin):
+                self._begin(effect, now)
             elif isinstance(effect, Finish):
                 self._end(cast("InferenceJob", effect.job), effect.cause, now)
             elif isinstance(effect, Cancel):
@@ -291,32 +305,21 @@ class Dispatcher:
         if self._idle is not None and not self._idle.done() and self._is_idle():
             self._idle.set_result(None)
 
-    def _send(self, effect: Send, now: float) -> None:
-        worker, jobs = self._workers[effect.worker_id], cast("Sequence[InferenceJob]", effect.jobs)
+    def _begin(self, effect: Send | Begin, now: float) -> None:
+        """A worker begins a batch."""
+        worker, jobs = self._workers.get(effect.worker_id), cast("Sequence[InferenceJob]", effect.jobs)
+        if worker is None:  # it was lost after it had begun what it was sent ahead
+            return
+        worker.begin(jobs, time.monotonic())
         self._metrics.batch_size.observe(len(jobs))
+        refusals = [job.refusal for job in jobs if job.refusal is not None]
+        if refusals:  # not at once: the scheduler's effects are still being performed
+            asyncio.get_running_loop().call_soon(self.results, worker, refusals, 0.0)
         for job in jobs:
             self._metrics.observe_queue(now - job.submitted_at, by_default=job.request.by_default)
-        try:
-            worker.send(jobs, time.monotonic(), self._moment_of)
-        except _UNSENDABLE:
-            self._send_singly(worker, jobs)
-        for job in jobs:
             if job.parts is not None and job.parts.inputs is not None:
                 for given in job.parts.inputs.take_held():
                     worker.send_input(job.id, given)
-
-    def _send_singly(self, worker: Worker, jobs: Sequence[InferenceJob]) -> None:
-        """Send a batch of which something cannot be encoded; that is answered as if by the worker."""
-        refused = []
-        for job in jobs:
-            try:
-                worker.send([job], time.monotonic(), self._moment_of)
-            except _UNSENDABLE as error:
-                about = {"request_id": job.id, "sequence_id": job.sequence_id}
-                logger.warning("Request %s cannot be passed on: %s", job.id, error, extra=about)
-                refused.append(Part(job.id, False, 400, "", [], b"", f"The request cannot be passed on: {error}"))
-        # Not at once: the scheduler's effects are still being performed.
-        asyncio.get_running_loop().call_soon(self.results, worker, refused, 0.0)
 
     def _pass_on(self, job: InferenceJob, given: Input) -> bool:
         """Send a further input of a job to its worker, if it has one yet."""
@@ -365,8 +368,6 @@ class Dispatcher:
         released = self._released.pop(worker_id, None)
         if released is not None and not released.done():
             released.set_result(None)
-
-    # What readers do.
 
     def gave_up(self, parts: Parts) -> None:
         """Cancel a job whose reader is gone."""

@@ -52,8 +52,8 @@ class EffectiveConfig:
         alone = self.parallel_type == "custom" and (self.torchrun is None or self.async_communication)
         return 0 if alone else self.parallel_level
 
-    def policy(self) -> Policy:
-        """Return the settings that the scheduler needs."""
+    def policy(self, *, ahead: bool = False) -> Policy:
+        """Return the settings that the scheduler needs; ``ahead``: whether workers can be sent batches ahead."""
         sequences = None
         if self.stateful:
             sequences = SequencePolicy(
@@ -69,6 +69,7 @@ class EffectiveConfig:
             max_batch_delay=self.max_batch_delay_ms / 1000,
             queue_size=self.job_queue_size,
             continuous=self.continuous or self.async_communication,
+            ahead=ahead,
             job_ticket=self.use_job_ticket,
             sequences=sequences,
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchserve_py.core.dependencies import packages_dir, venv_python
+from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.plan import Plan
 from torchserve_py.core.sequence_storage import cache_message, sequence_file
 from torchserve_py.settings.schemas.model_config import TorchrunConfig
@@ -78,9 +79,16 @@ def launch_of(
         packages_dir=packages_dir(installed) if installed and not use_venv else None,
         torchrun=torchrun,
         cpu_launcher=cpu_launcher,
+        ahead=sends_ahead(config, settings),
         by_hand=settings.debug,
         confinement=confinement,
     )
+
+
+def sends_ahead(config: EffectiveConfig, settings: Settings) -> bool:
+    """Whether workers are sent batches ahead: they run batches, each in one process that the server itself starts."""
+    batches = not (config.continuous or config.async_communication)
+    return batches and not (config.ranks or settings.cpu_launcher_enable or settings.debug)
 
 
 def load_message(plan: Plan, device: Assignment, place: Place, settings: Settings, metrics: list[list[Any]]) -> Load:

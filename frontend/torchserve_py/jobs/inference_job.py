@@ -7,17 +7,24 @@ worker are those that the scheduler counts as in flight there.
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
+import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.parts import Parts
+from torchserve_py.jobs.parts import Part, Parts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
-from ts.protocol.messages import History, InferRow
+from ts.protocol.messages import History, InferRow, encode_infer
+
+logger = logging.getLogger(__name__)
+
+#: What encoding a batch raises: text that is no Unicode, a value that msgpack does not know, a frame over 4 GiB.
+_UNSENDABLE: Final = (ValueError, TypeError, OverflowError, struct.error)
 
 #: A random UUID (version 4) without its last 48 bits, which count. An id has to be unique, not secret, and this is many
 #: times cheaper than fresh random bits for each request.
@@ -63,6 +70,7 @@ class InferenceJob(Job):
     parts     what the reader holds; None once the job has its outcome
     heard_at  when the job was sent or last answered (monotonic seconds); None while it may last as long as its client
               likes, because it takes several inputs
+    refusal   the answer to a job that no worker can be sent
     overdue   whether the worker said nothing about the job for too long, and was told to drop it
     """
 
@@ -71,6 +79,7 @@ class InferenceJob(Job):
 
     parts: Parts | None = field(default=None, init=False, repr=False)
     heard_at: float | None = field(default=None, init=False)
+    refusal: Part | None = field(default=None, init=False)
     overdue: bool = field(default=False, init=False)
 
     @property
@@ -82,7 +91,7 @@ class InferenceJob(Job):
     @property
     def has_history(self) -> bool:
         """Whether the job is the first of its sequence that this worker gets, or was sent to a worker before."""
-        return self.opens or self.sends > 1
+        return self.opens or self.was_sent_before
 
     def history(self, moment_of: Callable[[float], float]) -> History:
         """Return what the worker of a stored sequence has to know of the time before.
@@ -90,4 +99,23 @@ class InferenceJob(Job):
         Args:
             moment_of: Makes monotonic seconds of the scheduler's.
         """
-        return moment_of(self.active_since), self.sends > 1, self.only_ask
+        return moment_of(self.active_since), self.was_sent_before, self.only_ask
+
+
+def send_sendable(jobs: Sequence[Job], send: Callable[[Sequence[InferenceJob]], None]) -> None:
+    """Send a batch without those of its jobs that cannot be encoded; these get a `refusal`."""
+    batch = cast("Sequence[InferenceJob]", jobs)
+    try:
+        send(batch)
+    except _UNSENDABLE:
+        send([job for job in batch if _is_sendable(job)])
+
+
+def _is_sendable(job: InferenceJob) -> bool:
+    try:
+        encode_infer([job.row])
+    except _UNSENDABLE as error:
+        about = {"request_id": job.id, "sequence_id": job.sequence_id}
+        logger.warning("Request %s cannot be passed on: %s", job.id, error, extra=about)
+        job.refusal = Part(job.id, False, 400, "", [], b"", f"The request cannot be passed on: {error}")
+    return job.refusal is None

@@ -10,6 +10,7 @@ A ready worker is busy while it has jobs; that is no state of its own.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 from torchserve_py.scheduling.transitions import Transitions
@@ -54,3 +55,14 @@ WORKER_TRANSITIONS = Transitions[WorkerState, WorkerEvent](
         (_S.STOPPING, _E.EXITED): _S.STOPPED,
     }
 )
+
+
+@dataclass(frozen=True)
+class WorkerLimits:
+    """How long a worker may take, in seconds."""
+
+    connect: float  # from launch to its connection
+    load: float  # to load the model
+    response: float  # without a word while it has jobs
+    stop: float  # from the stop message to its exit
+    heartbeat: float  # without answering a ping, once loaded

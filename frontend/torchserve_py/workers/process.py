@@ -19,10 +19,11 @@ from pathlib import Path
 from time import monotonic
 
 from torchserve_py.transport.turns import running_turns
+from torchserve_py.workers.batch_tokens import BatchTokens
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.launchers import CpuLauncher, Torchrun
 from ts.protocol.log_records import record_of
-from ts.protocol.messages import TOKEN_VARIABLE
+from ts.protocol.messages import CLAIMS_VARIABLE, TOKEN_VARIABLE
 from ts.protocol.server_identity import started
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class Launch:
     packages_dir: Path | None = None  # packages that were installed for the model, without a virtual environment
     torchrun: Torchrun | None = None  # starts several processes for the worker
     cpu_launcher: CpuLauncher | None = None  # binds the worker to its share of the cores
+    ahead: bool = False  # the worker may be sent a batch while it runs one
     by_hand: bool = False  # a person starts it, not the server
     confinement: Confinement = field(default_factory=Confinement)  # as which user it runs, and with how much memory
 
@@ -121,20 +123,26 @@ class WorkerProcess:
         )
 
     @classmethod
-    async def launch(cls, launch: Launch, socket: Path, token: str, label: str) -> WorkerProcess:
-        """Start the process.
+    async def launch(
+        cls, launch: Launch, socket: Path, token: str, label: str, tokens: BatchTokens | None = None
+    ) -> WorkerProcess:
+        """Start the process, which claims what it is sent ahead with ``tokens``.
 
         Raises:
             OSError: It could not be started.
         """
+        environment = launch.worker_environment(token)
+        if tokens is not None:
+            environment[CLAIMS_VARIABLE] = ",".join(map(str, tokens.worker_ends))
         process = await asyncio.create_subprocess_exec(
             *launch.command(socket),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=launch.working_dir,
-            env=launch.worker_environment(token),
+            env=environment,
             start_new_session=True,
+            pass_fds=() if tokens is None else tokens.worker_ends,
         )
         return cls(process, label)
 

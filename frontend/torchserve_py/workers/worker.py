@@ -7,7 +7,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,9 +14,10 @@ from torchserve_py.jobs.inference_job import InferenceJob
 from torchserve_py.jobs.inputs import Input
 from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.workers.batch_tokens import BatchTokens
 from torchserve_py.workers.connection import Connection
 from torchserve_py.workers.events import WorkerEvents
-from torchserve_py.workers.lifecycle import WORKER_TRANSITIONS, WorkerEvent, WorkerState
+from torchserve_py.workers.lifecycle import WORKER_TRANSITIONS, WorkerEvent, WorkerLimits, WorkerState
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import HandStarted, Launch, WorkerProcess
 from torchserve_py.workers.questions import Questions
@@ -40,11 +40,13 @@ from ts.protocol.messages import (
     LOAD,
     LOADED,
     METRICS,
+    NO_HISTORIES,
     PONG,
     RESULTS,
     STOP,
     TAKEN,
     Hello,
+    Histories,
     Load,
     encode_infer,
 )
@@ -55,23 +57,10 @@ logger = logging.getLogger(__name__)
 _LINGER = 1.0
 #: How long a process that did not get ready may take to go once it was sent SIGKILL (seconds).
 _KILL_LIMIT = 20.0
-
-
 #: How many values a message of a worker may have, a body being one value: so many, and so many more for each row of a
 #: batch.
 _MAX_VALUES = 100_000
 _MAX_VALUES_OF_ROW = 1000
-
-
-@dataclass(frozen=True)
-class WorkerLimits:
-    """How long a worker may take, in seconds."""
-
-    connect: float  # from launch to its connection
-    load: float  # to load the model
-    response: float  # without a word while it has jobs
-    stop: float  # from the stop message to its exit
-    heartbeat: float  # without answering a ping, once loaded
 
 
 class Worker:
@@ -126,6 +115,7 @@ class Worker:
             take_out=lambda: events.take_out(self),
         )
         self._kill_reason = ""
+        self._tokens: BatchTokens | None = None
         self._reaper: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
 
@@ -193,28 +183,49 @@ class Worker:
 
     # Work, called by the dispatcher.
 
-    def send(self, jobs: Sequence[InferenceJob], now: float, moment_of: Callable[[float], float] | None) -> None:
+    def send(self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None) -> None:
         """Send a batch.
 
         Args:
             jobs: The batch.
-            now: Monotonic seconds.
             moment_of: Makes monotonic seconds of the scheduler's; None unless states of sequences are stored.
 
         Raises:
             ValueError, TypeError, OverflowError, struct.error: It cannot be encoded; nothing was sent.
         """
-        histories = {}
-        if moment_of is not None:
-            histories = {job.id: job.history(moment_of) for job in jobs if job.has_history}
-        buffers = encode_infer([job.row for job in jobs], histories)
+        self._ranks.send_request(encode_infer([job.row for job in jobs], _histories(jobs, moment_of)))
+
+    def send_ahead(
+        self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None, *, joins: bool
+    ) -> None:
+        """Send a batch to a worker that runs another; until it begins the batch, `take_back` can stop it.
+
+        Args:
+            jobs: The batch.
+            moment_of: Makes monotonic seconds of the scheduler's; None unless states of sequences are stored.
+            joins: Whether the jobs belong to the batch that was sent ahead last.
+
+        Raises:
+            ValueError, TypeError, OverflowError, struct.error: The batch cannot be encoded; nothing was sent.
+        """
+        assert self._tokens is not None, "only the scheduler of a model with tokens sends ahead"
+        pipe = self._tokens.pipe_of(joins=joins)
+        buffers = encode_infer([job.row for job in jobs], _histories(jobs, moment_of), (pipe, joins))
+        self._tokens.add(pipe)
+        self._ranks.send_request(buffers)
+
+    def take_back(self) -> int:
+        """Return how many frames of the batch that was sent ahead last the worker has not begun, and now never will."""
+        return 0 if self._tokens is None else self._tokens.take_back()
+
+    def begin(self, jobs: Sequence[InferenceJob], now: float) -> None:
+        """Time the jobs from now on (monotonic seconds)."""
         self.sent_at = now
         for job in jobs:
             if not job.request.more_input:  # it lasts as long as its client likes
                 job.heard_at = now
         if self._paused:  # what slow readers hold back must not hold back the new jobs
             self.resume()
-        self._ranks.send_request(buffers)
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Tell the worker to drop rows that it has."""
@@ -341,8 +352,11 @@ class Worker:
             if self._launch.by_hand:
                 self._process = HandStarted.launch(*launched)
             else:
-                self._process = await WorkerProcess.launch(*launched)
+                self._tokens = BatchTokens() if self._launch.ahead else None
+                self._process = await WorkerProcess.launch(*launched, self._tokens)
         except OSError as error:
+            if self._tokens is not None:
+                self._tokens.close()
             self.ended.set_result(f"could not be started: {error}")
             raise WorkerFailed(500, f"worker {self.label} could not be started: {error}") from error
         for pid in self._ranks.pids:
@@ -370,9 +384,17 @@ class Worker:
             except TimeoutError:
                 logger.warning("A child process of worker %s holds its connection open", self.label)
         self._ranks.close()
+        if self._tokens is not None:
+            self._tokens.close()
         self._advance(WorkerEvent.EXITED if self.state is WorkerState.STOPPING else WorkerEvent.DIED)
         if self._kill_reason:
             reason = f"was killed by the server because {self._kill_reason}"
         self.ended.set_result(reason)
         if self._watcher is not None:
             self._watcher.cancel()
+
+
+def _histories(jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None) -> Histories:
+    if moment_of is None:
+        return NO_HISTORIES
+    return {job.id: job.history(moment_of) for job in jobs if job.has_history}

@@ -31,6 +31,7 @@ class FakeWorker:
         self.sent_at = 0.0
         self.loss_cause = Cause.worker_died
         self.batches: list[list[str]] = []
+        self.ahead: list[list[str]] = []
         self.cancelled: list[str] = []
         self.inputs: list[tuple[str, bool, bytes]] = []
         self.ended: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
@@ -41,10 +42,27 @@ class FakeWorker:
         """The jobs that the worker has, as the dispatcher knows them."""
         return set(self.dispatcher.jobs_of(cast("Worker", self)))
 
-    def send(self, jobs: Sequence[InferenceJob], now: float, moment_of: Callable[[float], float] | None) -> None:
+    def send(self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None) -> None:
         for job in jobs:
             job.request.body.encode()
         self.batches.append([job.request.body for job in jobs])
+
+    def send_ahead(
+        self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None, *, joins: bool
+    ) -> None:
+        for job in jobs:
+            job.request.body.encode()
+        self.ahead.append([job.request.body for job in jobs])
+
+    def take_back(self) -> int:
+        not_begun = len(self.ahead)
+        self.ahead.clear()
+        return not_begun
+
+    def begin(self, jobs: Sequence[InferenceJob], now: float) -> None:
+        if self.ahead:
+            self.batches.append([body for bodies in self.ahead for body in bodies])
+            self.ahead.clear()
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         self.cancelled += job_ids

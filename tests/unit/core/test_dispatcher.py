@@ -102,7 +102,7 @@ async def test_a_request_that_cannot_be_sent_is_refused_and_its_batch_mates_are_
     shell = Shell(Policy(batch_size=3, max_batch_delay=60.0))
     (worker,) = shell.workers
     jobs = [shell.submit(body) for body in ("a", "\udcff", "b")]
-    assert worker.batches == [["a"], ["b"]]
+    assert worker.batches == [["a", "b"]]
     part = await jobs[1].next()
     assert (part.status, part.more) == (400, False)
     assert "surrogates not allowed" in str(part.error)
@@ -113,6 +113,49 @@ async def test_a_request_that_cannot_be_sent_is_refused_and_its_batch_mates_are_
     following = [shell.submit(body) for body in ("c", "d", "e")]
     assert worker.batches[-1] == ["c", "d", "e"]
     assert not any(parts.ended for parts in following)
+
+
+# Batches ahead
+
+
+async def test_a_job_is_timed_once_its_worker_begins() -> None:
+    shell = Shell(stateless(ahead=True))
+    (worker,) = shell.workers
+    first, second = shell.submit("a"), shell.submit("b")
+    assert worker.ahead == [["b"]]
+    assert worker.in_flight == {first.job.id}
+    assert shell.dispatcher.queued == 1
+    shell.answer(worker, first)
+    assert worker.batches == [["a"], ["b"]]
+    assert worker.in_flight == {second.job.id}
+    shell.answer(worker, second)
+    assert (await second.next()).body == b"ok"
+
+
+async def test_what_a_lost_worker_was_sent_ahead_goes_to_another() -> None:
+    shell = Shell(stateless(ahead=True))
+    (worker,) = shell.workers
+    first, second = shell.submit("a"), shell.submit("b")
+    shell.lose(worker)
+    assert await cause_of(first) is Cause.worker_died
+    other = shell.add_worker("w2")
+    assert other.batches == [["b"]]
+    shell.answer(other, second)
+    assert (await second.next()).body == b"ok"
+
+
+async def test_what_cannot_be_sent_ahead_is_refused_once_its_batch_begins() -> None:
+    shell = Shell(Policy(batch_size=2, ahead=True))
+    (worker,) = shell.workers
+    first = shell.submit("a")
+    bad, good = shell.submit("\udcff"), shell.submit("b")
+    assert worker.ahead == [[], ["b"]]
+    shell.answer(worker, first)
+    part = await bad.next()
+    assert (part.status, part.more) == (400, False)
+    shell.answer(worker, good)
+    assert (await good.next()).body == b"ok"
+    assert worker.in_flight == set()
 
 
 # Sequences

@@ -15,11 +15,11 @@ import pytest
 from torchserve_py.jobs.inference_job import InferenceJob
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.workers.lifecycle import WorkerState
+from torchserve_py.workers.lifecycle import WorkerLimits, WorkerState
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import Launch, WorkerProcess
 from torchserve_py.workers.startup import Startup, WorkerFailed
-from torchserve_py.workers.worker import Worker, WorkerLimits
+from torchserve_py.workers.worker import Worker
 from ts.protocol.messages import Load
 
 HANDLER = """
@@ -106,7 +106,8 @@ class Bench:
 
     def send(self, worker: Worker, body: bytes) -> None:
         job = self.owner.jobs["j"] = InferenceJob("j", request=InferenceRequest((), body, "text/plain"))
-        worker.send([job], asyncio.get_running_loop().time(), None)
+        worker.send([job], None)
+        worker.begin([job], asyncio.get_running_loop().time())
 
 
 @pytest.fixture
