@@ -83,9 +83,10 @@ def announce(connection: Connection) -> None:
         connection.send([LEAVING])
 
 
-def end_if_lost() -> None:
+def end_if_lost(connection: Connection) -> None:
     """End this process if the device is lost; call this after the failed jobs are answered."""
     if _State.reason:
+        connection.flush()
         logger.error("This worker ends, and a fresh one takes its place: it cannot use its device any more")
         sys.stdout.flush()
         sys.stderr.flush()

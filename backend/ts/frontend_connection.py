@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import select
 import socket
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from ts.connection_threads import ConnectionThreads
 from ts.protocol.frames import Buffer, FrameBuffer, encode
 from ts.protocol.messages import CANCEL, HELLO, METRICS, ResultRow, encode_results
 
@@ -21,6 +23,8 @@ logger = logging.getLogger(__name__)
 #: The most buffers for one system call; the kernel takes 1,024.
 _MAX_BUFFERS = 512
 _NO_WAIT = 0
+#: Messages of so many bytes are handed over to the sending thread; a smaller one takes less time than that.
+_WORTH_HANDING_OVER = 64 * 1024
 
 
 class FrontendGone(SystemExit):
@@ -48,6 +52,9 @@ class Connection:
         self._socket.connect(path)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
+        self._threads: ConnectionThreads | None = None
+        #: The seconds that the thread which runs the handler has spent on reading and writing.
+        self.transfer_seconds = 0.0
         self.send([HELLO, {"token": token, "channel": channel, "rank": rank}])
 
     def receive(self, *, wait: bool) -> list[Any] | None:
@@ -57,10 +64,7 @@ class Connection:
         """
         if not self._messages:
             if wait:
-                # A caller that waits has answered all jobs: a cancellation that is left crossed its job's answer.
-                self.cancelled.clear()
-                while not self._messages:
-                    self._read()
+                self._wait_for_message()
             else:
                 self.look()
         return self._messages.popleft() if self._messages else None
@@ -70,8 +74,12 @@ class Connection:
 
         Raises FrontendGone: the frontend closed the connection; FrameError: the frontend sent bytes that are no frame.
         """
-        if self._poll.poll(_NO_WAIT):
+        if self._threads is not None:
+            self._threads.raise_error()
+        elif self._poll.poll(_NO_WAIT):
+            began = time.perf_counter()
             self._read()
+            self.transfer_seconds += time.perf_counter() - began
 
     def send(self, message: list[Any]) -> None:
         """Send one message that holds no large bodies. Raises FrontendGone: the frontend closed the connection."""
@@ -89,9 +97,33 @@ class Connection:
         """Return the file descriptor of the socket, which an event loop can watch for messages."""
         return self._socket.fileno()
 
+    def overlap(self) -> None:
+        """Read and write in threads from now on, while the thread that calls this one runs the handler."""
+        if self._threads is None:
+            self._threads = ConnectionThreads(self._poll.poll, self._read, self._write_now)
+
+    def flush(self) -> None:
+        """Wait until all that was sent is written. Raises FrontendGone: the frontend closed the connection."""
+        if (threads := self._threads) is not None and threads.has_unsent:
+            threads.wait_until(lambda: not threads.has_unsent)
+
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
+
+    def _wait_for_message(self) -> None:
+        # A caller that waits has answered all jobs: a cancellation that is left crossed its job's answer.
+        if self._threads is None:
+            self.cancelled.clear()
+            while not self._messages:
+                self._read()
+        else:
+            self._threads.wait_until(self._has_messages_or_forgets)
+
+    def _has_messages_or_forgets(self) -> bool:
+        if not self._messages:
+            self.cancelled.clear()
+        return bool(self._messages)
 
     def _read(self) -> None:
         try:
@@ -108,6 +140,17 @@ class Connection:
                 self._messages.append(message)
 
     def _write(self, buffers: Sequence[Buffer]) -> None:
+        if self._threads is None:
+            began = time.perf_counter()
+            self._write_now(buffers)
+            self.transfer_seconds += time.perf_counter() - began
+        elif sum(map(len, buffers)) >= _WORTH_HANDING_OVER and all(type(buffer) is bytes for buffer in buffers):
+            self._threads.send(buffers)
+        else:  # a handler may go on with a buffer that can change
+            self.flush()
+            self._write_now(buffers)
+
+    def _write_now(self, buffers: Sequence[Buffer]) -> None:
         try:
             if len(buffers) == 1:
                 self._socket.sendall(buffers[0])

@@ -54,7 +54,7 @@ class Outbox:
             self._rows, self._size, self._seconds = [], 0, 0.0
             device_loss.announce(self._connection)
             self._connection.send_results(rows, seconds, self._take_metrics())
-            device_loss.end_if_lost()
+            device_loss.end_if_lost(self._connection)
 
 
 class FurtherInputs:

@@ -163,7 +163,7 @@ class Batch:
                 self._connection.send_results([answers.pop(0)], 0.0)
         if answers or metrics:
             self._connection.send_results(answers, self._seconds, metrics)
-        device_loss.end_if_lost()
+        device_loss.end_if_lost(self._connection)
         if steps is not None:
             steps.rest()
 

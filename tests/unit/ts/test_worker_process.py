@@ -267,3 +267,31 @@ def test_wrong_arguments_are_told() -> None:
 
     assert result.returncode == 2
     assert "usage: python -P -m ts.worker --socket PATH" in result.stderr
+
+
+def test_a_worker_whose_steps_are_long_goes_on_with_threads(start: Callable[..., Any], tmp_path: Path) -> None:
+    process, jobs, _ = start(
+        """
+        import threading
+        import time
+
+        def handle(data, context):
+            if data is None:
+                return None
+            time.sleep(0.002)
+            context.set_response_header(0, "threads", ",".join(each.name for each in threading.enumerate()))
+            return [row.get("body") for row in data]
+        """
+    )
+    load(jobs, tmp_path)
+    seen = []
+    for number in range(60):
+        jobs.send("infer", [row(f"job{number}", bytes([number]) * 1_000_000)])
+        ((job_id, _, status, _, headers, body, _),) = jobs.receive()[1]
+        assert (job_id, status, body) == (f"job{number}", 200, bytes([number]) * 1_000_000)
+        seen.append(dict(headers)["threads"])
+    assert "_receive" not in seen[0]
+    assert "_receive" in seen[-1]
+    jobs.send("stop")
+    process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == 0
