@@ -45,7 +45,7 @@ PRINTED = 10
 CONFIG = """
 minWorkers: 2
 maxWorkers: 2
-batchSize: 8
+batchSize: 3
 maxBatchDelay: 2
 responseTimeout: 2
 sequenceBatching: true

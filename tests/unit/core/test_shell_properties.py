@@ -299,10 +299,13 @@ class ShellMachine(RuleBasedStateMachine):
 LIMITS = SequencePolicy(4.0, timeout=20.0, queue_size=2, max_sequences=4)
 POLICIES = {
     "Fifo": Policy(),
+    "FifoAhead": Policy(ahead=True),
     "FifoContinuous": Policy(continuous=True),
     "Sequences": Policy(sequences=LIMITS),
+    "SequencesAhead": Policy(ahead=True, sequences=LIMITS),
     "SequencesContinuous": Policy(continuous=True, sequences=LIMITS),
     "SequencesDurable": Policy(sequences=replace(LIMITS, durable=True)),
+    "SequencesDurableAhead": Policy(ahead=True, sequences=replace(LIMITS, durable=True)),
 }
 
 
