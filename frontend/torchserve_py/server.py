@@ -1,6 +1,6 @@
 """The life of the server process: build, start, serve, drain, stop. Start reading here.
 
-`Server.start` opens the listeners: `doors.listener` those of HTTP, `doors.grpc.listeners` those of gRPC. A request goes
+`Server.start` opens the listeners of `doors.http_listeners` and of `doors.grpc.grpc_listeners`. A request goes
 
 transport (bytes) ──▶ door (its API) ──▶ core.serving ──▶ core.dispatcher ──▶ scheduling (pure)
                                                               │
@@ -48,8 +48,8 @@ from torchserve_py.workflows.registry import WorkflowRegistry
 from ts.no_new_privileges import gain_no_privileges
 
 if TYPE_CHECKING:
-    from torchserve_py.doors.grpc.listeners import GrpcDoors
-    from torchserve_py.doors.listener import Doors
+    from torchserve_py.doors.grpc.grpc_listeners import GrpcDoors
+    from torchserve_py.doors.http_listeners import Doors
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +74,8 @@ class Server:
         confinement = confinement_of(
             settings.worker_user, settings.worker_memory_limit, (settings.temp_dir, worker_package_root())
         )
-        self._listener = WorkerListener(settings.temp_dir, confinement.group)
-        self._registry = ModelRegistry(settings, self._listener, self._metrics, confinement)
+        self._worker_listener = WorkerListener(settings.temp_dir, confinement.group)
+        self._registry = ModelRegistry(settings, self._worker_listener, self._metrics, confinement)
         self._workflows = WorkflowRegistry(settings, self._registry)
         self._snapshots = SnapshotWriter(settings, self._registry)
         self._registry.on_change = self._snapshots.changed
@@ -95,12 +95,12 @@ class Server:
             OSError: An address cannot be bound.
             GrpcPackagesError: The installed packages cannot serve gRPC.
         """
-        await self._listener.start()
+        await self._worker_listener.start()
         # The first workers start while the doors' libraries, which take longest, are imported.
-        _, (listener, grpc_listeners) = await asyncio.gather(
+        _, (http_listeners, grpc_listeners) = await asyncio.gather(
             self._registry.load_startup_models(), asyncio.to_thread(_import_doors)
         )
-        self._doors = await listener.start_doors(self._settings, self._registry, self._workflows, self._metrics)
+        self._doors = await http_listeners.start_doors(self._settings, self._registry, self._workflows, self._metrics)
         self._grpc_doors = await grpc_listeners.start_grpc_doors(
             self._settings,
             self._registry,
@@ -140,7 +140,7 @@ class Server:
         if self._grpc_doors is not None:
             closing.append(self._grpc_doors.close())
         await asyncio.gather(*closing)
-        await self._listener.close()
+        await self._worker_listener.close()
         self._flush_line_logs()
         await asyncio.to_thread(wait_until_written, _LAST_LINES_LIMIT)
 
@@ -171,7 +171,7 @@ def _import_doors() -> tuple[ModuleType, ModuleType]:
         GrpcPackagesError: The installed packages of gRPC are incompatible with each other.
     """
     check_grpc_packages()
-    http, grpc = "torchserve_py.doors.listener", "torchserve_py.doors.grpc.listeners"
+    http, grpc = "torchserve_py.doors.http_listeners", "torchserve_py.doors.grpc.grpc_listeners"
     return importlib.import_module(http), importlib.import_module(grpc)
 
 

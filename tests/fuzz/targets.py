@@ -38,8 +38,8 @@ from torchserve_py.settings.resolution import resolve
 from torchserve_py.settings.snapshot_file import parse_snapshot
 from torchserve_py.transport.http2 import frames as http2
 from torchserve_py.transport.http2.frame_reader import FrameReader
+from torchserve_py.transport.http2.grpc_messages import BadMessage, MessageLimit, MessageReader
 from torchserve_py.transport.http2.header_decoder import HeaderDecoder
-from torchserve_py.transport.http2.messages import BadMessage, MessageLimit, MessageReader
 from torchserve_py.transport.http2.patience import Patience
 from torchserve_py.transport.request_budget import RequestBudget
 from torchserve_py.workflows.errors import WorkflowError

@@ -19,27 +19,16 @@ LONG_FILES = {
     "tests/e2e/test_mlserver.py": "the tests share one server",
     "tests/unit/scheduling/test_properties.py": "one state machine of Hypothesis",
     "tests/unit/test_settings.py": "the tests share one way to configure a server",
-    "tests/unit/transport/http1/test_connection.py": "the tests share one table of conversations",
+    "tests/unit/transport/http1/test_http_connection.py": "the tests share one table of conversations",
 }
 #: Longer functions, with the reason.
 LONG_FUNCTIONS: dict[str, str] = {}
 #: Names of files that several packages have, with what all of them are.
 SHARED_NAMES = {
-    "connection.py": "one connection: of HTTP/1.1, of HTTP/2, to a worker",
-    "context.py": "the context that a handler gets, of a model or of gRPC",
-    "dialect.py": "the dialect of one API",
-    "door.py": "the door of one API",
     "errors.py": "the errors of one package",
     "frames.py": "the frames of one protocol",
-    "inference.py": "inference over one API",
-    "listener.py": "where connections are accepted: of clients, of workers",
-    "management.py": "the management API over one protocol",
     "manifest.py": "the manifest of an archive, of a model or of a workflow",
-    "messages.py": "the messages of one protocol",
-    "openapi.py": "OpenAPI documents of one API",
     "registry.py": "what is registered, models or workflows",
-    "sender.py": "the output of one connection",
-    "server.py": "the process, and the server of one protocol",
     "version.py": "the version; `ts.version` is TorchServe's name for it",
     "versions.py": "the versions of a model, as they are served and as settings name them",
     "websocket.py": "WebSockets: the protocol, and the sessions of a Truss",

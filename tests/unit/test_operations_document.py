@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from torchserve_py.doors.errors import HANDLER_ERROR, no_room, too_many_connections
+from torchserve_py.doors.failures import HANDLER_ERROR, no_room, too_many_connections
 from torchserve_py.doors.management_calls import ModelApiDisabledError
 from torchserve_py.scheduling.effects import Cause
 

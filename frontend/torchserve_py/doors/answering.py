@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.core.errors import ModelError
-from torchserve_py.doors.errors import DoorError, method_not_allowed, not_found
+from torchserve_py.doors.failures import DoorError, method_not_allowed, not_found
 from torchserve_py.doors.pipeline import HttpExchange, told
 from torchserve_py.doors.requests import body_refusal
 from torchserve_py.doors.responses import Sent

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote_plus
 
-from torchserve_py.doors.errors import bad_request
+from torchserve_py.doors.failures import bad_request
 
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 MULTIPART_TYPE: Final = "multipart/form-data"

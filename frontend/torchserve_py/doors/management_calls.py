@@ -12,7 +12,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from torchserve_py.core.serving import RegisterRequest
-from torchserve_py.doors.errors import DoorError, bad_request, method_not_allowed
+from torchserve_py.doors.failures import DoorError, bad_request, method_not_allowed
 
 if TYPE_CHECKING:
     from torchserve_py.core.serving import ModelStatus, ServedModel, Serving, WorkerStatus

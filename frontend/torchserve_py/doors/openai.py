@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from torchserve_py.bounded_json import UnreadableJson, read_member
 from torchserve_py.doors import priorities
-from torchserve_py.doors.errors import DoorError, Failure
+from torchserve_py.doors.failures import DoorError, Failure
 from torchserve_py.doors.openapi import JSON, OBJECT, Operation
 from torchserve_py.doors.pipeline import Answer, HttpDialect, HttpExchange
 from torchserve_py.doors.requests import split_path

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from torchserve_py.doors.errors import bad_request
+from torchserve_py.doors.failures import bad_request
 from torchserve_py.doors.openapi import Operation
-from torchserve_py.doors.small_bodies import read_small_body
+from torchserve_py.doors.requests import read_small_body
 from torchserve_py.transport.http1.request import Request
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from torchserve_py.doors.errors import DoorError, Failure, failure_of, failure_of_job, handler_failure
+from torchserve_py.doors.failures import DoorError, Failure, failure_of, failure_of_job, handler_failure
 from torchserve_py.jobs.parts import JobFailed, Part, Parts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import ReaderStalled

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from torchserve_py.doors.errors import DoorError, bad_request
+from torchserve_py.doors.failures import DoorError, bad_request
 from torchserve_py.scheduling.ranking import UNSET
 
 if TYPE_CHECKING:

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Final
 from urllib.parse import quote, unquote
 
-from torchserve_py.doors.errors import BodyTooLargeError, DoorError, invalid_message, no_room, request_timeout
+from torchserve_py.bounded_json import MAX_PARSED
+from torchserve_py.doors.failures import (
+    BodyTooLargeError,
+    DoorError,
+    bad_request,
+    invalid_message,
+    no_room,
+    request_timeout,
+)
+from torchserve_py.transport.decompression import BARE_WINDOW, GZIP_WINDOW, ZLIB_WINDOW
 from torchserve_py.transport.http1.errors import BodyError, BodyHasNoRoom, BodyTooLarge, BodyTooSlow
 from torchserve_py.transport.http1.request import Request
 
 #: What a request target may hold as it is; a client that sends other bytes gets them percent-encoded.
 _TARGET_CHARACTERS: Final = "!#$%&'()*+,/:;=?@[]~"
+GZIP: Final = "gzip"
+DEFLATE: Final = "deflate"
+_IDENTITY: Final = ("", "identity")
+#: The method of compression in the first byte of zlib's container (RFC 1950, 2.2).
+_DEFLATED: Final = 8
 
 
 def split_path(target: str) -> tuple[str, ...]:
@@ -54,6 +69,50 @@ def body_refusal(error: BodyError) -> DoorError:
     if isinstance(error, BodyHasNoRoom):
         return no_room(str(error))
     return DoorError(invalid_message(f"The request body could not be read. {error}"))
+
+
+async def read_small_body(request: Request, max_size: int) -> bytes:
+    """Return the decompressed body of a call that takes only a few parameters.
+
+    Args:
+        request: The request.
+        max_size: Bytes that the server allows for any body.
+
+    Raises:
+        DoorError: The body has more than `MAX_PARSED` bytes, does not arrive, or contradicts its ``Content-Encoding``.
+    """
+    limit = min(max_size, MAX_PARSED)
+    try:
+        body = await read_body(request, limit)
+        return await decompressed(request, body, limit)
+    except BodyTooLargeError as error:
+        if limit == max_size:
+            raise
+        raise bad_request(f"The body of a call of this kind may have {limit} bytes, this one has more.") from error
+
+
+async def decompressed(request: Request, body: bytes, max_size: int) -> bytes:
+    """Undo a request's ``Content-Encoding``.
+
+    Raises:
+        BodyTooLargeError: What comes out is larger than ``max_size`` bytes.
+        DoorError: The body is not in that encoding, the encoding is unknown, or the server has no memory for it now.
+    """
+    encoding = request.headers.get("Content-Encoding", "").strip().lower()
+    if encoding in _IDENTITY:
+        return body
+    if encoding not in (GZIP, "x-gzip", DEFLATE):
+        raise bad_request(f"Header Content-Encoding: {encoding!a} is not supported; send gzip, deflate or identity.")
+    window = GZIP_WINDOW
+    if encoding == DEFLATE:
+        has_container = body[:1] and body[0] & 0x0F == _DEFLATED and int.from_bytes(body[:2], "big") % 31 == 0
+        window = ZLIB_WINDOW if has_container else BARE_WINDOW  # some clients leave the container of zlib out
+    try:
+        return await request.decompress(body, window, max_size)
+    except BodyError as error:
+        raise body_refusal(error) from error
+    except zlib.error as error:
+        raise bad_request(f"The request body is not what its Content-Encoding says ({encoding}): {error}.") from error
 
 
 def request_line(request: Request, endpoint: str, scheme: str = "http") -> tuple[tuple[str, str], ...]:

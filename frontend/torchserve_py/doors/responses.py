@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from torchserve_py.doors.errors import INTERNAL, DoorError, Failure, invalid_message, request_timeout
+from torchserve_py.doors.failures import INTERNAL, DoorError, Failure, invalid_message, request_timeout
 from torchserve_py.transport.http1.request import Buffer, Request
 from torchserve_py.transport.http1.response import BadResponse, header_line, response_head
 

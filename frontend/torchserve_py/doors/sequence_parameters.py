@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from torchserve_py.doors.errors import bad_request
+from torchserve_py.doors.failures import bad_request
 from ts.protocol.messages import REQUEST_ID
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from torchserve_py.doors.errors import bad_request
+from torchserve_py.doors.failures import bad_request
 from torchserve_py.jobs.inference_request import SequenceRequest
 from torchserve_py.transport.http1.request import Request
 from ts.protocol.messages import REQUEST_ID, SEQUENCE_ID_SEPARATOR

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from torchserve_py.doors.errors import DoorError, bad_request, not_found
+from torchserve_py.doors.failures import DoorError, bad_request, not_found
 from torchserve_py.doors.form_fields import FORM_TYPE, MULTIPART_TYPE, form_field
-from torchserve_py.doors.inference import EXPLAIN, V1_PREDICT, InferenceDoor, Pairs
+from torchserve_py.doors.predictions import EXPLAIN, V1_PREDICT, InferenceDoor, Pairs
 from torchserve_py.doors.routing import AfterBody, DoorContext, PathValues, Reply, Route
 from torchserve_py.transport.http1.request import Request
 

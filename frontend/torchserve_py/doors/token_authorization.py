@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from torchserve_py.doors.errors import DoorError, Failure
+from torchserve_py.doors.failures import DoorError, Failure
 
 KEY_FILE: Final = "key_file.json"
 _KEY_BYTES: Final = 6

@@ -9,7 +9,7 @@ from torchserve_py.doors.responses import Headers, failure_body
 from torchserve_py.jobs.parts import Part
 
 if TYPE_CHECKING:
-    from torchserve_py.doors.errors import Failure
+    from torchserve_py.doors.failures import Failure
 
 _STREAM_HEADER: Final = ("ts_stream_next", "true")
 

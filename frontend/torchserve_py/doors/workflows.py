@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from torchserve_py.doors.errors import Failure, bad_request, failure_of, failure_of_job
-from torchserve_py.doors.management import PAGE
+from torchserve_py.doors.failures import Failure, bad_request, failure_of, failure_of_job
 from torchserve_py.doors.management_calls import page_of
+from torchserve_py.doors.management_door import PAGE
 from torchserve_py.doors.openapi import BINARY, JSON, OBJECT, Operation, Parameter, document
 from torchserve_py.doors.parameters import of_query, of_query_or_json
 from torchserve_py.doors.pipeline import Exchange, HttpExchange, ids_of

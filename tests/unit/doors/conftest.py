@@ -13,7 +13,7 @@ import pytest
 from tests.unit.doors.fake_serving import FakeServing
 from tests.unit.doors.fakes import FakeMetrics, RawConnection, make_settings
 
-from torchserve_py.doors.listener import Doors, start_doors
+from torchserve_py.doors.http_listeners import Doors, start_doors
 from torchserve_py.doors.token_authorization import KEY_FILE
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.table import Settings

@@ -13,7 +13,7 @@ from tests.unit.doors.conftest import OpenDoors
 from tests.unit.doors.fake_serving import Call, FakeModel
 from tests.unit.doors.fakes import RawConnection
 
-from torchserve_py.transport.http1.connection import Connection
+from torchserve_py.transport.http1.http_connection import HttpConnection
 
 PING = b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n"
 CLOSING = b"Connection: close"
@@ -26,7 +26,7 @@ def predict(body: bytes = b"", *headers: bytes, line: bytes = b"POST /prediction
 CHUNKED = predict()[:-2].replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + b"\r\n1\r\na\r\n0\r\n\r\n"
 
 
-def served(serving: OpenDoors, connection: RawConnection) -> Connection:
+def served(serving: OpenDoors, connection: RawConnection) -> HttpConnection:
     """The server's end of a connection."""
     address = connection.writer.get_extra_info("sockname")
     ends = [end for end in _connections(serving) if end.peer == address]
@@ -34,7 +34,7 @@ def served(serving: OpenDoors, connection: RawConnection) -> Connection:
     return ends[0]
 
 
-def _connections(serving: OpenDoors) -> list[Connection]:
+def _connections(serving: OpenDoors) -> list[HttpConnection]:
     return [end for bound in serving.doors._bound for server in bound.servers for end in server.connections]
 
 

@@ -22,7 +22,7 @@ from tests.unit.doors.raw_requests import (
     until,
 )
 
-from torchserve_py.doors import listener
+from torchserve_py.doors import http_listeners
 
 
 async def test_a_connection_answers_one_request_after_the_other(serving: OpenDoors) -> None:
@@ -250,7 +250,7 @@ async def test_closing_waits_for_an_answer_and_takes_nothing_more(serving: OpenD
 async def test_closing_does_not_wait_for_the_answer_to_a_client_that_left(
     serving: OpenDoors, monkeypatch: pytest.MonkeyPatch, streams: bool
 ) -> None:
-    monkeypatch.setattr(listener, "_CLOSE_SECONDS", 1000.0)
+    monkeypatch.setattr(http_listeners, "_CLOSE_SECONDS", 1000.0)
     model = serving.registry.model
     model.behave = lambda call: call.part(b"one", more=True) if streams else None
     connection = await serving.raw(predict())
@@ -265,7 +265,7 @@ async def test_closing_does_not_wait_for_the_answer_to_a_client_that_left(
 
 
 async def test_closing_cancels_a_job_that_takes_too_long(serving: OpenDoors, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "_CLOSE_SECONDS", 0.01)
+    monkeypatch.setattr(http_listeners, "_CLOSE_SECONDS", 0.01)
     model = serving.registry.model
     model.behave = lambda call: None
     connection = await serving.raw(predict())

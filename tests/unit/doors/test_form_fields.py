@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchserve_py.doors.errors import DoorError
+from torchserve_py.doors.failures import DoorError
 from torchserve_py.doors.form_fields import FORM_TYPE, MAX_PARTS, form_field
 
 MULTIPART = "multipart/form-data; boundary=b"

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.doors.conftest import Start
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
 
-from torchserve_py.doors import listener
+from torchserve_py.doors import http_listeners
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "architecture.md"
 
@@ -22,7 +22,7 @@ def shouting(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     [source] = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
     module = ModuleType("shouting")
     exec(compile(source, str(DOCUMENT), "exec"), vars(module))
-    monkeypatch.setattr(listener, "DOORS", (*listener.DOORS, ("inference_address", module.ShoutingDoor)))
+    monkeypatch.setattr(http_listeners, "DOORS", (*http_listeners.DOORS, ("inference_address", module.ShoutingDoor)))
     return module
 
 

@@ -4,7 +4,7 @@ import pytest
 from openapi_spec_validator import OpenAPIV30SpecValidator
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
 
-from torchserve_py.doors.inference import predict_document
+from torchserve_py.doors.predictions import predict_document
 from torchserve_py.version import __version__
 
 METHODS = {"options", "get", "post", "put", "delete"}

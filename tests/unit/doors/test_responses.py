@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.doors.fakes import FakeMetrics, make_settings
 from tests.unit.transport.http1.engine import Talk
 
-from torchserve_py.doors.errors import DoorError
+from torchserve_py.doors.failures import DoorError
 from torchserve_py.doors.responses import Responses, to_json
 
 RESPONSES = Responses(make_settings(Path()), FakeMetrics())

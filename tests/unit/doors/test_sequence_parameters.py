@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
 from tests.unit.doors.fakes import make_settings
 
-from torchserve_py.doors.errors import DoorError
+from torchserve_py.doors.failures import DoorError
 from torchserve_py.doors.sequence_parameters import sequence_of
 from torchserve_py.doors.sequences import SequenceHeaders
 

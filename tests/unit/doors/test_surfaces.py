@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
 from tests.unit.doors.fakes import ANY_PORT
-from tests.unit.doors.test_listener import free_port
+from tests.unit.doors.test_http_listeners import free_port
 
 MULTIPART = {"Content-Type": "multipart/form-data; boundary=b"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}

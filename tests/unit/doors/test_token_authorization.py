@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from torchserve_py.doors.errors import DoorError
+from torchserve_py.doors.failures import DoorError
 from torchserve_py.doors.token_authorization import TokenAuthorization, TokenType
 from torchserve_py.logs import access_log
 

@@ -15,7 +15,7 @@ from grpc import StatusCode
 
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.core.errors import ModelError
-from torchserve_py.doors.errors import DoorError
+from torchserve_py.doors.failures import DoorError
 from torchserve_py.logs import access_log as access
 from torchserve_py.transport.http2.methods import Denied
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from torchserve_py.doors.grpc.exchange import GrpcDialect
     from torchserve_py.doors.token_authorization import TokenAuthorization, TokenType
     from torchserve_py.transport.http2.call import Call
+    from torchserve_py.transport.http2.grpc_server import GrpcServer
     from torchserve_py.transport.http2.request_head import Metadata
-    from torchserve_py.transport.http2.server import Server
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class GrpcMethod(NamedTuple):
 
 
 def add_service(
-    server: Server,
+    server: GrpcServer,
     service: ServiceDescriptor,
     methods: Mapping[str, GrpcMethod],
     tokens: TokenAuthorization | None,

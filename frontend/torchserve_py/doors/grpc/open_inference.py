@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.json_format import ParseDict
 
-from torchserve_py.doors.errors import DoorError, Failure
+from torchserve_py.doors.failures import DoorError, Failure
 from torchserve_py.doors.grpc.method_table import GrpcMethod
 from torchserve_py.doors.grpc.open_inference_dialect import DIALECT
 from torchserve_py.doors.grpc.open_inference_requests import OpenInferenceJobs, read_request, values_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grpc import StatusCode
 
-from torchserve_py.doors.errors import HANDLER_ERROR, failure_of
+from torchserve_py.doors.failures import HANDLER_ERROR, failure_of
 from torchserve_py.doors.grpc.exchange import GrpcDialect, GrpcExchange
 from torchserve_py.doors.grpc.protos.open_inference_pb2 import ModelStreamInferResponse
 from torchserve_py.doors.grpc.refusals import CAUSE_KEY, INVALID_KEY, Refusal, code_of

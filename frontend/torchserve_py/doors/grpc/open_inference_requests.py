@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from torchserve_py.doors import priorities
-from torchserve_py.doors.errors import bad_request
+from torchserve_py.doors.failures import bad_request
 from torchserve_py.doors.grpc.exchange import GrpcDialect, GrpcExchange
 from torchserve_py.doors.grpc.protos.open_inference_head_pb2 import RequestHead
 from torchserve_py.doors.open_inference.answers import refuse_if_failing
-from torchserve_py.doors.open_inference.inference import TIMEOUT, seconds_of
+from torchserve_py.doors.open_inference.infer_endpoints import TIMEOUT, seconds_of
 from torchserve_py.doors.sequence_parameters import ID, sequence_of
 from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grpc.aio import EOF
 
-from torchserve_py.doors.errors import DoorError, bad_request
+from torchserve_py.doors.failures import DoorError, bad_request
 from torchserve_py.doors.grpc.open_inference_dialect import DIALECT, EnvelopedMessages, OpenInferenceMessages
 from torchserve_py.doors.grpc.open_inference_requests import OpenRequest, is_tritons, read_request
 from torchserve_py.doors.grpc.two_way import REFUSALS, CarriedRequest, TwoWayCall

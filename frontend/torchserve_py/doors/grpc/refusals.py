@@ -14,7 +14,7 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 from grpc import StatusCode
 
-from torchserve_py.doors.errors import Failure
+from torchserve_py.doors.failures import Failure
 
 CAUSE_KEY: Final = "ts-error-cause"
 #: The type of a failure whose token is missing or wrong.

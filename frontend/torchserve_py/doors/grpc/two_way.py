@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.core.errors import ModelError
-from torchserve_py.doors.errors import DoorError, failure_of_job
+from torchserve_py.doors.failures import DoorError, failure_of_job
 from torchserve_py.doors.grpc.exchange import GrpcExchange, send
 from torchserve_py.scheduling.effects import Cause
 

@@ -1,4 +1,4 @@
 """The Open Inference Protocol (V2) over REST, and what its gRPC door shares with it.
 
-`door` finds what a path means; `descriptions`, `repository` and `statistics` are of use to both protocols.
+`open_inference_door` has the routes; REST and gRPC both use `descriptions`, `repository` and `statistics`.
 """

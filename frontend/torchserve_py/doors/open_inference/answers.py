@@ -1,4 +1,4 @@
-"""Bodies of the Open Inference Protocol: compact JSON, errors, and compression in both directions."""
+"""Bodies of Open Inference answers: compact JSON, errors, compression."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import zlib
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from torchserve_py.doors.errors import UNAVAILABLE, DoorError, Failure, bad_request
-from torchserve_py.doors.requests import body_refusal
+from torchserve_py.doors.failures import UNAVAILABLE, DoorError, Failure
+from torchserve_py.doors.requests import DEFLATE, GZIP
 from torchserve_py.doors.responses import JSON_TYPE, Responses, Sent
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.transport.decompression import BARE_WINDOW, GZIP_WINDOW, ZLIB_WINDOW
-from torchserve_py.transport.http1.errors import BodyError
 from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
@@ -23,11 +21,6 @@ if TYPE_CHECKING:
     from torchserve_py.doors.responses import Headers
     from torchserve_py.jobs.parts import Part
 
-GZIP: Final = "gzip"
-DEFLATE: Final = "deflate"
-_IDENTITY: Final = ("", "identity")
-#: The method of compression in the first byte of zlib's container (RFC 1950, 2.2).
-_DEFLATED: Final = 8
 _LEVEL: Final = 1
 #: Bodies above this size are compressed in a thread, so that other requests do not wait for them.
 _LARGE: Final = 64 * 1024
@@ -73,30 +66,6 @@ def refuse_if_failing(serving: Serving, model: ServedModel) -> None:
     if serving.fails_to_load(model):
         message = f"Model {model.name} is not ready: its workers fail to start."
         raise DoorError(Failure(503, UNAVAILABLE, message, Cause.no_worker.value))
-
-
-async def decompressed(request: Request, body: bytes, max_size: int) -> bytes:
-    """Undo a request's ``Content-Encoding``.
-
-    Raises:
-        BodyTooLargeError: What comes out is larger than ``max_size`` bytes.
-        DoorError: The body is not in that encoding, the encoding is unknown, or the server has no memory for it now.
-    """
-    encoding = request.headers.get("Content-Encoding", "").strip().lower()
-    if encoding in _IDENTITY:
-        return body
-    if encoding not in (GZIP, "x-gzip", DEFLATE):
-        raise bad_request(f"Header Content-Encoding: {encoding!a} is not supported; send gzip, deflate or identity.")
-    window = GZIP_WINDOW
-    if encoding == DEFLATE:
-        has_container = body[:1] and body[0] & 0x0F == _DEFLATED and int.from_bytes(body[:2], "big") % 31 == 0
-        window = ZLIB_WINDOW if has_container else BARE_WINDOW  # some clients leave the container of zlib out
-    try:
-        return await request.decompress(body, window, max_size)
-    except BodyError as error:
-        raise body_refusal(error) from error
-    except zlib.error as error:
-        raise bad_request(f"The request body is not what its Content-Encoding says ({encoding}): {error}.") from error
 
 
 @lru_cache(maxsize=64)

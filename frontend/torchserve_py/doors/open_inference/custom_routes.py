@@ -13,8 +13,8 @@ from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
 from torchserve_py.doors import priorities
-from torchserve_py.doors.errors import bad_request, method_not_allowed
-from torchserve_py.doors.open_inference.dialect import CUSTOM_DIALECT
+from torchserve_py.doors.failures import bad_request, method_not_allowed
+from torchserve_py.doors.open_inference.rest_dialect import CUSTOM_DIALECT
 from torchserve_py.doors.path_templates import PathTemplate, read_template, shown
 from torchserve_py.doors.pipeline import HttpExchange
 from torchserve_py.doors.requests import request_line

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torchserve_py.archive.errors import ArchiveNotFound
 from torchserve_py.core.errors import ModelNotFound
 from torchserve_py.core.serving import RegisterRequest
-from torchserve_py.doors.errors import DoorError, Failure
+from torchserve_py.doors.failures import DoorError, Failure
 
 if TYPE_CHECKING:
     from torchserve_py.core.serving import ServedModel, Serving, WorkerStatus

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from torchserve_py.doors.pipeline import Answer
 from torchserve_py.doors.responses import JSON_TYPE
 from torchserve_py.doors.server_doors import METRICS_TYPE
-from torchserve_py.doors.truss.dialect import MODEL_FAILED, ErrorCode, error_answer, json_answer, not_ready
+from torchserve_py.doors.truss.truss_dialect import MODEL_FAILED, ErrorCode, error_answer, json_answer, not_ready
 
 if TYPE_CHECKING:
     from torchserve_py.core.serving import ServedModel, Serving

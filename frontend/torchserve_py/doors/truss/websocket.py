@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.doors.pipeline import HttpExchange
 from torchserve_py.doors.responses import Sent
-from torchserve_py.doors.truss.dialect import MODEL_FAILED, TrussDialect
+from torchserve_py.doors.truss.truss_dialect import MODEL_FAILED, TrussDialect
 from torchserve_py.jobs.parts import JobFailed, Part, Parts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import ReaderStalled

@@ -3,7 +3,7 @@
 ``parser``      parses bytes into heads and bodies
 ``request``     one request: its body, and the methods that answer it
 ``response``    heads of responses
-``connection``  the protocol: one request after the other, limits, timeouts, slow readers
+``http_connection``  the protocol: one request after the other, limits, timeouts, slow readers
 ``websocket``   the same connection after an upgrade
-``server``      all connections of one listener
+``http_server``      all connections of one listener
 """

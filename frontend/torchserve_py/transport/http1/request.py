@@ -14,7 +14,7 @@ from torchserve_py.transport.http1.response import CHUNKED, LAST_CHUNK, NO_BODY,
 from torchserve_py.transport.request_budget import NoRoomError
 
 if TYPE_CHECKING:
-    from torchserve_py.transport.http1.connection import Connection
+    from torchserve_py.transport.http1.http_connection import HttpConnection
     from torchserve_py.transport.http1.parser import Head
     from torchserve_py.transport.http1.websocket import WebSocket
 
@@ -33,7 +33,7 @@ class Request:
     whether it has answered or not; then the next request of the connection begins.
     """
 
-    def __init__(self, head: Head, connection: Connection) -> None:
+    def __init__(self, head: Head, connection: HttpConnection) -> None:
         self.method = head.method
         #: The target as it was sent: a path with its query, or an absolute URL.
         self.target = head.target
@@ -278,7 +278,7 @@ class Request:
         """
         await self._connection.reader.drained()
 
-    def upgrade(self, head: bytes, receiver: WebSocket) -> Connection:
+    def upgrade(self, head: bytes, receiver: WebSocket) -> HttpConnection:
         """Send the head that switches protocols; from then on ``receiver`` gets all input."""
         self.status = 101
         self.is_answered = True

@@ -17,7 +17,7 @@ from websockets.http11 import Request as Handshake
 from websockets.protocol import OPEN, SEND_EOF
 from websockets.server import ServerProtocol
 
-from torchserve_py.transport.http1.connection import Connection
+from torchserve_py.transport.http1.http_connection import HttpConnection
 from torchserve_py.transport.http1.request import Request
 
 _protocol_logger: Final = logging.getLogger(f"{__name__}.protocol")
@@ -64,7 +64,7 @@ class WebSocket:
         self._protocol = ServerProtocol(
             extensions=[ServerPerMessageDeflateFactory()], max_size=max_message_size, logger=_protocol_logger
         )
-        self._connection: Connection | None = None
+        self._connection: HttpConnection | None = None
         self._max_size = max_message_size
         #: Received bytes that wait until there is room for messages, or for the event loop's next turn.
         self._unparsed = bytearray()

@@ -4,5 +4,5 @@ It exists because it is many times cheaper per message than grpc.aio: what is re
 leaves in one write, header blocks that repeat are decoded once, and no thread is involved. Header compression is that
 of the package hpack. The rules are those of RFC 9113 and of gRPC over HTTP/2 (grpc/doc/PROTOCOL-HTTP2.md).
 
-`server` accepts connections, `connection` is one of them, `call` is one stream and the handler that serves it.
+`grpc_server` accepts connections; `http2_connection` is one of them, `call` one stream and its handler.
 """

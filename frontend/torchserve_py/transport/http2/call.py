@@ -13,10 +13,10 @@ from grpc import StatusCode
 from grpc.aio import EOF, AbortError
 
 from torchserve_py.transport.http2 import header_blocks
-from torchserve_py.transport.http2.context import Context
+from torchserve_py.transport.http2.call_context import Context
 from torchserve_py.transport.http2.frames import ErrorCode, StreamFailed
+from torchserve_py.transport.http2.grpc_messages import PREFIX, BadMessage, Compressed, MessageReader, decompressed
 from torchserve_py.transport.http2.handler_run import HandlerRun
-from torchserve_py.transport.http2.messages import PREFIX, BadMessage, Compressed, MessageReader, decompressed
 from torchserve_py.transport.http2.methods import Method
 from torchserve_py.transport.http2.request_head import RequestHead
 from torchserve_py.transport.http2.shared import Shared

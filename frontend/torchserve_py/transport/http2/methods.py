@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from grpc import RpcMethodHandler, StatusCode
 
-from torchserve_py.transport.http2.messages import MessageLimit
+from torchserve_py.transport.http2.grpc_messages import MessageLimit
 from torchserve_py.transport.http2.request_head import Metadata
 
 #: What a handler returns that will answer by `Call.follow` or `Call.end`.

@@ -12,7 +12,7 @@ from grpc import aio
 from tests.unit.doors.fake_serving import FakeServing
 from tests.unit.doors.fakes import make_settings
 
-from torchserve_py.doors.grpc.listeners import GrpcDoors, start_grpc_doors
+from torchserve_py.doors.grpc.grpc_listeners import GrpcDoors, start_grpc_doors
 from torchserve_py.doors.grpc.protos import inference_pb2_grpc, management_pb2_grpc
 from torchserve_py.doors.management_calls import ManagementCalls
 from torchserve_py.doors.open_inference.repository import Repository

@@ -15,7 +15,7 @@ from tests.unit.doors.fake_serving import FakeModel
 from tests.unit.doors.fakes import make_settings
 from tests.unit.doors.grpc.models import data, echo, later, refuse, registry_of, request, stateful_model
 
-from torchserve_py.doors.grpc.inference import InferenceService
+from torchserve_py.doors.grpc.torchserve_inference import InferenceService
 from torchserve_py.scheduling.effects import Cause
 
 

@@ -7,11 +7,11 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from torchserve_py.transport.http1.connection import Connection
 from torchserve_py.transport.http1.errors import BodyError, BodyHasNoRoom, BodyMalformed, BodyTooLarge
+from torchserve_py.transport.http1.http_connection import HttpConnection
+from torchserve_py.transport.http1.http_server import HttpServer, Limits
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.response import header_line
-from torchserve_py.transport.http1.server import Limits, Server
 
 MAX_BODY = 100_000
 LIMITS = Limits(head_seconds=1000, stall_seconds=1000, idle_seconds=1000, linger_seconds=1000)
@@ -108,9 +108,9 @@ class Talk:
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self.application = Echo()
-        self.server = Server(self.application, limits)
+        self.server = HttpServer(self.application, limits)
         self.transport = FakeTransport()
-        self.connection = Connection(self.server)
+        self.connection = HttpConnection(self.server)
         self.connection.connection_made(self.transport)
 
     async def send(self, *pieces: bytes) -> None:

@@ -12,9 +12,9 @@ from grpc import aio
 from tests.unit.transport.http2.raw_client import RawClient
 
 from torchserve_py.transport.admission import Admission
-from torchserve_py.transport.http2.messages import MessageLimit
+from torchserve_py.transport.http2.grpc_messages import MessageLimit
+from torchserve_py.transport.http2.grpc_server import Age, GrpcServer
 from torchserve_py.transport.http2.methods import LATER, Limits
-from torchserve_py.transport.http2.server import Age, Server
 
 SERVICE = "test.Service"
 LIMITS = Limits(message_size=4 << 20, streams=100)
@@ -138,7 +138,7 @@ def handlers(methods: Methods) -> dict[str, Any]:
 class Running:
     """A server that listens."""
 
-    def __init__(self, server: Server, methods: Methods, port: int) -> None:
+    def __init__(self, server: GrpcServer, methods: Methods, port: int) -> None:
         self.server = server
         self.methods = methods
         self.port = port
@@ -161,7 +161,7 @@ async def start(
 ) -> Running:
     """A server."""
     methods = Methods()
-    server = Server(limits, age, admission)
+    server = GrpcServer(limits, age, admission)
     server.add_registered_method_handlers(SERVICE, handlers(methods))
     return Running(server, methods, await server.listen("127.0.0.1", 0, None))
 

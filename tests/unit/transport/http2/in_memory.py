@@ -10,8 +10,8 @@ import grpc
 
 from torchserve_py.transport.decompression import Decompressor
 from torchserve_py.transport.http2 import frames
-from torchserve_py.transport.http2.connection import Connection
-from torchserve_py.transport.http2.messages import MessageLimit
+from torchserve_py.transport.http2.grpc_messages import MessageLimit
+from torchserve_py.transport.http2.http2_connection import Http2Connection
 from torchserve_py.transport.http2.methods import Limits, Method
 from torchserve_py.transport.http2.shared import Shared
 from torchserve_py.transport.http2.unread import UnreadOfAll
@@ -85,7 +85,7 @@ class InMemory:
         room = UnreadOfAll(unread, unread)
         self.shared = Shared(_methods(), Limits(1 << 20, 20, 1000.0), RequestBudget(budget), room, Decompressor())
         self.transport = Transport()
-        self.connection = Connection(self.shared, lambda connection: None, lambda connection: None)
+        self.connection = Http2Connection(self.shared, lambda connection: None, lambda connection: None)
         self.connection.connection_made(self.transport)
         self.send(frames.PREFACE + frames.settings({}))
 

@@ -10,7 +10,7 @@ import pytest
 from grpc import StatusCode, aio
 from tests.unit.transport.http2.conftest import LIMITS, Running, start
 
-from torchserve_py.transport.http2.server import Age
+from torchserve_py.transport.http2.grpc_server import Age
 
 
 async def failure(call: aio.Call) -> aio.AioRpcError:

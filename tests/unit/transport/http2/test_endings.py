@@ -16,7 +16,7 @@ from tests.unit.transport.http2.raw_client import MESSAGE, RawClient, frame, hea
 
 from torchserve_py.transport.http2 import frames
 from torchserve_py.transport.http2.frames import ErrorCode
-from torchserve_py.transport.http2.server import Age
+from torchserve_py.transport.http2.grpc_server import Age
 
 LARGE = struct.pack(">BI", 0, 65_536) + bytes(65_536)
 
@@ -202,7 +202,7 @@ async def test_a_client_that_reads_nothing_any_more_is_given_up() -> None:
 async def test_stopping_leaves_handlers_behind_that_do_not_let_themselves_be_cancelled(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("torchserve_py.transport.http2.server._CANCEL_LIMIT", 0.05)
+    monkeypatch.setattr("torchserve_py.transport.http2.grpc_server._CANCEL_LIMIT", 0.05)
     running = await start()
     release, entered = asyncio.Event(), threading.Event()
 

@@ -13,7 +13,7 @@ from tests.unit.transport.http2.raw_client import MESSAGE, RawClient, frame, hea
 
 from torchserve_py.transport.http2 import frames, patience
 from torchserve_py.transport.http2.frames import ErrorCode
-from torchserve_py.transport.http2.messages import MessageReader
+from torchserve_py.transport.http2.grpc_messages import MessageReader
 from torchserve_py.transport.request_budget import RequestBudget
 
 PING = frame(frames.PING, 0, 0, b"12345678")
@@ -153,7 +153,7 @@ async def test_more_data_than_the_window_of_the_connection(
     client: RawClient, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was looked at makes room at once, so that only one piece can be too large."""
-    monkeypatch.setattr("torchserve_py.transport.http2.connection._WINDOW", 65_535)
+    monkeypatch.setattr("torchserve_py.transport.http2.http2_connection._WINDOW", 65_535)
     other = RawClient(*await asyncio.open_connection("127.0.0.1", running.port))
     client.begin()
     other.begin(other.request(1), frame(frames.DATA, 0, 1, bytes(65_536)))

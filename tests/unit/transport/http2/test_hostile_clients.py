@@ -164,7 +164,7 @@ async def test_pings_whose_answers_nobody_reads(client: RawClient) -> None:
 
 
 async def test_a_client_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchserve_py.transport.http2.connection._GREETING_LIMIT", 0.05)
+    monkeypatch.setattr("torchserve_py.transport.http2.http2_connection._GREETING_LIMIT", 0.05)
     running = await start()
     reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
     while await reader.read(100):

@@ -16,7 +16,7 @@ from tests.unit.transport.http2.conftest import LIMITS, SERVICE, Running, limit_
 
 from torchserve_py.transport.decompression import Decompressor
 from torchserve_py.transport.http2.call import CALL_COST
-from torchserve_py.transport.http2.messages import PREFIX, BadMessage, Compressed, MessageReader, decompressed
+from torchserve_py.transport.http2.grpc_messages import PREFIX, BadMessage, Compressed, MessageReader, decompressed
 from torchserve_py.transport.request_budget import RequestBudget
 
 SMALL = 1000

@@ -17,8 +17,8 @@ from tests.unit.transport.http2.conftest import Running, limit_of
 
 from torchserve_py.transport.decompression import Decompressor
 from torchserve_py.transport.http2 import header_blocks
+from torchserve_py.transport.http2.grpc_messages import Compressed, MessageReader, decompressed
 from torchserve_py.transport.http2.header_decoder import HeaderDecoder
-from torchserve_py.transport.http2.messages import Compressed, MessageReader, decompressed
 from torchserve_py.transport.http2.request_head import RequestHead
 from torchserve_py.transport.request_budget import RequestBudget
 

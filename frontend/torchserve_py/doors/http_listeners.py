@@ -16,28 +16,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.doors.answering import Application
-from torchserve_py.doors.errors import too_many_connections
-from torchserve_py.doors.inference import InferenceDoor
-from torchserve_py.doors.management import ManagementDoor
+from torchserve_py.doors.failures import too_many_connections
 from torchserve_py.doors.management_calls import ManagementCalls
-from torchserve_py.doors.open_inference.door import OpenInferenceDoor
+from torchserve_py.doors.management_door import ManagementDoor
+from torchserve_py.doors.open_inference.open_inference_door import OpenInferenceDoor
 from torchserve_py.doors.open_inference.repository import Repository
 from torchserve_py.doors.openai import OpenAIDoor
+from torchserve_py.doors.predictions import InferenceDoor
 from torchserve_py.doors.responses import JSON_TYPE, Responses, allows_other_origins, to_json
 from torchserve_py.doors.routing import Door, DoorContext, Route
 from torchserve_py.doors.server_doors import DescriptionDoor, HealthDoor, MetricsDoor
 from torchserve_py.doors.surfaces import InferenceSurfaces
 from torchserve_py.doors.tls import server_context
 from torchserve_py.doors.token_authorization import KEY_FILE, TokenAuthorization
-from torchserve_py.doors.truss.door import TrussDoor
+from torchserve_py.doors.truss.truss_door import TrussDoor
 from torchserve_py.doors.v1_models import V1ModelsDoor
 from torchserve_py.doors.workflows import WorkflowInferenceDoor, WorkflowManagementDoor
 from torchserve_py.settings.addresses import Address
 from torchserve_py.transport.acceptor import Acceptor, listening_sockets
 from torchserve_py.transport.admission import Admission, ConnectionBudget
-from torchserve_py.transport.http1.connection import Connection
+from torchserve_py.transport.http1.http_connection import HttpConnection
+from torchserve_py.transport.http1.http_server import HttpServer, Limits
 from torchserve_py.transport.http1.request import Request
-from torchserve_py.transport.http1.server import Limits, Server
 from torchserve_py.transport.request_budget import RequestBudgets
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class _PlainRefusal:
 
 @dataclass(slots=True)
 class _Bound:
-    servers: tuple[Server, ...]
+    servers: tuple[HttpServer, ...]
     acceptors: tuple[Acceptor, ...]
     address: Address
 
@@ -108,11 +108,11 @@ class _Listener:
         plain: The connections without TLS to an address with it.
     """
 
-    server: Server
+    server: HttpServer
     admission: Admission
     refuse: Callable[[str], bytes]
     context: ssl.SSLContext | None = None
-    plain: Server | None = None
+    plain: HttpServer | None = None
 
     def accept(self, listening: socket.socket) -> Acceptor:
         """Accept connections at a socket."""
@@ -120,10 +120,10 @@ class _Listener:
         return Acceptor(
             listening,
             self.admission,
-            lambda place: Connection(self.server, place),
+            lambda place: HttpConnection(self.server, place),
             self.refuse,
             self.context,
-            None if plain is None else lambda place: Connection(plain, place),
+            None if plain is None else lambda place: HttpConnection(plain, place),
         )
 
 
@@ -225,10 +225,10 @@ async def start_doors(
                 is_reserved=for_operators,
             )
             budgets = doors.request_budgets
-            server = Server(application, limits, budgets.operators if for_operators else budgets.inference)
+            server = HttpServer(application, limits, budgets.operators if for_operators else budgets.inference)
             listener = _Listener(server, admission, lambda why: responses.whole_failure(too_many_connections(why)))
             if address.is_tls:
-                listener = replace(listener, context=tls, plain=Server(_PlainRefusal(responses), limits))
+                listener = replace(listener, context=tls, plain=HttpServer(_PlainRefusal(responses), limits))
             await doors.open(names, address, listener)
     except BaseException:
         await doors.close()

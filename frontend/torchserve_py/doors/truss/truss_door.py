@@ -10,14 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.doors import priorities
-from torchserve_py.doors.errors import not_found
+from torchserve_py.doors.failures import not_found
 from torchserve_py.doors.pipeline import Answer, HttpDialect, HttpExchange
 from torchserve_py.doors.requests import request_line
 from torchserve_py.doors.responses import Sent
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, PathValues, Reply, Route
-from torchserve_py.doors.truss import openapi, probes
-from torchserve_py.doors.truss.dialect import TRUSS_DIALECT, ErrorCode, error_answer, json_answer, not_ready
+from torchserve_py.doors.truss import probes, truss_document
 from torchserve_py.doors.truss.endpoints import ALIASES, PATHS, Endpoint, method_of
+from torchserve_py.doors.truss.truss_dialect import TRUSS_DIALECT, ErrorCode, error_answer, json_answer, not_ready
 from torchserve_py.doors.truss.trusses import ONLY_NAME, Trusses, name_in
 from torchserve_py.doors.truss.websocket import WebSocketDialect
 from torchserve_py.jobs.inference_request import InferenceRequest
@@ -152,7 +152,7 @@ class TrussDoor:
             case Endpoint.schema:
                 return self._send(request, probes.schema(self._serving, model, name))
             case Endpoint.openapi if self._serving.is_loaded(model):
-                described = openapi.document_of(model, self._serving.declared(model), name, alone=named is None)
+                described = truss_document.document_of(model, self._serving.declared(model), name, alone=named is None)
                 return self._send(request, json_answer(described))
             case Endpoint.websocket if self._serving.is_loaded(model):
                 socket = WebSocket(request, self._max_body)

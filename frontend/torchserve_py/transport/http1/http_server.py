@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torchserve_py.transport.decompression import Decompressor
-from torchserve_py.transport.http1.connection import Connection
+from torchserve_py.transport.http1.http_connection import HttpConnection
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.request_budget import RequestBudget
 
@@ -40,7 +40,7 @@ class Application(Protocol):
         """Return the response, head and body, to bytes that never became a request; the connection closes after it."""
 
 
-class Server:
+class HttpServer:
     """Makes and closes connections.
 
     Args:
@@ -55,7 +55,7 @@ class Server:
         self.budget = budget or RequestBudget()
         self.decompressor = Decompressor()
         self.loop = asyncio.get_running_loop()
-        self.connections: set[Connection] = set()
+        self.connections: set[HttpConnection] = set()
         self._all_closed: asyncio.Future[None] | None = None
 
     async def close(self, grace: float) -> None:
@@ -73,11 +73,11 @@ class Server:
             connection.abort()
         self.decompressor.close()
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: HttpConnection) -> None:
         """Add a connection."""
         self.connections.add(connection)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: HttpConnection) -> None:
         """Remove a connection."""
         self.connections.discard(connection)
         if self._all_closed is not None and not self.connections and not self._all_closed.done():

@@ -16,8 +16,6 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from torchserve_py.doors.grpc.health import HealthService
-from torchserve_py.doors.grpc.inference import InferenceService
-from torchserve_py.doors.grpc.management import ManagementService
 from torchserve_py.doors.grpc.method_table import GrpcMethod, add_service
 from torchserve_py.doors.grpc.open_inference import OpenInferenceService
 from torchserve_py.doors.grpc.protos import (
@@ -27,16 +25,18 @@ from torchserve_py.doors.grpc.protos import (
     open_inference_repository_pb2,
     open_inference_torchserve_pb2,
 )
-from torchserve_py.doors.listener import ListenError
+from torchserve_py.doors.grpc.torchserve_inference import InferenceService
+from torchserve_py.doors.grpc.torchserve_management import ManagementService
+from torchserve_py.doors.http_listeners import ListenError
 from torchserve_py.doors.management_calls import ManagementCalls
 from torchserve_py.doors.tls import TlsError, use_files
 from torchserve_py.doors.token_authorization import TokenAuthorization
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.table import default_of
 from torchserve_py.transport.admission import Admission, ConnectionBudget
-from torchserve_py.transport.http2.messages import LARGEST
+from torchserve_py.transport.http2.grpc_messages import LARGEST
+from torchserve_py.transport.http2.grpc_server import Age, GrpcServer
 from torchserve_py.transport.http2.methods import Limits
-from torchserve_py.transport.http2.server import Age, Server
 from torchserve_py.transport.request_budget import RequestBudgets
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class GrpcDoors:
         self._tokens = tokens
         self._budget = budget
         self._request_budgets = request_budgets
-        self._servers: list[Server] = []
+        self._servers: list[GrpcServer] = []
         self._health: list[HealthService] = []
         self._open_calls: set[TwoWayCall] = set()
         self._open_inference = OpenInferenceService(settings, serving, repository, self._open_calls)
@@ -142,7 +142,7 @@ class GrpcDoors:
         self._servers.append(server)
         self._health.append(state)
 
-    def _server(self, kind: str) -> Server:
+    def _server(self, kind: str) -> GrpcServer:
         settings = self._settings
         limits = Limits(
             settings.max_request_size,
@@ -160,9 +160,9 @@ class GrpcDoors:
             is_reserved=kind == "management",
         )
         budgets = self._request_budgets
-        return Server(limits, age, admission, budgets.operators if kind == "management" else budgets.inference)
+        return GrpcServer(limits, age, admission, budgets.operators if kind == "management" else budgets.inference)
 
-    async def _listen(self, kind: str, server: Server, context: ssl.SSLContext | None) -> None:
+    async def _listen(self, kind: str, server: GrpcServer, context: ssl.SSLContext | None) -> None:
         setting = f"grpc_{kind}_port"
         host, port = getattr(self._settings, f"grpc_{kind}_address"), getattr(self._settings, setting)
         try:

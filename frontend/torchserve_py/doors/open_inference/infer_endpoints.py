@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.bounded_json import UnreadableJson, read_member
 from torchserve_py.doors import priorities
-from torchserve_py.doors.errors import DoorError, bad_request
-from torchserve_py.doors.open_inference.answers import decompressed, refuse_if_failing
-from torchserve_py.doors.open_inference.dialect import EventsDialect, WholeDialect
+from torchserve_py.doors.failures import DoorError, bad_request
+from torchserve_py.doors.open_inference.answers import refuse_if_failing
+from torchserve_py.doors.open_inference.rest_dialect import EventsDialect, WholeDialect
 from torchserve_py.doors.pipeline import HttpExchange
+from torchserve_py.doors.requests import decompressed
 from torchserve_py.doors.responses import Responses
 from torchserve_py.doors.routing import AfterBody
 from torchserve_py.doors.sequence_parameters import ID, sequence_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from torchserve_py.doors import priorities
-from torchserve_py.doors.errors import bad_request
+from torchserve_py.doors.failures import bad_request
 from torchserve_py.doors.openapi import BINARY, OPEN_INFERENCE_ERROR, Operation, document
 from torchserve_py.doors.pipeline import HttpExchange
 from torchserve_py.doors.routing import AfterBody, DoorContext, PathValues, Reply, Route

@@ -10,7 +10,7 @@ from grpc.aio import EOF
 
 from torchserve_py.core.errors import ModelError
 from torchserve_py.doors import priorities
-from torchserve_py.doors.errors import DoorError, bad_request, failure_of
+from torchserve_py.doors.failures import DoorError, bad_request, failure_of
 from torchserve_py.doors.grpc.exchange import GrpcDialect, GrpcExchange
 from torchserve_py.doors.grpc.method_table import GrpcMethod
 from torchserve_py.doors.grpc.protos.inference_pb2 import (

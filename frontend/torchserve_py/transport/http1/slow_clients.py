@@ -1,4 +1,4 @@
-"""Waits for slow clients to read their answers, within limits."""
+"""Limits for slow clients: how slowly one may read its answers, and send the body of a request."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import asyncio
 import logging
 import socket
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from torchserve_py.transport.http1.deadline import Deadline
-from torchserve_py.transport.http1.errors import ReaderStalled
+from torchserve_py.transport.http1.errors import BodyTooSlow, ReaderStalled
 
 if TYPE_CHECKING:
-    from torchserve_py.transport.http1.connection import Connection
+    from torchserve_py.transport.http1.http_connection import HttpConnection
+    from torchserve_py.transport.http1.request import Request
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +24,7 @@ MIN_RATE: Final = 500.0
 _NO_LINGERING: Final = struct.pack("ii", 1, 0)
 
 
-class Reader:
+class SlowReader:
     """Waits for the client of a connection to read.
 
     Args:
@@ -31,7 +33,7 @@ class Reader:
         stall_seconds: How long the client may read nothing.
     """
 
-    def __init__(self, connection: Connection, timer: Deadline, stall_seconds: float) -> None:
+    def __init__(self, connection: HttpConnection, timer: Deadline, stall_seconds: float) -> None:
         #: Whether the transport's write buffer is above its high-water mark.
         self.is_slow = False
         self._connection = connection
@@ -96,6 +98,46 @@ class Reader:
             else:
                 waiter.set_exception(error)
         self._waiters.clear()
+
+
+class SlowSender:
+    """Limits how long the client of a connection takes to send the body that a request waits for.
+
+    Args:
+        loop: The event loop.
+        timer: The timer of the connection.
+        stall_seconds: How long the client may send nothing.
+        give_up: Called with a request whose body arrives too slowly, after the request's body has failed.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, timer: Deadline, stall_seconds: float, give_up: Callable[[Request], None]
+    ) -> None:
+        self._loop = loop
+        self._timer = timer
+        self._stall = stall_seconds
+        self._give_up = give_up
+        self._since = 0.0
+
+    def watch(self, request: Request) -> None:
+        """Start the limits: ``request`` waits for its body from now on."""
+        self._since = self._loop.time()
+        self._timer.start(self._stall, lambda: self._fail(request))
+
+    def sent(self, request: Request) -> None:
+        """Check the limits: a piece of the body has arrived, and more follows."""
+        now = self._loop.time()
+        in_time = min(now, self._since + request.body_size / MIN_RATE) + self._stall
+        self._timer.start(in_time - now, lambda: self._fail(request))
+
+    def _fail(self, request: Request) -> None:
+        seconds = self._loop.time() - self._since
+        message = (
+            f"The request body arrives too slowly: {request.body_size} bytes in {seconds:.0f} seconds. Its bytes may"
+            f" pause for {self._stall:g} seconds and must come at {MIN_RATE:g} bytes per second or more on average."
+        )
+        request.fail_body(BodyTooSlow(message))
+        self._give_up(request)
 
 
 def reset(transport: asyncio.Transport) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.unit.transport.http1.engine import LIMITS, MAX_BODY, FakeTransport, Talk, chunked, pieces, request
 
 from torchserve_py.transport import turns
-from torchserve_py.transport.http1 import reader
-from torchserve_py.transport.http1.connection import Connection
+from torchserve_py.transport.http1 import slow_clients
+from torchserve_py.transport.http1.http_connection import HttpConnection
 
 OLD = b"POST /echo HTTP/1.0\r\nContent-Length: 3\r\n\r\nold"
 LAST = request("/echo", b"last", "Connection: close")
@@ -266,7 +266,7 @@ async def test_a_client_that_does_not_read_is_dropped() -> None:
 
 
 async def test_a_client_that_reads_byte_by_byte_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "MIN_RATE", 1e9)
+    monkeypatch.setattr(slow_clients, "MIN_RATE", 1e9)
     talk = Talk(replace(LIMITS, stall_seconds=0.01))
     await talk.send(request("/wait", method="GET"))
     talk.transport.unread = 100_000
@@ -375,7 +375,7 @@ async def test_bodies_share_the_room_of_the_server(body: bytes) -> None:
     """A body that would fit alone has no room beside that of a request that is being served."""
     talk = Talk()
     talk.server.budget.room = 100_000
-    other = Connection(talk.server)
+    other = HttpConnection(talk.server)
     other.connection_made(FakeTransport())
     other.data_received(request("/wait", b"x" * 40_000))
     await talk.send(body)

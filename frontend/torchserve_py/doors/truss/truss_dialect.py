@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from torchserve_py.doors.errors import RETRY_AFTER, Failure
+from torchserve_py.doors.failures import RETRY_AFTER, Failure
 from torchserve_py.doors.pipeline import Answer, Exchange, HttpDialect, HttpExchange
 from torchserve_py.doors.responses import JSON_TYPE
 from torchserve_py.scheduling.effects import Cause

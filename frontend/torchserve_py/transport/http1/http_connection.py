@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from torchserve_py.transport.http1.deadline import Deadline
 from torchserve_py.transport.http1.errors import BadMessage, BodyMalformed
 from torchserve_py.transport.http1.parser import Head, RequestParser
-from torchserve_py.transport.http1.reader import Reader, reset
 from torchserve_py.transport.http1.request import Buffer, Request
 from torchserve_py.transport.http1.response import CONTINUE
-from torchserve_py.transport.http1.sender import Sender
+from torchserve_py.transport.http1.slow_clients import SlowReader, SlowSender, reset
 from torchserve_py.transport.turns import running_turns
 
 if TYPE_CHECKING:
     from torchserve_py.transport.admission import Place
-    from torchserve_py.transport.http1.server import Server
+    from torchserve_py.transport.http1.http_server import HttpServer
     from torchserve_py.transport.http1.websocket import WebSocket
 
 logger = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ _SLICE: Final = 4 * 1024
 _MAX_HELD: Final = 64 * 1024
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """The server's end of one connection.
 
     Args:
@@ -45,7 +44,7 @@ class Connection(asyncio.Protocol):
         place: The connection's place in the admission limits, given back when the connection has ended.
     """
 
-    def __init__(self, server: Server, place: Place | None = None) -> None:
+    def __init__(self, server: HttpServer, place: Place | None = None) -> None:
         self._place = place
         self.loop = server.loop
         self.peer: Any = None
@@ -59,8 +58,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = RequestParser(self)
         self._timer = Deadline(server.loop)
-        self.reader = Reader(self, self._timer, self._limits.stall_seconds)
-        self._sender = Sender(server.loop, self._timer, self._limits.stall_seconds, self._give_up_body)
+        self.reader = SlowReader(self, self._timer, self._limits.stall_seconds)
+        self._sender = SlowSender(server.loop, self._timer, self._limits.stall_seconds, self._give_up_body)
         #: Requests that arrived after `_current`; last, the error if the bytes after them are malformed.
         self._queue: deque[Request | BadMessage] = deque()
         #: The request that is being answered.

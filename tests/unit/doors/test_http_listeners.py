@@ -14,8 +14,8 @@ from tests.unit.doors.conftest import open_doors
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
 from tests.unit.doors.fakes import ANY_PORT, FakeMetrics, make_settings
 
-from torchserve_py.doors import listener
-from torchserve_py.doors.listener import ListenError
+from torchserve_py.doors import http_listeners
+from torchserve_py.doors.http_listeners import ListenError
 from torchserve_py.logs import access_log
 from torchserve_py.settings.addresses import Address
 
@@ -202,7 +202,7 @@ async def test_the_limit_for_heads_is_not_one_for_idle_connections_or_long_answe
 
 @pytest.mark.parametrize(("rate", "stall"), [(1e9, 0.05), (1.0, 0.05)], ids=["slow", "silent"])
 async def test_a_body_that_does_not_come_to_an_end_is_given_up(start, monkeypatch, rate, stall):
-    monkeypatch.setattr("torchserve_py.transport.http1.sender.MIN_RATE", rate)
+    monkeypatch.setattr("torchserve_py.transport.http1.slow_clients.MIN_RATE", rate)
     serving = await start(default_response_timeout=stall)
     connection = await serving.raw(b"POST /predictions/noop HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n")
 
@@ -380,7 +380,7 @@ async def test_a_record_of_the_access_log_names_the_job_and_its_sequence(start, 
 
 def test_closing_does_not_wait_for_a_client_that_reads_nothing(tmp_path, monkeypatch):
     """The event loop of a server waits for connections that still have something to send."""
-    monkeypatch.setattr(listener, "_CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(http_listeners, "_CLOSE_SECONDS", 0.05)
 
     async def close_while_it_reads_nothing() -> None:
         registry = FakeServing()

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.core.errors import ModelNotFound, ModelVersionNotFound
-from torchserve_py.doors.errors import Failure, failure_of
+from torchserve_py.doors.failures import Failure, failure_of
 from torchserve_py.doors.open_inference.answers import compressed_for, encoding_for, error_body, only_response
 from torchserve_py.doors.pipeline import Answer, Exchange, HttpDialect, HttpExchange
 from torchserve_py.doors.responses import JSON_TYPE

@@ -19,8 +19,8 @@ from torchserve_py.transport.http2.closed_streams import ClosedStreams
 from torchserve_py.transport.http2.farewell import Farewell
 from torchserve_py.transport.http2.frame_reader import MAX_FRAME_SIZE, FrameHandler, FrameReader
 from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
+from torchserve_py.transport.http2.grpc_messages import BadMessage
 from torchserve_py.transport.http2.header_decoder import MAX_HEADER_LIST_SIZE, HeaderDecoder
-from torchserve_py.transport.http2.messages import BadMessage
 from torchserve_py.transport.http2.methods import Denied
 from torchserve_py.transport.http2.patience import Patience
 from torchserve_py.transport.http2.peers import grpc_name, keep_alive
@@ -42,14 +42,14 @@ _GREETING_LIMIT: Final = 20.0
 _NOT_FOUND: Final = Denied(StatusCode.UNIMPLEMENTED, "Method not found!")
 
 
-class Connection(asyncio.Protocol):
+class Http2Connection(asyncio.Protocol):
     """One client. `shared` is what all connections of the server have in common.
 
     `opened` is called when the connection is there, `closed` when it is gone and its last handler has ended.
     """
 
     def __init__(
-        self, shared: Shared, opened: Callable[[Connection], None], closed: Callable[[Connection], None]
+        self, shared: Shared, opened: Callable[[Http2Connection], None], closed: Callable[[Http2Connection], None]
     ) -> None:
         #: The client's address, and the same as gRPC writes it.
         self.address: object = None

@@ -16,8 +16,8 @@ from grpc import RpcMethodHandler
 from torchserve_py.transport.acceptor import Acceptor
 from torchserve_py.transport.admission import Admission, ConnectionBudget, Place
 from torchserve_py.transport.decompression import Decompressor
-from torchserve_py.transport.http2.connection import Connection
-from torchserve_py.transport.http2.messages import MessageLimit
+from torchserve_py.transport.http2.grpc_messages import MessageLimit
+from torchserve_py.transport.http2.http2_connection import Http2Connection
 from torchserve_py.transport.http2.methods import Admit, Limits, Method, Refuse
 from torchserve_py.transport.http2.shared import Shared
 from torchserve_py.transport.http2.unread import UnreadOfAll
@@ -43,7 +43,7 @@ class _Service(Protocol):
     def service_name(self) -> str | None: ...
 
 
-class Server:
+class GrpcServer:
     """Serves handlers that were written for grpc.aio.
 
     Args:
@@ -60,9 +60,9 @@ class Server:
         self._limits = limits
         self._shared = Shared(self._methods, limits, budget or RequestBudget(), UnreadOfAll(), Decompressor())
         self._age = age
-        self._connections: set[Connection] = set()
+        self._connections: set[Http2Connection] = set()
         self._admission = admission or Admission(ConnectionBudget.of_process(), sys.maxsize)
-        self._timers: dict[Connection, asyncio.TimerHandle] = {}
+        self._timers: dict[Http2Connection, asyncio.TimerHandle] = {}
         self._listener: Acceptor | None = None
         self._all_closed: asyncio.Future[None] | None = None
 
@@ -103,12 +103,12 @@ class Server:
         listening = _bound(host, port)
         number: int = listening.getsockname()[1]
 
-        def connect(place: Place) -> Connection:
-            def closed(connection: Connection) -> None:
+        def connect(place: Place) -> Http2Connection:
+            def closed(connection: Http2Connection) -> None:
                 self._closed(connection)
                 place.leave()
 
-            return Connection(self._shared, self._opened, closed)
+            return Http2Connection(self._shared, self._opened, closed)
 
         self._listener = Acceptor(listening, self._admission, connect, context=context)
         return number
@@ -135,19 +135,19 @@ class Server:
         if self._connections:
             logger.warning("gRPC calls of %d connections do not end although cancelled.", len(self._connections))
 
-    def _opened(self, connection: Connection) -> None:
+    def _opened(self, connection: Http2Connection) -> None:
         self._connections.add(connection)
         if self._age.limit is not None:
             delay = self._age.limit * random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)  # noqa: S311 (no secret)
             self._timers[connection] = asyncio.get_running_loop().call_later(delay, self._retire, connection)
 
-    def _retire(self, connection: Connection) -> None:
+    def _retire(self, connection: Http2Connection) -> None:
         connection.finish()
         if self._age.grace is not None:
             loop = asyncio.get_running_loop()
             self._timers[connection] = loop.call_later(self._age.grace, connection.abort)
 
-    def _closed(self, connection: Connection) -> None:
+    def _closed(self, connection: Http2Connection) -> None:
         self._connections.discard(connection)
         timer = self._timers.pop(connection, None)
         if timer is not None:

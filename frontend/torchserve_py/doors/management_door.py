@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from torchserve_py.core.serving import RegisterRequest
-from torchserve_py.doors.errors import bad_request
+from torchserve_py.doors.failures import bad_request
 from torchserve_py.doors.management_calls import Done
 from torchserve_py.doors.openapi import JSON, OBJECT, Operation, Parameter, described, document
 from torchserve_py.doors.parameters import Parameters, of_query, of_query_or_json

@@ -10,17 +10,17 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from torchserve_py.doors.errors import DoorError, Failure, bad_request
-from torchserve_py.doors.inference import V2_PREDICT, InferenceDoor, predict_document
+from torchserve_py.doors.failures import DoorError, Failure, bad_request
 from torchserve_py.doors.open_inference import descriptions, documents, statistics
 from torchserve_py.doors.open_inference.answers import Answers
 from torchserve_py.doors.open_inference.custom_routes import CustomRoutes
-from torchserve_py.doors.open_inference.dialect import CUSTOM_DIALECT
-from torchserve_py.doors.open_inference.inference import ENDPOINTS, INFER, OpenInferenceCalls
+from torchserve_py.doors.open_inference.infer_endpoints import ENDPOINTS, INFER, OpenInferenceCalls
+from torchserve_py.doors.open_inference.rest_dialect import CUSTOM_DIALECT
 from torchserve_py.doors.parameters import read_object
+from torchserve_py.doors.predictions import V2_PREDICT, InferenceDoor, predict_document
+from torchserve_py.doors.requests import read_small_body
 from torchserve_py.doors.responses import Sent
 from torchserve_py.doors.routing import ANY_PATH, READING, DoorContext, PathValues, Reply, Route
-from torchserve_py.doors.small_bodies import read_small_body
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.transport.http1.request import Request
 

@@ -10,7 +10,7 @@ from grpc import StatusCode
 
 from torchserve_py.core.errors import NotEnoughDevices, WorkersFailed
 from torchserve_py.core.serving import RegisterRequest
-from torchserve_py.doors.errors import bad_request, failure_of
+from torchserve_py.doors.failures import bad_request, failure_of
 from torchserve_py.doors.grpc.exchange import GrpcDialect
 from torchserve_py.doors.grpc.method_table import GrpcMethod
 from torchserve_py.doors.grpc.protos import management_pb2 as messages

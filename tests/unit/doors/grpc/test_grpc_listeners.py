@@ -16,7 +16,7 @@ from tests.unit.doors.grpc.models import echo, later, request
 
 from torchserve_py.doors.grpc.protos import inference_pb2, management_pb2
 from torchserve_py.doors.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
-from torchserve_py.doors.listener import ListenError
+from torchserve_py.doors.http_listeners import ListenError
 from torchserve_py.doors.tls import TlsError
 from torchserve_py.doors.token_authorization import TokenAuthorization
 from torchserve_py.logs import access_log
