@@ -36,11 +36,13 @@ class Player:
 
     async def hold(self, number: int) -> bool:
         self.arrived.append(number)
+        waits = self.slots.free == 0
         if not await self.slots.acquire(self.clients[number]):
             return False
         slot = Slot(self.slots)
         try:
-            self.entered.append(number)
+            if waits:
+                self.entered.append(number)
             self.holding.add(number)
             await self.releases[number].wait()
             return True
@@ -70,7 +72,7 @@ class Player:
             release.set()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         assert (self.slots.free, self.slots.waiting, self.holding) == (self.count, 0, set())
-        assert self.entered == sorted(self.entered)  # whoever came first, went in first
+        assert self.entered == sorted(self.entered)  # of those who had to wait, who came first went in first
 
     def check(self) -> None:
         assert len(self.holding) + self.slots.free <= self.count
