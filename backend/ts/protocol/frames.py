@@ -1,13 +1,16 @@
-"""Frames: a 4-byte big-endian length, then one msgpack array ``[kind, …]``.
+"""Frames: a 4-byte big-endian length, one msgpack array ``[kind, …]`` of that length, then the array's large bodies.
 
 Both ends of the socket use this module. `encode` yields a list of buffers instead of one joined block, so that a large
 body goes from its owner's memory to the kernel without a copy in between (`socket.sendmsg`, `transport.writelines`).
-`FrameBuffer` is the receiving side: it offers memory to receive into and hands out the complete messages.
+`FrameBuffer` is the receiving side: it offers memory to receive into and hands out the complete messages. In the array
+an extension value with the length stands for a large body, and the receiver reads the body into a ``bytearray`` of its
+own, so that a body is not copied there, either.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -16,13 +19,14 @@ import msgpack
 Buffer = bytes | bytearray | memoryview
 
 _LENGTH = struct.Struct(">I")
-_BIN32 = 0xC6
-#: A body at least this long is sent as a buffer of its own; below it a copy is cheaper than one more buffer.
+#: The type of the extension value that stands for a large body.
+_BODY: Final = 1
+#: A body at least this long is sent behind the array; below it a copy is cheaper than one more buffer.
 LARGE_BODY = 16 * 1024
 #: The default limit on a frame: a longer one means that the length field is corrupt or the peer hostile.
 MAX_FRAME = 2**31 - 1
 _INITIAL_CAPACITY = 64 * 1024
-#: Frames of up to so many bytes are built without a look at how many values they have.
+#: Arrays of up to so many bytes are built without a look at how many values they have.
 _SMALL = 64 * 1024
 _SHRINK_ABOVE = 1024 * 1024
 
@@ -44,27 +48,26 @@ def encode(message: list[Any] | tuple[Any, ...], *, large: bool = False) -> list
         payload = _pack(message)
         return [_LENGTH.pack(len(payload)) + payload]
     packer = msgpack.Packer(autoreset=False)
-    segments: list[Buffer] = []
-    _append_segments(message, packer, segments)
-    segments.append(packer.bytes())
-    length = sum(map(len, segments))
+    bodies: list[Buffer] = []
+    _append(message, packer, bodies)
+    payload = packer.bytes()
+    length = len(payload) + sum(map(len, bodies))
     if length > MAX_FRAME:
         raise ValueError(f"a frame of {length} bytes is over the limit of {MAX_FRAME} bytes")
-    return [_LENGTH.pack(length), *segments]
+    return [_LENGTH.pack(len(payload)) + payload, *bodies]
 
 
 _pack = msgpack.Packer().pack
 
 
-def _append_segments(value: Any, packer: msgpack.Packer, segments: list[Buffer]) -> None:
+def _append(value: Any, packer: msgpack.Packer, bodies: list[Buffer]) -> None:
     if isinstance(value, list | tuple):
         packer.pack_array_header(len(value))
         for item in value:
-            _append_segments(item, packer, segments)
+            _append(item, packer, bodies)
     elif isinstance(value, bytes | bytearray | memoryview) and len(value) >= LARGE_BODY:
-        segments.append(packer.bytes() + struct.pack(">BI", _BIN32, len(value)))
-        segments.append(value)
-        packer.reset()
+        packer.pack_ext_type(_BODY, _LENGTH.pack(len(value)))
+        bodies.append(value)
     else:
         packer.pack(value)
 
@@ -83,6 +86,9 @@ class FrameBuffer:
         self._view = memoryview(self._data)
         self._start = 0
         self._end = 0
+        #: The message whose large bodies are arriving, and the parts of their memory that are still to be filled.
+        self._message: list[Any] | None = None
+        self._missing: deque[memoryview] = deque()
 
     def limit(self, max_frame: int, max_values: int) -> None:
         """Refuse frames longer than ``max_frame`` bytes from now on, and large ones of more than ``max_values`` values.
@@ -93,7 +99,11 @@ class FrameBuffer:
         self._max_values = max_values
 
     def writable(self) -> memoryview:
-        """Return the free memory behind the buffered bytes, large enough for the frame that has begun; never empty."""
+        """Return memory for the bytes that come next: of the large body that is arriving, or free memory behind the
+        buffered bytes, large enough for the array that has begun; never empty.
+        """
+        if self._missing:
+            return self._missing[0]
         pending = self._end - self._start
         needed = _INITIAL_CAPACITY
         if pending >= _LENGTH.size:
@@ -104,28 +114,58 @@ class FrameBuffer:
 
     def received(self, count: int) -> None:
         """Report that ``count`` bytes were written to the start of ``writable()``."""
-        self._end += count
+        if self._missing:
+            self._fill(count)
+        else:
+            self._end += count
+
+    def _fill(self, count: int) -> None:
+        view = self._missing.popleft()
+        if count < len(view):
+            self._missing.appendleft(view[count:])
 
     def messages(self) -> Iterator[list[Any]]:
         """Yield every complete message, in order.
 
         Raises FrameError: a length over the limit, or content that is not one msgpack array with a kind in front.
         """
-        while self._end - self._start >= _LENGTH.size:
-            length = self._frame_length()
-            first = self._start + _LENGTH.size
-            if self._end - first < length:
-                return
-            payload = self._view[first : first + length]
-            if self._max_values is not None and length > _SMALL:
-                check_values(payload, self._max_values)
-            message = _unpack(payload)
-            self._start = first + length
+        while self._message is not None or self._read_array():
+            self._move_bodies()
+            if self._missing:
+                break
+            message, self._message = self._message, None
+            assert message is not None
             yield message
         if self._start == self._end:
             self._start = self._end = 0
             if len(self._data) > _SHRINK_ABOVE:
                 self._replace(bytearray(_INITIAL_CAPACITY))
+
+    def _read_array(self) -> bool:
+        """Read the next array and make room for its large bodies; return whether an array is complete."""
+        if self._end - self._start < _LENGTH.size:
+            return False
+        length = self._frame_length()
+        first = self._start + _LENGTH.size
+        if self._end - first < length:
+            return False
+        payload = self._view[first : first + length]
+        if self._max_values is not None and length > _SMALL:
+            check_values(payload, self._max_values)
+        bodies = _Bodies(self._max_frame - length)
+        self._message = _unpack(payload, bodies)
+        self._missing.extend(bodies.views)
+        self._start = first + length
+        return True
+
+    def _move_bodies(self) -> None:
+        """Move the buffered bytes of large bodies to their own memory."""
+        while self._missing and self._start < self._end:
+            view = self._missing[0]
+            count = min(len(view), self._end - self._start)
+            view[:count] = self._view[self._start : self._start + count]
+            self._start += count
+            self._fill(count)
 
     def _frame_length(self) -> int:
         length: int = _LENGTH.unpack_from(self._data, self._start)[0]
@@ -192,9 +232,30 @@ def check_values(payload: memoryview, most: int) -> None:
         raise FrameError(f"a frame of {end} bytes has more than {most} values")
 
 
-def _unpack(payload: memoryview) -> list[Any]:
+class _Bodies:
+    """Makes the memory for the large bodies of one array, of at most ``room`` bytes together."""
+
+    def __init__(self, room: int) -> None:
+        self.views: list[memoryview] = []
+        self._room = room
+
+    def make(self, kind: int, length: bytes) -> bytearray:
+        """Return the body for an extension value; its bytes are still to come."""
+        if kind != _BODY or len(length) != _LENGTH.size:
+            raise FrameError(f"an extension value of type {kind} with {len(length)} bytes stands for no body")
+        (size,) = _LENGTH.unpack(length)
+        if size > self._room:
+            raise FrameError(f"a body of {size} bytes, of which the frame may hold only {self._room} more")
+        self._room -= size
+        body = bytearray(size)
+        if size:
+            self.views.append(memoryview(body))
+        return body
+
+
+def _unpack(payload: memoryview, bodies: _Bodies) -> list[Any]:
     try:
-        message = msgpack.unpackb(payload)
+        message = msgpack.unpackb(payload, ext_hook=bodies.make)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise FrameError(f"a frame of {len(payload)} bytes is not msgpack: {error or type(error).__name__}") from error
     if not isinstance(message, list) or not message or not isinstance(message[0], str):

@@ -58,10 +58,11 @@ TRUSS: Final = "truss"  # the HTTP body; pseudo headers such as ``:path`` descri
 CUSTOM: Final = "custom"  # the same, for a route that the model itself has declared
 
 #: ``(job id, headers, content type, body, protocol, more input)``. Headers are pairs of ``bytes`` (as they came over
-#: HTTP) or ``str`` (set by the server); later pairs win. The body is ``bytes`` or, where the door already knows
-#: parameters of the row, a list of ``(name, content type or None, value)``; an item without a name (None) is the raw
-#: body among them, which is cut into parameters as it would be alone. Of two parameters with one name the later counts.
-#: With ``more input`` the body is the job's first input, and `INPUT` messages bring the others.
+#: HTTP) or ``str`` (set by the server); later pairs win. The body is ``bytes`` (a large one arrives as a ``bytearray``
+#: that belongs to the receiver) or, where the door already knows parameters of the row, a list of ``(name, content type
+#: or None, value)``; an item without a name (None) is the raw body among them, which is cut into parameters as it would
+#: be alone. Of two parameters with one name the later counts. With ``more input`` the body is the job's first input,
+#: and `INPUT` messages bring the others.
 InferRow = tuple[str, Sequence[tuple[Any, Any]], str | None, Any, str | None, bool]
 
 #: ``(active since, was sent, only ask)``: the history of a row (a step of a sequence whose state is stored), by job id.

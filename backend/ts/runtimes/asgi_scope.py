@@ -58,7 +58,7 @@ def pseudo_header(row: InferRow, name: str) -> str | None:
 
 def as_bytes(value: Any) -> bytes:
     """Return a header's name or value, or a body, as bytes."""
-    return value if isinstance(value, bytes) else str(value).encode()
+    return bytes(value) if isinstance(value, bytes | bytearray) else str(value).encode()
 
 
 def _address(text: str | None) -> tuple[str, int | None] | None:

@@ -72,13 +72,13 @@ class RowReader:
         if decoder is None:
             return self._read_parameters(job_id, headers, _form(content_type, body))
         if not self._decode:
-            decoder = bytearray
+            decoder = _own
         return Row(job_id, {"body": decoder(body)}, RequestProcessor(None, headers, value_types))
 
     def _read_parameters(self, job_id: str, headers: Sequence[tuple[Any, Any]], parameters: Sequence[Parameter]) -> Row:
         data: dict[str, Any] = {}
         for name, type_, value in parameters:
-            data[name] = _decoder(type_)(value) if self._decode else bytearray(value)
+            data[name] = _decoder(type_)(value) if self._decode else _own(value)
         return Row(job_id, data, RequestProcessor(None, headers, [(name, type_) for name, type_, _ in parameters]))
 
 
@@ -99,7 +99,7 @@ def _media_type(content_type: str | bytes | None) -> str:
 
 def _parameters(name: str | bytes | None, content_type: str | bytes | None, value: str | bytes) -> Sequence[Parameter]:
     """Return the parameters in one item of a body that is a list: the named one, or (nameless) those of a raw body."""
-    raw = value if isinstance(value, bytes) else value.encode()
+    raw = value.encode() if isinstance(value, str) else value
     if name is None:
         decoder, ((key, media_type),) = _body_type(content_type)
         return _form(content_type, raw) if decoder is None else [(key, media_type, raw)]
@@ -109,13 +109,18 @@ def _parameters(name: str | bytes | None, content_type: str | bytes | None, valu
 def _form(content_type: str | bytes | None, body: bytes) -> Sequence[Parameter]:
     from ts.runtimes.form_bodies import parse_form
 
-    return parse_form(content_type or "", body)
+    return parse_form(content_type or "", bytes(body))
 
 
 def _decoder(media_type: str) -> Decoder:
     if media_type == "application/json":
         return _decode_json
-    return _decode_text if media_type.startswith("text") else bytearray
+    return _decode_text if media_type.startswith("text") else _own
+
+
+def _own(value: Buffer) -> bytearray:
+    """Return a value as the handler's own ``bytearray``; a large body was received as one and is not copied."""
+    return value if isinstance(value, bytearray) else bytearray(value)
 
 
 def _decode_json(value: bytes) -> Any:
@@ -126,7 +131,7 @@ def _decode_json(value: bytes) -> Any:
             return json.loads(value)  # finds out that it is UTF-16 or UTF-32, or starts with a byte order mark
     except (ValueError, RecursionError):
         logger.warning("Failed json decoding of input data. Forwarding encoded payload", exc_info=True)
-        return bytearray(value)
+        return _own(value)
 
 
 def _decode_text(value: bytes) -> str | bytearray:
@@ -134,4 +139,4 @@ def _decode_text(value: bytes) -> str | bytearray:
         return str(value, "utf-8")
     except UnicodeDecodeError:
         logger.warning("Failed utf-8 decoding of input data. Forwarding encoded payload", exc_info=True)
-        return bytearray(value)
+        return _own(value)

@@ -78,11 +78,11 @@ class HttpDialect(Dialect, Protocol):
         """Return the head of a stream."""
         return Answer(first.status, b"", first.headers, first.reason)
 
-    def frame(self, body: bytes) -> Sequence[bytes]:
+    def frame(self, body: bytes | bytearray) -> Sequence[bytes | bytearray]:
         """Return the pieces that a part of a stream is joined from."""
         return (body,)
 
-    def last_frame(self, failure: Failure) -> Sequence[bytes]:
+    def last_frame(self, failure: Failure) -> Sequence[bytes | bytearray]:
         """The frame for a failure at the end of a stream; empty if the stream breaks off instead."""
         return ()
 

@@ -24,7 +24,7 @@ class Part(NamedTuple):
     status: int
     reason: str
     headers: list[list[str]]
-    body: bytes
+    body: bytes | bytearray
     error: str | None
 
 

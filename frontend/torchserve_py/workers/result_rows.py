@@ -47,7 +47,7 @@ def _problem(row: list[Any]) -> str | None:
     _, more, status, reason, headers, body, error = row
     if type(more) is not bool:
         return f"whether parts follow is told as {more!r}"
-    if type(body) is not bytes:
+    if type(body) not in (bytes, bytearray):
         return f"the body is of type {type(body).__name__}; it must be bytes"
     if error is not None and (type(error) is not str or more):
         return "its error is no text, or parts are to follow it"

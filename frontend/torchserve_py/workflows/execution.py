@@ -92,7 +92,7 @@ async def _try_once(node: RunnableNode, serving: Serving, given: InferenceReques
 
 async def _whole_answer(node: RunnableNode, parts: Parts) -> bytes:
     """Return all parts of a response as one body."""
-    pieces: list[bytes] = []
+    pieces: list[bytes | bytearray] = []
     try:
         while True:
             part = await parts.next()

@@ -262,7 +262,7 @@ def _only_body(parameters: list[Any]) -> Any:
     for name in _BODY_NAMES:
         if name in by_name:
             value = by_name[name]
-            return value if isinstance(value, bytes) else value.encode()
+            return value.encode() if isinstance(value, str) else value
     return b""
 
 

@@ -50,7 +50,7 @@ class CustomRoutes:
                 await call
 
     async def _run(self, row: InferRow, parts: asyncio.Queue[Part | None]) -> None:
-        body = row[3] if isinstance(row[3], bytes) else b""
+        body = b"" if isinstance(row[3], list) else bytes(row[3])
         received = False
         head: tuple[int, list[tuple[str, str]]] = (500, [])
 

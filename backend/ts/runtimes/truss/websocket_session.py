@@ -95,7 +95,7 @@ class Session:
         if frame is None:
             return {"type": "websocket.disconnect", "code": _BROKEN, "reason": ""}
         self._connection.send([TAKEN, self._job_id, 1])
-        kind, payload = frame[:1], frame[1:]
+        kind, payload = frame[:1], bytes(memoryview(frame)[1:])
         if kind == TEXT:
             return {"type": "websocket.receive", "text": payload.decode()}
         if kind == BYTES:

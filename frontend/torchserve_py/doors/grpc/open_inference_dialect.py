@@ -78,17 +78,17 @@ class OpenInferenceMessages(GrpcDialect):
         _send_headers(exchange, part)
         return part.body
 
-    def messages(self, exchange: GrpcExchange, parts: Iterable[Part]) -> Iterable[bytes]:
+    def messages(self, exchange: GrpcExchange, parts: Iterable[Part]) -> Iterable[bytes | bytearray]:
         for part in parts:
             _send_headers(exchange, part)
             if part.body:
                 yield part.body
 
-    def failure(self, error: Exception) -> Iterable[bytes]:
+    def failure(self, error: Exception) -> Iterable[bytes | bytearray]:
         """Return the messages for a failed request in a call of several; raise ``error`` to end the call."""
         raise error
 
-    async def _only(self, exchange: GrpcExchange, part: Part) -> bytes:
+    async def _only(self, exchange: GrpcExchange, part: Part) -> bytes | bytearray:
         only = await only_response(exchange, part, "ModelInfer", "ModelStreamInfer")
         _send_headers(exchange, only)
         return only.body
@@ -112,9 +112,9 @@ class EnvelopedMessages(OpenInferenceMessages):
         self._request = request
         self._wants_status = wants_status
         self._wants_empty_final = request is not None and request.wants_empty_final
-        self._held = b""
+        self._held: bytes | bytearray = b""
 
-    def messages(self, exchange: GrpcExchange, parts: Iterable[Part]) -> Iterator[bytes]:
+    def messages(self, exchange: GrpcExchange, parts: Iterable[Part]) -> Iterator[bytes | bytearray]:
         for part in parts:
             if part.body:
                 yield from self._held_back()
@@ -125,7 +125,7 @@ class EnvelopedMessages(OpenInferenceMessages):
             elif not part.more:
                 yield from self._end(exchange)
 
-    def failure(self, error: Exception) -> Iterator[bytes]:
+    def failure(self, error: Exception) -> Iterator[bytes | bytearray]:
         yield from self._held_back()
         if self._wants_status:
             raise error
@@ -137,12 +137,12 @@ class EnvelopedMessages(OpenInferenceMessages):
             response.parameters[CAUSE_KEY].string_param = refusal.cause
         yield ModelStreamInferResponse(error_message=refusal.message, infer_response=response).SerializeToString()
 
-    def _held_back(self) -> Iterator[bytes]:
+    def _held_back(self) -> Iterator[bytes | bytearray]:
         if self._held:
             yield _enveloped(self._held, final=False)
             self._held = b""
 
-    def _end(self, exchange: GrpcExchange) -> Iterator[bytes]:
+    def _end(self, exchange: GrpcExchange) -> Iterator[bytes | bytearray]:
         """Return what says that nothing more comes, after an end without a further response."""
         if self._held:
             yield _enveloped(self._held, final=True)
@@ -152,7 +152,7 @@ class EnvelopedMessages(OpenInferenceMessages):
             yield _enveloped(response.SerializeToString(), final=True)
 
 
-def _enveloped(body: bytes, *, final: bool) -> bytes:
+def _enveloped(body: bytes | bytearray, *, final: bool) -> bytes:
     """Return a serialized ``ModelStreamInferResponse`` with a serialized response in it."""
     flag = _FLAGS[final]
     return b"".join((_INFER_RESPONSE, varint(len(body) + len(flag)), body, flag))

@@ -141,7 +141,7 @@ class _IndependentRequest(CarriedRequest):
         model = self._jobs.model(message) if self.model is None else self.model
         return self._jobs.submit(self._call, self.dialect, model, message, self._metadata)
 
-    def failure(self, error: Exception) -> Iterable[bytes]:
+    def failure(self, error: Exception) -> Iterable[bytes | bytearray]:
         return self.dialect.failure(error)
 
 

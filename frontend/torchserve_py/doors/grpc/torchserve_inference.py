@@ -215,7 +215,8 @@ def read_request(body: bytes) -> PredictionsRequest:
     return PredictionsRequest.FromString(body)
 
 
-def _message(exchange: GrpcExchange, body: bytes) -> PredictionResponse:
+def _message(exchange: GrpcExchange, body: bytes | bytearray) -> PredictionResponse:
+    body = bytes(body)  # protobuf takes no other type
     sequence = exchange.asked.sequence
     if sequence is None:
         return PredictionResponse(prediction=body)

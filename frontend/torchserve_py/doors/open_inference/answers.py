@@ -85,13 +85,13 @@ def accepted_encoding(header: str) -> str | None:
     return best if weight_of_best > 0 and weight_of_best >= weights.get("identity", 0.0) else None
 
 
-def encoding_for(request: Request, body: bytes, min_size: int) -> str | None:
+def encoding_for(request: Request, body: bytes | bytearray, min_size: int) -> str | None:
     """Return the encoding for a body, or None to send it as it is, as bodies under ``min_size`` bytes are."""
     accepted = request.headers.get("Accept-Encoding") if len(body) >= min_size else None
     return None if accepted is None else accepted_encoding(accepted)
 
 
-async def compressed_for(request: Request, body: bytes, min_size: int) -> tuple[bytes, Headers]:
+async def compressed_for(request: Request, body: bytes | bytearray, min_size: int) -> tuple[bytes | bytearray, Headers]:
     """Return a body in the encoding that the client prefers, and the headers that name the encoding."""
     encoding = encoding_for(request, body, min_size)
     if encoding is None:
@@ -99,14 +99,14 @@ async def compressed_for(request: Request, body: bytes, min_size: int) -> tuple[
     return await compressed(body, encoding), (("content-encoding", encoding), ("vary", "accept-encoding"))
 
 
-async def compressed(body: bytes, encoding: str) -> bytes:
+async def compressed(body: bytes | bytearray, encoding: str) -> bytes:
     """Compress a body."""
     if len(body) > _LARGE:
         return await asyncio.to_thread(_compress, body, encoding)
     return _compress(body, encoding)
 
 
-def _compress(body: bytes, encoding: str) -> bytes:
+def _compress(body: bytes | bytearray, encoding: str) -> bytes:
     return gzip.compress(body, _LEVEL, mtime=0) if encoding == GZIP else zlib.compress(body, _LEVEL)
 
 

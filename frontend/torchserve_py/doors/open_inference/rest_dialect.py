@@ -117,10 +117,10 @@ class EventsDialect(WholeDialect):
         kept = ((name, value) for name, value in first.headers if name.lower() not in _BODY_HEADERS)
         return Answer(200, b"", (_EVENTS_TYPE, *kept))
 
-    def frame(self, body: bytes) -> Sequence[bytes]:
+    def frame(self, body: bytes | bytearray) -> Sequence[bytes | bytearray]:
         """Return an event; nothing for a part without a body."""
         return (b"data: ", body, b"\n\n") if body else ()
 
-    def last_frame(self, failure: Failure) -> Sequence[bytes]:
+    def last_frame(self, failure: Failure) -> Sequence[bytes | bytearray]:
         """Return the event for a failure."""
         return self.frame(error_body(failure.message, failure.status))

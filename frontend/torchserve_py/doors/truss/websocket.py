@@ -104,7 +104,7 @@ class _Session:
         await self._close(_OK, b"")
 
     async def _send_frame(self, part: Part) -> None:
-        kind, payload = part.body[:1], part.body[1:]
+        kind, payload = part.body[:1], bytes(memoryview(part.body)[1:])
         if kind == frames.CLOSE:
             await self._close(int.from_bytes(payload[:2], "big"), payload[2:])
         else:

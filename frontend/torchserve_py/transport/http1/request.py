@@ -235,7 +235,7 @@ class Request:
         else:
             self._connection.write((head,))
 
-    def send(self, pieces: Iterable[Sequence[bytes]], *, last: bool = False) -> None:
+    def send(self, pieces: Iterable[Sequence[bytes | bytearray]], *, last: bool = False) -> None:
         """Send pieces of a streamed body, each as a chunk; send nothing where the response has no body.
 
         Args:
@@ -244,7 +244,7 @@ class Request:
         """
         if self.is_answered:
             return
-        parts = [self._unsent_head]
+        parts: list[bytes | bytearray] = [self._unsent_head]
         self._unsent_head = b""
         for piece in pieces:
             size = sum(map(len, piece))

@@ -102,3 +102,35 @@ def test_a_large_frame_of_many_values_is_refused_and_one_with_a_large_body_is_no
     assert feed(buffer, b"".join(encode(["one", body], large=True)), 300_000) == [["one", body]]
     with pytest.raises(FrameError, match="more than 1000 values"):
         feed(buffer, b"".join(encode(["two", *range(100_000)])), 300_000)
+
+
+def test_large_bodies_are_received_into_memory_of_their_own() -> None:
+    first, second = bytes(range(256)) * 1000, b"z" * LARGE_BODY
+    stream = b"".join(encode(["infer", first, b"small", second], large=True))
+    buffer = FrameBuffer()
+    room = buffer.writable()
+    room[:100] = stream[:100]
+    buffer.received(100)
+    assert list(buffer.messages()) == []
+
+    rest = memoryview(stream)[100:]
+    assert len(buffer.writable()) == len(first) - (100 - (len(stream) - len(first) - len(second)))
+    (message,) = feed(buffer, bytes(rest), 10_000_000)
+
+    assert message == ["infer", first, b"small", second]
+    assert [type(each) for each in message[1:]] == [bytearray, bytes, bytearray]
+    message[1] += b"the receiver owns it"  # type: ignore[operator]
+
+
+def test_bodies_over_the_limit_are_refused_before_there_is_memory_for_them() -> None:
+    buffer = FrameBuffer(max_frame=50_000)
+    header = encode(["infer", bytes(30_000), bytes(30_000)], large=True)[0]
+    with pytest.raises(FrameError, match=r"a body of 30000 bytes, of which the frame may hold only 199.. more"):
+        feed(buffer, bytes(header), 1000)
+
+
+@pytest.mark.parametrize("value", [msgpack.ExtType(2, bytes(4)), msgpack.ExtType(1, b"abc")])
+def test_other_extension_values_are_refused(value: object) -> None:
+    payload = msgpack.packb(["infer", value])
+    with pytest.raises(FrameError):
+        feed(FrameBuffer(), struct.pack(">I", len(payload)) + payload, 100_000)
