@@ -163,13 +163,18 @@ def load_model(load: Load, connection: Connection) -> tuple[Callable[[], None], 
         from ts.runtimes.continuous import ContinuousHandler
 
         kind = ContinuousHandler
+    service = load_service(load)
     runtime = kind(
-        load_service(load),
+        service,
         connection,
         decode_input=load["decode_input_request"],
         max_response_size=load["max_response_size"],
         claims=claims_of(os.environ.pop(CLAIMS_VARIABLE, None)),
     )
+    if load["warmup"]:
+        from ts.runtimes.warm_up import warm_up
+
+        warm_up(service, runtime, load)
     return partial(serve, connection, runtime), runtime.declares
 
 

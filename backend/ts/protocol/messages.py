@@ -126,6 +126,16 @@ class Cache(TypedDict):
     restart_expired: bool
 
 
+class Warmup(TypedDict):
+    """A request that the worker runs before it says that the model is loaded."""
+
+    file: str | None  # in the model's folder: the body; None with ``inputs``
+    content_type: str | None
+    inputs: list[list[Any]]  # [name, datatype, shape] of tensors of zeros
+    rows: int  # such requests in one batch
+    calls: int
+
+
 class Load(TypedDict):
     """The message body with which a worker loads its copy of the model."""
 
@@ -148,6 +158,7 @@ class Load(TypedDict):
     max_response_size: int
     metrics: list[list[Any]]  # declared metrics of handlers: type, name, unit, [dimension, …]
     header_keys: list[str]  # names of the sequence id, start and end headers
+    warmup: list[Warmup]
     cache: Cache | None  # the settings of the handler's SequenceCache; None for a stateless model
 
 

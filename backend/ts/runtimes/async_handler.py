@@ -33,21 +33,25 @@ logger = logging.getLogger(__name__)
 
 def load(load: Load, connection: Connection, runner: asyncio.Runner) -> AsyncHandler:
     """Load a model with an asynchronous handler, whose ``initialize`` may be a coroutine of the loop that serves it."""
-    return AsyncHandler(
-        load_service(load, wait_for=runner.get_loop().run_until_complete),
-        connection,
-        decode_input=load["decode_input_request"],
-        max_response_size=load["max_response_size"],
+    wait_for = runner.get_loop().run_until_complete
+    service = load_service(load, wait_for=wait_for)
+    handler = TorchServeHandler(
+        service, connection, decode_input=load["decode_input_request"], max_response_size=load["max_response_size"]
     )
+    if load["warmup"]:
+        from ts.runtimes.warm_up import warm_up
+
+        warm_up(service, handler, load, wait_for)
+    return AsyncHandler(service, connection, handler, load["max_response_size"])
 
 
 class AsyncHandler(AsyncRuntime):
     """Runs every request as a call of its own; see `ts.event_loop`."""
 
-    def __init__(self, service: Service, connection: Connection, *, decode_input: bool, max_response_size: int) -> None:
-        self._handler = TorchServeHandler(
-            service, connection, decode_input=decode_input, max_response_size=max_response_size
-        )
+    def __init__(
+        self, service: Service, connection: Connection, handler: TorchServeHandler, max_response_size: int
+    ) -> None:
+        self._handler = handler
         self._service = service
         self._connection = connection
         self._max_response_size = max_response_size

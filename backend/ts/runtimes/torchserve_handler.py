@@ -150,7 +150,7 @@ class TorchServeHandler:
                 refused.append(error_row(wire_row[0], STATUS_CANCELLED, "cancelled"))
                 continue
             try:
-                rows.append(self._reader.read(wire_row) if wire_row[4] is None else self._read_open_inference(wire_row))
+                rows.append(self.read_row(wire_row))
             except Failure as failure:
                 refused.append(error_row(wire_row[0], failure.status, failure.message))
             except Exception:
@@ -164,7 +164,10 @@ class TorchServeHandler:
             self._connection.send_results(refused, 0.0)
         return rows
 
-    def _read_open_inference(self, wire_row: InferRow) -> Row:
+    def read_row(self, wire_row: InferRow) -> Row:
+        """Return a row decoded for the handler. Raises Failure: the row cannot be parsed."""
+        if wire_row[4] is None:
+            return self._reader.read(wire_row)
         if self._open_inference_rows is None:
             from ts.runtimes.open_inference_rows import OpenInferenceRows
 

@@ -56,6 +56,13 @@ class ModelConfig(ModelConfigFile):
         """The settings of `handler: cache:`, or None."""
         return self.handler.cache
 
+    @property
+    def compiled_ahead(self) -> bool:
+        """Whether the model is one that AOTInductor has compiled."""
+        pt2 = self.raw.get("pt2")
+        export = pt2.get("export") if isinstance(pt2, Mapping) else None
+        return isinstance(export, Mapping) and export.get("aot_compile") is True
+
     def completed(self, warnings: Iterable[str], **values: Any) -> Self:
         """Return a copy with further warnings, and with other values of some fields."""
         return self.model_copy(update={**values, "warnings": (*self.warnings, *warnings)})

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.settings.schemas.cache import CacheConfig
-from torchserve_py.settings.schemas.model_config import TorchrunConfig
+from torchserve_py.settings.schemas.model_config import TorchrunConfig, WarmupRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,7 @@ class EffectiveConfig:
     torchrun: TorchrunConfig | None
     use_venv: bool
     runtime: str
+    warmup: tuple[WarmupRequest, ...] = ()
     openai: bool = False
     """Whether its handler answers OpenAI's requests."""
 

@@ -9,7 +9,7 @@ from torchserve_py.core.dependencies import packages_dir, venv_python
 from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.plan import Plan
 from torchserve_py.core.sequence_storage import cache_message, sequence_file
-from torchserve_py.settings.schemas.model_config import TorchrunConfig
+from torchserve_py.settings.schemas.model_config import TorchrunConfig, WarmupRequest
 from torchserve_py.settings.table import Settings
 from torchserve_py.version import __version__
 from torchserve_py.workers.confinement import Confinement
@@ -18,7 +18,7 @@ from torchserve_py.workers.launchers import CpuLauncher, Torchrun
 from torchserve_py.workers.pool import Place
 from torchserve_py.workers.process import Launch
 from ts.protocol.log_records import FORMAT_VARIABLE
-from ts.protocol.messages import Load
+from ts.protocol.messages import Load, Warmup
 
 _TORCHRUN_LOGS = "torchelastic_ts"  # TorchServe's name
 
@@ -118,7 +118,19 @@ def load_message(plan: Plan, device: Assignment, place: Place, settings: Setting
             settings.ts_header_key_sequence_start,
             settings.ts_header_key_sequence_end,
         ],
+        warmup=[_warmup(each, config.batch_size) for each in config.warmup],
         cache=cache_message(config, sequence_file(settings.log_location, plan.name, plan.version)),
+    )
+
+
+def _warmup(request: WarmupRequest, batch_size: int) -> Warmup:
+    inputs = [[each.name, each.datatype, list(each.shape)] for each in request.inputs or ()]
+    return Warmup(
+        file=request.file,
+        content_type=request.content_type,
+        inputs=inputs,
+        rows=request.rows or batch_size,
+        calls=request.calls,
     )
 
 

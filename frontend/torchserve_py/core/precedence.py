@@ -17,6 +17,7 @@ from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import BadParameter, NotEnoughDevices
 from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.settings.schemas.cache import CacheConfig
+from torchserve_py.settings.schemas.model_config import WarmupRequest
 from torchserve_py.settings.schemas.values import MAX_INT
 from torchserve_py.settings.schemas.versions import VersionSettings
 from torchserve_py.settings.table import Settings
@@ -78,10 +79,8 @@ def resolve(
 
     batch_size = first("batch_size", yaml.batch_size, DEFAULT_BATCH_SIZE)
     asynchronous = bool(yaml.async_communication) or not CONTRACTS[contract].batches
-    if asynchronous and batch_size > 1:
-        why = "asyncCommunication is true" if yaml.async_communication else f"the model's contract is {contract}"
-        problem = f"{why} but the batch size is {batch_size}; each request is a call of its own, so it must be 1"
-        raise InvalidModelConfig(yaml.source, [problem])
+    if asynchronous:
+        _check_no_batches(yaml, contract, batch_size)
     workers = _workers(request, yaml, models_json, settings, hardware, at_startup=at_startup)
     return EffectiveConfig(
         batch_size=batch_size,
@@ -95,6 +94,7 @@ def resolve(
         continuous=bool(yaml.continuous_batching),
         async_communication=asynchronous,
         concurrency_target=yaml.concurrency_target or MAX_ASYNC_JOBS,
+        warmup=_warmup(yaml, batch_size),
         use_venv=bool(yaml.use_venv),
         openai=_answers_openai(yaml) and CONTRACTS[contract].openai,
         runtime=_runtime(request, models_json, manifest_runtime),
@@ -109,6 +109,22 @@ def _answers_openai(yaml: ModelConfig) -> bool:
         return yaml.openai
     handler = yaml.raw.get("handler")
     return isinstance(handler, Mapping) and "vllm_engine_config" in handler
+
+
+def _check_no_batches(yaml: ModelConfig, contract: str, batch_size: int) -> None:
+    if batch_size > 1:
+        why = "asyncCommunication is true" if yaml.async_communication else f"the model's contract is {contract}"
+        problem = f"{why} but the batch size is {batch_size}; each request is a call of its own, so it must be 1"
+        raise InvalidModelConfig(yaml.source, [problem])
+
+
+def _warmup(yaml: ModelConfig, batch_size: int) -> tuple[WarmupRequest, ...]:
+    requests = yaml.warmup or ()
+    for number, each in enumerate(requests):
+        if each.rows and each.rows > batch_size:
+            what = f"warmup[{number}].rows is {each.rows} but the batch size is {batch_size}"
+            raise InvalidModelConfig(yaml.source, [f"{what}; it must be at most that"])
+    return requests
 
 
 def _sequences(yaml: ModelConfig) -> dict[str, Any]:

@@ -39,6 +39,9 @@ decoupled: false
 openai: true
 concurrencyTarget: 50
 useVenv: true
+autocast: bfloat16
+channelsLast: true
+warmup: []
 handler:
   model_path: /models/llama
 """
@@ -67,6 +70,9 @@ torchrun: {nproc-per-node: 2}
 inputs: [{name: image, datatype: FP32, shape: [-1, 3]}]
 decoupled: true
 openai: true
+autocast: bfloat16
+channelsLast: true
+warmup: [{file: sample.json}]
 micro_batching: {micro_batch_size: 2}
 handler:
   cache: {store: file, path: /var/lib/sequences.db}
@@ -87,6 +93,9 @@ def test_what_a_contract_cannot_do_is_refused_all_at_once(tmp_path: Path, contra
             "torchrun is set",
             "inputs is set",
             "decoupled is set",
+            "warmup is set",
+            "autocast is bfloat16",
+            "channelsLast is true",
             "openai is true",
             "micro_batching is set",
         ),
@@ -161,6 +170,9 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         outputs=(TensorDeclaration(name="label", datatype="BYTES", shape=[]),),
         decoupled=False,
         openai=True,
+        autocast="bfloat16",
+        channels_last=True,
+        warmup=(),
         raw=yaml.safe_load(COMPLETE),
         warnings=("concurrencyTarget has no effect because asyncCommunication is not true",),
     )
@@ -181,34 +193,6 @@ def test_the_handlers_keys_stay_available(tmp_path: Path) -> None:
     config = read(tmp_path, "batchSize: 2\nmax_length: 64\nhandler: {profile: true}\n1: one\n")
     assert dict(config.raw) == {"batchSize": 2, "max_length": 64, "handler": {"profile": True}, 1: "one"}
     assert config.warnings == ()
-
-
-@pytest.mark.parametrize(
-    ("tensors", "problem"),
-    [
-        ("x", r"inputs is 'x' \(str\), it must be a list of one or more tensors"),
-        ("[]", r"inputs is \[\] \(list\), it must be a list of one or more tensors"),
-        ("[x]", r"inputs\[0\] is 'x' \(str\), it must be a map with name, datatype and shape"),
-        ("[{name: x, datatype: FP32}]", r"inputs\[0\].shape is missing, it must be a list of integers"),
-        ("[{name: x, datatype: float, shape: [1]}]", r"inputs\[0\].datatype is 'float' \(str\), it must be one of"),
-        ("[{name: x, datatype: [FP32], shape: [1]}]", r"inputs\[0\].datatype is .* it must be one of"),
-        ("[{name: '', datatype: FP32, shape: [1]}]", r"inputs\[0\].name is '' \(str\), it must be a text"),
-        ("[{name: x, datatype: FP32, shape: [-2]}]", r"inputs\[0\].shape is \[-2\] \(list\), it must be a list of int"),
-        ("[{name: x, datatype: FP32, shape: [true]}]", r"inputs\[0\].shape is \[True\] \(list\), it must be a list of"),
-        ("[{name: x, datatype: FP32, shape: 1}]", r"inputs\[0\].shape is 1 \(int\), it must be a list of integers"),
-        (
-            "[{name: x, datatype: FP32, shape: [1], size: 1}]",
-            r"inputs\[0\].size is not known; known are name",
-        ),
-        (
-            "[{name: x, datatype: FP32, shape: [1]}, {name: x, datatype: FP32, shape: [1]}]",
-            r"inputs is .* it must be a list of one or more tensors, each with a name of its own",
-        ),
-    ],
-)
-def test_what_is_no_list_of_tensors_is_refused(tmp_path: Path, tensors: str, problem: str) -> None:
-    with pytest.raises(InvalidModelConfig, match=f"line 1: {problem}"):
-        read(tmp_path, f"inputs: {tensors}\n")
 
 
 @pytest.mark.parametrize(

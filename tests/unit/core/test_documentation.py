@@ -1,4 +1,4 @@
-"""docs/model-config.md names every key of the schema, and none that does not exist."""
+"""docs/model-config.md and docs/gpu.md name every key of the schema, and none that does not exist."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from torchserve_py.core.contradictions import CODE_KEYS
 from torchserve_py.settings.schemas.cache import CacheConfig
 from torchserve_py.settings.schemas.document import table
-from torchserve_py.settings.schemas.model_config import ModelConfigFile, TorchrunConfig
+from torchserve_py.settings.schemas.model_config import ModelConfigFile, TorchrunConfig, WarmupRequest
 
 DOCS = Path(__file__).parents[3] / "docs" / "model-config.md"
 
@@ -15,6 +15,12 @@ def test_the_tables_have_the_rows_of_the_schemas_and_no_others() -> None:
     rows = re.findall(r"^\| `[\w-]+` \| .* \|$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
     tables = [*table(ModelConfigFile), *table(TorchrunConfig, defaults=False), *table(CacheConfig)]
     assert sorted(rows) == sorted(tables)
+
+
+def test_the_table_of_warm_ups_has_the_rows_of_its_schema() -> None:
+    text = DOCS.with_name("gpu.md").read_text(encoding="utf-8")
+    section = text.partition("## Warm-up")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `\w+` \| .* \|$", section, re.MULTILINE) == list(table(WarmupRequest))
 
 
 def test_the_keys_of_handlers_are_named() -> None:

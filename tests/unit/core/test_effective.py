@@ -10,7 +10,7 @@ from torchserve_py.core.errors import BadParameter, NotEnoughDevices
 from torchserve_py.core.precedence import Hardware, resolve
 from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
-from torchserve_py.settings.schemas.model_config import TorchrunConfig
+from torchserve_py.settings.schemas.model_config import TorchrunConfig, WarmupRequest
 from torchserve_py.settings.schemas.versions import VersionSettings
 
 
@@ -248,3 +248,10 @@ def test_an_asynchronous_model_has_no_batches(api: dict[str, int]) -> None:
 )
 def test_how_many_processes_torchrun_starts_for_a_worker(yaml: dict[str, Any], ranks: int) -> None:
     assert effective(yaml=yaml).ranks == ranks
+
+
+def test_a_warm_up_batch_is_no_larger_than_batches_are() -> None:
+    yaml = {"batch_size": 4, "warmup": (WarmupRequest(file="sample.json", rows=5),)}
+    with pytest.raises(InvalidModelConfig, match=r"warmup\[0\].rows is 5 but the batch size is 4"):
+        effective(yaml=yaml)
+    assert effective(yaml=yaml, api={"batch_size": 5}).warmup[0].rows == 5

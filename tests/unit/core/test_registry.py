@@ -312,3 +312,11 @@ async def test_a_model_that_cannot_be_built_leaves_no_files(
     with pytest.raises(RuntimeError, match="no label"):
         await call
     assert list((tmp_path / "models").iterdir()) == []
+
+
+async def test_a_warm_up_needs_its_files(make_registry: MakeRegistry, store: Path) -> None:
+    folder = write_model(store / "m")
+    (folder / "there.json").write_text("{}")
+    (folder / "model-config.yaml").write_text("warmup: [{file: there.json}, {file: samples/cat.jpg}]\n")
+    with pytest.raises(InvalidModel, match=r"model-config.yaml: warmup names files .* there: samples/cat.jpg$"):
+        await make_registry().register(without_workers("m"))

@@ -40,6 +40,7 @@ def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -
         "server_version": "0.1.0",
         "max_response_size": 6_553_500,
         "metrics": [],
+        "warmup": [],
         "processors": 1,
         "header_keys": ["ts_request_sequence_id", "ts_request_sequence_start", "ts_request_sequence_end"],
     }

@@ -295,3 +295,28 @@ def test_a_worker_whose_steps_are_long_goes_on_with_threads(start: Callable[...,
     jobs.send("stop")
     process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(("file", "loaded"), [("good", True), ("bad", False)])
+def test_it_warms_up_before_it_says_that_it_has_loaded(
+    start: Callable[..., Any], tmp_path: Path, asynchronous: bool, file: str, loaded: bool
+) -> None:
+    (tmp_path / file).write_text(file)
+    source = f"""
+        async def initialize(context):
+            pass
+
+        {"async " if asynchronous else ""}def handle(data, context):
+            if data is not None:
+                print("called with", bytes(data[0]["body"]))
+                return [{{b"good": "fine"}}[bytes(row["body"])] for row in data]
+    """
+    process, jobs, _ = start(source)
+    request = {"file": file, "content_type": None, "inputs": [], "rows": 1, "calls": 1}
+    reply = load(jobs, tmp_path, warmup=[request], asynchronous=asynchronous, batch_size=1)
+    assert reply["ok"] is loaded
+    if not loaded:
+        assert reply["message"] == "Warm-up request 0 (bad, 1 in a batch) failed: KeyError: b'bad'"
+    jobs.send("stop")
+    assert f"called with b'{file}'" in process.communicate(timeout=DEADLINE_SECONDS)[0]

@@ -56,6 +56,15 @@ def configuration_of(files: ModelFiles) -> Configured:
     """
     try:
         yaml = read_model_config(files.config_file, files.contract) if files.config_file else ModelConfig()
+        _check_samples(yaml, files.model_dir)
         return configure(files.contract, files.model_dir, yaml)
     except InvalidModelConfig as error:
         raise InvalidModel(str(error)) from error
+
+
+def _check_samples(yaml: ModelConfig, model_dir: Path) -> None:
+    """Refuse a warm-up with files that the model's folder does not hold."""
+    named = [each.file for each in yaml.warmup or () if each.file is not None]
+    missing = [file for file in named if not (model_dir / file).is_file()]
+    if missing:
+        raise InvalidModelConfig(yaml.source, [f"warmup names files that are not there: {', '.join(missing)}"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
 
@@ -19,6 +19,7 @@ from torchserve_py.settings.schemas.values import (
     Listed,
     Nested,
     Text,
+    is_inside,
     unexpected,
 )
 from ts.open_inference.datatypes import DATATYPES
@@ -63,10 +64,47 @@ class TensorDeclaration(ClosedSchema):
     shape: Annotated[tuple[int, ...], Expected("a list of integers from -1 (any size)", _is_shape)]
 
 
-def _named_once(tensors: tuple[TensorDeclaration, ...] | None) -> tuple[TensorDeclaration, ...]:
+_Named = TypeVar("_Named", TensorDeclaration, "WarmupTensor")
+
+
+def _named_once(tensors: tuple[_Named, ...] | None) -> tuple[_Named, ...]:
     if not tensors or len({each.name for each in tensors}) < len(tensors):
         raise unexpected(_TENSORS.words)
     return tensors
+
+
+def _is_full_shape(value: object) -> bool:
+    return _is_shape(value) and -1 not in value  # type: ignore[operator]
+
+
+class WarmupTensor(ClosedSchema):
+    """One input of zeros (BYTES: of empty texts)."""
+
+    name: Annotated[str, TEXT]
+    datatype: Annotated[str, DATATYPE]
+    shape: Annotated[tuple[int, ...], Expected("a list of integers from 0", _is_full_shape)]
+
+
+_WARMUP_TENSORS = Listed(
+    "a list of one or more tensors, each with a name of its own, a datatype and a shape, for example "
+    "[{name: image, datatype: FP32, shape: [3, 224, 224]}]"
+)
+
+
+class WarmupRequest(ClosedSchema):
+    """One request that a worker runs before it is ready. None = not set."""
+
+    file: Annotated[str | None, Expected("the path of a file in the model's folder", is_inside)] = key(
+        "file", "the request's body: a file of the model's folder"
+    )
+    content_type: Text = key("contentType", "the content type of the file")
+    inputs: Annotated[
+        tuple[Annotated[WarmupTensor, _TENSOR], ...] | None, AfterValidator(_named_once), _WARMUP_TENSORS
+    ] = key("inputs", "instead of a file: tensors of zeros, as an Open Inference request has them")
+    rows: Annotated[int | None, Integer(1)] = key(
+        "rows", "how many such requests make the batch; at most `batchSize`", "`batchSize`"
+    )
+    calls: Annotated[int, Integer(1, 1000)] = key("calls", "how often the handler is called so", "1", otherwise=1)
 
 
 def _are_gpus(value: object) -> bool:
@@ -75,6 +113,8 @@ def _are_gpus(value: object) -> bool:
 
 
 _GPUS = Expected("a list of one or more GPU numbers, each an integer from 0, for example [0, 1]", _are_gpus)
+_WARMUP = Listed("a list of requests, for example [{file: sample.json, contentType: application/json}]")
+_WARMUP_REQUEST = Nested("a map, for example {file: sample.json, contentType: application/json}")
 _TORCHRUN = Nested("a map of torchrun options, for example {nproc-per-node: 4}")
 AtLeastOne = Annotated[int | None, Integer(1)]
 AtLeastZero = Annotated[int | None, Integer(0)]
@@ -187,6 +227,18 @@ class ModelConfigFile(Schema):
         "with `asyncCommunication`, and for Truss and MLServer models: requests that one worker is given at once; "
         "others wait in the queue",
         "1,024",
+    )
+    autocast: Annotated[Literal["bfloat16", "float16"] | None, Choice("bfloat16", "float16")] = key(
+        "autocast", "the type in which `BaseHandler` has the model compute, see [GPUs](gpu.md)", "that of the weights"
+    )
+    channels_last: Flag = key(
+        "channelsLast",
+        "whether `BaseHandler` lays out weights and images with their channels last, which convolutions on tensor "
+        "cores prefer",
+        "`false`",
+    )
+    warmup: Annotated[tuple[Annotated[WarmupRequest, _WARMUP_REQUEST], ...] | None, _WARMUP] = key(
+        "warmup", "requests that each worker runs before it is ready, see [Warm-up](gpu.md#warm-up)", "none"
     )
     use_venv: Flag = key("useVenv", "whether the model's packages go into a virtual environment of its own", "`false`")
     inputs: Tensors = key(

@@ -1,0 +1,139 @@
+"""Warm-up requests: what the handler gets, and what fails the load."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.ts.frontend_stub import Worker, load_message
+
+from ts.runtimes.errors import LoadError
+from ts.runtimes.warm_up import warm_up
+
+#: Keeps what each call gets: rows, and the ids of the requests.
+REMEMBERS = """
+    calls = []
+
+    def handle(data, context):
+        if data is None:
+            return None
+        calls.append(data)
+        context.metrics.add_counter("Calls", 1)
+        return [str(row) for row in data]
+"""
+
+
+def request(**changes: Any) -> dict[str, Any]:
+    return {"file": None, "content_type": None, "inputs": [], "rows": 1, "calls": 1, **changes}
+
+
+def run(worker: Worker, model_dir: Path, *requests: dict[str, Any]) -> None:
+    message: Any = load_message(model_dir, warmup=list(requests))
+    warm_up(worker.service, worker.runtime, message)
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> str:
+    (tmp_path / "sample.json").write_text('{"text": "hello"}')
+    return "sample.json"
+
+
+def test_a_file_is_a_requests_body(
+    make_worker: Callable[..., Worker], tmp_path: Path, sample: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = make_worker(REMEMBERS)
+    with caplog.at_level(logging.INFO):
+        run(
+            worker,
+            tmp_path,
+            request(file=sample, content_type="application/json", rows=3, calls=2),
+            request(file=sample),
+        )
+    parsed = {"body": {"text": "hello"}}
+    assert worker.module.calls == [[parsed] * 3, [parsed] * 3, [{"body": bytearray(b'{"text": "hello"}')}]]
+    first, second = (record.getMessage() for record in caplog.records if "Warm-up" in record.getMessage())
+    assert "Warm-up request 0 (sample.json, 3 in a batch) took" in first
+    assert "the last of 2 calls" in first
+    assert second.endswith(" ms")
+
+
+def test_nothing_of_it_reaches_the_server(make_worker: Callable[..., Worker], tmp_path: Path, sample: str) -> None:
+    worker = make_worker(REMEMBERS)
+    run(worker, tmp_path, request(file=sample))
+    assert worker.peer.arrived() == []
+    assert worker.service.context.metrics.take_records() == []
+
+
+def test_tensors_are_zeros_of_their_shape(make_worker: Callable[..., Worker], tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    worker = make_worker(REMEMBERS)
+    inputs = [["image", "FP32", [2, 3]], ["half", "BF16", [2]], ["words", "BYTES", [2]], ["one", "INT64", []]]
+    run(worker, tmp_path, request(inputs=inputs), request(inputs=inputs[:1]))
+    ((row,), (alone,)) = worker.module.calls
+    assert row["image"].dtype == numpy.float32
+    assert row["image"].shape == (2, 3)
+    assert not row["image"].any()
+    assert row["half"].shape == (2,)
+    assert row["words"] == [b"", b""]
+    assert row["one"].shape == ()
+    assert alone["body"].shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("raise RuntimeError('no kernel')", "RuntimeError: no kernel"),
+        ("return ['one too few'] * (len(data) - 1)", "number of batch response mismatched"),
+        ("return [object() for _ in data]", "Unsupported model output data type."),
+        ("context.request_processor[1].report_status(400); return ['bad image'] * 2", "status 400: bad image"),
+        ("context.send_part(['x'] * 2, {0: 'a', 1: 'b'}, 'out of range', 500)", "status 500: out of range"),
+    ],
+)
+def test_a_request_that_fails_fails_the_load(
+    make_worker: Callable[..., Worker], tmp_path: Path, sample: str, statement: str, reason: str
+) -> None:
+    worker = make_worker(
+        f"""
+        def handle(data, context):
+            if data is not None:
+                {statement}
+        """
+    )
+    with pytest.raises(LoadError) as failed:
+        run(worker, tmp_path, request(file=sample, rows=2))
+    assert str(failed.value).startswith("Warm-up request 0 (sample.json, 2 in a batch) failed: ")
+    assert reason in str(failed.value)
+
+
+def test_parts_of_a_response_go_nowhere(make_worker: Callable[..., Worker], tmp_path: Path, sample: str) -> None:
+    worker = make_worker(
+        """
+        from ts.handler_utils.utils import send_intermediate_predict_response
+
+        def handle(data, context):
+            if data is not None:
+                send_intermediate_predict_response(["part"], context.request_ids, "ok", 200, context)
+                return ["last"]
+        """
+    )
+    run(worker, tmp_path, request(file=sample))
+    assert worker.peer.arrived() == []
+
+
+def test_a_coroutine_is_run_to_its_end(make_worker: Callable[..., Worker], tmp_path: Path, sample: str) -> None:
+    worker = make_worker(REMEMBERS)
+    calls, handle = worker.module.calls, worker.service.entry_point
+
+    async def later(data: Any, context: Any) -> Any:
+        await asyncio.sleep(0)
+        return handle(data, context)
+
+    worker.service.entry_point = later
+    message: Any = load_message(tmp_path, warmup=[request(file=sample)])
+    with asyncio.Runner() as runner:
+        warm_up(worker.service, worker.runtime, message, runner.get_loop().run_until_complete)
+    assert len(calls) == 1
