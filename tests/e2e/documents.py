@@ -80,7 +80,7 @@ def run(block: Block, workplace: Workplace) -> None:
     if file := _FILE.match(block.text):
         path = workplace.directory / file[1]
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(block.text)
+        path.write_text(workplace.localize(block.text))
     elif block.language == "bash":
         code, printed = workplace.run(f"set -e\n{block.text}", strict=True)
         assert code == 0, f"line {block.line}: exit code {code}\n{printed}"

@@ -116,6 +116,11 @@ class Dispatcher:
         """Whether the sequence is open, or remembered as one whose state is gone."""
         return self._scheduler.knows_sequence(sequence_id, self._now())
 
+    def release_sequence(self, sequence_id: str) -> None:
+        """Close a sequence whose client has left, once none of its jobs runs; a stored one may go on elsewhere."""
+        now, reason = self._now(), EndReason.suspended if self._durable else EndReason.ended
+        self._perform(self._scheduler.end_sequence(sequence_id, reason, now), now)
+
     @property
     def remaining_capacity(self) -> int:
         """How many more jobs the queue takes."""
@@ -267,10 +272,7 @@ class Dispatcher:
         return self._is_idle()
 
     async def close(self, cause: Cause) -> None:
-        """End every job with ``cause`` at once, and every sequence; refuse what comes after.
-
-        Of many sequences some end at a time, so that other models' requests need not wait for all of them.
-        """
+        """End every job with ``cause`` at once, and all sequences, some in a turn of the loop; refuse new jobs."""
         while True:
             now = self._now()
             self._perform(self._scheduler.close(cause, now, _ENDED_AT_ONCE), now)

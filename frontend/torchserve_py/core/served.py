@@ -69,6 +69,11 @@ class ServedModels:
     def knows_sequence(self, model: ServedModel, sequence_id: str) -> bool:
         return self._of(model).dispatcher.knows_sequence(sequence_id)
 
+    def release_sequence(self, model: ServedModel, sequence_id: str) -> None:
+        live = self._live.get(model.id)
+        if live is not None:
+            live.dispatcher.release_sequence(sequence_id)
+
     def declared(self, model: ServedModel) -> Mapping[str, Any]:
         return self._of(model).declared
 

@@ -155,6 +155,12 @@ class Serving(Protocol):
     def knows_sequence(self, model: ServedModel, sequence_id: str) -> bool:
         """Return whether the sequence is open, or remembered as lost (its next request gets that as its answer)."""
 
+    def release_sequence(self, model: ServedModel, sequence_id: str) -> None:
+        """Close a sequence whose client has left, once none of its requests runs; do nothing if it is not open.
+
+        Any server that shares the store can continue a stored sequence at once; any other sequence has ended.
+        """
+
     def declared(self, model: ServedModel) -> Mapping[str, Any]:
         """Return what the model declares, see `ts.protocol.messages.Loaded`; empty while no worker is ready."""
 

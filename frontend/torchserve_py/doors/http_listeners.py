@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.doors.answering import Application
 from torchserve_py.doors.failures import too_many_connections
+from torchserve_py.doors.live.live_session_door import LiveSessionDoor
 from torchserve_py.doors.management_calls import ManagementCalls
 from torchserve_py.doors.management_door import ManagementDoor
 from torchserve_py.doors.open_inference.open_inference_door import OpenInferenceDoor
@@ -58,6 +59,7 @@ DOORS: Final[tuple[tuple[str, Callable[[DoorContext], Door]], ...]] = (
     ("inference_address", InferenceSurfaces),
     ("inference_address", V1ModelsDoor),
     ("inference_address", InferenceDoor),
+    ("inference_address", LiveSessionDoor),
     ("inference_address", WorkflowInferenceDoor),
     ("management_address", ManagementDoor),
     ("management_address", WorkflowManagementDoor),
@@ -145,8 +147,10 @@ class Doors:
         self._bound: list[_Bound] = []
 
     def start_draining(self) -> None:
-        """Let ``/ready`` answer 503 from now on; everything else goes on."""
+        """Let ``/ready`` answer 503 from now on, and let doors end what cannot go on."""
         self._context.is_draining = True
+        for tell in self._context.on_drain:
+            tell()
 
     async def open(self, names: list[str], address: Address, listener: _Listener) -> None:
         """Listen at one more address.
@@ -173,6 +177,8 @@ class Doors:
         for bound in self._bound:
             for acceptor in bound.acceptors:
                 acceptor.close()
+        for tell in self._context.on_close:
+            tell()
         await asyncio.gather(*(server.close(_CLOSE_SECONDS) for bound in self._bound for server in bound.servers))
         for bound in self._bound:
             if bound.address.is_unix:

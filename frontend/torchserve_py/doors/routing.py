@@ -8,7 +8,7 @@ request is logged and counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -100,6 +100,8 @@ class DoorContext:
         calls: What the management API does.
         repository: What models are loaded and unloaded through by name.
         is_draining: Whether the server is shutting down.
+        on_drain: Called once the server begins to shut down.
+        on_close: Called once accepted work has had its time, before connections are closed.
     """
 
     settings: Settings
@@ -111,6 +113,8 @@ class DoorContext:
     calls: ManagementCalls
     repository: Repository
     is_draining: bool = False
+    on_drain: list[Callable[[], None]] = field(default_factory=list)
+    on_close: list[Callable[[], None]] = field(default_factory=list)
 
 
 class Door(Protocol):

@@ -156,6 +156,7 @@ class FakeModel:
         self.declared: dict[str, Any] = {}
         self.inputs: list[Input] = []
         self.known_sequences: set[str] = set()
+        self.released: list[str] = []
 
     @property
     def served(self) -> ServedModel:
@@ -269,6 +270,9 @@ class FakeServing:
 
     def knows_sequence(self, model: ServedModel, sequence_id: str) -> bool:
         return sequence_id in self.of(model).known_sequences
+
+    def release_sequence(self, model: ServedModel, sequence_id: str) -> None:
+        self.of(model).released.append(sequence_id)
 
     def declared(self, model: ServedModel) -> Mapping[str, Any]:
         return self.of(model).declared

@@ -57,13 +57,13 @@ class WebSocket:
     Args:
         request: The handshake.
         max_message_size: Bytes allowed in a message.
+        compress: Whether messages are compressed if the client asks for it, which takes 300 kB for each connection.
     """
 
-    def __init__(self, request: Request, max_message_size: int) -> None:
+    def __init__(self, request: Request, max_message_size: int, *, compress: bool = True) -> None:
         self._request = request
-        self._protocol = ServerProtocol(
-            extensions=[ServerPerMessageDeflateFactory()], max_size=max_message_size, logger=_protocol_logger
-        )
+        extensions = [ServerPerMessageDeflateFactory()] if compress else []
+        self._protocol = ServerProtocol(extensions=extensions, max_size=max_message_size, logger=_protocol_logger)
         self._connection: HttpConnection | None = None
         self._max_size = max_message_size
         #: Received bytes that wait until there is room for messages, or for the event loop's next turn.

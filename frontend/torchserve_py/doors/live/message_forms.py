@@ -1,0 +1,192 @@
+"""The two forms of a live session's messages, of which a client chooses one by the WebSocket's subprotocol.
+
+``sequences.json.v1`` has text messages of JSON; ``sequences.binary.v1`` has binary messages that begin with a header of
+eight bytes. ``docs/live-sessions.md`` describes both.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+
+from torchserve_py.doors.failures import Failure
+from torchserve_py.jobs.parts import Part
+from torchserve_py.transport.http1.websocket import Kind, Message
+
+UNSUPPORTED_DATA: Final = 1003
+INVALID_DATA: Final = 1007
+POLICY_VIOLATION: Final = 1008
+
+_MOST_STEPS: Final = 2**32 - 1
+#: A resume token is short; a longer text is none.
+_MAX_TOKEN: Final = 200
+
+
+class UnusableMessage(Exception):
+    """A message that is none of a session's; the session closes with ``code``, and the message as the reason."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class Step(NamedTuple):
+    """A step as a client sends it; without a number it is the next one, without a content type the session's."""
+
+    number: int
+    body: bytes
+    content_type: str | None = None
+    ends: bool = False
+
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=_MOST_STEPS)]
+
+
+class Resume(msgspec.Struct, forbid_unknown_fields=True):
+    """A client's wish to go on with an earlier session.
+
+    ``after`` is the last step whose answer the client has, ``sent`` the last step that it has sent; 0 for no step.
+    """
+
+    resume: Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_TOKEN)]
+    after: _Number = 0
+    sent: _Number = 0
+
+
+class Form(ABC):
+    """How messages are written."""
+
+    name: str
+    is_text: bool
+
+    def read(self, message: Message) -> Step | Resume:
+        """Return what a client says.
+
+        Raises:
+            UnusableMessage: The message is not of this form.
+        """
+        if (message.kind is Kind.text) is not self.is_text:
+            kind = "text" if self.is_text else "binary"
+            raise UnusableMessage(UNSUPPORTED_DATA, f"The messages of {self.name} are {kind} messages.")
+        try:
+            return self._read(message.data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise UnusableMessage(INVALID_DATA, f"No message of {self.name}: {error}") from error
+
+    @abstractmethod
+    def _read(self, data: bytes) -> Step | Resume:
+        """Read a message; ``msgspec`` raises what is wrong with it."""
+
+    @abstractmethod
+    def session(self, session: Mapping[str, Any]) -> bytes:
+        """Return the message that tells a client of its session."""
+
+    @abstractmethod
+    def part(self, number: int, part: Part) -> tuple[bytes, ...]:
+        """Return the messages for a part of an answer."""
+
+    @abstractmethod
+    def failure(self, number: int, failure: Failure) -> bytes:
+        """Return the message for a step that failed."""
+
+
+class _Base64(msgspec.Struct, forbid_unknown_fields=True):
+    base64: bytes
+
+
+class _JsonStep(msgspec.Struct, forbid_unknown_fields=True):
+    body: str | _Base64 = ""
+    step: _Number = 0
+    content_type: str | None = None
+    end: bool = False
+    resume: msgspec.UnsetType | msgspec.Raw = msgspec.UNSET
+    after: msgspec.UnsetType | msgspec.Raw = msgspec.UNSET
+    sent: msgspec.UnsetType | msgspec.Raw = msgspec.UNSET
+
+
+class _JsonForm(Form):
+    name = "sequences.json.v1"
+    is_text = True
+
+    def _read(self, data: bytes) -> Step | Resume:
+        read = _JSON_STEP.decode(data)
+        if read.resume is not msgspec.UNSET:
+            return _RESUME.decode(data)
+        body = read.body.encode() if isinstance(read.body, str) else read.body.base64
+        return Step(read.step, body, read.content_type, read.end)
+
+    def session(self, session: Mapping[str, Any]) -> bytes:
+        return msgspec.json.encode(session)
+
+    def part(self, number: int, part: Part) -> tuple[bytes, ...]:
+        body: str | dict[str, bytes | bytearray]
+        try:
+            body = part.body.decode()
+        except UnicodeDecodeError:
+            body = {"base64": part.body}
+        said = {"step": number, "more": part.more, "status": part.status, "headers": _joined(part), "body": body}
+        return (msgspec.json.encode(said),)
+
+    def failure(self, number: int, failure: Failure) -> bytes:
+        return msgspec.json.encode({"step": number, "error": _error(failure)})
+
+
+#: The kind, the flags, the status and the number of the step.
+_HEADER: Final = struct.Struct(">BBHI")
+_STEP = _PART = 1
+_RESUMES = _SESSION = 2
+_HEADERS: Final = 3
+_ERROR: Final = 4
+#: The flag of a step that ends its sequence, and of a part that is followed by others.
+_ENDS = _MORE = 1
+
+
+class _BinaryForm(Form):
+    name = "sequences.binary.v1"
+    is_text = False
+
+    def _read(self, data: bytes) -> Step | Resume:
+        if len(data) < _HEADER.size:
+            raise msgspec.DecodeError(f"it has {len(data)} bytes, and its header {_HEADER.size}")
+        kind, flags, _, number = _HEADER.unpack_from(data)
+        body = data[_HEADER.size :]
+        if kind == _RESUMES:
+            return _RESUME.decode(body)
+        if kind != _STEP or flags & ~_ENDS:
+            raise msgspec.DecodeError(f"kind {kind} with flags {flags}; a step is kind 1 with flags 0 or 1")
+        return Step(number, body, None, bool(flags & _ENDS))
+
+    def session(self, session: Mapping[str, Any]) -> bytes:
+        return _HEADER.pack(_SESSION, 0, 0, 0) + msgspec.json.encode(session)
+
+    def part(self, number: int, part: Part) -> tuple[bytes, ...]:
+        body = _HEADER.pack(_PART, _MORE if part.more else 0, part.status, number) + part.body
+        if not part.headers:
+            return (body,)
+        return (_HEADER.pack(_HEADERS, _MORE, part.status, number) + msgspec.json.encode(_joined(part)), body)
+
+    def failure(self, number: int, failure: Failure) -> bytes:
+        return _HEADER.pack(_ERROR, 0, failure.status, number) + msgspec.json.encode(_error(failure))
+
+
+def _joined(part: Part) -> dict[str, str]:
+    """Return the headers of a part by name; several of one name are one, as HTTP has it."""
+    joined: dict[str, str] = {}
+    for name, value in part.headers:
+        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+    return joined
+
+
+def _error(failure: Failure) -> dict[str, Any]:
+    return {"status": failure.status, "cause": failure.cause, "message": failure.message}
+
+
+_JSON_STEP: Final = msgspec.json.Decoder(_JsonStep)
+_RESUME: Final = msgspec.json.Decoder(Resume)
+
+#: The forms by subprotocol; a client that names none gets the first.
+FORMS: Final[Mapping[str, Form]] = {form.name: form for form in (_JsonForm(), _BinaryForm())}

@@ -1,0 +1,392 @@
+"""Live sessions against a fake of the core, with the client of `websockets`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.doors.conftest import OpenDoors, Start
+from tests.unit.doors.fake_serving import FakeModel, FakeServing
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from torchserve_py.doors.live import live_session
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.settings.schemas.cache import CacheConfig
+
+JSON = "sequences.json.v1"
+BINARY = "sequences.binary.v1"
+HEADER = struct.Struct(">BBHI")
+LIMIT = 20
+
+
+def stateful(window: int = 4, **more: Any) -> FakeModel:
+    model = FakeModel("tally", stateful=True)
+    model.config = replace(model.config, max_sequence_job_queue_size=window, **more)
+    return model
+
+
+class Session:
+    """The client's end of a session, and the model behind it."""
+
+    def __init__(self, socket: ClientConnection, model: FakeModel) -> None:
+        self.socket = socket
+        self.model = model
+        self.greeting: dict[str, Any] = {}
+
+    async def send(self, **step: Any) -> None:
+        await self.socket.send(json.dumps(step))
+
+    async def receive(self) -> Any:
+        async with asyncio.timeout(LIMIT):
+            return json.loads(await self.socket.recv())
+
+    async def closed(self) -> tuple[int, str]:
+        """Read to the close, and return its code and reason."""
+        async with asyncio.timeout(LIMIT):
+            try:
+                while True:
+                    await self.socket.recv()
+            except ConnectionClosed as closed:
+                assert closed.rcvd is not None, "the server dropped the connection"
+                return closed.rcvd.code, closed.rcvd.reason
+
+
+async def until(condition: Callable[[], Any], what: str) -> None:
+    async with asyncio.timeout(LIMIT):
+        while not condition():
+            await asyncio.sleep(0.01)
+    assert condition(), what
+
+
+Open = Callable[..., Awaitable[Session]]
+
+
+@pytest.fixture
+async def live(start: Start) -> AsyncIterator[Open]:
+    """Open a session with a model of the test's choice, and read the greeting."""
+    opened: list[ClientConnection] = []
+    doors: dict[int, OpenDoors] = {}
+
+    async def run(
+        model: FakeModel, form: str | None = JSON, path: str = "", settings: dict[str, Any] | None = None, **more: Any
+    ) -> Session:
+        if id(model) not in doors:
+            doors[id(model)] = await start(FakeServing(registered=[model]), **(settings or {}))
+        session = Session(await _connect(doors[id(model)], form, path, **more), model)
+        opened.append(session.socket)
+        first = await session.socket.recv()
+        session.greeting = json.loads(first if isinstance(first, str) else first[HEADER.size :])
+        return session
+
+    yield run
+    for socket in opened:
+        await socket.close()
+
+
+async def _connect(
+    doors: OpenDoors, form: str | None, path: str = "", name: str = "tally", **more: Any
+) -> ClientConnection:
+    address = doors.address()
+    forms: Any = None if form is None else more.pop("subprotocols", [form])
+    return await connect(
+        f"ws://{address.host}:{address.port}/sequences/{name}{path}", subprotocols=forms, compression=None, **more
+    )
+
+
+async def refused(doors: OpenDoors, **more: Any) -> tuple[int, Any]:
+    with pytest.raises(InvalidStatus) as refusal:
+        await _connect(doors, more.pop("form", JSON), **more)
+    return refusal.value.response.status_code, json.loads(refusal.value.response.body or b"{}")
+
+
+async def test_messages_are_steps_of_one_sequence(live: Open) -> None:
+    session = await live(stateful(), additional_headers={"Content-Type": "text/plain", "X-Mine": "yes"})
+    assert session.socket.subprotocol == JSON
+    assert session.greeting["last"] == 0
+    assert session.greeting["window"] == 4
+    for number, text in ((1, "grüße"), (2, "zwei")):
+        await session.send(body=text)
+        answer = await session.receive()
+        assert answer == {"step": number, "more": False, "status": 200, "headers": {}, "body": text}
+    first, second = session.model.calls
+    assert first.sequence_id == second.sequence_id == session.greeting["sequence"]
+    assert (first.starts_sequence, second.starts_sequence) == (True, False)
+    assert first.header_dict["ts_request_id"] == "1"
+    assert first.header_dict["X-Mine"] == "yes"
+    assert first.header_dict["ts_request_sequence_id"] == session.greeting["sequence"]
+    assert first.content_type == "text/plain"
+    assert not any(name.lower().startswith("sec-websocket") for name in first.header_dict)
+
+
+async def test_a_client_that_names_no_subprotocol_speaks_json(live: Open) -> None:
+    session = await live(stateful(), None)
+    assert session.socket.subprotocol is None
+    await session.send(step=7, body={"base64": base64.b64encode(b"\xff\x00").decode()}, content_type="application/x")
+    assert (await session.receive())["body"] == {"base64": base64.b64encode(b"\xff\x00").decode()}
+    assert session.model.calls[0].content_type == "application/x"
+    assert session.model.calls[0].header_dict["ts_request_id"] == "7"
+
+
+async def test_binary_frames(live: Open) -> None:
+    model = stateful()
+    session = await live(model, BINARY, "?content_type=application/octet-stream")
+    await session.socket.send(HEADER.pack(1, 0, 0, 0) + b"\xffone")
+    assert await session.socket.recv() == HEADER.pack(1, 0, 200, 1) + b"\xffone"
+    assert model.calls[0].content_type == "application/octet-stream"
+    model.behave = lambda call: call.part(b"x", headers=[["a", "b"], ["a", "c"]], more=True)
+    await session.socket.send(HEADER.pack(1, 1, 0, 0) + b"two")
+    assert await session.socket.recv() == HEADER.pack(3, 1, 200, 2) + b'{"a":"b, c"}'
+    assert await session.socket.recv() == HEADER.pack(1, 1, 200, 2) + b"x"
+    model.calls[1].part(error="no", status=503)
+    failed = await session.socket.recv()
+    assert isinstance(failed, bytes)
+    assert HEADER.unpack_from(failed) == (4, 0, 503, 2)
+    assert json.loads(failed[8:])["cause"] == "handler_error"
+
+
+async def test_parts_of_streams_errors_and_answers_come_in_the_order_of_steps(live: Open) -> None:
+    model = stateful()
+    model.behave = lambda call: None
+    session = await live(model)
+    for text in "abc":
+        await session.send(body=text)
+    await until(lambda: len(model.calls) == 3, "three steps are on their way")
+    model.calls[2].part(b"third")
+    model.calls[1].parts.fail(Cause.worker_died)
+    model.calls[0].part(b"one", more=True, headers=[["Content-Type", "text/plain"]])
+    model.calls[0].part(b"two")
+    got = [await session.receive() for _ in range(4)]
+    assert [(each["step"], each.get("more"), each.get("body")) for each in got] == [
+        (1, True, "one"),
+        (1, False, "two"),
+        (2, None, None),
+        (3, False, "third"),
+    ]
+    assert got[0]["headers"] == {"Content-Type": "text/plain"}
+    assert got[2] == {"step": 2, "error": {"status": 500, "cause": "worker_died", "message": "Worker died."}}
+
+
+async def test_only_so_many_steps_are_on_their_way(live: Open) -> None:
+    model = stateful(window=3)
+    model.behave = lambda call: None
+    session = await live(model)
+    for number in range(1, 41):
+        await session.send(body=str(number))
+    await until(lambda: len(model.calls) == 3, "three steps are on their way")
+    await asyncio.sleep(0.1)
+    assert len(model.calls) == 3
+    for number in range(1, 41):
+        await until(lambda number=number: len(model.calls) >= number, "the next step has come")
+        model.calls[number - 1].part(str(number).encode())
+        assert len(model.calls) - number <= 3
+    assert [(await session.receive())["step"] for _ in range(40)] == list(range(1, 41))
+
+
+async def test_a_client_that_does_not_read_is_not_read_from(live: Open) -> None:
+    """10,000 steps whose answers nobody reads: neither steps nor answers pile up in the server."""
+    model = stateful(window=4)
+    model.behave = lambda call: call.part(b"x" * 20_000)
+    session = await live(model, max_queue=1)
+
+    async def flood() -> None:
+        for _ in range(10_000):
+            await session.send(body="y" * 1000)
+
+    sending = asyncio.create_task(flood())
+    before = -1
+    while before != len(model.calls):
+        before = len(model.calls)
+        await asyncio.sleep(0.3)
+    assert len(model.calls) < 2000
+    assert not sending.done()
+    for number in range(1, len(model.calls) + 1):
+        assert (await session.receive())["step"] == number
+    sending.cancel()
+
+
+async def test_the_last_step_ends_the_session(live: Open) -> None:
+    session = await live(stateful())
+    await session.send(body="a")
+    await session.send(body="b", end=True)
+    assert await session.closed() == (1000, "The sequence has ended.")
+    assert [call.ends_sequence for call in session.model.calls] == [False, True]
+
+
+async def test_the_handler_may_end_the_sequence(live: Open) -> None:
+    model = stateful()
+    session = await live(model)
+    ended = f"other; {session.greeting['sequence']}"
+    model.behave = lambda call: call.part(b"bye", headers=[["ts_request_sequence_end", ended]])
+    await session.send(body="a")
+    assert (await session.receive())["body"] == "bye"
+    assert (await session.closed())[0] == 1000
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "reason"),
+    [
+        ("no JSON", 1007, "No message of sequences.json.v1: JSON is malformed"),
+        ("[]", 1007, "Expected `object`, got `array`"),
+        ('{"body": 5}', 1007, "$.body"),
+        ('{"boby": "a"}', 1007, "boby"),
+        ('{"step": -1}', 1007, "$.step"),
+        ('{"step": 4294967296}', 1007, "$.step"),
+        ('{"body": {"base64": "?"}}', 1007, "base64"),
+        (b"binary", 1003, "text messages"),
+        ("x" * 70_000, 1009, ""),
+    ],
+)
+async def test_an_unusable_message_closes_the_session(message: str | bytes, code: int, reason: str, live: Open) -> None:
+    session = await live(stateful(), settings={"max_request_size": 65536})
+    await session.send(body="a")
+    await session.receive()
+    await session.socket.send(message)
+    closed = await session.closed()
+    assert closed[0] == code
+    assert reason in closed[1]
+    await until(lambda: session.model.released, "the sequence is released")
+
+
+@pytest.mark.parametrize("message", [b"short", HEADER.pack(9, 0, 0, 0), HEADER.pack(1, 2, 0, 0)])
+async def test_an_unusable_frame_closes_the_session(message: bytes, live: Open) -> None:
+    session = await live(stateful(), BINARY)
+    await session.socket.send(message)
+    assert (await session.closed())[0] == 1007
+
+
+async def test_text_in_the_binary_form_closes_the_session(live: Open) -> None:
+    session = await live(stateful(), BINARY)
+    await session.socket.send("text")
+    assert await session.closed() == (1003, "The messages of sequences.binary.v1 are binary messages.")
+
+
+async def test_a_step_number_is_used_once(live: Open) -> None:
+    session = await live(stateful())
+    await session.send(step=5, body="a")
+    await session.receive()
+    await session.send(step=5, body="a")
+    assert await session.closed() == (1008, "Step 5 was sent before; the next one is 6.")
+
+
+@pytest.mark.parametrize("cause", [Cause.sequence_lost, Cause.sequence_expired])
+async def test_a_sequence_that_is_over_closes_the_session(cause: Cause, live: Open) -> None:
+    model = stateful()
+    model.behave = lambda call: call.parts.fail(cause)
+    session = await live(model)
+    await session.send(body="a")
+    answer = await session.receive()
+    assert (answer["error"]["status"], answer["error"]["cause"]) == (410, cause)
+    assert await session.closed() == (4410, cause)
+
+
+async def test_a_client_that_leaves_cancels_its_steps_and_releases_its_sequence(live: Open) -> None:
+    model = stateful()
+    model.behave = lambda call: None
+    session = await live(model)
+    await session.send(body="a")
+    await asyncio.wait_for(model.submitted.wait(), LIMIT)
+    await session.socket.close()
+    await asyncio.wait_for(model.cancelled.wait(), LIMIT)
+    await until(lambda: model.released == [session.greeting["sequence"]], "the sequence is released")
+
+
+async def test_an_idle_session_is_closed(live: Open) -> None:
+    session = await live(stateful(sequence_max_idle_ms=200))
+    assert await session.closed() == (4410, "sequence_expired: no step for 0.2 seconds")
+
+
+async def test_a_silent_client_is_given_up(live: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_session, "_PING_AFTER", 0.1)
+    monkeypatch.setattr(live_session, "_GIVE_UP_AFTER", 0.5)
+    model = stateful()
+    alive = await live(model, ping_interval=None)
+    await asyncio.sleep(1)
+    await alive.send(body="still here")  # its library has answered the pings
+    assert (await alive.receive())["step"] == 1
+    silent = await live(model, ping_interval=None)
+    silent.socket.transport.pause_reading()
+    await asyncio.sleep(1)
+    silent.socket.transport.resume_reading()
+    assert (await silent.closed())[0] in (1011, 1006)
+
+
+async def test_a_closing_server_says_so(live: Open, start: Start) -> None:
+    model = stateful()
+    model.behave = lambda call: None
+    doors = await start(FakeServing(registered=[model]))
+    session = Session(await _connect(doors, JSON), model)
+    await session.socket.recv()
+    await session.send(body="a")
+    await asyncio.wait_for(model.submitted.wait(), LIMIT)
+    closing = asyncio.create_task(doors.doors.close())
+    await asyncio.sleep(0)
+    model.calls[0].part(b"the last answer")
+    assert (await session.receive())["body"] == "the last answer"
+    assert await session.closed() == (1012, "The server is shutting down.")
+    await closing
+
+
+async def test_sessions_of_stored_sequences_move_when_the_server_drains_and_others_stay(start: Start) -> None:
+    stored, volatile = stateful(cache=CacheConfig(store="file")), stateful()
+    volatile.name = "volatile"
+    doors = await start(FakeServing(registered=[stored, volatile]))
+    moves = Session(await _connect(doors, JSON), stored)
+    stays = Session(await _connect(doors, JSON, name="volatile"), volatile)
+    await stays.socket.recv()
+    doors.doors.start_draining()
+    assert await moves.closed() == (1012, "The server is shutting down.")
+    await stays.send(body="a")
+    assert (await stays.receive())["step"] == 1
+    status, body = await refused(doors)
+    assert (status, body["type"]) == (503, "ServiceUnavailableException")
+
+
+async def test_handshakes_that_are_refused(start: Start) -> None:
+    stateless = FakeModel("tally")
+    doors = await start(FakeServing(registered=[stateless]))
+    status, body = await refused(doors)
+    assert (status, "keeps no sequences" in body["message"]) == (400, True)
+    status, body = await refused(doors, path="/9.9")
+    assert status == 404
+    stateless.is_stateful = True
+    status, body = await refused(doors, form="other.v1")
+    assert (status, JSON in body["message"]) == (400, True)
+    status, body = await refused(doors, origin="http://evil.example")
+    assert (status, "evil.example" in body["message"]) == (403, True)
+    answer = await doors.request("GET", "/sequences/tally")
+    assert (answer.status, "WebSocket" in answer.json()["message"]) == (400, True)
+    assert (await doors.request("POST", "/sequences/tally")).status == 405
+
+
+async def test_pages_of_the_server_and_of_allowed_origins_may_open_sessions(live: Open) -> None:
+    allowed = {
+        "cors_allowed_origin": "http://good.example",
+        "cors_allowed_methods": "GET",
+        "cors_allowed_headers": "X",
+    }
+    session = await live(stateful(), settings=allowed, origin="http://good.example")
+    await session.send(body="a")
+    assert (await session.receive())["step"] == 1
+
+
+async def test_a_key_is_needed_before_the_upgrade(start: Start) -> None:
+    doors = await start(FakeServing(registered=[stateful()]), disable_token_authorization=False)
+    key = json.loads(doors.key_file.read_text())["inference"]["key"]
+    assert (await refused(doors))[0] == 400
+    assert (await refused(doors, additional_headers={"Authorization": "Bearer wrong"}))[0] == 400
+    status, body = await refused(doors, subprotocols=[JSON, "bearer.wrong"])
+    assert (status, body["type"]) == (400, "InvalidKeyException")
+    for more in (
+        {"additional_headers": {"Authorization": f"Bearer {key}"}},
+        {"subprotocols": [JSON, f"bearer.{key}"]},
+    ):
+        socket = await _connect(doors, JSON, **more)
+        assert socket.subprotocol == JSON
+        await socket.close()
