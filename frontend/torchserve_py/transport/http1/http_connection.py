@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from torchserve_py.transport.http1.body_receiver import BodyReceiver
+from torchserve_py.transport.http1.client_transport import ClientTransport
 from torchserve_py.transport.http1.deadline import Deadline
 from torchserve_py.transport.http1.errors import BadMessage, BodyMalformed
 from torchserve_py.transport.http1.parser import Head, RequestParser
-from torchserve_py.transport.http1.request import Buffer, Request
+from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.response import CONTINUE
-from torchserve_py.transport.http1.slow_clients import SlowReader, SlowSender, reset
+from torchserve_py.transport.http1.slow_clients import SlowReader, SlowSender
 from torchserve_py.transport.turns import running_turns
 
 if TYPE_CHECKING:
@@ -34,9 +35,11 @@ logger = logging.getLogger(__name__)
 _SLICE: Final = 4 * 1024
 #: Bytes that may wait unparsed behind a request that is being answered; above it, reading from the client pauses.
 _MAX_HELD: Final = 64 * 1024
+#: The rest of a body that is at least as long is received straight into the memory of the body (bytes).
+_WORTH_RECEIVING: Final = 32 * 1024
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpConnection(ClientTransport):
     """The server's end of one connection.
 
     Args:
@@ -55,7 +58,6 @@ class HttpConnection(asyncio.Protocol):
         self.budget, self.decompressor = server.budget, server.decompressor
         self._server = server
         self._limits = server.limits
-        self._transport: asyncio.Transport | None = None
         self._parser = RequestParser(self)
         self._timer = Deadline(server.loop)
         self.reader = SlowReader(self, self._timer, self._limits.stall_seconds)
@@ -164,16 +166,15 @@ class HttpConnection(asyncio.Protocol):
             self.set_reading(False)
 
     def _feed(self, data: bytes) -> None:
-        if len(data) <= max(_SLICE, self._incoming.missing_size if self._incoming is not None else 0):
+        if len(data) <= _SLICE and self._incoming is None:
             self._parse(data)
             return
         view = memoryview(data)
         end = self.turns.end_of_slice()
-        for start in range(0, len(data), _SLICE):
+        start = 0
+        while start < len(data) and not self._ignores_input:
             if self._upgraded is not None:
                 self._upgraded.data_received(bytes(view[start:]))
-                return
-            if self._ignores_input:
                 return
             if self._holds_input():
                 self._hold(view[start:])
@@ -182,7 +183,31 @@ class HttpConnection(asyncio.Protocol):
                 self._hold(view[start:])
                 self._schedule()
                 return
-            self._parse(view[start : start + _SLICE])
+            start += self._take(view[start:])
+        request, transport = self._incoming, self._transport
+        if request is None or transport is None or request.missing_size < _WORTH_RECEIVING:
+            return
+        if not transport.is_closing() and request.room() is not None:
+            transport.set_protocol(BodyReceiver(self, transport, request))
+
+    def _take(self, view: memoryview) -> int:
+        """Take bytes of a body with a length, or parse a slice of others; return how many bytes these were."""
+        request = self._incoming
+        if request is None or request.missing_size <= _SLICE:
+            self._parse(view[:_SLICE])
+            return _SLICE
+        piece = view[: request.missing_size]
+        if not request.take_body(piece):
+            self.set_reading(False)
+        self.received_of_body(request)
+        return len(piece)
+
+    def received_of_body(self, request: Request) -> None:
+        """Go on after bytes of a body were taken that the parser has not seen."""
+        if not request.missing_size:
+            self._parser = RequestParser(self)
+            self.on_end()
+        self._advance()
 
     def _parse(self, data: bytes | memoryview) -> None:
         try:
@@ -325,24 +350,6 @@ class HttpConnection(asyncio.Protocol):
             self.set_reading(True)
             self._feed(held)
 
-    # Output.
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether the client is still connected."""
-        return self._transport is not None and not self._transport.is_closing()
-
-    def write(self, pieces: Sequence[Buffer]) -> None:
-        """Send bytes; do nothing once the client has disconnected."""
-        transport = self._transport
-        if transport is not None and not transport.is_closing():
-            transport.write(pieces[0]) if len(pieces) == 1 else transport.writelines(pieces)
-
-    @property
-    def unread_size(self) -> int:
-        """Bytes that were written but are not yet in the socket's buffer."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
-
     # Upgrading, closing and pausing.
 
     def upgrade(self, head: bytes, receiver: WebSocket) -> None:
@@ -380,20 +387,3 @@ class HttpConnection(asyncio.Protocol):
             transport.write_eof()
         self.set_reading(True)
         self._timer.start(self._limits.linger_seconds, self.close)
-
-    def abort(self) -> None:
-        """Close the connection at once, and drop unsent output."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def reset(self) -> None:
-        """Close the connection so that the client sees an error instead of an orderly end."""
-        if self._transport is not None:
-            reset(self._transport)
-
-    def set_reading(self, reading: bool) -> None:
-        """Resume or pause reading from the client."""
-        transport = self._transport
-        if transport is None or transport.is_closing() or transport.is_reading() is reading:
-            return
-        (transport.resume_reading if reading else transport.pause_reading)()

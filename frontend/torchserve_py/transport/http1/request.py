@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from torchserve_py.transport.http1.errors import BodyError, BodyHasNoRoom, BodyTooLarge
+from torchserve_py.transport.http1.request_body import Body
 from torchserve_py.transport.http1.response import CHUNKED, LAST_CHUNK, NO_BODY, response_head
 from torchserve_py.transport.request_budget import NoRoomError
 
@@ -57,9 +57,8 @@ class Request:
         self._connection = connection
         self._length = head.length
         self._awaits_continue = head.expects_continue
-        #: What has arrived of the body: a piece, or pieces put together at once, as chunks of two bytes in a list would
-        #: take twenty times their size.
-        self._body: bytes | BytesIO = b""
+        #: What has arrived of the body, unless it is not wanted any more; and how many bytes have arrived in all.
+        self._body = Body()
         self._size = 0
         #: How many bytes count in the budget of the server.
         self._held = 0
@@ -304,26 +303,41 @@ class Request:
         """How many bytes of the body have not arrived yet; 0 where that is unknown."""
         return 0 if self._length is None else self._length - self._size
 
-    def take_body(self, data: bytes) -> bool:
+    def take_body(self, data: bytes | memoryview) -> bool:
         """Take a piece of the body; return whether to read more before the application asks for the body."""
         self._size += len(data)
         if self._limit is not None and self._size > self._limit:
             self._body_error = BodyTooLarge(self._limit)
+        if self._has_room(self._body.size + len(data)):
+            self._body.add(data)
+        return self._limit is not None or self.is_answered or self._size <= UNASKED_BODY
+
+    def room(self) -> memoryview | None:
+        """Return memory for the next bytes of the body, or None if no rest of known length is awaited.
+
+        What is written to its start is reported to `filled`.
+        """
+        if self._limit is None or not self.missing_size:
+            return None
+        capacity = self._body.next_capacity(self._length or 0)
+        return self._body.room(capacity) if self._has_room(capacity) else None
+
+    def filled(self, count: int) -> None:
+        """Note that ``count`` bytes of the body have been received into `room`."""
+        self._size += count
+        self._body.filled(count)
+
+    def _has_room(self, size: int) -> bool:
+        """Count the memory of the body in the server's budget; return whether the body is wanted and has room."""
         if self._body_error is None and not self.is_answered:
             try:
-                self._hold(len(data))
+                self._hold(max(0, size - self._held))
+                return True
             except BodyHasNoRoom as error:
                 self._body_error = error
-        if self._body_error is not None or self.is_answered:
-            self._body = b""
-            self._release()
-        elif not self._body:
-            self._body = data
-        else:
-            if isinstance(self._body, bytes):
-                self._body = _begun_with(self._body)
-            self._body.write(data)
-        return self._limit is not None or self.is_answered or self._size <= UNASKED_BODY
+        self._body = Body()
+        self._release()
+        return False
 
     def complete_body(self) -> None:
         """Note that the whole body has arrived."""
@@ -332,7 +346,7 @@ class Request:
 
     def lose(self) -> None:
         """Note that the client has disconnected, and drop the body: the request may live on for long."""
-        self._body, self._then = b"", None
+        self._body, self._then = Body(), None
         self._release()
         on_lost, self.on_lost = self.on_lost, None
         if on_lost is not None:
@@ -365,12 +379,5 @@ class Request:
         if self._body_error is not None:
             then(self._body_error)
             return
-        body, self._body = self._body, b""
-        then(body if isinstance(body, bytes) else body.getvalue())
-
-
-def _begun_with(piece: bytes) -> BytesIO:
-    """Return a buffer to which pieces are added, and whose bytes are had without a copy of all."""
-    buffer = BytesIO()
-    buffer.write(piece)
-    return buffer
+        body, self._body = self._body, Body()
+        then(body.whole())

@@ -1,0 +1,48 @@
+"""What a connection does with its transport, which may be closed or gone at any time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from torchserve_py.transport.http1.request import Buffer
+from torchserve_py.transport.http1.slow_clients import reset
+
+
+class ClientTransport(asyncio.Protocol):
+    """The transport of one client; without one, nothing is done."""
+
+    _transport: asyncio.Transport | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the client is still connected."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def write(self, pieces: Sequence[Buffer]) -> None:
+        """Send bytes; do nothing once the client has disconnected."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.write(pieces[0]) if len(pieces) == 1 else transport.writelines(pieces)
+
+    @property
+    def unread_size(self) -> int:
+        """Bytes that were written but are not yet in the socket's buffer."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        """Close the connection at once, and drop unsent output."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def reset(self) -> None:
+        """Close the connection so that the client sees an error instead of an orderly end."""
+        if self._transport is not None:
+            reset(self._transport)
+
+    def set_reading(self, reading: bool) -> None:
+        """Resume or pause reading from the client."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or transport.is_reading() is reading:
+            return
+        (transport.resume_reading if reading else transport.pause_reading)()
