@@ -206,7 +206,9 @@ def _tensor(name: str, value: Any, datatype: str | None) -> Tensor:
 def _of_array(name: str, value: Any, datatype: str | None) -> Tensor:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
+        from ts.torch_handler.device_copies import to_host
+
+        value = to_host(value)
         if value.dtype == torch.bfloat16:
             value, datatype = value.float(), datatype or "BF16"
         value = value.numpy()

@@ -247,12 +247,14 @@ class _Tensors:
         """Take in a torch tensor; return its number."""
         import torch
 
+        from ts.torch_handler.device_copies import to_host
+
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex():
             raise StateError(
                 f"{place} is a tensor of type {tensor.dtype} and layout {tensor.layout}, which safetensors' format does"
                 " not know"
             )
-        flat = tensor.detach().cpu().contiguous()
+        flat = to_host(tensor).contiguous()
         storage = flat.untyped_storage().data_ptr()
         if storage in self._storages:
             flat = flat.clone()  # safetensors refuses tensors that share memory

@@ -15,6 +15,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from ts.handler_utils.timer import timed
 from ts.torch_handler.built_in_rows import answer_explanations_apart, row_value
 from ts.torch_handler.compilation import compile_model, compile_options, optimize_with_ipex
+from ts.torch_handler.computing import Computing
+from ts.torch_handler.device_copies import computing_on, own_stream, rows_on
 from ts.torch_handler.model_loading import (
     is_aot_inductor_package,
     is_torchscript,
@@ -46,7 +48,12 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         explain: Whether an explanation was asked for.
         target: The class to explain.
         profiler_args: Arguments for ``torch.profiler.profile``.
+        computing: How the model computes; None before ``initialize``.
+        stream: The CUDA stream of all calls; None on other devices.
     """
+
+    computing: Computing | None = None
+    stream: Any = None
 
     def __init__(self) -> None:
         self.model: Any = None
@@ -74,7 +81,9 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         properties = context.system_properties
         self._choose_device(properties.get("gpu_id"))
         model_dir = properties.get("model_dir")
-        self.model = self._load_model(model_dir, (self.manifest or {}).get("model") or {})
+        self.computing = Computing.of(self.model_yaml_config, self.device)
+        self.model = self.computing.prepared(self._load_model(model_dir, (self.manifest or {}).get("model") or {}))
+        self.stream = own_stream(self.device)
         options = compile_options(self.model_yaml_config)
         if options is not None:
             self.model = compile_model(self.model, options, self.device)
@@ -88,15 +97,14 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         """Return the batch as a tensor; the default takes rows of numbers, or requests with such bodies."""
         if isinstance(data, list) and any(isinstance(row, dict) for row in data):
             data = [row_value(row) for row in data]
-        return torch.as_tensor(data, device=self.device)
+        return rows_on(data, self.device)
 
     @timed
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """Return what the model makes of a batch; an ONNX model with one input gets it as an array."""
         if self.model_pt_path is not None and self.model_pt_path.endswith(".onnx"):
             return run_onnx_session(self.model, data)
-        with torch.inference_mode():
-            return self.model(data.to(self.device), *args, **kwargs)
+        return (self.computing or Computing(self.device)).run(self.model, data, *args, **kwargs)
 
     @timed
     def postprocess(self, data: Any) -> Any:
@@ -107,7 +115,8 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         """Answer a batch: a list with one result per row."""
         started = time.perf_counter()
         self.context = context
-        output = answer_explanations_apart(self._answer, data, context)
+        with computing_on(self.stream):
+            output = answer_explanations_apart(self._answer, data, context)
         context.metrics.add_time("HandlerTime", round((time.perf_counter() - started) * 1000, 2), None, "ms")
         return output
 

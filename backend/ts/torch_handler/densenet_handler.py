@@ -16,6 +16,7 @@ import torch
 from ts.handler_utils.timer import timed
 from ts.torch_handler.base_handler import BaseHandler
 from ts.torch_handler.built_in_rows import BadRowError, answer_good_rows, check_shape, row_value
+from ts.torch_handler.device_copies import stack_on, to_host
 
 _NUMPY_MAGIC = b"\x93NUMPY"
 
@@ -45,13 +46,13 @@ class DenseNetHandler(BaseHandler):
             tensors.append(tensor)
             check_shape(index, tensor, tensors[0])
         self._as_numpy = [_is_numpy_file(value) for value in values]
-        return torch.stack(tensors)
+        return stack_on(tensors, self.device)
 
     @timed
     def postprocess(self, data: Any) -> list[Any]:
         """Return one tensor per row, with a first dimension of 1; as numpy's file where the request was one."""
         # A slice would be saved together with the whole batch.
-        tensors = [row.clone() for row in data.cpu().split(1)]
+        tensors = [row.clone() for row in torch.split(to_host(data), 1)]
         return [
             _numpy_file(tensor) if as_numpy else tensor
             for tensor, as_numpy in zip(tensors, self._as_numpy, strict=True)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ts.handler_utils.timer import timed
+from ts.torch_handler.device_copies import stack_on
 from ts.torch_handler.image_transforms import to_tensor
 from ts.torch_handler.vision_handler import VisionHandler
 from ts.utils.util import map_class_to_label
@@ -27,14 +28,8 @@ class ObjectDetector(VisionHandler):
     @timed
     def preprocess(self, data: Any) -> Any:
         """Return the batch's images: one tensor if all have the same size, otherwise a list."""
-        images = [image.to(self.device) for image in self.read_images(data)]
-        return torch.stack(images) if len({image.shape for image in images}) == 1 else images
-
-    @timed
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return what the model makes of a batch."""
-        with torch.inference_mode():
-            return self.model(data, *args, **kwargs)
+        images = self.read_images(data)
+        return stack_on(images, self.device) if len({image.shape for image in images}) == 1 else images
 
     @timed
     def postprocess(self, data: Any) -> list[list[dict[str, Any]]]:

@@ -11,6 +11,7 @@ import torch
 from ts.handler_utils.timer import timed
 from ts.torch_handler.base_handler import BaseHandler, captum_attr
 from ts.torch_handler.built_in_rows import BadRowError, answer_good_rows, check_shape, row_value
+from ts.torch_handler.device_copies import stack_on
 from ts.torch_handler.image_transforms import UnreadableImageError, lift_pixel_limit, read_image
 
 #: Steps of the integral that an explanation approximates.
@@ -47,7 +48,7 @@ class VisionHandler(BaseHandler, ABC):
         images = self.read_images(data)
         for row, image in enumerate(images):
             check_shape(row, image, images[0])
-        return torch.stack(images).to(self.device)
+        return stack_on(images, self.device)
 
     def read_images(self, data: Any) -> list[torch.Tensor]:
         """Return one tensor per row. Raises BadRowError: a row holds no image."""

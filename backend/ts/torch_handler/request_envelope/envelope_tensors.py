@@ -55,7 +55,9 @@ def write_tensor(name: str, result: Any) -> dict[str, Any]:
     """
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(result, torch.Tensor):
-        tensor = result.detach().cpu()
+        from ts.torch_handler.device_copies import to_host
+
+        tensor = to_host(result)
         result = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     # torch's `numpy()` imports numpy.
     numpy = numpy or sys.modules.get("numpy")

@@ -1,0 +1,73 @@
+"""Copies between the host's memory and a GPU's, and the stream that a handler computes on.
+
+CUDA copies from and to pinned memory without a detour, and while the host goes on. torch keeps pinned memory that was
+freed for the next copy, but not before the copies out of it are done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+
+def stack_on(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Return tensors of one shape as one tensor on ``device``; for CUDA they are gathered in pinned memory."""
+    first = tensors[0]
+    if device.type != "cuda" or any(each.is_cuda or each.dtype != first.dtype for each in tensors):
+        return torch.stack(list(tensors)).to(device)
+    pinned = torch.empty((len(tensors), *first.shape), dtype=first.dtype, pin_memory=True)
+    torch.stack(list(tensors), out=pinned)
+    return pinned.to(device, non_blocking=True)
+
+
+def rows_on(rows: Any, device: torch.device) -> torch.Tensor:
+    """Return a batch on ``device``: arrays or tensors of one shape and type, or what ``torch.as_tensor`` takes."""
+    if isinstance(rows, list) and rows and all(map(_is_array, rows)):
+        tensors = [torch.as_tensor(row) for row in rows]
+        if len({(each.shape, each.dtype) for each in tensors}) == 1:
+            return stack_on(tensors, device)
+    return to_device(torch.as_tensor(rows), device)
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor on ``device``; the host does not wait for a copy to CUDA."""
+    return tensor.to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in the host's memory, without its gradients; from CUDA it gets there by way of pinned memory."""
+    tensor = tensor.detach()
+    if not tensor.is_cuda:
+        return tensor.cpu()
+    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    pinned.copy_(tensor, non_blocking=True)
+    torch.cuda.current_stream(tensor.device).synchronize()
+    return pinned
+
+
+def own_stream(device: torch.device) -> Any:
+    """Return a new stream of a CUDA device, which waits for no work of other streams; None on other devices."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call,unused-ignore]
+
+
+@contextlib.contextmanager
+def computing_on(stream: Any) -> Iterator[None]:
+    """Queue the GPU work of the body on ``stream``, unless that is None.
+
+    The stream waits for what the caller has queued before, and what the caller queues afterwards waits for the stream.
+    """
+    if stream is None:
+        yield
+        return
+    callers = torch.cuda.current_stream(stream.device)
+    stream.wait_stream(callers)
+    with torch.cuda.stream(stream):
+        yield
+    callers.wait_stream(stream)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or hasattr(value, "__array_interface__")
