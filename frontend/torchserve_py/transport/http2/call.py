@@ -306,7 +306,7 @@ class Call(Context):
         if not self._initial_sent:
             self._initial_sent = True
             self.stream.send_head(header_blocks.RESPONSE)
-        self.stream.send(PREFIX.pack(0, len(data)) + data)
+        self.stream.send(PREFIX.pack(0, len(data)), data)
         self._carrier.ready(self)
 
     async def write(self, message: Any) -> None:

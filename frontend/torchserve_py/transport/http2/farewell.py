@@ -13,6 +13,7 @@ from typing import Final
 
 from torchserve_py.transport.http2 import frames
 from torchserve_py.transport.http2.frames import ErrorCode
+from torchserve_py.transport.http2.stream import Buffer
 
 #: How long the answer to the ping is waited for (seconds).
 _PONG_LIMIT: Final = 5.0
@@ -29,7 +30,7 @@ class Farewell:
 
     __slots__ = ("_done", "_timer")
 
-    def __init__(self, out: list[bytes], done: Callable[[], None]) -> None:
+    def __init__(self, out: list[Buffer], done: Callable[[], None]) -> None:
         self._done = done
         out.append(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR))
         out.append(frames.header(len(_PING), frames.PING, 0, 0) + _PING)

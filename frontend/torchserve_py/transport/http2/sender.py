@@ -16,7 +16,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from torchserve_py.transport.http2 import frames
 from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
 from torchserve_py.transport.http2.patience import Patience
-from torchserve_py.transport.http2.stream import Stream, write
+from torchserve_py.transport.http2.stream import Buffer, Stream, write
 from torchserve_py.transport.turns import running_turns
 
 #: Bytes of answers handed to the transport at once; it may hold them until the client reads.
@@ -59,7 +59,7 @@ class Sender(Generic[C]):
         flushed: Callable[[], None],
     ) -> None:
         #: Frames to be sent next.
-        self.out: list[bytes] = []
+        self.out: list[Buffer] = []
         self.max_frame = frames.DEFAULT_MAX_FRAME_SIZE
         #: Whether the transport takes more.
         self.writable = True

@@ -22,6 +22,11 @@ _HIGH_WATER: Final = 65_536
 _LOW_WATER: Final = 16_384
 #: How much is joined into one piece before it is written (bytes).
 _JOIN_LIMIT: Final = 65_536
+#: Data that is at least as long is not joined with its prefix (bytes).
+_LARGE: Final = 16 * 1024
+
+
+Buffer = bytes | bytearray | memoryview
 
 
 class Stream:
@@ -46,7 +51,7 @@ class Stream:
         #: Whether the trailers have left.
         self.has_ended = False
         self._head: bytes | None = None
-        self._chunks: deque[bytes] = deque()
+        self._chunks: deque[Buffer] = deque()
         self._trailers: bytes | None = None
         self._drained: asyncio.Future[None] | None = None
 
@@ -54,11 +59,12 @@ class Stream:
         """Send headers; they come first."""
         self._head = block
 
-    def send(self, data: bytes) -> None:
-        """Send data."""
-        self._chunks.append(data)
-        self.pending += len(data)
-        self._unread.take(len(data))
+    def send(self, prefix: bytes, data: Buffer) -> None:
+        """Send data, which must not be changed afterwards, and a few bytes before it."""
+        size = len(prefix) + len(data)
+        self._chunks += (prefix, data) if len(data) >= _LARGE else (prefix + data,)
+        self.pending += size
+        self._unread.take(size)
 
     def end(self, block: bytes) -> None:
         """Send trailers behind everything else."""
@@ -83,7 +89,7 @@ class Stream:
                 self._drained = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._drained)
 
-    def emit(self, out: list[bytes], allowance: int, max_frame: int) -> int:
+    def emit(self, out: list[Buffer], allowance: int, max_frame: int) -> int:
         """Append what may leave to ``out``; return how many bytes of data that are, of the ``allowance`` (it may be
         negative: windows may be made smaller than what was sent).
         """
@@ -106,7 +112,7 @@ class Stream:
             self.has_ended = True
         return used
 
-    def _emit_data(self, out: list[bytes], size: int, max_frame: int) -> None:
+    def _emit_data(self, out: list[Buffer], size: int, max_frame: int) -> None:
         """Move the first ``size`` bytes, in as few frames as there can be."""
         chunks = self._chunks
         while size:
@@ -115,8 +121,9 @@ class Stream:
             while left:
                 chunk = chunks.popleft()
                 if len(chunk) > left:
-                    chunks.appendleft(chunk[left:])
-                    chunk = chunk[:left]
+                    view = memoryview(chunk)
+                    chunks.appendleft(view[left:])
+                    chunk = view[:left]
                 out.append(chunk)
                 left -= len(chunk)
             size -= length
@@ -128,7 +135,7 @@ class Stream:
             self._drained = None
 
 
-def _emit_headers(out: list[bytes], stream_id: int, block: bytes, flags: int, max_frame: int) -> None:
+def _emit_headers(out: list[Buffer], stream_id: int, block: bytes, flags: int, max_frame: int) -> None:
     if len(block) <= max_frame:
         out.append(header(len(block), HEADERS, END_HEADERS | flags, stream_id))
         out.append(block)
@@ -147,7 +154,7 @@ def whole_response(stream_id: int, block: bytes) -> bytes:
     return header(len(block), HEADERS, END_HEADERS | END_STREAM, stream_id) + block
 
 
-def write(transport: asyncio.Transport, pieces: list[bytes]) -> None:
+def write(transport: asyncio.Transport, pieces: list[Buffer]) -> None:
     """Write all at once; large ones are not copied into one piece before."""
     if len(pieces) < 64 and sum(map(len, pieces)) > _JOIN_LIMIT:
         transport.writelines(pieces)
