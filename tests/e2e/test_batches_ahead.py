@@ -29,6 +29,7 @@ class Handler:
         for text in texts:
             if text.startswith("wait "):
                 wait_for(text.removeprefix("wait "))
+        time.sleep(0.01)  # for shorter steps nothing is sent ahead
         return [f"{text} of {len(texts)}" for text in texts]
 """
 )

@@ -39,7 +39,6 @@ from torchserve_py.workers.worker import Worker
 from ts.protocol.messages import SEQUENCE_ID_SEPARATOR
 
 logger = logging.getLogger(__name__)
-
 #: A reader this many times behind its buffer limit is given up when others need the worker that serves it.
 _GIVE_UP_FACTOR = 8
 #: How many sequences without a job end in one turn of the event loop.
@@ -148,6 +147,7 @@ class Dispatcher:
         now, heard_at = self._now(), time.monotonic()
         if handler_seconds:
             self._metrics.observe_handler(handler_seconds, heard_at - worker.sent_at, results)
+            self._scheduler.step_took(handler_seconds)
         jobs = self.jobs_of(worker)
         arrived: list[tuple[str, bool]] = []
         try:

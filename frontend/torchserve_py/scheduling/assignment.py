@@ -20,6 +20,12 @@ from torchserve_py.scheduling.lane import AheadBatch, Lane, WorkerLoad
 from torchserve_py.scheduling.modes import Admission, Source
 from torchserve_py.scheduling.shared_state import SharedState
 
+WORTH_SENDING_AHEAD = 0.0003
+"""Seconds that a model's steps take in the mean, at least: sending ahead costs more than shorter steps would gain."""
+
+_STEPS_REMEMBERED = 16
+"""In that mean, a step counts for one of so many."""
+
 TakeBack = Callable[[str], int]
 """Takes back what a worker was sent ahead and has not begun: how many of the latest `SendAhead` it never will begin."""
 
@@ -52,7 +58,12 @@ class Assignment:
         self._admission = admission
         self._batch_size = batch_size
         self._not_begun = take_back
+        self._step_seconds = WORTH_SENDING_AHEAD
         self._sent_ahead = 0
+
+    def step_took(self, seconds: float) -> None:
+        """Note how long a step has taken; whether batches are sent ahead depends on the steps' mean."""
+        self._step_seconds += (seconds - self._step_seconds) / _STEPS_REMEMBERED
 
     def add(self, worker: WorkerLoad, now: float) -> None:
         """Give jobs to a new worker."""
@@ -86,7 +97,7 @@ class Assignment:
                 if not jobs:
                     return
             self._send(worker, jobs, now)
-        while lane.busy and self._send_next_ahead(lane, now):
+        while lane.busy and self._step_seconds >= WORTH_SENDING_AHEAD and self._send_next_ahead(lane, now):
             pass
 
     def _send(self, worker: WorkerLoad, jobs: list[Job], now: float) -> None:

@@ -124,6 +124,10 @@ class Scheduler:
             self._shared.effects.append(Cancel(job.worker_id, (job_id,)))
         return self._conclude(now)
 
+    def step_took(self, seconds: float) -> None:
+        """A worker has told how long its handler took for a batch: batches are sent ahead only if steps are long."""
+        self._assignment.step_took(seconds)
+
     # Time
 
     def next_deadline(self) -> float | None:

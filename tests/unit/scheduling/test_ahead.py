@@ -132,6 +132,19 @@ def test_nothing_goes_ahead_of_priorities():
     assert play.answer_together("a", "b") == ["w1 <- urgent c"]
 
 
+def test_short_steps_are_not_worth_it():
+    play = busy()
+    for _ in range(100):
+        play.scheduler.step_took(0.0001)
+    play.submit("c")
+    assert play.submit("d") == []
+    assert play.answer_together("a", "b") == ["w1 <- c d"]
+    for _ in range(100):
+        play.scheduler.step_took(0.001)
+    play.submit("e")
+    assert play.submit("f") == ["w1 << e f"]
+
+
 def test_jobs_that_were_sent_ahead_fill_the_queue():
     play = busy(policy=replace(AHEAD, queue_size=3))
     for job_id in "cde":
