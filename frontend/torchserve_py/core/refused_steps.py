@@ -15,6 +15,7 @@ REFUSALS: Final[dict[Cause | None, EndReason | None]] = {
     Cause.sequence_moved: EndReason.suspended,
     Cause.sequence_store: None,
     Cause.request_running: None,
+    Cause.not_applied: None,
     # Answers to a step that is sent again: the cause that it failed with before, or that its outcome is unknown.
     Cause.worker_died: None,
     Cause.response_timeout: None,

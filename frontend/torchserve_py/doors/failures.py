@@ -183,6 +183,11 @@ _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
         "RequestRunningException",
         'The same request of sequence "{sequence}" of model "{model}" is still running.',
     ),
+    Cause.not_applied: (
+        409,
+        "RequestNotAppliedException",
+        'The request of sequence "{sequence}" of model "{model}" was sent before, and was not applied.',
+    ),
     Cause.outcome_unknown: (
         503,
         UNAVAILABLE,

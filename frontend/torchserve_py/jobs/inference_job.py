@@ -90,8 +90,8 @@ class InferenceJob(Job):
 
     @property
     def has_history(self) -> bool:
-        """Whether the job is the first of its sequence that this worker gets, or was sent to a worker before."""
-        return self.opens or self.was_sent_before
+        """Whether the job is the first of its sequence for its worker, was sent to a worker before, or only asks."""
+        return self.opens or self.was_sent_before or self.request.only_ask
 
     def history(self, moment_of: Callable[[float], float]) -> History:
         """Return what the worker of a stored sequence has to know of the time before.
@@ -99,7 +99,8 @@ class InferenceJob(Job):
         Args:
             moment_of: Makes monotonic seconds of the scheduler's.
         """
-        return moment_of(self.active_since), self.was_sent_before, self.only_ask
+        only_ask = self.only_ask or (Cause.not_applied.value if self.request.only_ask else "")
+        return moment_of(self.active_since), self.was_sent_before, only_ask
 
 
 def send_sendable(jobs: Sequence[Job], send: Callable[[Sequence[InferenceJob]], None]) -> None:

@@ -39,6 +39,8 @@ class InferenceRequest(NamedTuple):
             holds as well.
         unbatched: Whether the request must not share a batch and belongs to no sequence.
         more_input: Whether further inputs follow, by `torchserve_py.jobs.parts.Parts.send_input`.
+        only_ask: Whether the request must not run, but asks for the kept answer to an earlier one with its request id.
+            Only for a model whose sequences are stored.
     """
 
     headers: Sequence[tuple[Any, Any]]
@@ -51,3 +53,4 @@ class InferenceRequest(NamedTuple):
     expires_in: float | None = None
     unbatched: bool = False
     more_input: bool = False
+    only_ask: bool = False

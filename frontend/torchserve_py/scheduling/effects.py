@@ -25,6 +25,7 @@ class Cause(StrEnum):
     sequence_store = "sequence_store"
     outcome_unknown = "outcome_unknown"
     request_running = "request_running"
+    not_applied = "not_applied"
     cancelled = "cancelled"
 
 

@@ -98,6 +98,7 @@ class Call:
     more_input: bool = False
     expires_in: float | None = None
     priority: int = 0
+    only_ask: bool = False
 
     def part(
         self,
@@ -198,6 +199,7 @@ class FakeModel:
             request.more_input,
             request.expires_in,
             request.priority,
+            request.only_ask,
         )
         self.calls.append(call)
         if sequence_id is not None:

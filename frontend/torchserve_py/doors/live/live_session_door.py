@@ -8,21 +8,24 @@ refused before the upgrade.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
-import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from torchserve_py.doors import priorities
 from torchserve_py.doors.failures import DoorError, Failure, bad_request, failure_of_job
-from torchserve_py.doors.live.live_session import LiveSession, Terms
+from torchserve_py.doors.live.live_session import LiveSession
+from torchserve_py.doors.live.live_steps import MOST_STEPS, REPLACED, StepExchange, Terms
 from torchserve_py.doors.live.message_forms import FORMS, Form
 from torchserve_py.doors.responses import Sent, allows_other_origins
 from torchserve_py.doors.routing import DoorContext, PathValues, Route
 from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.parts import JobFailed
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.websocket import WebSocket
@@ -34,8 +37,6 @@ _SWITCHING_PROTOCOLS: Final = 101
 _SUBPROTOCOL: Final = "Sec-WebSocket-Protocol"
 #: The begin of the subprotocol by which a browser, which cannot set headers, offers the inference key.
 _BEARER: Final = "bearer."
-#: The most steps of a session that may be on their way; the model's `maxSequenceJobQueueSize` may allow fewer.
-_MOST_STEPS: Final = 32
 #: Headers of the handshake that steps do not have.
 _OF_HANDSHAKE: Final = (b"connection", b"upgrade", b"sec-websocket-", b"content-length")
 
@@ -49,9 +50,10 @@ class LiveSessionDoor:
         self._headers = SequenceHeaders(context.settings)
         self._max_message = context.settings.max_request_size
         self._sessions: dict[tuple[int, str], LiveSession] = {}
+        self._finishing: set[asyncio.Task[None]] = set()
         # While the server drains, the sequences that no other server can continue go on.
-        context.on_drain.append(lambda: self._end(lambda model: model.config.cache.durable))
-        context.on_close.append(lambda: self._end(lambda model: True))
+        context.on_drain.append(lambda: self._end(lambda session: session.terms.durable))
+        context.on_close.append(lambda: self._end(lambda session: True))
 
     @property
     def routes(self) -> Sequence[Route]:
@@ -116,8 +118,8 @@ class LiveSessionDoor:
             request=common,
             sequence=self._sequence,
             end_header=self._context.settings.ts_header_key_sequence_end.lower(),
-            window=min(_MOST_STEPS, model.config.max_sequence_job_queue_size),
-            max_bytes=self._max_message,
+            window=min(MOST_STEPS, model.config.max_sequence_job_queue_size),
+            max_message_size=self._max_message,
             max_idle=model.config.sequence_max_idle_ms / 1000 or math.inf,
         )
 
@@ -125,27 +127,61 @@ class LiveSessionDoor:
         return self._headers.request_of(sequence_id, "true" if starts else None, "true" if ends else None, str(number))
 
     async def _serve(self, request: Request, socket: WebSocket, form: Form, names_form: bool, terms: Terms) -> Sent:
-        sequence_id = f"live-{secrets.token_hex(20)}"
-        request.log_fields = {"sequence_id": sequence_id}
+        def adopted(session: LiveSession, before: str) -> None:
+            request.log_fields = {"sequence_id": session.sequence_id}
+            self._adopted(session, before)
+
         socket.accept([(_SUBPROTOCOL, form.name)] if names_form else [])
-        session = LiveSession(socket, form, terms, sequence_id)
-        key = terms.model.id, sequence_id
-        self._sessions[key] = session
+        session = LiveSession(socket, form, terms, adopted)
         try:
-            await session.send(form.session(_greeting(session, terms, self._max_message)))
             await session.run()
         finally:
-            del self._sessions[key]
-            for step in session.unanswered():
-                step.cancel()
-            if session.last:
-                self._serving.release_sequence(terms.model, sequence_id)
+            self._leave(session)
         return Sent(_SWITCHING_PROTOCOLS)
 
-    def _end(self, is_meant: Callable[[ServedModel], bool]) -> None:
-        """Close the sessions of some models, because the server shuts down."""
+    # Which session has a sequence.
+
+    def _adopted(self, session: LiveSession, before: str) -> None:
+        """Note which sequence a session has; close another session that has it, whose client must have left."""
+        self._sessions.pop((session.terms.model.id, before), None)
+        key = session.terms.model.id, session.sequence_id
+        if (other := self._sessions.get(key)) is not None:
+            other.tell(REPLACED)
+        self._sessions[key] = session
+
+    def _leave(self, session: LiveSession) -> None:
+        """A session is over. Stored steps go on, so that their answers can be asked for; others are cancelled."""
+        key = session.terms.model.id, session.sequence_id
+        if self._sessions.get(key) is session:
+            del self._sessions[key]
+        steps = session.unanswered()
+        if session.terms.durable and steps:
+            task = asyncio.create_task(self._finish(session, steps))
+            self._finishing.add(task)
+            task.add_done_callback(self._finishing.discard)
+            return
+        for step in steps:
+            step.cancel()
+        self._release(session)
+
+    async def _finish(self, session: LiveSession, steps: Sequence[StepExchange]) -> None:
+        """Read the answers to steps whose client has left, so that their worker is not held up."""
+        for step in steps:
+            with contextlib.suppress(JobFailed):
+                while not step.parts.ended:
+                    await step.parts.next()
+        self._release(session)
+
+    def _release(self, session: LiveSession) -> None:
+        """Close the sequence of a session that is over, unless another session has it."""
+        model = session.terms.model
+        if session.last and (model.id, session.sequence_id) not in self._sessions:
+            self._serving.release_sequence(model, session.sequence_id)
+
+    def _end(self, is_meant: Callable[[LiveSession], bool]) -> None:
+        """Close some sessions, because the server shuts down."""
         for session in self._sessions.values():
-            if is_meant(session.terms.model):
+            if is_meant(session):
                 session.close_later()
 
 
@@ -159,13 +195,3 @@ def _form_of(offered: Sequence[str]) -> Form:
         if name in FORMS:
             return FORMS[name]
     raise bad_request(f"{_SUBPROTOCOL}: {', '.join(offered)!a} names none of {', '.join(FORMS)}.")
-
-
-def _greeting(session: LiveSession, terms: Terms, max_message: int) -> dict[str, Any]:
-    """Return what the first message tells of a session."""
-    return {
-        "sequence": session.sequence_id,
-        "last": session.last,
-        "window": terms.window,
-        "max_message_size": max_message,
-    }

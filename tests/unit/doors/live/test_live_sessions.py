@@ -5,105 +5,26 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
-from typing import Any
 
 import pytest
-from tests.unit.doors.conftest import OpenDoors, Start
+from tests.unit.doors.conftest import Start
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from tests.unit.doors.live.conftest import (
+    BINARY,
+    HEADER,
+    JSON,
+    LIMIT,
+    Open,
+    Session,
+    open_socket,
+    refused,
+    stateful,
+    until,
+)
 
 from torchserve_py.doors.live import live_session
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.settings.schemas.cache import CacheConfig
-
-JSON = "sequences.json.v1"
-BINARY = "sequences.binary.v1"
-HEADER = struct.Struct(">BBHI")
-LIMIT = 20
-
-
-def stateful(window: int = 4, **more: Any) -> FakeModel:
-    model = FakeModel("tally", stateful=True)
-    model.config = replace(model.config, max_sequence_job_queue_size=window, **more)
-    return model
-
-
-class Session:
-    """The client's end of a session, and the model behind it."""
-
-    def __init__(self, socket: ClientConnection, model: FakeModel) -> None:
-        self.socket = socket
-        self.model = model
-        self.greeting: dict[str, Any] = {}
-
-    async def send(self, **step: Any) -> None:
-        await self.socket.send(json.dumps(step))
-
-    async def receive(self) -> Any:
-        async with asyncio.timeout(LIMIT):
-            return json.loads(await self.socket.recv())
-
-    async def closed(self) -> tuple[int, str]:
-        """Read to the close, and return its code and reason."""
-        async with asyncio.timeout(LIMIT):
-            try:
-                while True:
-                    await self.socket.recv()
-            except ConnectionClosed as closed:
-                assert closed.rcvd is not None, "the server dropped the connection"
-                return closed.rcvd.code, closed.rcvd.reason
-
-
-async def until(condition: Callable[[], Any], what: str) -> None:
-    async with asyncio.timeout(LIMIT):
-        while not condition():
-            await asyncio.sleep(0.01)
-    assert condition(), what
-
-
-Open = Callable[..., Awaitable[Session]]
-
-
-@pytest.fixture
-async def live(start: Start) -> AsyncIterator[Open]:
-    """Open a session with a model of the test's choice, and read the greeting."""
-    opened: list[ClientConnection] = []
-    doors: dict[int, OpenDoors] = {}
-
-    async def run(
-        model: FakeModel, form: str | None = JSON, path: str = "", settings: dict[str, Any] | None = None, **more: Any
-    ) -> Session:
-        if id(model) not in doors:
-            doors[id(model)] = await start(FakeServing(registered=[model]), **(settings or {}))
-        session = Session(await _connect(doors[id(model)], form, path, **more), model)
-        opened.append(session.socket)
-        first = await session.socket.recv()
-        session.greeting = json.loads(first if isinstance(first, str) else first[HEADER.size :])
-        return session
-
-    yield run
-    for socket in opened:
-        await socket.close()
-
-
-async def _connect(
-    doors: OpenDoors, form: str | None, path: str = "", name: str = "tally", **more: Any
-) -> ClientConnection:
-    address = doors.address()
-    forms: Any = None if form is None else more.pop("subprotocols", [form])
-    return await connect(
-        f"ws://{address.host}:{address.port}/sequences/{name}{path}", subprotocols=forms, compression=None, **more
-    )
-
-
-async def refused(doors: OpenDoors, **more: Any) -> tuple[int, Any]:
-    with pytest.raises(InvalidStatus) as refusal:
-        await _connect(doors, more.pop("form", JSON), **more)
-    return refusal.value.response.status_code, json.loads(refusal.value.response.body or b"{}")
 
 
 async def test_messages_are_steps_of_one_sequence(live: Open) -> None:
@@ -321,7 +242,7 @@ async def test_a_closing_server_says_so(live: Open, start: Start) -> None:
     model = stateful()
     model.behave = lambda call: None
     doors = await start(FakeServing(registered=[model]))
-    session = Session(await _connect(doors, JSON), model)
+    session = Session(await open_socket(doors, JSON), model)
     await session.socket.recv()
     await session.send(body="a")
     await asyncio.wait_for(model.submitted.wait(), LIMIT)
@@ -337,8 +258,8 @@ async def test_sessions_of_stored_sequences_move_when_the_server_drains_and_othe
     stored, volatile = stateful(cache=CacheConfig(store="file")), stateful()
     volatile.name = "volatile"
     doors = await start(FakeServing(registered=[stored, volatile]))
-    moves = Session(await _connect(doors, JSON), stored)
-    stays = Session(await _connect(doors, JSON, name="volatile"), volatile)
+    moves = Session(await open_socket(doors, JSON), stored)
+    stays = Session(await open_socket(doors, JSON, name="volatile"), volatile)
     await stays.socket.recv()
     doors.doors.start_draining()
     assert await moves.closed() == (1012, "The server is shutting down.")
@@ -387,6 +308,6 @@ async def test_a_key_is_needed_before_the_upgrade(start: Start) -> None:
         {"additional_headers": {"Authorization": f"Bearer {key}"}},
         {"subprotocols": [JSON, f"bearer.{key}"]},
     ):
-        socket = await _connect(doors, JSON, **more)
+        socket = await open_socket(doors, JSON, **more)
         assert socket.subprotocol == JSON
         await socket.close()

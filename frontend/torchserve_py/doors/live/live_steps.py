@@ -1,0 +1,138 @@
+"""The steps of live sessions: what those of one session have in common, a step on its way, why a session is over."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from torchserve_py.doors.failures import Failure
+from torchserve_py.doors.live.message_forms import Step
+from torchserve_py.doors.pipeline import Dialect, Exchange
+from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.scheduling.effects import Cause
+from ts.protocol.messages import SEQUENCE_ID_SEPARATOR
+
+if TYPE_CHECKING:
+    from torchserve_py.core.serving import ServedModel, Serving
+    from torchserve_py.jobs.parts import Part
+
+#: The most steps of a session that may be on their way; the model's `maxSequenceJobQueueSize` may allow fewer.
+MOST_STEPS: Final = 32
+#: Sends a part of the answer to a step, and waits for a client that reads slowly.
+SendPart = Callable[[int, "Part"], Awaitable[None]]
+
+
+class Goodbye(NamedTuple):
+    """Why the server closes a session: the close code, and the reason."""
+
+    code: int
+    reason: str
+
+
+ENDED: Final = Goodbye(1000, "The sequence has ended.")
+BROKEN: Final = Goodbye(1011, "The session failed; the server's log says why.")
+SILENT: Final = Goodbye(1011, "keepalive ping timeout")
+GOING: Final = Goodbye(1012, "The server is shutting down.")
+REPLACED: Final = Goodbye(4409, "Another connection has resumed the session.")
+_TRY_AGAIN: Final = 1013
+#: The sequence is over: it has expired, or its state is lost.
+GONE: Final = 4410
+
+
+class Terms(NamedTuple):
+    """What the steps of a session have in common.
+
+    Attributes:
+        serving: The models.
+        model: The model.
+        version: The model's version as the client named it, if it did.
+        request: The headers, the content type and the priority.
+        sequence: Makes a step's sequence: its id, whether it begins, whether it ends, the number of the step.
+        end_header: The name, in lower case, of the response header with which a handler ends sequences.
+        window: How many steps may be on their way.
+        max_message_size: How many bytes a message may have, and steps on their way unless it is a single one.
+        max_idle: Seconds without a step after which the sequence expires.
+    """
+
+    serving: Serving
+    model: ServedModel
+    version: str | None
+    request: InferenceRequest
+    sequence: Callable[[str, bool, bool, int], SequenceRequest]
+    end_header: str
+    window: int
+    max_message_size: int
+    max_idle: float
+
+    @property
+    def durable(self) -> bool:
+        """Whether a store keeps the states of sequences, and the answers to their last steps."""
+        return self.model.config.cache.durable
+
+    def submit(
+        self, sequence_id: str, number: int, step: Step, send: SendPart, *, starts: bool = False, only_ask: bool = False
+    ) -> StepExchange:
+        """Submit a step.
+
+        Args:
+            sequence_id: Its sequence.
+            number: Its number, by which a repetition of the step is known.
+            step: What the client sent.
+            send: Sends parts of the answer.
+            starts: Whether it is the sequence's first step.
+            only_ask: Whether the step does not run, but asks for the answer that it had before.
+        """
+        sequence = self.sequence(sequence_id, starts, step.ends, number)
+        asked = self.request._replace(
+            headers=(*self.request.headers, *sequence.headers),
+            body=step.body,
+            content_type=step.content_type or self.request.content_type,
+            sequence=sequence,
+            only_ask=only_ask,
+        )
+        return StepExchange(self, asked, number, send)
+
+
+class _Dialect(Dialect):
+    """Failures are worded as everywhere."""
+
+
+_DIALECT: Final = _Dialect()
+
+
+class StepExchange(Exchange):
+    """A step on its way; the parts of its answer are messages."""
+
+    __slots__ = ("_end_header", "_send", "_sequence_id", "ends", "number", "size")
+
+    def __init__(self, terms: Terms, asked: InferenceRequest, number: int, send: SendPart) -> None:
+        super().__init__(_DIALECT, terms.serving, terms.model, asked, terms.version)
+        self.number = number
+        self.size = len(asked.body)
+        #: Whether the sequence ends with this step, as the client or the handler says.
+        self.ends = asked.sequence is not None and asked.sequence.ends
+        self._sequence_id = "" if asked.sequence is None else asked.sequence.id
+        self._end_header = terms.end_header
+        self._send = send
+
+    async def write(self, parts: Sequence[Part]) -> None:
+        """Send parts; waits for a client that reads slowly."""
+        for part in parts:
+            for name, value in part.headers:
+                if name.lower() == self._end_header:
+                    self.ends |= self._sequence_id in map(str.strip, value.split(SEQUENCE_ID_SEPARATOR))
+            await self._send(self.number, part)
+
+
+def end_of(failure: Failure) -> Goodbye | None:
+    """Return why a session is over after this failure of a step, if it is."""
+    if failure.cause in (Cause.sequence_lost, Cause.sequence_expired):
+        return Goodbye(GONE, failure.cause)
+    if failure.cause in (Cause.draining, Cause.unregistered):
+        return Goodbye(GOING.code, failure.message)
+    return None
+
+
+def try_again(failure: Failure) -> Goodbye:
+    """Return the close of a session that cannot be resumed at the moment."""
+    return end_of(failure) or Goodbye(_TRY_AGAIN, failure.cause)

@@ -1,0 +1,81 @@
+"""Resuming a live session of a stored sequence: by whom, up to which step, with which answers.
+
+The store has all that is needed: the id of the sequence is a digest of the resume token, so that every server knows
+whose a token is without keeping it, and the number of a step is its request id, by which the store keeps its answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from torchserve_py.doors.failures import HANDLER_ERROR, DoorError, failure_of_job
+from torchserve_py.doors.live.live_steps import GONE, MOST_STEPS, Goodbye, StepExchange, try_again
+from torchserve_py.doors.live.message_forms import POLICY_VIOLATION, Resume
+from torchserve_py.scheduling.effects import Cause
+
+if TYPE_CHECKING:
+    from torchserve_py.doors.live.live_session import LiveSession
+
+_TOKEN_BYTES: Final = 24
+
+
+def new_token() -> str:
+    """Return a resume token that cannot be guessed."""
+    return secrets.token_urlsafe(_TOKEN_BYTES)
+
+
+def sequence_of(token: str) -> str:
+    """Return the sequence that a resume token stands for; the token cannot be found from the sequence."""
+    return f"live-{hashlib.sha256(token.encode()).hexdigest()[:40]}"
+
+
+async def resume(session: LiveSession, asked: Resume) -> Goodbye | None:
+    """Let a session go on where an earlier one was; send the answers that its client has missed.
+
+    Returns:
+        Why the session is over; None if it goes on.
+    """
+    if session.last:
+        return Goodbye(POLICY_VIOLATION, "A session is resumed before its first step.")
+    if not session.terms.durable:
+        return await _lost(session)
+    session.adopt(asked.resume)
+    applied: StepExchange | None = None
+    for number in _doubtful(asked):
+        step = session.ask(number)
+        try:
+            first = await step.next()
+            applied, session.last = step, number
+            if number > asked.after:
+                await step.relay(first)
+        except DoorError as error:
+            failure = error.failure
+            if failure.cause == HANDLER_ERROR:  # the step was applied, and its answer was too large to be kept
+                applied, session.last = step, number
+            elif failure.cause == Cause.not_applied:
+                if number == asked.after:
+                    return await _lost(session)
+                continue
+            await session.send(session.form.failure(number, failure))
+            if failure.cause != HANDLER_ERROR:
+                return try_again(failure)
+    return await session.resumed(has_ended=applied is not None and applied.ends)
+
+
+def _doubtful(asked: Resume) -> list[int]:
+    """Return the steps to ask for: the last that the client has an answer to, and those that may have been sent since.
+
+    Only the last `MOST_STEPS` that were sent can lack an answer.
+    """
+    sent = max(asked.after, asked.sent or asked.after + MOST_STEPS)
+    known = [asked.after] if asked.after else []
+    return [*known, *range(max(asked.after, sent - MOST_STEPS) + 1, sent + 1)]
+
+
+async def _lost(session: LiveSession) -> Goodbye:
+    model = session.terms.model
+    lost = failure_of_job(Cause.sequence_lost, model.name, session.terms.version, session.sequence_id)
+    await session.send(session.form.failure(0, lost))
+    return Goodbye(GONE, lost.cause)

@@ -1,0 +1,195 @@
+"""Live sessions of stored sequences: resumed after a cut, a worker's death, a restart, and at another server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.gate import Gate
+from tests.e2e.running_server import RunningServer, eventually, model_folder
+from tests.e2e.sequence_store import CONFIG, HANDLER, shared_store
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+LIMIT = 60
+
+
+@pytest.fixture(params=["file", "redis"])
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A model that adds up; servers that serve it share its store."""
+    with shared_store(request.param, tmp_path) as store:
+        yield store.model()
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "marks").mkdir()
+    return {"MARKS": str(tmp_path / "marks"), "GATE": str(tmp_path / "gate")}
+
+
+class Session:
+    """A client that does by hand what `torchserve_py.client` does by itself."""
+
+    def __init__(self, server: RunningServer, name: str = "tally") -> None:
+        self._url = f"{server.inference.replace('http', 'ws', 1)}/sequences/{name}?content_type=text/plain"
+        self.socket: ClientConnection = connect(self._url).__enter__()
+        self.greeting = self.receive()
+
+    def send(self, body: str, **more: Any) -> None:
+        self.socket.send(json.dumps({"body": body, **more}))
+
+    def receive(self) -> Any:
+        return json.loads(self.socket.recv(timeout=LIMIT))
+
+    def step(self, body: str, **more: Any) -> str:
+        self.send(body, **more)
+        answer = self.receive()
+        assert "error" not in answer, answer
+        return str(answer["body"])
+
+    def resume(self, token: str, after: int, sent: int) -> list[Any]:
+        """Resume, and return everything up to the greeting."""
+        self.socket.send(json.dumps({"resume": token, "after": after, "sent": sent}))
+        got = [self.receive()]
+        while "sequence" not in got[-1] and "error" not in got[-1]:
+            got.append(self.receive())
+        return got
+
+    def cut(self) -> None:
+        """Drop the connection without a word."""
+        self.socket.socket.close()
+
+    def closed(self) -> tuple[int, str]:
+        with pytest.raises(ConnectionClosed) as closed:
+            while True:
+                self.socket.recv(timeout=LIMIT)
+        assert closed.value.rcvd is not None
+        return closed.value.rcvd.code, closed.value.rcvd.reason
+
+
+@contextlib.contextmanager
+def serving(model: Path, environment: dict[str, str]) -> Iterator[RunningServer]:
+    with RunningServer({"tally": model}, environment=environment) as server:
+        server.wait_ready()
+        yield server
+
+
+def resumed(server: RunningServer, token: str, after: int, sent: int) -> tuple[Session, list[Any]]:
+    """Resume, again and again while the server asks to try later."""
+    found: list[tuple[Session, list[Any]]] = []
+
+    def attempt() -> bool:
+        session = Session(server)
+        got = session.resume(token, after, sent)
+        if "sequence" in got[-1]:
+            found.append((session, got))
+        return bool(found)
+
+    eventually(attempt, "the session is resumed", LIMIT)
+    return found[0]
+
+
+def test_answers_that_were_missed_come_when_a_session_is_resumed(
+    model: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    with serving(model, environment) as server:
+        gate = Gate(tmp_path)
+        first = Session(server)
+        token = first.greeting["resume"]
+        assert first.step("5") == "5"
+        first.send("wait 12")
+        gate.wait_until_reached()
+        first.cut()
+        gate.open()
+        second, got = resumed(server, token, 1, 2)
+        assert [(each["step"], each["body"]) for each in got[:-1]] == [(2, "17")]
+        told = got[-1]
+        assert (told["resume"], told["sequence"], told["last"]) == (token, first.greeting["sequence"], 2)
+        assert second.step("3", step=3) == "20"
+        assert second.step("3", step=3) == "20", "a step that is sent twice counts once"
+        assert second.step("1", step=4) == "21"
+        second.send("no number", step=5)
+        assert second.receive()["error"]["cause"] == "handler_error"
+        second.send("1", step=5)
+        assert second.receive()["error"] == {
+            "status": 409,
+            "cause": "not_applied",
+            "message": f'The request of sequence "{told["sequence"]}" of model "tally" was sent before, and was not'
+            " applied.",
+        }
+        assert second.step("1") == "22"
+
+
+def test_another_connection_that_resumes_takes_the_session_over(model: Path, environment: dict[str, str]) -> None:
+    with serving(model, environment) as server:
+        first = Session(server)
+        assert first.step("5") == "5"
+        second, _ = resumed(server, first.greeting["resume"], 1, 1)
+        assert first.closed() == (4409, "Another connection has resumed the session.")
+        assert second.step("2") == "7"
+
+
+def test_a_session_outlives_its_worker_and_its_server(model: Path, environment: dict[str, str]) -> None:
+    with serving(model, environment) as server:
+        first = Session(server)
+        token = first.greeting["resume"]
+        assert first.step("5") == "5"
+        assert first.step("kill after 12") == "17"
+    with serving(model, environment) as server:
+        second, got = resumed(server, token, 1, 3)
+        assert [(each["step"], each["body"]) for each in got[:-1]] == [(2, "17")]
+        assert got[-1]["last"] == 2
+        assert second.step("3") == "20"
+        second.send("0", end=True)
+        assert second.closed() == (1000, "The sequence has ended.")
+
+
+def test_a_session_goes_on_at_another_server_as_soon_as_its_client_has_left(
+    model: Path, environment: dict[str, str]
+) -> None:
+    with serving(model, environment) as here, serving(model, environment) as there:
+        first = Session(here)
+        token = first.greeting["resume"]
+        assert first.step("5") == "5"
+        first.cut()
+        second, _ = resumed(there, token, 1, 1)  # long before the lease of ten minutes is over
+        assert second.step("12") == "17"
+        assert second.socket.close() is None
+        third, got = resumed(here, token, 1, 5)
+        assert [(each["step"], each["body"]) for each in got[:-1]] == [(2, "17")]
+        assert third.step("1") == "18"
+
+
+def test_a_session_that_the_store_does_not_know_is_lost(model: Path, environment: dict[str, str]) -> None:
+    with serving(model, environment) as server:
+        session = Session(server)
+        (lost,) = session.resume("made-up", 3, 4)
+        assert (lost["step"], lost["error"]["status"], lost["error"]["cause"]) == (0, 410, "sequence_lost")
+        assert session.closed() == (4410, "sequence_lost")
+        begun = Session(server)
+        told = begun.resume(begun.greeting["resume"], 0, 1)  # its first step had not arrived
+        assert [each["last"] for each in told] == [0]
+        assert begun.step("5", step=1) == "5"
+        begun.socket.send(json.dumps({"resume": "x"}))
+        assert begun.closed() == (1008, "A session is resumed before its first step.")
+
+
+def test_without_a_store_a_session_is_lost_with_its_connection(tmp_path: Path, environment: dict[str, str]) -> None:
+    config = textwrap.dedent(CONFIG.format(response_timeout=20, idle=60_000, store="memory", place="", lease=600))
+    folder = model_folder(
+        tmp_path, "tally", HANDLER, config.replace("{store: memory, , lease: 600}", "{store: memory}")
+    )
+    with RunningServer({"tally": folder}, environment=environment) as server:
+        server.wait_ready()
+        first = Session(server)
+        assert first.greeting["resume"] is None
+        assert first.step("5") == "5"
+        first.cut()
+        second = Session(server)
+        assert [each["error"]["cause"] for each in second.resume("any", 1, 1)] == ["sequence_lost"]
+        assert second.closed() == (4410, "sequence_lost")

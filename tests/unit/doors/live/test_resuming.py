@@ -1,0 +1,75 @@
+"""Resuming live sessions against a fake of the core, which answers as a store would."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.unit.doors.fake_serving import Call
+from tests.unit.doors.live.conftest import Open, stateful, until
+
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.settings.schemas.cache import CacheConfig
+
+
+async def test_stored_steps_go_on_when_their_client_leaves(live: Open) -> None:
+    model = stateful(cache=CacheConfig(store="file"))
+    model.behave = lambda call: None
+    session = await live(model)
+    await session.send(body="a")
+    await session.send(body="b")
+    await until(lambda: len(model.calls) == 2, "both are on their way")
+    await session.socket.close()
+    model.calls[0].part(b"one", more=True)
+    model.calls[0].part(b"two")
+    await asyncio.sleep(0.1)
+    assert not model.released
+    model.calls[1].parts.fail(Cause.worker_died)
+    await until(lambda: model.released, "the sequence is released once its steps are over")
+    assert not model.cancelled.is_set()
+
+
+async def test_a_session_whose_store_does_not_answer_is_to_be_resumed_later(live: Open) -> None:
+    model = stateful(cache=CacheConfig(store="file"))
+    model.behave = lambda call: call.parts.fail(Cause.sequence_moved)
+    session = await live(model)
+    await session.send(resume=session.greeting["resume"], after=2, sent=4)
+    answer = await session.receive()
+    assert (answer["step"], answer["error"]["cause"]) == (2, "sequence_moved")
+    assert await session.closed() == (1013, "sequence_moved")
+    assert [call.only_ask for call in model.calls] == [True]
+
+
+async def test_a_resumed_client_gets_what_is_kept_of_the_steps_that_may_lack_an_answer(live: Open) -> None:
+    """Step 40 is kept, 44 was too large to be kept, 46 is kept and ended the sequence; the others were not applied."""
+    model = stateful(cache=CacheConfig(store="file"))
+    session = await live(model)
+
+    def kept(call: Call) -> None:
+        number = call.header_dict["ts_request_id"]
+        if number == "44":
+            call.part(error="too large to be kept", status=500)
+        elif number == "46":
+            call.part(b"46", headers=[["ts_request_sequence_end", call.sequence_id or ""]])
+        elif number == "40":
+            call.part(number.encode())
+        else:
+            call.parts.fail(Cause.not_applied)
+
+    model.behave = kept
+    await session.send(resume="a token", after=40, sent=47)
+    large, last, told = [await session.receive() for _ in range(3)]
+    assert (large["step"], large["error"]["cause"]) == (44, "handler_error")
+    assert (last["step"], last["body"]) == (46, "46")
+    assert (told["last"], told["resume"]) == (46, "a token")
+    assert await session.closed() == (1000, "The sequence has ended.")
+    assert [call.header_dict["ts_request_id"] for call in model.calls] == [str(n) for n in range(40, 48)]
+    assert len({call.sequence_id for call in model.calls}) == 1
+
+
+async def test_only_a_limited_number_of_steps_is_asked_for(live: Open) -> None:
+    model = stateful(cache=CacheConfig(store="file"))
+    model.behave = lambda call: call.parts.fail(Cause.not_applied)
+    session = await live(model)
+    await session.send(resume="a token", after=0, sent=4_294_967_295)
+    assert (await session.receive())["last"] == 0
+    assert len(model.calls) == 32
