@@ -36,6 +36,8 @@ from torchserve_py.logs.setup import configure_logging
 from torchserve_py.metrics.metrics_file import MetricsConfigError, MetricsPlan, read_metrics_config
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.metrics.system import SystemMetrics
+from torchserve_py.nvidia_smi import read_usage
+from torchserve_py.nvml import open_nvml
 from torchserve_py.pid_file import PidFile, default_path
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.log_config import LogConfigError
@@ -79,8 +81,11 @@ class Server:
         self._workflows = WorkflowRegistry(settings, self._registry)
         self._snapshots = SnapshotWriter(settings, self._registry)
         self._registry.on_change = self._snapshots.changed
+        nvml = open_nvml()
         self._system_metrics = SystemMetrics(
             self._metrics,
+            read_usage if nvml is None else nvml.read_usage,
+            dict if nvml is None else nvml.memory_by_process,
             command=settings.system_metrics_cmd,
             command_limit=max(settings.metric_time_interval, _SHORTEST_COMMAND_LIMIT),
         )
@@ -152,6 +157,8 @@ class Server:
             except Exception:
                 logger.exception("The system metrics could not be collected this time")
             usage.gpus = self._system_metrics.gpu_usage
+            usage.worker_gpu_memory = self._system_metrics.gpu_memory
+            self._registry.record_gpu_memory()
             await asyncio.sleep(self._settings.metric_time_interval)
 
     async def _write_line_logs(self) -> None:

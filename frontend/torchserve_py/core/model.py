@@ -36,6 +36,7 @@ class Usage:
     """Memory and GPU usage at the latest collection of the system metrics; all models of a server share it."""
 
     worker_memory: Mapping[int, int] = field(default_factory=dict)  # resident bytes by process id
+    worker_gpu_memory: Mapping[int, int] = field(default_factory=dict)  # bytes by process id, where NVML tells
     gpus: Mapping[int, str] = field(default_factory=dict)  # TorchServe's text by nvidia-smi's number
 
 
@@ -166,6 +167,7 @@ class Model:
                 pid=supervisor.pid,
                 gpu=supervisor.gpu_index is not None,
                 gpu_usage=self._gpu_usage(supervisor.gpu_index),
+                gpu_memory=self._usage.worker_gpu_memory.get(supervisor.pid),
                 failure=supervisor.failure,
                 gave_up=supervisor.gave_up,
             )
@@ -183,6 +185,13 @@ class Model:
         """Return what the jobs took so far."""
         memory = sum(self._usage.worker_memory.get(supervisor.pid, 0) for supervisor in self.pool.supervisors)
         return statistics_of(self.dispatcher.metrics, memory)
+
+    def record_gpu_memory(self) -> None:
+        """Show in the metrics what the workers have on GPUs."""
+        for supervisor in self.pool.supervisors:
+            size = self._usage.worker_gpu_memory.get(supervisor.pid)
+            if size is not None and supervisor.worker is not None:
+                self.dispatcher.metrics.worker_gpu_memory(supervisor.worker.label, size)
 
     def _gpu_usage(self, gpu_index: int | None) -> str:
         return "N/A" if gpu_index is None else self._usage.gpus.get(gpu_index, _NO_GPU_USAGE)

@@ -115,6 +115,11 @@ class ServedModels:
         """Return the process ids of all workers."""
         return [worker.pid for model in self._all() for worker in model.pool.supervisors if worker.pid > 0]
 
+    def record_gpu_memory(self) -> None:
+        """Show in the metrics what the workers of all models have on GPUs."""
+        for model in self._all():
+            model.record_gpu_memory()
+
     def _all(self) -> Sequence[Model]:
         return [model for versions in self._names.values() for model in versions.models.values()]
 

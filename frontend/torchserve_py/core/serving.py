@@ -47,6 +47,7 @@ class WorkerStatus:
     pid: int  # -1 before there is a process
     gpu: bool
     gpu_usage: str
+    gpu_memory: int | None  # bytes, None where it is not known
     failure: str  # why the last start failed, "" if it did not
     gave_up: bool  # whether the worker is not started again
 

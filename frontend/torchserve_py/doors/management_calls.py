@@ -223,7 +223,7 @@ def _describe(model: ServedModel, status: ModelStatus) -> dict[str, Any]:
 
 def _worker(worker: WorkerStatus) -> dict[str, Any]:
     started = worker.started_at.astimezone(UTC).isoformat(timespec="milliseconds")
-    return {
+    description = {
         "id": worker.id,
         "startTime": started.replace("+00:00", "Z"),
         "status": "READY" if worker.ready else "UNLOADING",
@@ -232,6 +232,9 @@ def _worker(worker: WorkerStatus) -> dict[str, Any]:
         "gpu": worker.gpu,
         "gpuUsage": worker.gpu_usage,
     }
+    if worker.gpu_memory is not None:
+        description["gpuMemoryUsage"] = worker.gpu_memory
+    return description
 
 
 def _log_failure(change: asyncio.Task[Any]) -> None:

@@ -76,6 +76,7 @@ SERVER_METRICS: Final = _by_name(
     Declaration("ts_queue_depth", GAUGE, "Count", _MODEL),
     Declaration("ts_open_sequences", GAUGE, "Count", _MODEL),
     Declaration("ts_worker_restarts_total", COUNTER, "Count", _MODEL),
+    Declaration("ts_worker_gpu_memory_bytes", GAUGE, "Bytes", _WORKER),
     Declaration("ts_sequences_closed_total", COUNTER, "Count", ("model_name", "model_version", "reason", "hostname")),
 )
 """What the server measures, by name."""

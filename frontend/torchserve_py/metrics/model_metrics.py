@@ -45,6 +45,7 @@ class ModelFamilies:
         self.open_sequences = make("ts_open_sequences", Gauge, "Sequences that are open")
         self.queue_depth = make("ts_queue_depth", Gauge, "Requests that wait for a worker")
         self.worker_restarts = make("ts_worker_restarts_total", Counter, "Workers that died and were started again")
+        self.worker_gpu_memory = make("ts_worker_gpu_memory_bytes", Gauge, "Memory of a worker on GPUs")
         self.sequences_closed = make("ts_sequences_closed_total", Counter, "Sequences that ended, by reason")
 
     def __iter__(self) -> Iterator[Family[Updatable]]:
@@ -144,10 +145,16 @@ class ModelMetrics:
         self._workers.add(worker_name)
         self._families.worker_load_time.child(self._worker_labels(worker_name)).set(milliseconds)
 
+    def worker_gpu_memory(self, worker_name: str, size: int) -> None:
+        """The worker has that many bytes on GPUs."""
+        self._workers.add(worker_name)
+        self._families.worker_gpu_memory.child(self._worker_labels(worker_name)).set(size)
+
     def forget_worker(self, worker_name: str) -> None:
         """The worker is gone for good, and its series with it."""
         self._workers.discard(worker_name)
-        self._families.worker_load_time.remove(self._worker_labels(worker_name))
+        for family in (self._families.worker_load_time, self._families.worker_gpu_memory):
+            family.remove(self._worker_labels(worker_name))
 
     def forget(self, *, last_version: bool) -> None:
         """Takes all series of this version away, and if it is the model's last also those of its default version."""

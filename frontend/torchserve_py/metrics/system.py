@@ -1,6 +1,6 @@
 """Metrics of the host: processors, memory, disk, GPUs, and the memory of each worker."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.metrics.system_command import BUILT_IN_SCRIPT, Reading, SystemCommand
@@ -15,14 +15,16 @@ _FIRST_INTERVAL = 0.1
 class SystemMetrics:
     """Fills the host's gauges in `metrics` each time `collect` is called.
 
-    `read_gpus` tells how busy the GPUs are; if there are none the first time, it is not asked again. `command` is
-    `system_metrics_cmd`, which measures the host instead; one run of it may take `command_limit` seconds.
+    `read_gpus` tells how busy the GPUs are; if there are none the first time, it is not asked again. `read_gpu_memory`
+    tells the bytes on GPUs by process id. `command` is `system_metrics_cmd`, which measures the host instead; one run
+    of it may take `command_limit` seconds.
     """
 
     def __init__(
         self,
         metrics: ServerMetrics,
         read_gpus: Callable[[], Sequence[GpuUsage]] = read_usage,
+        read_gpu_memory: Callable[[], Mapping[int, int]] = dict,
         command: str | None = None,
         command_limit: float = 60,
     ) -> None:
@@ -32,6 +34,9 @@ class SystemMetrics:
             self._command = SystemCommand(command, command_limit)
         self._read_gpus: Callable[[], Sequence[GpuUsage]] | None = read_gpus
         self._interval: float | None = _FIRST_INTERVAL
+        self._read_gpu_memory = read_gpu_memory
+        #: Bytes on GPUs by the process id of a worker, with those of processes that the worker has started.
+        self.gpu_memory: Mapping[int, int] = {}
         #: What describe shows of each GPU, by nvidia-smi's number, as of the last `collect`.
         self.gpu_usage: Mapping[int, str] = {}
 
@@ -46,6 +51,7 @@ class SystemMetrics:
         for reading in self._host() if self._command is None else self._command.run(pids):
             self._metrics.record(*reading)
         self._collect_gpus()
+        self.gpu_memory = _of_workers(self._read_gpu_memory(), pids)
         resident = {}
         for pid in pids:
             try:
@@ -87,6 +93,27 @@ class SystemMetrics:
                 if value is not None and self._command is None:
                     self._metrics.record(name, ("Host", str(usage.index)), value)
         self.gpu_usage = {usage.index: _describe(usage) for usage in usages}
+
+
+def _of_workers(memory: Mapping[int, int], pids: Sequence[int]) -> dict[int, int]:
+    """Return memory by worker. A worker's ranks and engines are processes that it, or its launcher, has started."""
+    of_workers: dict[int, int] = {}
+    for pid, size in memory.items():
+        worker = next((each for each in _with_parents(pid) if each in pids), None)
+        if worker is not None:
+            of_workers[worker] = of_workers.get(worker, 0) + size
+    return of_workers
+
+
+def _with_parents(pid: int) -> Iterator[int]:
+    """Yield a process id, that of its parent, and so on."""
+    import psutil
+
+    yield pid
+    try:
+        yield from (parent.pid for parent in psutil.Process(pid).parents())
+    except psutil.Error:  # it has ended, or is one of another container
+        return
 
 
 def _describe(usage: GpuUsage) -> str:

@@ -76,6 +76,7 @@ def worker_status(**changes: Any) -> WorkerStatus:
         pid=19946,
         gpu=False,
         gpu_usage="N/A",
+        gpu_memory=None,
         failure="",
         gave_up=False,
     )

@@ -85,6 +85,15 @@ async def test_describe_devices_sequences_and_workers_without_a_process(start):
     assert (entry["workers"][0]["status"], entry["workers"][0]["pid"]) == ("UNLOADING", -1)
 
 
+async def test_a_worker_whose_memory_on_gpus_is_known_tells_it(start):
+    model = FakeModel("m")
+    model.workers = [worker_status(gpu=True, gpu_memory=5 << 30), worker_status(gpu=True)]
+    serving = await start(FakeServing([model]))
+    first, second = (await manage(serving, "GET", "/models/m")).json()[0]["workers"]
+    assert first["gpuMemoryUsage"] == 5 << 30
+    assert list(second) == ["id", "startTime", "status", "memoryUsage", "pid", "gpu", "gpuUsage"]
+
+
 @pytest.mark.parametrize(("metadata", "shown"), [({"a": [1]}, {"a": [1]}), ([1], {}), ("text", {})])
 async def test_what_the_handler_says_of_itself_comes_last(serving, metadata, shown):
     serving.registry.model.metadata = metadata

@@ -151,6 +151,10 @@ def test_a_line_looks_like_torchserves(metrics: ServerMetrics) -> None:
             {"WorkerLoadTime Level=Host WorkerName=W-9000-noop_1.0": 31},
         ),
         (
+            lambda model: model.worker_gpu_memory("W-9000-noop_1.0", 3 << 30),
+            {"ts_worker_gpu_memory_bytes Level=Host WorkerName=W-9000-noop_1.0": 3 << 30},
+        ),
+        (
             lambda model: model.sequences_closed[EndReason.idle].inc(),
             {"ts_sequences_closed_total model_name=noop model_version=1.0 reason=idle": 1},
         ),
@@ -226,6 +230,7 @@ def test_a_worker_that_is_gone_for_good_leaves_nothing(metrics: ServerMetrics) -
     model = metrics.model("noop", "1.0")
     before = metrics.expose()
     model.worker_load_time("W-9000-noop_1.0", 5)
+    model.worker_gpu_memory("W-9000-noop_1.0", 5)
     model.forget_worker("W-9000-noop_1.0")
     assert metrics.expose() == before
 

@@ -1,6 +1,8 @@
 """The host's gauges."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 
 from tests.unit.metrics.exposition import HOST, scrape
@@ -62,3 +64,12 @@ def test_a_host_without_gpus_is_asked_once() -> None:
     system.collect([])
     system.collect([])
     assert len(asked) == 1
+
+
+def test_what_a_worker_has_started_counts_as_the_workers_gpu_memory() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as engine:
+        used = {os.getpid(): 1000, engine.pid: 200, 1: 7, 2**22 + 1: 8}
+        system = SystemMetrics(ServerMetrics(HOST), no_gpus, lambda: used)
+        system.collect([os.getpid()])
+        assert system.gpu_memory == {os.getpid(): 1200}
+        engine.communicate(b"\n")
