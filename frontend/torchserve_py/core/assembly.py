@@ -13,6 +13,7 @@ from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.contract import CONTRACTS
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
+from torchserve_py.core.autoscaler import Autoscaler
 from torchserve_py.core.contracts import Configured, configuration_of
 from torchserve_py.core.daemon_thread import run_in_daemon_thread
 from torchserve_py.core.dependencies import install_dependencies
@@ -177,8 +178,13 @@ class Assembly:
             max_retry=config.max_retry_timeout,
             stop_limit=settings.unregister_model_timeout,
             renew_to_scale=settings.cpu_launcher_enable,
+            on_demand=config.scaling is not None,
         )
-        return Model(plan, dispatcher, pool, self._usage, self._tracing)
+        autoscaler = None
+        if config.scaling is not None:
+            label = f"Model {plan.name} version {plan.version}"
+            autoscaler = Autoscaler(label, config.scaling, pool, dispatcher, metrics)
+        return Model(plan, dispatcher, pool, self._usage, self._tracing, autoscaler)
 
     def _new_worker_id(self, config: EffectiveConfig) -> str:
         if not config.ranks:

@@ -114,7 +114,9 @@ class _Check:
         named = [] if contract.handlers else [f"contract {contract.name}"]
         self._out.facts[:0] = [f'model "{name}" version {version}', *named]
         if plan is not None:
-            workers = f"{plan.config.min_workers} worker(s)"
+            workers = f"{plan.config.initial_workers} worker(s)"
+            if plan.config.scaling is not None:
+                workers += f", {plan.config.min_workers} to {plan.config.max_workers} as the load asks for"
             self._out.facts.append(workers if self._at_startup else "valid configuration")
             if contract.handlers:
                 self._check_handler(plan.handler, names, has_requirements=plan.requirements_file is not None)

@@ -132,6 +132,8 @@ def _without_effect(config: ModelConfig, contract: Contract) -> Iterator[str]:
         yield "concurrencyTarget has no effect because asyncCommunication is not true"
     if config.max_batch_delay_ms and not contract.batches:
         yield f"maxBatchDelay has no effect because requests of the contract {contract.name} are calls of their own"
+    if config.scaling is not None and config.min_workers and (config.max_workers or 0) <= config.min_workers:
+        yield f"scaling has no effect because maxWorkers is not more than minWorkers, which is {config.min_workers}"
     if config.use_job_ticket and config.sequence_batching:
         yield "useJobTicket is ignored for a model with sequenceBatching"
     elif config.use_job_ticket and (config.batch_size or 1) > 1:

@@ -34,6 +34,7 @@ from torchserve_py.scheduling.effects import (
 )
 from torchserve_py.scheduling.job import STREAMING, Job
 from torchserve_py.scheduling.policy import Policy
+from torchserve_py.scheduling.scaling import Demand
 from torchserve_py.scheduling.scheduler import Scheduler
 from torchserve_py.workers.worker import Worker
 from ts.protocol.messages import SEQUENCE_ID_SEPARATOR
@@ -73,6 +74,8 @@ class Dispatcher:
         self._idle: asyncio.Future[None] | None = None
         self._is_idle: Callable[[], bool] = lambda: self._scheduler.is_idle
         self._alarm = Alarm(self._tick)
+        #: Called when a job was submitted while no worker is up.
+        self.on_waiting: Callable[[], None] = lambda: None
         metrics.observe_state(
             queue_depth=lambda: self._scheduler.queued, open_sequences=lambda: self._scheduler.open_sequences
         )
@@ -80,12 +83,9 @@ class Dispatcher:
     # What doors see, through the model.
 
     def submit(self, request: InferenceRequest, expires_in: float | None = None, span: Span | None = None) -> Parts:
-        """Admit one inference request; a refusal is raised by the first `Parts.next`.
+        """Admit one inference request, which may wait ``expires_in`` seconds; its own ``expires_in`` does not count.
 
-        Args:
-            request: The request; its own `expires_in` does not count.
-            expires_in: How many seconds it may wait for a worker.
-            span: What traces the job.
+        A refusal is raised by the first `Parts.next`.
         """
         now = self._now()
         job = InferenceJob(
@@ -104,6 +104,8 @@ class Dispatcher:
             parts.inputs = Inputs(lambda given: self._pass_on(job, given))
         self._metrics.observe_submission(by_default=request.by_default)
         self._perform(self._scheduler.submit(job, now), now)
+        if not self._workers:
+            self.on_waiting()
         return parts
 
     @property
@@ -119,6 +121,10 @@ class Dispatcher:
         """Close a sequence whose client has left, once none of its jobs runs; a stored one may go on elsewhere."""
         now, reason = self._now(), EndReason.suspended if self._durable else EndReason.ended
         self._perform(self._scheduler.end_sequence(sequence_id, reason, now), now)
+
+    def demand(self) -> Demand:
+        """Return what the jobs ask of the workers now."""
+        return self._scheduler.demand(self._now())
 
     @property
     def remaining_capacity(self) -> int:
@@ -176,13 +182,11 @@ class Dispatcher:
             refusal = cause_of(part, durable=self._durable)
             if refusal is None and (part.error is None or not self._durable):
                 self._end_sequences(job, part, now)
-        parts = job.parts
-        if parts is None:
+        if (parts := job.parts) is None:
             return  # the job has its outcome; its worker is dropping it
         if part.error is not None:
             self._end(job, part._replace(more=False) if refusal is None else refusal, now)
-            reason = REFUSALS.get(refusal)
-            if reason is not None and job.sequence_id is not None:
+            if (reason := REFUSALS.get(refusal)) is not None and job.sequence_id is not None:
                 self._perform(self._scheduler.end_sequence(job.sequence_id, reason, now), now)
             if more:  # the part was malformed, and the reader takes no further ones
                 self._perform(self._scheduler.cancel(job.id, now, None), now)
@@ -204,8 +208,7 @@ class Dispatcher:
 
     def taken(self, worker: Worker, job_id: str, count: int) -> None:
         """Note that the model has taken further inputs of a job."""
-        job = self.jobs_of(worker).get(job_id)
-        if job is not None and job.parts is not None and job.parts.inputs is not None:
+        if (job := self.jobs_of(worker).get(job_id)) is not None and job.parts is not None and job.parts.inputs:
             job.parts.inputs.taken(count)
 
     def cancel(self, job: Job, cause: Cause) -> None:
@@ -247,8 +250,7 @@ class Dispatcher:
         if self._workers.get(worker.id) is not worker:
             return
         released = self._released.setdefault(worker.id, asyncio.get_running_loop().create_future())
-        now = self._now()
-        self._perform(self._scheduler.retire(worker.id, now), now)
+        self.take_out(worker)
         await asyncio.wait([released], timeout=limit)
 
     async def drain(self, limit: float) -> bool:
@@ -361,14 +363,12 @@ class Dispatcher:
 
     def _end_sequence(self, effect: EndSequence, now: float) -> None:
         self._metrics.sequences_closed[effect.reason].inc()
-        worker = None if effect.worker_id is None else self._workers.get(effect.worker_id)
-        if worker is not None:
+        if effect.worker_id is not None and (worker := self._workers.get(effect.worker_id)) is not None:
             worker.end_sequence(effect.sequence_id, effect.reason.value, time.monotonic() - (now - effect.at))
 
     def _release(self, worker_id: str) -> None:
         self._workers.pop(worker_id, None)
-        released = self._released.pop(worker_id, None)
-        if released is not None and not released.done():
+        if (released := self._released.pop(worker_id, None)) is not None and not released.done():
             released.set_result(None)
 
     def gave_up(self, parts: Parts) -> None:

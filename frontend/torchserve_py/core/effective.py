@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
+from torchserve_py.scheduling.scaling import ScalingPolicy
 from torchserve_py.settings.schemas.cache import CacheConfig
 from torchserve_py.settings.schemas.model_config import TorchrunConfig, WarmupRequest
 
@@ -22,6 +23,9 @@ class EffectiveConfig:
     client_timeout_ms: int
     min_workers: int
     max_workers: int
+    initial_workers: int
+    scaling: ScalingPolicy | None
+    """How the number of workers follows the load; None: it does not."""
     job_queue_size: int
     use_job_ticket: bool
     continuous: bool
@@ -53,6 +57,12 @@ class EffectiveConfig:
         alone = self.parallel_type == "custom" and (self.torchrun is None or self.async_communication)
         return 0 if alone else self.parallel_level
 
+    @property
+    def _max_sequences(self) -> int:
+        """Sequences that exceed the present workers' batches wait where that brings more workers."""
+        most = 0 if self.scaling is None else self.max_workers * self.batch_size
+        return max(self.max_num_sequence, most)
+
     def policy(self, *, ahead: bool = False) -> Policy:
         """Return the settings that the scheduler needs; ``ahead``: whether workers can be sent batches ahead."""
         sequences = None
@@ -61,7 +71,7 @@ class EffectiveConfig:
                 max_idle=self.sequence_max_idle_ms / 1000,
                 timeout=self.sequence_timeout_ms / 1000 or None,
                 queue_size=self.max_sequence_job_queue_size,
-                max_sequences=self.max_num_sequence,
+                max_sequences=self._max_sequences,
                 restart_expired=self.restart_expired_sequences,
                 durable=self.cache.durable,
             )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torchserve_py.archive.contract import CONTRACTS
+from torchserve_py.core.autoscaler import Autoscaler
 from torchserve_py.core.dispatcher import Dispatcher
 from torchserve_py.core.errors import NoDescribeWorker
 from torchserve_py.core.plan import Plan
@@ -50,6 +51,7 @@ class Model:
         pool: WorkerPool,
         usage: Usage,
         tracing: Tracing | None,
+        autoscaler: Autoscaler | None,
     ) -> None:
         self.name = plan.name
         self.version = plan.version
@@ -73,6 +75,7 @@ class Model:
         self._expires_in = config.client_timeout_ms / 1000 or None
         self._usage = usage
         self._tracing = tracing
+        self._autoscaler = autoscaler
 
     def submit(self, request: InferenceRequest) -> Parts:
         """Admit one inference request.
@@ -98,8 +101,23 @@ class Model:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether a worker has loaded it."""
-        return self.pool.ready_count > 0
+        """Whether a worker has loaded it, or will as soon as there is a request."""
+        return self.pool.ready_count > 0 or self.pool.loads_on_demand
+
+    async def start_workers(self, count: int) -> None:
+        """Start so many workers, which are the minimum unless they follow the load, and wait for them.
+
+        Raises:
+            WorkerFailed: A worker failed to get ready.
+        """
+        least = count if self.config.scaling is None else self.config.min_workers
+        await self.scale(least, max(self.config.max_workers, count), count)
+
+    async def scale(self, min_workers: int, max_workers: int, count: int | None = None) -> None:
+        """See `WorkerPool.scale`. Between the two numbers the workers follow the load, if they are to."""
+        if self._autoscaler is not None:
+            self._autoscaler.start()
+        await self.pool.scale(min_workers, max_workers, count)
 
     async def check_health(self, limit: float) -> bool:
         """Ask the model in every worker whether it is healthy.
@@ -108,8 +126,8 @@ class Model:
             Whether all say so within ``limit`` seconds; False if the model has no worker.
         """
         workers = [supervisor.worker for supervisor in self.pool.supervisors if supervisor.ready]
-        if not self.served.contract.own_health:
-            return bool(workers)
+        if not self.served.contract.own_health or not workers:
+            return self.is_loaded
         answers = await asyncio.gather(*(worker.check_health(limit) for worker in workers if worker is not None))
         return bool(answers) and all(answers)
 
@@ -179,6 +197,7 @@ class Model:
             workers=workers,
             queue_remaining=self.dispatcher.remaining_capacity,
             queue_pending=self.dispatcher.queued,
+            loads_on_demand=self.pool.loads_on_demand,
         )
 
     def statistics(self) -> Statistics:
@@ -214,6 +233,8 @@ class Model:
         Returns:
             Whether all workers are gone; False if one survives even SIGKILL.
         """
+        if self._autoscaler is not None:
+            self._autoscaler.close()
         await self.dispatcher.close(cause)
         return not await self.pool.stop(limit)
 

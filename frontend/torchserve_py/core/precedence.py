@@ -16,6 +16,7 @@ from torchserve_py.core.config import InvalidModelConfig, ModelConfig
 from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import BadParameter, NotEnoughDevices
 from torchserve_py.core.serving import RegisterRequest
+from torchserve_py.scheduling.scaling import ScalingPolicy
 from torchserve_py.settings.schemas.cache import CacheConfig
 from torchserve_py.settings.schemas.model_config import WarmupRequest
 from torchserve_py.settings.schemas.values import MAX_INT
@@ -99,8 +100,19 @@ def resolve(
         openai=_answers_openai(yaml) and CONTRACTS[contract].openai,
         runtime=_runtime(request, models_json, manifest_runtime),
         **_sequences(yaml),
-        **_places(workers, yaml, hardware, model_name),
+        **_places(workers, yaml, settings, hardware, model_name),
     )
+
+
+def _scaling(yaml: ModelConfig, settings: Settings) -> ScalingPolicy | None:
+    """Return how workers follow the load. Those that are started by hand (``debug``) do not."""
+    scaling = yaml.scaling
+    if scaling is None or settings.debug:
+        return None
+    if settings.cpu_launcher_enable:
+        problem = "scaling is set but cpu_launcher_enable is true: each change would replace all workers; keep one"
+        raise InvalidModelConfig(yaml.source, [problem])
+    return ScalingPolicy(scaling.target_wait_ms / 1000, scaling.down_after, scaling.idle_timeout)
 
 
 def _answers_openai(yaml: ModelConfig) -> bool:
@@ -157,7 +169,9 @@ def check_worker_count(count: int) -> None:
         raise BadParameter(f"A model version may have {MAX_WORKERS} workers, {count} are asked for.")
 
 
-def _places(workers: tuple[int, int], yaml: ModelConfig, hardware: Hardware, model_name: str) -> dict[str, Any]:
+def _places(
+    workers: tuple[int, int, int], yaml: ModelConfig, settings: Settings, hardware: Hardware, model_name: str
+) -> dict[str, Any]:
     """Return the devices, and the number of workers that fits on them."""
     device_type = "gpu" if hardware.gpus and yaml.device_type != "cpu" else "cpu"
     device_ids = yaml.device_ids if device_type == "gpu" else None
@@ -171,11 +185,14 @@ def _places(workers: tuple[int, int], yaml: ModelConfig, hardware: Hardware, mod
         groups = (len(device_ids) if device_ids else hardware.gpus) // level
         if not groups:
             raise NotEnoughDevices(model_name, level)
-        workers = (min(workers[0], groups), min(workers[1], groups))
-    check_worker_count(workers[0])
+        workers = (min(workers[0], groups), min(workers[1], groups), min(workers[2], groups))
+    least, most, initial = workers
+    check_worker_count(initial if yaml.scaling is None else most)
     return {
-        "min_workers": workers[0],
-        "max_workers": workers[1],
+        "min_workers": least,
+        "max_workers": most,
+        "initial_workers": initial,
+        "scaling": _scaling(yaml, settings),
         "device_type": device_type,
         "device_ids": device_ids,
         "parallel_type": yaml.parallel_type or "",
@@ -212,19 +229,30 @@ def _workers(
     hardware: Hardware,
     *,
     at_startup: bool,
-) -> tuple[int, int]:
-    """Return the minimum and the maximum of workers.
+) -> tuple[int, int, int]:
+    """Return the minimum and the maximum of workers, and how many there are to begin with.
 
     A place that gives only the minimum sets both; one that gives only the maximum limits the next place's numbers.
+    Where workers follow the load, a registration says only how many there are to begin with, and a snapshot the limits.
     """
-    if request.initial_workers is not None:
-        return request.initial_workers, max(request.initial_workers, request.max_workers or 0)
+    initial = request.initial_workers
+    if initial is not None and (yaml.scaling is None or request.max_workers is not None):
+        return initial, max(initial, request.max_workers or 0), initial
+    least, most = _limits_of_workers(yaml, models_json, settings, hardware, at_startup=at_startup)
+    if initial is None:
+        return least, most, least
+    return least, max(most, initial), max(least, initial)
+
+
+def _limits_of_workers(
+    yaml: ModelConfig, models_json: VersionSettings, settings: Settings, hardware: Hardware, *, at_startup: bool
+) -> tuple[int, int]:
     bound = MAX_INT
     places: tuple[ModelConfig | VersionSettings, ...] = (yaml, models_json)
     for place in places:
         low, high = place.min_workers, place.max_workers
         bound = min(bound, high or MAX_INT)
-        if low:
+        if low or (low == 0 and yaml.scaling is not None and not settings.debug):
             return min(low, bound), min(high or low, bound)
     count = settings.default_workers_per_model
     if at_startup and not count:

@@ -92,12 +92,9 @@ class ModelRegistry(ServedModels):
     async def register(self, request: RegisterRequest) -> RegisterResult:
         model = self._add(await self._prepare(request, at_startup=False))
         self._not_loaded = [spec for spec in self._not_loaded if not _is_loaded_by(spec, model)]
-        wanted = model.config.min_workers
-        if wanted == 0:
-            self.on_change()
-            return RegisterResult(model.name, model.version, 0, 0, pending=False)
-        scaling = model.pool.scale(model.config.min_workers, model.config.max_workers)
-        if not request.synchronous:
+        wanted = model.config.initial_workers
+        scaling = model.start_workers(wanted)
+        if not request.synchronous and wanted:
             self._start(_unattended(scaling))
             self.on_change()
             return RegisterResult(model.name, model.version, 0, wanted, pending=True)
@@ -124,8 +121,8 @@ class ModelRegistry(ServedModels):
         self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
     ) -> ScaleResult:
         model = self.find(name, version)
-        check_worker_count(min_workers)
-        scaling = model.pool.scale(min_workers, max_workers)
+        check_worker_count(min_workers if model.config.scaling is None else max_workers)
+        scaling = model.scale(min_workers, max_workers)
         if not synchronous:
             self._start(_unattended(scaling))
             self.on_change()
@@ -240,7 +237,7 @@ class ModelRegistry(ServedModels):
         limit = self._settings.unregister_model_timeout
         self._unserved.add(model)
         try:
-            await model.pool.scale(max(1, model.config.min_workers), max(1, model.config.max_workers))
+            await model.start_workers(max(1, model.config.initial_workers))
         except WorkerFailed as failure:
             await self._end_workers(model)
             await asyncio.to_thread(model.files.remove)
@@ -323,7 +320,7 @@ class ModelRegistry(ServedModels):
         versions = self._names[model.name]
         if wanted.default and (wanted.chosen or versions.default is not model):
             versions.choose(model)
-        self._start(_unattended(model.pool.scale(model.config.min_workers, model.config.max_workers)))
+        self._start(_unattended(model.start_workers(model.config.initial_workers)))
 
     def _start(self, change: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start a change of workers as a task; it runs to its end even if its caller is cancelled."""

@@ -61,11 +61,12 @@ class ModelStatus:
     workers: Sequence[WorkerStatus]  # oldest first
     queue_remaining: int  # free room, in jobs
     queue_pending: int  # waiting jobs
+    loads_on_demand: bool = False  # there may be no worker, and a request starts one
 
     @property
     def ready(self) -> bool:
-        """Whether a worker takes jobs, and at least the configured minimum of them do."""
-        return sum(worker.ready for worker in self.workers) >= max(1, self.min_workers)
+        """Whether the configured minimum of workers takes jobs, and at least one, unless a request starts it."""
+        return self.loads_on_demand or sum(worker.ready for worker in self.workers) >= max(1, self.min_workers)
 
 
 class Statistics(NamedTuple):
@@ -87,7 +88,7 @@ class Statistics(NamedTuple):
 class RegisterRequest:
     """A registration call; None = not given. ``max_batch_delay`` is in milliseconds, timeouts in seconds.
 
-    ``max_workers``, which only a snapshot gives, is ``initial_workers`` where it is not given. A workflow sets
+    ``max_workers`` is given only by a snapshot, where ``initial_workers`` is the minimum. A workflow sets
     ``in_workflow`` for the models that are its nodes.
     """
 
@@ -166,7 +167,7 @@ class Serving(Protocol):
         """Return what the model declares, see `ts.protocol.messages.Loaded`; empty while no worker is ready."""
 
     def is_loaded(self, model: ServedModel) -> bool:
-        """Return whether a worker has loaded the model and takes jobs."""
+        """Return whether a worker has loaded the model and takes jobs, or will as soon as there is a job."""
 
     def fails_to_load(self, model: ServedModel) -> bool:
         """Return whether the model has workers, and none of them could load the model at its last attempt."""

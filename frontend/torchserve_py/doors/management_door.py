@@ -121,10 +121,9 @@ class ManagementDoor:
 
     def _is_ready(self, request: Request, values: PathValues) -> Sent:
         name = values["model_name"]
-        model = self._serving.get(name)
-        return self._responses.send_json(
-            request, 200, {"name": name, "ready": bool(self._serving.status(model).workers)}
-        )
+        status = self._serving.status(self._serving.get(name))
+        ready = bool(status.workers) or status.loads_on_demand
+        return self._responses.send_json(request, 200, {"name": name, "ready": ready})
 
     def _rotate_token(self, request: Request, values: PathValues) -> Sent:
         assert self._tokens is not None

@@ -7,6 +7,7 @@ from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Updatable
 from torchserve_py.metrics.outcomes import Outcomes
 from torchserve_py.scheduling.effects import EndReason
+from torchserve_py.scheduling.scaling import Reason
 
 SECONDS_BOUNDS = (
     0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
@@ -44,6 +45,9 @@ class ModelFamilies:
         self.batch_size = make("ts_batch_size", _sizes, "Requests sent to a worker together")
         self.open_sequences = make("ts_open_sequences", Gauge, "Sequences that are open")
         self.queue_depth = make("ts_queue_depth", Gauge, "Requests that wait for a worker")
+        self.workers_wanted = make("ts_workers_wanted", Gauge, "Workers that there are to be")
+        self.workers_ready = make("ts_workers_ready", Gauge, "Workers that take requests")
+        self.scalings = make("ts_scaling_total", Counter, "Changes of the number of workers by the load, by reason")
         self.worker_restarts = make("ts_worker_restarts_total", Counter, "Workers that died and were started again")
         self.worker_gpu_memory = make("ts_worker_gpu_memory_bytes", Gauge, "Memory of a worker on GPUs")
         self.sequences_closed = make("ts_sequences_closed_total", Counter, "Sequences that ended, by reason")
@@ -106,14 +110,22 @@ class ModelMetrics:
         self.open_sequences = families.open_sequences.child(labels)
         self.queue_depth = families.queue_depth.child(labels)
         self.worker_restarts = families.worker_restarts.child(labels)
+        self.workers_wanted = families.workers_wanted.child(labels)
+        self.workers_ready = families.workers_ready.child(labels)
+        self.scalings = {reason: families.scalings.child(self._labels_with(reason)) for reason in Reason}
         self.sequences_closed = {
-            reason: families.sequences_closed.child(self._closed_labels(reason)) for reason in EndReason
+            reason: families.sequences_closed.child(self._labels_with(reason)) for reason in EndReason
         }
 
     def observe_state(self, *, queue_depth: Callable[[], int], open_sequences: Callable[[], int]) -> None:
         """Says where the depth of the queue and the number of open sequences are read when they are shown."""
         self.queue_depth.read_from(queue_depth)
         self.open_sequences.read_from(open_sequences)
+
+    def observe_workers(self, *, wanted: Callable[[], int], ready: Callable[[], int]) -> None:
+        """Says where the numbers of workers are read when they are shown."""
+        self.workers_wanted.read_from(wanted)
+        self.workers_ready.read_from(ready)
 
     def observe_submission(self, *, by_default: bool = False) -> None:
         """A job was submitted. by_default: its request named no version."""
@@ -165,9 +177,11 @@ class ModelMetrics:
             if last_version:
                 family.remove({**self._labels, "model_version": DEFAULT_VERSION_LABEL})
         for reason in EndReason:
-            self._families.sequences_closed.remove(self._closed_labels(reason))
+            self._families.sequences_closed.remove(self._labels_with(reason))
+        for cause in Reason:
+            self._families.scalings.remove(self._labels_with(cause))
 
-    def _closed_labels(self, reason: EndReason) -> dict[str, str]:
+    def _labels_with(self, reason: EndReason | Reason) -> dict[str, str]:
         """In the order of `metrics.catalog`, as all labels are."""
         *model, hostname = self._labels.items()
         return dict([*model, ("reason", reason.value), hostname])

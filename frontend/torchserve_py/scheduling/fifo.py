@@ -1,6 +1,8 @@
 """The source of stateless models: one queue of jobs for all workers, first in, first out within a priority."""
 
+from collections.abc import Iterable
 from itertools import takewhile
+from typing import Any
 
 from torchserve_py.scheduling.effects import Cause, EndReason
 from torchserve_py.scheduling.job import Job
@@ -83,6 +85,15 @@ class Fifo:
         """Forget every waiting job."""
         self.lane.items.clear()
         self.lane.ranking.withdraw(self.lane.items)
+
+    @property
+    def lanes(self) -> Iterable[Lane[Any]]:
+        """The one lane."""
+        return (self.lane,)
+
+    def is_bound(self, worker: WorkerLoad) -> bool:
+        """No worker has state that would be lost with it."""
+        return False
 
     @property
     def remaining_capacity(self) -> int:

@@ -25,6 +25,7 @@ from torchserve_py.scheduling.job import (
 from torchserve_py.scheduling.lane import Lane, WorkerLoad
 from torchserve_py.scheduling.modes import Source, compose
 from torchserve_py.scheduling.policy import Policy
+from torchserve_py.scheduling.scaling import Demand
 from torchserve_py.scheduling.sequence import Sequence
 from torchserve_py.scheduling.sequence_source import Sequences
 from torchserve_py.scheduling.shared_state import SharedState
@@ -258,6 +259,10 @@ class Scheduler:
     def is_idle(self) -> bool:
         """Whether there is no job, and no open sequence that would be lost."""
         return not self._shared.jobs and (self._durable or not self.open_sequences)
+
+    def demand(self, now: float) -> Demand:
+        """Return what the jobs ask of the workers at this moment."""
+        return self._assignment.demand(now, self.queued, self._shared.accepted)
 
     @property
     def remaining_capacity(self) -> int:

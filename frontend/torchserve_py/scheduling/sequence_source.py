@@ -5,6 +5,7 @@ slots, or is pending until one is free. A sequence leaves its slot through `_clo
 """
 
 import math
+from collections.abc import Iterable
 from itertools import islice
 from typing import cast
 
@@ -166,6 +167,15 @@ class Sequences:
         if self._policy.durable:
             return True  # only a worker can look into the store
         return sequence_id in self.open or self._closed.refusal(sequence_id, now) is not None
+
+    @property
+    def lanes(self) -> Iterable[SequenceLane]:
+        """The lanes of the workers, and that of the sequences that have no worker."""
+        return (self._pending, *self._lanes.values())
+
+    def is_bound(self, worker: WorkerLoad) -> bool:
+        """Whether the state of an open sequence would be lost with the worker."""
+        return not self._policy.durable and bool(cast(SequenceLane, worker.lane).bound)
 
     @property
     def remaining_capacity(self) -> int:

@@ -9,27 +9,27 @@ from torchserve_py.scheduling.lane import Lane
 
 
 class SharedState:
-    """`jobs` are those accepted and not yet over.
+    """`jobs` are those accepted and not yet over, `accepted` is the number of all so far.
 
     `effects` are those of the present event so far, `lanes_to_serve` the lanes in which it has made something sendable;
     both are empty between events.
     """
 
-    __slots__ = ("_accepted", "deadlines", "effects", "jobs", "lanes_to_serve")
+    __slots__ = ("accepted", "deadlines", "effects", "jobs", "lanes_to_serve")
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
         self.deadlines = Deadlines()
         self.effects: list[Effect] = []
         self.lanes_to_serve: list[Lane[Any]] = []
-        self._accepted = 0
+        self.accepted = 0
 
     def accept(self, job: Job, now: float) -> None:
         """Add a job; it leaves once, through `leave`."""
         job.state = JOB_TRANSITIONS[job.state, ACCEPT]
         self.jobs[job.id] = job
-        job.number = self._accepted
-        self._accepted += 1
+        job.number = self.accepted
+        self.accepted += 1
         if job.expires_at is not None:
             self.deadlines.start_timer(job, now)
 

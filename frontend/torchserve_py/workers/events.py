@@ -44,6 +44,9 @@ class PoolEvents(Protocol):
     def worker_up(self, worker: Worker) -> None:
         """Give jobs to the worker from now on."""
 
+    def take_out(self, worker: Worker) -> None:
+        """Give the worker no more jobs."""
+
     def worker_lost(self, worker: Worker) -> None:
         """End the jobs of a worker whose connection is gone."""
 

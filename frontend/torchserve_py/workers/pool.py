@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torchserve_py.metrics.model_metrics import ModelMetrics
+from torchserve_py.scheduling.scaling import WorkerCounts
 from torchserve_py.workers.events import PoolEvents
 from torchserve_py.workers.startup import WorkerFailed
 from torchserve_py.workers.supervisor import Supervisor
@@ -17,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 #: How long workers may take to go once their own limit has passed: until SIGKILL, and what the system needs (seconds).
 _KILL_LIMIT = 20.0
+#: How long a worker that the load no longer needs may finish its jobs (seconds): as long as their own limits let them.
+_FINISH_LIMIT = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class WorkerPool:
         max_retry: How long a failing worker is started again (seconds).
         stop_limit: How long a worker that is to go may finish its jobs (seconds).
         renew_to_scale: Whether all workers are replaced when their number changes: each has its share of something.
+        on_demand: Whether requests wait for a worker even where there is none, because `resize` starts one for them.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class WorkerPool:
         stop_limit: float,
         *,
         renew_to_scale: bool = False,
+        on_demand: bool = False,
     ) -> None:
         self.min_workers = 0
         self.max_workers = 0
@@ -59,8 +64,11 @@ class WorkerPool:
         self._max_retry = max_retry
         self._stop_limit = stop_limit
         self._renew_to_scale = renew_to_scale
+        self._on_demand = on_demand
         self._supervisors: list[Supervisor] = []
         self._leaving: set[Supervisor] = set()
+        self._departures: set[asyncio.Task[None]] = set()
+        metrics.observe_workers(wanted=lambda: self.counts.wanted, ready=lambda: self.ready_count)
 
     @property
     def supervisors(self) -> Sequence[Supervisor]:
@@ -73,12 +81,26 @@ class WorkerPool:
         return sum(supervisor.ready for supervisor in self._supervisors)
 
     @property
+    def counts(self) -> WorkerCounts:
+        """How many workers there are to be; those that gave up do not count."""
+        trying = self._trying
+        failing = any(supervisor.failure for supervisor in trying)
+        return WorkerCounts(len(trying), self.ready_count, failing, self.min_workers, self.max_workers)
+
+    @property
+    def loads_on_demand(self) -> bool:
+        """Whether there may be no worker, and a request starts one; False while workers fail to load the model."""
+        return self._on_demand and not self.min_workers and self.max_workers > 0 and not self.counts.failing
+
+    @property
     def healthy(self) -> bool:
         """Whether enough workers are up, starting, or being replaced: TorchServe's idea of health."""
-        return sum(not supervisor.gave_up for supervisor in self._supervisors) >= self.min_workers
+        return len(self._trying) >= self.min_workers
 
-    async def scale(self, min_workers: int, max_workers: int) -> None:
+    async def scale(self, min_workers: int, max_workers: int, count: int | None = None) -> None:
         """Start workers up to ``min_workers``, stop the newest above ``max_workers``, replace those that gave up.
+
+        Between the two numbers ``count`` says how many there are to be, or there remain as many as there are.
 
         Returns once every worker is ready, including those that were starting already, and every stopped worker is gone
         or survives SIGKILL.
@@ -87,16 +109,8 @@ class WorkerPool:
             WorkerFailed: A worker failed to get ready; like a worker that dies it is started again.
         """
         self.min_workers, self.max_workers = min_workers, max_workers
-        leaving = [supervisor for supervisor in self._supervisors if supervisor.gave_up]
-        staying = [supervisor for supervisor in self._supervisors if not supervisor.gave_up]
-        leaving += staying[max_workers:]
-        staying = staying[:max_workers]
-        count = max(min_workers, len(staying))
-        if self._renew_to_scale and count != len(self._supervisors):
-            leaving, staying = list(self._supervisors), []
-        started = [self._start(Place(self._new_worker_id(), index, count)) for index in range(len(staying), count)]
-        self._supervisors = staying + started
-        self._tell_expected()
+        count = max(min_workers, min(max_workers, len(self._trying) if count is None else count))
+        leaving = self._change(self._trying[count:], count)
         outcomes = await asyncio.gather(
             *(supervisor.attempt() for supervisor in self._supervisors),
             *(self._stop(supervisor, self._stop_limit) for supervisor in leaving),
@@ -104,6 +118,25 @@ class WorkerPool:
         for failure in outcomes:
             if isinstance(failure, WorkerFailed):
                 raise failure
+
+    def resize(self, count: int, movable: Sequence[str]) -> None:
+        """Start workers up to ``count``, or let workers go down to it once they have finished their jobs.
+
+        Args:
+            count: How many there are to be.
+            movable: The ids of the ready workers that may go, in the order in which they go; before them go workers
+                that are not ready.
+        """
+        trying = self._trying
+        by_id = {supervisor.id: supervisor for supervisor in trying}
+        may_go = [supervisor for supervisor in reversed(trying) if not supervisor.ready]
+        may_go += [by_id[worker_id] for worker_id in movable if worker_id in by_id and by_id[worker_id] not in may_go]
+        for supervisor in self._change(may_go[: max(0, len(trying) - count)], count):
+            if supervisor.worker is not None:
+                self._events.take_out(supervisor.worker)  # now: no further sequence is to begin there
+            departure = asyncio.create_task(self._stop(supervisor, _FINISH_LIMIT))
+            self._departures.add(departure)
+            departure.add_done_callback(self._departures.discard)
 
     async def stop(self, limit: float) -> list[int]:
         """Stop every worker, and wait for those that are leaving already.
@@ -121,6 +154,21 @@ class WorkerPool:
             *(supervisor.stopped(limit + _KILL_LIMIT) for supervisor in earlier),
         )
         return [supervisor.pid for supervisor in self._leaving]
+
+    @property
+    def _trying(self) -> list[Supervisor]:
+        return [supervisor for supervisor in self._supervisors if not supervisor.gave_up]
+
+    def _change(self, leaving: Sequence[Supervisor], count: int) -> list[Supervisor]:
+        """Take places away, those that gave up too, and add places up to ``count``; return those that are to end."""
+        gone = [supervisor for supervisor in self._supervisors if supervisor.gave_up or supervisor in leaving]
+        staying = [supervisor for supervisor in self._supervisors if supervisor not in gone]
+        if self._renew_to_scale and count != len(self._supervisors):
+            gone, staying = list(self._supervisors), []
+        started = [self._start(Place(self._new_worker_id(), index, count)) for index in range(len(staying), count)]
+        self._supervisors = staying + started
+        self._tell_expected()
+        return gone
 
     def _start(self, place: Place) -> Supervisor:
         supervisor = Supervisor(place.worker_id, self._new_place(place), self._events, self._max_retry)
@@ -151,5 +199,6 @@ class WorkerPool:
 
     def _tell_expected(self) -> None:
         """Requests are accepted while a worker that serves them can be expected."""
-        trying = [supervisor for supervisor in self._supervisors if not supervisor.gave_up]
-        self._events.set_workers(len(trying) if any(supervisor.expected for supervisor in trying) else 0)
+        trying = self._trying
+        expected = any(supervisor.expected for supervisor in trying) if trying else self.loads_on_demand
+        self._events.set_workers(max(1, len(trying)) if expected else 0)

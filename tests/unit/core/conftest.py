@@ -44,7 +44,7 @@ def make_registry(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that are wanted and never come."""
 
-    async def scale(pool: WorkerPool, min_workers: int, max_workers: int) -> None:
+    async def scale(pool: WorkerPool, min_workers: int, max_workers: int, count: int | None = None) -> None:
         pool.min_workers, pool.max_workers = min_workers, max_workers
 
     monkeypatch.setattr(WorkerPool, "scale", scale)

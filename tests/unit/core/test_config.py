@@ -6,11 +6,12 @@ import pytest
 import yaml
 
 from torchserve_py.core.config import InvalidModelConfig, ModelConfig, read_model_config
-from torchserve_py.settings.schemas.model_config import ModelConfigFile, TensorDeclaration, TorchrunConfig
+from torchserve_py.settings.schemas import model_config as schema
 
 COMPLETE = """\
 minWorkers: 1
 maxWorkers: 2
+scaling: {targetWaitMSec: 500, downAfterSec: 30}
 batchSize: 8
 maxBatchDelay: 50
 responseTimeout: 60
@@ -141,6 +142,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert config == ModelConfig.model_construct(
         min_workers=1,
         max_workers=2,
+        scaling=schema.ScalingConfig(target_wait_ms=500, down_after=30, idle_timeout=300),
         batch_size=8,
         max_batch_delay_ms=50,
         response_timeout=60,
@@ -149,7 +151,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         device_ids=(0, 1, 2, 3),
         parallel_type="pp",
         parallel_level=4,
-        torchrun=TorchrunConfig(
+        torchrun=schema.TorchrunConfig(
             nnodes=1, nproc_per_node=4, rdzv_backend="c10d", rdzv_endpoint="localhost:29400", omp_num_threads=2
         ),
         max_retry_timeout=10,
@@ -166,8 +168,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         async_communication=False,
         concurrency_target=50,
         use_venv=True,
-        inputs=(TensorDeclaration(name="image", datatype="FP32", shape=[-1, 3]),),
-        outputs=(TensorDeclaration(name="label", datatype="BYTES", shape=[]),),
+        inputs=(schema.TensorDeclaration(name="image", datatype="FP32", shape=[-1, 3]),),
+        outputs=(schema.TensorDeclaration(name="label", datatype="BYTES", shape=[]),),
         decoupled=False,
         openai=True,
         autocast="bfloat16",
@@ -176,7 +178,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         raw=yaml.safe_load(COMPLETE),
         warnings=("concurrencyTarget has no effect because asyncCommunication is not true",),
     )
-    assert all(getattr(config, name) is not None for name in ModelConfigFile.model_fields)
+    assert all(getattr(config, name) is not None for name in schema.ModelConfigFile.model_fields)
 
 
 @pytest.mark.parametrize(

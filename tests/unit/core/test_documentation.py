@@ -1,4 +1,4 @@
-"""docs/model-config.md and docs/gpu.md name every key of the schema, and none that does not exist."""
+"""docs/model-config.md, docs/gpu.md and docs/scaling.md name every key of the schemas, and no others."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from torchserve_py.core.contradictions import CODE_KEYS
 from torchserve_py.settings.schemas.cache import CacheConfig
 from torchserve_py.settings.schemas.document import table
-from torchserve_py.settings.schemas.model_config import ModelConfigFile, TorchrunConfig, WarmupRequest
+from torchserve_py.settings.schemas.model_config import ModelConfigFile, ScalingConfig, TorchrunConfig, WarmupRequest
 
 DOCS = Path(__file__).parents[3] / "docs" / "model-config.md"
 
@@ -21,6 +21,11 @@ def test_the_table_of_warm_ups_has_the_rows_of_its_schema() -> None:
     text = DOCS.with_name("gpu.md").read_text(encoding="utf-8")
     section = text.partition("## Warm-up")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `\w+` \| .* \|$", section, re.MULTILINE) == list(table(WarmupRequest))
+
+
+def test_the_table_of_scaling_has_the_rows_of_its_schema() -> None:
+    text = DOCS.with_name("scaling.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `\w+` \| .* \|$", text, re.MULTILINE) == list(table(ScalingConfig))
 
 
 def test_the_keys_of_handlers_are_named() -> None:

@@ -8,6 +8,7 @@ from tests.unit.metrics.exposition import HOST, documented, scrape
 from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.scheduling.effects import EndReason
+from torchserve_py.scheduling.scaling import Reason
 
 OF_THE_SERVER = {
     "Requests2XX Level=Host",
@@ -29,6 +30,8 @@ NUMBERS_OF_A_MODEL = {
     "ts_queue_latency_microseconds",
     "ts_open_sequences",
     "ts_queue_depth",
+    "ts_workers_wanted",
+    "ts_workers_ready",
     "ts_worker_restarts_total",
 }
 HISTOGRAMS_OF_A_MODEL = {"ts_queue_seconds", "ts_handler_seconds", "ts_request_seconds", "ts_batch_size"}
@@ -51,6 +54,7 @@ def test_a_models_series_are_there_at_zero_once_it_is_registered(metrics: Server
     assert {f"{name}{model}" for name in NUMBERS_OF_A_MODEL} <= found.keys()
     assert {f"{name}_{part}{model}" for name in HISTOGRAMS_OF_A_MODEL for part in ("sum", "count")} <= found.keys()
     assert {f"ts_sequences_closed_total{model} reason={reason}" for reason in EndReason} <= found.keys()
+    assert {f"ts_scaling_total{model} reason={reason}" for reason in Reason} <= found.keys()
     assert "ts_inference_requests_total model_name=noop model_version=default" in found
     assert {"HandlerTime Level=Model ModelName=noop", "PredictionTime Level=Model ModelName=noop"} <= found.keys()
 

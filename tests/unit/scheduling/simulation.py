@@ -62,13 +62,17 @@ class Simulation:
         for at, job_id, sequence_id in arrivals:
             self._later(at, lambda job_id=job_id, sequence_id=sequence_id: self._submit(job_id, sequence_id))
         while len(self.latencies) < len(arrivals):
-            deadline = self._scheduler.next_deadline()
-            if deadline is not None and (not self._events or deadline <= self._events[0][0]):
-                self.now = max(self.now, deadline)
-                self._perform(self._scheduler.tick(self.now))
-            else:
-                self.now, _, happen = heapq.heappop(self._events)
-                happen()
+            self._next()
+
+    def _next(self) -> None:
+        """Let happen what comes next."""
+        deadline = self._scheduler.next_deadline()
+        if deadline is not None and (not self._events or deadline <= self._events[0][0]):
+            self.now = max(self.now, deadline)
+            self._perform(self._scheduler.tick(self.now))
+        else:
+            self.now, _, happen = heapq.heappop(self._events)
+            happen()
 
     def _later(self, at: float, happen: Callable[[], None]) -> None:
         heapq.heappush(self._events, (at, next(self._order), happen))

@@ -53,9 +53,13 @@ class FakeWorker:
 class FakeDispatcher:
     def __init__(self) -> None:
         self.expected: asyncio.Queue[int] = asyncio.Queue()
+        self.taken_out: list[str] = []
 
     def worker_up(self, worker: Worker) -> None: ...
     def worker_lost(self, worker: Worker) -> None: ...
+    def take_out(self, worker: Worker) -> None:
+        self.taken_out.append(worker.id)
+
     async def retire(self, worker: Worker, limit: float) -> None: ...
     def set_workers(self, count: int) -> None:
         self.expected.put_nowait(count)

@@ -44,6 +44,23 @@ class TorchrunConfig(Schema):
     )
 
 
+class ScalingConfig(ClosedSchema):
+    """The `scaling` map: when the number of workers follows the load."""
+
+    target_wait_ms: Annotated[int, Integer(1, unit="milliseconds")] = key(
+        "targetWaitMSec", "how long a request may wait before workers are added", "1,000", otherwise=1000
+    )
+    down_after: Annotated[int, Integer(1, unit="seconds")] = key(
+        "downAfterSec", "how long fewer workers must have been enough before some are taken down", "60", otherwise=60
+    )
+    idle_timeout: Annotated[int, Integer(1, unit="seconds")] = key(
+        "idleTimeoutSec",
+        "with `minWorkers: 0`: after how long without a request the last worker is taken down",
+        "300",
+        otherwise=300,
+    )
+
+
 DATATYPE: Final = Expected(f"one of {', '.join(sorted(DATATYPES))}", lambda value: value in DATATYPES)
 _TENSOR = Nested("a map with name, datatype and shape")
 _TENSORS = Listed(
@@ -113,6 +130,7 @@ def _are_gpus(value: object) -> bool:
 
 
 _GPUS = Expected("a list of one or more GPU numbers, each an integer from 0, for example [0, 1]", _are_gpus)
+_SCALING = Nested("a map, for example {targetWaitMSec: 500}, or {}")
 _WARMUP = Listed("a list of requests, for example [{file: sample.json, contentType: application/json}]")
 _WARMUP_REQUEST = Nested("a map, for example {file: sample.json, contentType: application/json}")
 _TORCHRUN = Nested("a map of torchrun options, for example {nproc-per-node: 4}")
@@ -126,15 +144,20 @@ Tensors = Annotated[tuple[Annotated[TensorDeclaration, _TENSOR], ...] | None, Af
 class ModelConfigFile(Schema):
     """The keys of a `model-config.yaml` that the server reads. Times are milliseconds (`_ms`) or seconds."""
 
-    min_workers: AtLeastOne = key(
+    min_workers: AtLeastZero = key(
         "minWorkers",
-        "workers to start. Without `maxWorkers` also the most",
+        "workers to start. Without `maxWorkers` also the most. 0 needs [`scaling`](scaling.md)",
         "`models`, then `default_workers_per_model`, then one per GPU or processor",
     )
     max_workers: AtLeastOne = key(
         "maxWorkers",
         "the most workers. Without `minWorkers`: an upper bound on the number that the next place gives",
         "`minWorkers`",
+    )
+    scaling: Annotated[ScalingConfig | None, _SCALING] = key(
+        "scaling",
+        "lets the number of workers [follow the load](scaling.md) between `minWorkers` and `maxWorkers`",
+        "none: there are `minWorkers` until they are scaled",
     )
     batch_size: AtLeastOne = key(
         "batchSize",

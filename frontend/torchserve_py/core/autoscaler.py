@@ -1,0 +1,107 @@
+"""Lets the workers of one model version follow its load: asks `scheduling.scaling` once a second, and obeys.
+
+While there is no worker nothing is asked; the first job that waits wakes the autoscaler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from torchserve_py.scheduling.scaling import Decision, Demand, Scaling, ScalingPolicy
+
+if TYPE_CHECKING:
+    from torchserve_py.core.dispatcher import Dispatcher
+    from torchserve_py.metrics.model_metrics import ModelMetrics
+    from torchserve_py.workers.pool import WorkerPool
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL: Final = 1.0
+#: How often (seconds) the log says that requests wait for the first worker.
+_PROGRESS_INTERVAL: Final = 10.0
+
+
+class Autoscaler:
+    """Changes the number of workers of a pool between the pool's limits, which the management API may change.
+
+    Args:
+        label: The model and its version, for the log.
+        policy: When to change the number.
+        pool: The workers.
+        dispatcher: The jobs.
+        metrics: Where changes are counted.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        policy: ScalingPolicy,
+        pool: WorkerPool,
+        dispatcher: Dispatcher,
+        metrics: ModelMetrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._label = label
+        self._pool = pool
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+        self._clock = clock
+        self._scaling = Scaling(policy, clock())
+        self._timer: asyncio.TimerHandle | None = None
+        self._woken_at: float | None = None
+        self._told_at = 0.0
+        self._closed = False
+        dispatcher.on_waiting = self._wake
+
+    def start(self) -> None:
+        """Look at the load from now on."""
+        self._look_in(_INTERVAL)
+
+    def close(self) -> None:
+        """Change nothing any more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wake(self) -> None:
+        """A job waits, and no worker is up: start one now if none is about to be."""
+        if not self._pool.counts.wanted:
+            self._look_in(0.0)
+
+    def _look_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._closed:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        try:
+            now, demand = self._clock(), self._dispatcher.demand()
+            decision = self._scaling.decide(demand, self._pool.counts, now)
+            if decision is not None:
+                self._change(decision, demand, now)
+            elif demand.queued and self._woken_at is not None:
+                self._tell_progress(demand, now)
+        finally:
+            if self._pool.counts.wanted:
+                self._look_in(_INTERVAL)
+
+    def _change(self, decision: Decision, demand: Demand, now: float) -> None:
+        wanted = self._pool.counts.wanted
+        logger.info("%s: from %d to %d workers: %s", self._label, wanted, decision.workers, decision.why)
+        self._metrics.scalings[decision.reason].inc()
+        self._woken_at = self._told_at = now
+        self._pool.resize(decision.workers, demand.movable)
+
+    def _tell_progress(self, demand: Demand, now: float) -> None:
+        """Say that requests wait while the first worker loads the model."""
+        assert self._woken_at is not None
+        if not self._pool.ready_count and now - self._told_at >= _PROGRESS_INTERVAL:
+            self._told_at = now
+            seconds = now - self._woken_at
+            logger.info("%s: loading for %.0f s, requests that wait: %d", self._label, seconds, demand.queued)
