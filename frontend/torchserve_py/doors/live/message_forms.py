@@ -49,12 +49,13 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=_MOST_STEPS)]
 class Resume(msgspec.Struct, forbid_unknown_fields=True):
     """A client's wish to go on with an earlier session.
 
-    ``after`` is the last step whose answer the client has, ``sent`` the last step that it has sent; 0 for no step.
+    ``after`` is the last applied step whose answer the client has, 0 for none; ``unanswered`` are the steps that were
+    sent and have no answer, in order.
     """
 
     resume: Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_TOKEN)]
     after: _Number = 0
-    sent: _Number = 0
+    unanswered: list[_Number] = []
 
 
 class Form(ABC):
@@ -105,7 +106,7 @@ class _JsonStep(msgspec.Struct, forbid_unknown_fields=True):
     end: bool = False
     resume: msgspec.UnsetType | msgspec.Raw = msgspec.UNSET
     after: msgspec.UnsetType | msgspec.Raw = msgspec.UNSET
-    sent: msgspec.UnsetType | msgspec.Raw = msgspec.UNSET
+    unanswered: msgspec.UnsetType | msgspec.Raw = msgspec.UNSET
 
 
 class _JsonForm(Form):

@@ -11,7 +11,7 @@ import secrets
 from typing import TYPE_CHECKING, Final
 
 from torchserve_py.doors.failures import HANDLER_ERROR, DoorError, failure_of_job
-from torchserve_py.doors.live.live_steps import GONE, MOST_STEPS, Goodbye, StepExchange, try_again
+from torchserve_py.doors.live.live_steps import GONE, Goodbye, StepExchange, try_again
 from torchserve_py.doors.live.message_forms import POLICY_VIOLATION, Resume
 from torchserve_py.scheduling.effects import Cause
 
@@ -39,11 +39,15 @@ async def resume(session: LiveSession, asked: Resume) -> Goodbye | None:
     """
     if session.last:
         return Goodbye(POLICY_VIOLATION, "A session is resumed before its first step.")
+    if len(asked.unanswered) > session.terms.window or any(number <= asked.after for number in asked.unanswered):
+        reason = f"unanswered: up to {session.terms.window} steps that follow the step of after."
+        return Goodbye(POLICY_VIOLATION, reason)
     if not session.terms.durable:
         return await _lost(session)
     session.adopt(asked.resume)
     applied: StepExchange | None = None
-    for number in _doubtful(asked):
+    known = [asked.after] if asked.after else []
+    for number in [*known, *asked.unanswered]:
         step = session.ask(number)
         try:
             first = await step.next()
@@ -62,16 +66,6 @@ async def resume(session: LiveSession, asked: Resume) -> Goodbye | None:
             if failure.cause != HANDLER_ERROR:
                 return try_again(failure)
     return await session.resumed(has_ended=applied is not None and applied.ends)
-
-
-def _doubtful(asked: Resume) -> list[int]:
-    """Return the steps to ask for: the last that the client has an answer to, and those that may have been sent since.
-
-    Only the last `MOST_STEPS` that were sent can lack an answer.
-    """
-    sent = max(asked.after, asked.sent or asked.after + MOST_STEPS)
-    known = [asked.after] if asked.after else []
-    return [*known, *range(max(asked.after, sent - MOST_STEPS) + 1, sent + 1)]
 
 
 async def _lost(session: LiveSession) -> Goodbye:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.unit.doors.fake_serving import Call
 from tests.unit.doors.live.conftest import Open, stateful, until
 
@@ -32,7 +33,7 @@ async def test_a_session_whose_store_does_not_answer_is_to_be_resumed_later(live
     model = stateful(cache=CacheConfig(store="file"))
     model.behave = lambda call: call.parts.fail(Cause.sequence_moved)
     session = await live(model)
-    await session.send(resume=session.greeting["resume"], after=2, sent=4)
+    await session.send(resume=session.greeting["resume"], after=2, unanswered=[3, 4])
     answer = await session.receive()
     assert (answer["step"], answer["error"]["cause"]) == (2, "sequence_moved")
     assert await session.closed() == (1013, "sequence_moved")
@@ -56,20 +57,20 @@ async def test_a_resumed_client_gets_what_is_kept_of_the_steps_that_may_lack_an_
             call.parts.fail(Cause.not_applied)
 
     model.behave = kept
-    await session.send(resume="a token", after=40, sent=47)
+    await session.send(resume="a token", after=40, unanswered=[42, 44, 46, 47])
     large, last, told = [await session.receive() for _ in range(3)]
     assert (large["step"], large["error"]["cause"]) == (44, "handler_error")
     assert (last["step"], last["body"]) == (46, "46")
     assert (told["last"], told["resume"]) == (46, "a token")
     assert await session.closed() == (1000, "The sequence has ended.")
-    assert [call.header_dict["ts_request_id"] for call in model.calls] == [str(n) for n in range(40, 48)]
+    assert [call.header_dict["ts_request_id"] for call in model.calls] == ["40", "42", "44", "46", "47"]
     assert len({call.sequence_id for call in model.calls}) == 1
 
 
-async def test_only_a_limited_number_of_steps_is_asked_for(live: Open) -> None:
-    model = stateful(cache=CacheConfig(store="file"))
-    model.behave = lambda call: call.parts.fail(Cause.not_applied)
+@pytest.mark.parametrize("unanswered", [[1, 2, 3, 4, 5], [3]])
+async def test_more_steps_than_can_be_unanswered_are_refused(unanswered: list[int], live: Open) -> None:
+    model = stateful(window=4, cache=CacheConfig(store="file"))
     session = await live(model)
-    await session.send(resume="a token", after=0, sent=4_294_967_295)
-    assert (await session.receive())["last"] == 0
-    assert len(model.calls) == 32
+    await session.send(resume="a token", after=3 * (len(unanswered) == 1), unanswered=unanswered)
+    assert await session.closed() == (1008, "unanswered: up to 4 steps that follow the step of after.")
+    assert not model.calls
