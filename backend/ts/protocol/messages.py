@@ -114,6 +114,7 @@ class Cache(TypedDict):
     """How the states of a model's sequences are kept, see `ts.sequence`."""
 
     store: str  # "memory", "file" or "redis"
+    durable: bool  # whether states outlive the worker
     capacity: int  # states in memory
     path: str  # of the file
     fsync: bool

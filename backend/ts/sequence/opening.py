@@ -17,12 +17,12 @@ def open_steps(context: Context, load: Load) -> Steps | None:
         LoadError: The configuration names a store, but the handler has created no cache, or the store cannot be opened.
     """
     cache, cached = load.get("cache"), context.sequence_cache
-    kind = "memory" if cache is None else cache["store"]
     if cached is None:
-        if kind != "memory":
+        if cache is not None and cache["durable"]:
             raise LoadError(
-                f"handler.cache.store is {kind}, but the handler makes no SequenceCache: its state would be lost. Have"
-                " initialize do 'self.cache = SequenceCache(context)' (from ts.sequence import SequenceCache)."
+                f"handler.cache.store is {cache['store']}, but the handler makes no SequenceCache: its state would be"
+                " lost. Have initialize do 'self.cache = SequenceCache(context)' (from ts.sequence import"
+                " SequenceCache)."
             )
         return None
     if not load["sequences"] or cache is None:

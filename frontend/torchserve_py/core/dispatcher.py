@@ -73,7 +73,7 @@ class Dispatcher:
         self._released: dict[str, asyncio.Future[None]] = {}
         self._idle: asyncio.Future[None] | None = None
         self._is_idle: Callable[[], bool] = lambda: self._scheduler.is_idle
-        self._alarm = Alarm(self._tick)
+        self._alarm = Alarm(lambda: self._pass(self._scheduler.tick))
         #: Called when a job was submitted while no worker is up.
         self.on_waiting: Callable[[], None] = lambda: None
         metrics.observe_state(
@@ -99,7 +99,7 @@ class Dispatcher:
         # A model that keeps no sequences has no header that ends them.
         if (named := request.sequence) is not None and self._end_header is not None:
             job.sequence_id, job.starts_sequence, job.ends_sequence = named.id, named.starts, named.ends
-        parts = job.parts = Parts(job, self)
+        parts = job.parts = Parts(job.id, job.sequence_id, self)
         if request.more_input:
             parts.inputs = Inputs(lambda given: self._pass_on(job, given))
         self._metrics.observe_submission(by_default=request.by_default)
@@ -213,14 +213,12 @@ class Dispatcher:
 
     def cancel(self, job: Job, cause: Cause) -> None:
         """End a job for this cause and have its worker drop it; does nothing when the job has its outcome already."""
-        now = self._now()
-        self._perform(self._scheduler.cancel(job.id, now, cause), now)
+        self._pass(lambda now: self._scheduler.cancel(job.id, now, cause))
 
     def take_out(self, worker: Worker) -> None:
         """Give no more jobs to a worker that will be replaced."""
         if self._workers.get(worker.id) is worker:
-            now = self._now()
-            self._perform(self._scheduler.retire(worker.id, now), now)
+            self._pass(lambda now: self._scheduler.retire(worker.id, now))
 
     def worker_up(self, worker: Worker) -> None:
         """Give work to ``worker`` from now on."""
@@ -242,8 +240,7 @@ class Dispatcher:
 
     def set_workers(self, count: int) -> None:
         """Tell how many workers there are meant to be; with none, requests are refused."""
-        now = self._now()
-        self._perform(self._scheduler.set_workers(count, now), now)
+        self._pass(lambda now: self._scheduler.set_workers(count, now))
 
     async def retire(self, worker: Worker, limit: float) -> None:
         """Give no more jobs to ``worker``, and wait at most ``limit`` seconds until it has none left."""
@@ -255,8 +252,7 @@ class Dispatcher:
 
     async def drain(self, limit: float) -> bool:
         """Refuse what is new and wait for the rest, at most ``limit`` seconds; return whether nothing is left."""
-        now = self._now()
-        self._perform(self._scheduler.drain(now), now)
+        self._pass(self._scheduler.drain)
         return await self._wait_until_idle(limit)
 
     async def finish(self, cause: Cause, limit: float) -> None:
@@ -284,6 +280,11 @@ class Dispatcher:
         self._alarm.cancel()
         if self._running_time is not None:
             self._running_time.close()
+
+    def _pass(self, event: Callable[[float], Sequence[Effect]]) -> None:
+        """Pass an event to the scheduler, and perform its effects."""
+        now = self._now()
+        self._perform(event(now), now)
 
     def _perform(self, effects: Sequence[Effect], now: float) -> None:
         for effect in effects:
@@ -373,12 +374,13 @@ class Dispatcher:
 
     def gave_up(self, parts: Parts) -> None:
         """Cancel a job whose reader is gone."""
-        self.cancel(parts.job, Cause.cancelled)
+        if (job := self._jobs.get(parts.job_id)) is not None:
+            self.cancel(job, Cause.cancelled)
 
     def was_read(self, parts: Parts) -> None:
         """A reader that was behind has taken a part."""
-        if parts.buffered_bytes < self._stream_buffer_size:
-            self._resume_worker(parts.job)
+        if parts.buffered_bytes < self._stream_buffer_size and (job := self._jobs.get(parts.job_id)) is not None:
+            self._resume_worker(job)
 
     def _slow_reader(self, job: InferenceJob, parts: Parts, worker: Worker) -> None:
         """Slow the worker down to the pace of its readers, or give one reader up for the sake of the others."""
@@ -394,7 +396,3 @@ class Dispatcher:
         """Let the worker of a job send again, because the job's reader has caught up."""
         if (worker := self._workers.get(job.worker_id)) is not None:
             worker.resume()
-
-    def _tick(self) -> None:
-        now = self._now()
-        self._perform(self._scheduler.tick(now), now)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
+from torchserve_py.core.serving import ServedConfig
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.scheduling.scaling import ScalingPolicy
 from torchserve_py.settings.schemas.cache import CacheConfig
@@ -12,44 +12,20 @@ from torchserve_py.settings.schemas.model_config import TorchrunConfig, WarmupRe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EffectiveConfig:
-    """The settings of one model version. Times are in milliseconds (`_ms`) or seconds; 0 = none, where allowed."""
+class EffectiveConfig(ServedConfig):
+    """The settings of one model version: those that doors see, and those that only the core needs."""
 
-    batch_size: int
-    max_batch_delay_ms: int
-    response_timeout: int
-    startup_timeout: int
-    max_retry_timeout: int
-    client_timeout_ms: int
     min_workers: int
     max_workers: int
     initial_workers: int
     scaling: ScalingPolicy | None
     """How the number of workers follows the load; None: it does not."""
-    job_queue_size: int
-    use_job_ticket: bool
-    continuous: bool
-    async_communication: bool
-    """Whether each request is a separate call: for a handler that is a coroutine, and with the other contracts."""
     concurrency_target: int
     """Most concurrent requests of one worker, if each request is a separate call."""
-    stateful: bool
-    sequence_max_idle_ms: int
-    sequence_timeout_ms: int
-    max_num_sequence: int
-    max_sequence_job_queue_size: int
     restart_expired_sequences: bool
     cache: CacheConfig
-    device_type: Literal["cpu", "gpu"]
-    device_ids: tuple[int, ...] | None
-    parallel_type: str
-    parallel_level: int
     torchrun: TorchrunConfig | None
-    use_venv: bool
-    runtime: str
     warmup: tuple[WarmupRequest, ...] = ()
-    openai: bool = False
-    """Whether its handler answers OpenAI's requests."""
 
     @property
     def ranks(self) -> int:

@@ -70,6 +70,7 @@ class Model:
             contract=CONTRACTS[plan.files.contract],
             config=config,
             is_stateful=config.stateful,
+            is_durable=config.stateful and config.cache.durable,
             loaded_at_startup=plan.at_startup,
         )
         self._expires_in = config.client_timeout_ms / 1000 or None

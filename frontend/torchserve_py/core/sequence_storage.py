@@ -64,6 +64,7 @@ def cache_message(config: EffectiveConfig, default_file: Path) -> Cache | None:
     path = Path(cache.path) if cache.path else default_file
     return Cache(
         store=cache.store,
+        durable=cache.durable,
         capacity=cache.capacity or max(config.max_num_sequence, config.max_workers * config.batch_size),
         path=str(path.absolute()) if STORES[cache.store].in_file else "",
         fsync=cache.fsync,

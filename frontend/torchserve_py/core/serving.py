@@ -9,14 +9,46 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from torchserve_py.archive.contract import Contract
-from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import Parts
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.schemas.versions import SavedModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedConfig:
+    """The settings of a model version, as doors show them. Times are in milliseconds (`_ms`) or seconds.
+
+    0 means no limit, where a setting allows 0.
+    """
+
+    batch_size: int
+    max_batch_delay_ms: int
+    response_timeout: int
+    startup_timeout: int
+    max_retry_timeout: int
+    client_timeout_ms: int
+    job_queue_size: int
+    use_job_ticket: bool
+    continuous: bool
+    async_communication: bool
+    """Whether each request is a separate call: for a handler that is a coroutine, and with the other contracts."""
+    stateful: bool
+    sequence_max_idle_ms: int
+    sequence_timeout_ms: int
+    max_num_sequence: int
+    max_sequence_job_queue_size: int
+    device_type: Literal["cpu", "gpu"]
+    device_ids: tuple[int, ...] | None
+    parallel_type: str
+    parallel_level: int
+    use_venv: bool
+    runtime: str
+    openai: bool = False
+    """Whether the handler answers OpenAI's requests."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -31,8 +63,9 @@ class ServedModel:
     version: str
     url: str
     contract: Contract
-    config: EffectiveConfig
+    config: ServedConfig
     is_stateful: bool
+    is_durable: bool  # whether states of sequences outlive their worker
     loaded_at_startup: bool
 
 

@@ -1,4 +1,4 @@
-"""How a request is answered: which route has it, what becomes of the route's reply, and what is logged and counted.
+"""How a request is answered: which route replies, how the reply becomes an answer, and what is logged and counted.
 
 A route's handler returns a `Reply`. If that is an answer, or one answer of one job, `Answering` needs no task: it
 continues in the callback of the read that completes the request's body, and in the callback of the job's result.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.core.errors import ModelError
 from torchserve_py.doors.failures import DoorError, method_not_allowed, not_found
-from torchserve_py.doors.pipeline import HttpExchange, told
+from torchserve_py.doors.pipeline import HttpExchange, failure_answer
 from torchserve_py.doors.requests import body_refusal
 from torchserve_py.doors.responses import Sent
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, Reply, Route, Router
@@ -43,7 +43,7 @@ class Application:
     Args:
         context: Settings, keys, and where answers are written and counted.
         routes: The tables of the listener's doors.
-        preflight: Whether requests from other origins are allowed at all, so that browsers may ask before they come.
+        preflight: Whether other origins are allowed, so that browsers send preflight requests.
     """
 
     def __init__(self, context: DoorContext, routes: Sequence[Route], *, preflight: bool) -> None:
@@ -68,7 +68,18 @@ class Application:
 class Answering:
     """One request, from its head to its answer."""
 
-    __slots__ = ("_application", "_body", "_is_known", "_matches", "_parts", "_refusal", "_request", "_route", "_task")
+    __slots__ = (
+        "_allowed",
+        "_application",
+        "_body",
+        "_declined",
+        "_is_known",
+        "_matches",
+        "_parts",
+        "_request",
+        "_route",
+        "_task",
+    )
 
     def __init__(self, request: Request, application: Application) -> None:
         self._request = request
@@ -76,35 +87,40 @@ class Answering:
         matches = application.find(request.target.partition("?")[0])
         self._is_known = bool(matches) and matches[0][0].path != ANY_PATH  # they are sorted
         self._matches = iter(matches)
-        #: The route that is being asked, or has answered.
+        #: The route whose handler is called now, or has replied.
         self._route: Route | None = None
-        #: The first route that applied, or the first that lacks the request's method; and the methods of the latter.
-        self._refusal: tuple[Route, tuple[str, ...]] | None = None
+        #: The route whose dialect words the refusal if no route replies, and the methods of routes that lack this one.
+        self._declined: Route | None = None
+        self._allowed: dict[str, None] = {}
         self._body: bytes | None = None
         self._parts: Parts | None = None
         self._task: asyncio.Task[None] | None = None
         request.on_lost = self._lost
 
     def begin(self) -> None:
-        """Ask the routes of the request's path for a reply, and follow it."""
+        """Call the handlers of the path's routes until one replies, and follow the reply."""
         request = self._request
-        is_asked_for = self._application.preflight and self._is_known and request.method == "OPTIONS"
-        if is_asked_for and _PREFLIGHT_HEADER in request.headers:
+        may_be_preflight = self._application.preflight and self._is_known and request.method == "OPTIONS"
+        if may_be_preflight and _PREFLIGHT_HEADER in request.headers:
             self._finish(self._application.responses.send(request, 200, b""))
         else:
-            self._ask()
+            self._try_routes()
 
-    def _ask(self) -> None:
-        """Ask the next routes, until one has a reply."""
+    def _try_routes(self) -> None:
         try:
             self._follow(self._reply())
         except Exception as error:
             self._fail(error)
 
     def _reply(self) -> Reply:
+        """Return the reply of the next route that has one.
+
+        Raises:
+            DoorError: No further route replies: 405 if routes of the path have only other methods, else 404.
+        """
         request, tokens = self._request, self._application.tokens
         for route, values in self._matches:
-            if route.path == ANY_PATH and self._refusal is not None and self._refusal[1]:
+            if route.path == ANY_PATH and self._allowed:
                 break
             self._route = route
             if route.applies is not None and not route.applies(request, values):
@@ -115,19 +131,15 @@ class Answering:
                 reply = route.handler(request, values)
                 if reply is not None:
                     return reply
-                self._refusal = self._refusal or (route, ())
+                self._declined = self._declined or route
             elif route.applies is not None:
                 raise method_not_allowed(", ".join(route.methods))
-            elif self._refusal is None or not self._refusal[1]:
-                self._refusal = route, route.methods
             else:
-                first, methods = self._refusal
-                self._refusal = first, tuple(dict.fromkeys((*methods, *route.methods)))
-        if self._refusal is None:
-            self._route = None
-            raise not_found()
-        self._route, methods = self._refusal
-        raise method_not_allowed(", ".join(methods)) if methods else not_found()
+                if not self._allowed:
+                    self._declined = route
+                self._allowed |= dict.fromkeys(route.methods)
+        self._route = self._declined
+        raise method_not_allowed(", ".join(self._allowed)) if self._allowed else not_found()
 
     def _follow(self, reply: Reply | None) -> None:
         if isinstance(reply, AfterBody):
@@ -139,9 +151,9 @@ class Answering:
             self._finish(reply)
         elif isinstance(reply, HttpExchange):
             self._parts = reply.parts
-            reply.parts.tell_first(lambda outcome: self._tell(reply, outcome))
-        elif reply is None:
-            self._ask()
+            reply.parts.when_first(lambda outcome: self._answer_with(reply, outcome))
+        elif reply is None:  # the handler passes the request on
+            self._try_routes()
         else:
             self._run(reply)
 
@@ -151,21 +163,21 @@ class Answering:
                 raise body_refusal(body)
             followed = reply.then(body)
             if followed is None:
-                self._body = body  # for the route that is asked next
+                self._body = body  # for the next route
             self._follow(followed)
         except Exception as error:
             self._fail(error)
 
-    def _tell(self, exchange: HttpExchange, outcome: Part | Cause) -> None:
-        """Write the answer. The dispatcher calls this in the middle of its work: it must not raise."""
+    def _answer_with(self, exchange: HttpExchange, outcome: Part | Cause) -> None:
+        """Write the answer. Raises nothing: the dispatcher calls this amid its own work."""
         try:
-            told = exchange.tell(outcome)
-            if not isinstance(told, Sent):
-                self._run(told)
+            sent = exchange.answer_with(outcome)
+            if not isinstance(sent, Sent):
+                self._run(sent)
                 return
             if not exchange.parts.ended:
                 asyncio.get_running_loop().call_soon(exchange.parts.cancel)
-            self._finish(told)
+            self._finish(sent)
         except Exception as error:
             self._fail(error)
 
@@ -196,7 +208,8 @@ class Answering:
             logger.error("%s %s failed.", request.method, ascii(request.target), exc_info=error)
         dialect: HttpDialect = TORCHSERVE_DIALECT if self._route is None else self._route.dialect
         try:
-            self._finish(self._application.responses.send_answer(request, told(dialect, dialect.refusal(error))))
+            answer = failure_answer(dialect, dialect.refusal(error))
+            self._finish(self._application.responses.send_answer(request, answer))
         except Exception:
             logger.exception("An answer could not be written")
             request.finish()

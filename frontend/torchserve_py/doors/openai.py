@@ -104,8 +104,10 @@ class OpenAIDoor:
         headers = (("url_path", "/".join(split_path(request.target))), ("explain", "False"))
         content_type = request.headers.get("Content-Type")
         priority = priorities.of_request(request)
-        asked = InferenceRequest(request.raw_headers + headers, body, content_type, by_default=True, priority=priority)
-        return HttpExchange(self._responses, DIALECT, request, self._serving, model, asked)
+        inference = InferenceRequest(
+            request.raw_headers + headers, body, content_type, by_default=True, priority=priority
+        )
+        return HttpExchange(self._responses, DIALECT, request, self._serving, model, inference)
 
     def _models(self) -> dict[str, ServedModel]:
         return {model.name: model for model in self._serving.models() if model.config.openai}

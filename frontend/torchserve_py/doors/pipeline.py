@@ -41,11 +41,11 @@ class Answer(NamedTuple):
 
 
 class Dialect(Protocol):
-    """How one API speaks, as far as it is the same for HTTP and gRPC."""
+    """The part of an API's dialect that is the same for HTTP and gRPC."""
 
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
-        """Return what a client is told about a job that ended without (the rest of) an answer."""
-        return failure_of_job(cause, exchange.model.name, exchange.version, exchange.parts.job.sequence_id)
+        """Return the failure for a job that ended without (the rest of) an answer."""
+        return failure_of_job(cause, exchange.name, exchange.version, exchange.parts.sequence_id)
 
 
 class HttpDialect(Dialect, Protocol):
@@ -59,7 +59,7 @@ class HttpDialect(Dialect, Protocol):
         """Return the answer to a failure; without ``exchange``, to a request that has not become a job."""
 
     def refusal(self, error: Exception) -> Failure:
-        """Return what a client is told about an exception that was raised before the request became a job."""
+        """Return the failure for an exception that was raised before the request became a job."""
         return failure_of(error)
 
     def answer(self, exchange: HttpExchange, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
@@ -71,7 +71,7 @@ class HttpDialect(Dialect, Protocol):
         return Answer(part.status, part.body, part.headers, part.reason)
 
     def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
-        """Send a stream that begins with ``first``, or None where the answer is a whole one."""
+        """Return the coroutine that sends a stream from ``first`` on; None if the answer is a whole one."""
         return exchange.stream(first) if first.more else None
 
     def opening(self, exchange: HttpExchange, first: Part) -> Answer:
@@ -79,16 +79,16 @@ class HttpDialect(Dialect, Protocol):
         return Answer(first.status, b"", first.headers, first.reason)
 
     def frame(self, body: bytes | bytearray) -> Sequence[bytes | bytearray]:
-        """Return the pieces that a part of a stream is joined from."""
+        """Return the pieces that make up a part of a stream on the wire."""
         return (body,)
 
     def last_frame(self, failure: Failure) -> Sequence[bytes | bytearray]:
-        """The frame for a failure at the end of a stream; empty if the stream breaks off instead."""
+        """Return the frame for a failure at the end of a stream; empty if the stream breaks off instead."""
         return ()
 
 
-def told(dialect: HttpDialect, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
-    """Return how a client is told of a failure: as the dialect says it, with the headers that every API has."""
+def failure_answer(dialect: HttpDialect, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+    """Return the dialect's answer to a failure, with the headers that are the same in every API."""
     answer = dialect.failure(failure, exchange)
     return answer._replace(headers=(*failure.headers, *answer.headers))
 
@@ -98,36 +98,38 @@ class Exchange(ABC):
 
     Attributes:
         dialect: How the client is answered.
-        model: The model.
-        asked: What the model was asked.
-        version: The model's version as the client named it, if it did.
-        parts: The job's.
+        model: The model; None for a workflow.
+        name: The name of the model or of the workflow.
+        inference: The request as it was submitted.
+        version: The version that the client named, or None.
+        parts: The response of the job.
     """
 
-    __slots__ = ("asked", "dialect", "model", "parts", "version")
+    __slots__ = ("dialect", "inference", "model", "name", "parts", "version")
 
     dialect: Dialect
 
     def __init__(
         self,
         dialect: Dialect,
-        serving: Serving,
-        model: ServedModel,
-        asked: InferenceRequest,
+        model: ServedModel | None,
+        name: str,
+        inference: InferenceRequest,
+        parts: Parts,
         version: str | None = None,
     ) -> None:
-        """Submit ``asked`` to ``model``."""
         self.dialect = dialect
         self.model = model
-        self.asked = asked
+        self.name = name
+        self.inference = inference
         self.version = version
-        self.parts = serving.submit(model, asked)
+        self.parts = parts
 
     async def next(self) -> Part:
         """Wait for the next part.
 
         Raises:
-            DoorError: The job ended without one, or the part is an error.
+            DoorError: The job ended without a further part, or the part is an error.
         """
         try:
             return self.usable(await self.parts.next())
@@ -135,10 +137,10 @@ class Exchange(ABC):
             raise DoorError(self.dialect.ended(self, failed.cause)) from None
 
     def usable(self, outcome: Part | Cause) -> Part:
-        """Return a part that is no failure.
+        """Return the outcome if it is a part without an error.
 
         Raises:
-            DoorError: It is one.
+            DoorError: The outcome is a cause, or a part with an error.
         """
         if not isinstance(outcome, Part):
             raise DoorError(self.dialect.ended(self, outcome))
@@ -175,8 +177,7 @@ class Exchange(ABC):
 class HttpExchange(Exchange):
     """An exchange with an HTTP client.
 
-    Its driver calls `tell` with the first part, or with the cause why the job ended without one, and runs the coroutine
-    that may come back.
+    `Answering` calls `answer_with`, and runs the coroutine that this may return.
     """
 
     __slots__ = ("_responses", "request")
@@ -190,20 +191,23 @@ class HttpExchange(Exchange):
         request: Request,
         serving: Serving,
         model: ServedModel,
-        asked: InferenceRequest,
+        inference: InferenceRequest,
         version: str | None = None,
     ) -> None:
-        """Submit ``asked``, which is in ``request``, to ``model``."""
-        super().__init__(dialect, serving, model, asked, version)
+        """Submit ``inference``, which came with ``request``, to ``model``."""
+        super().__init__(dialect, model, model.name, inference, serving.submit(model, inference), version)
+        self._answers(request, responses)
+
+    def _answers(self, request: Request, responses: Responses) -> None:
         self._responses = responses
         self.request = request
         request.log_fields = ids_of(self.parts)
 
-    def tell(self, outcome: Part | Cause) -> Sent | Coroutine[Any, Any, Sent]:
-        """Answer; ``outcome`` is the first part, or the cause why the job ended without one.
+    def answer_with(self, outcome: Part | Cause) -> Sent | Coroutine[Any, Any, Sent]:
+        """Answer with the first part, or with the cause why the job ended without a part.
 
         Returns:
-            The answer, if one write is all of it; else what writes it.
+            The answer, if it was sent in one write; otherwise the coroutine that sends it.
         """
         try:
             part = self.usable(outcome)
@@ -225,7 +229,7 @@ class HttpExchange(Exchange):
             status, _, headers, reason = self.dialect.opening(self, first)
             try:
                 sent = self._responses.start_stream(
-                    self.request, status, headers, reason=reason, request_id=self.parts.job.id
+                    self.request, status, headers, reason=reason, request_id=self.parts.job_id
                 )
             except DoorError as error:  # the handler set what HTTP does not allow
                 return self._fail(error.failure)
@@ -246,7 +250,7 @@ class HttpExchange(Exchange):
             raise  # the client has left
         except Exception as error:
             logger.error(
-                "Request %s failed within its stream.", self.parts.job.id, exc_info=error, extra=ids_of(self.parts)
+                "Request %s failed within its stream.", self.parts.job_id, exc_info=error, extra=ids_of(self.parts)
             )
             self.request.break_off()
 
@@ -277,12 +281,12 @@ class HttpExchange(Exchange):
             self.cancel()
 
     def _send(self, answer: Answer) -> Sent:
-        return self._responses.send_answer(self.request, answer, self.parts.job.id)
+        return self._responses.send_answer(self.request, answer, self.parts.job_id)
 
     def _fail(self, failure: Failure) -> Sent:
-        return self._send(told(self.dialect, failure, self))
+        return self._send(failure_answer(self.dialect, failure, self))
 
 
 def ids_of(parts: Parts) -> dict[str, str | None]:
-    """Return what a record about a job says of it."""
-    return {"request_id": parts.job.id, "sequence_id": parts.job.sequence_id}
+    """Return the ids that log records about a job carry."""
+    return {"request_id": parts.job_id, "sequence_id": parts.sequence_id}

@@ -1,27 +1,24 @@
-"""The inference door: ``/predictions`` and ``/explanations``. (`surfaces` has the other paths that lead here.)
+"""The door for ``/predictions`` and ``/explanations``; `surfaces` has the other paths that lead here.
 
-A request is passed on as it came: raw headers, raw body. The worker decodes. This is the server's hottest path, so it
-makes no object that it does not need and does its bookkeeping in the answer's one write (see `responses`).
+The raw headers and the raw body go to the worker, which decodes them. This is the server's hottest path: it makes as
+few objects as it can.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from torchserve_py.doors import priorities
-from torchserve_py.doors.failures import bad_request
 from torchserve_py.doors.openapi import BINARY, OPEN_INFERENCE_ERROR, Operation, document
 from torchserve_py.doors.pipeline import HttpExchange
+from torchserve_py.doors.requests import content_type_of
 from torchserve_py.doors.routing import AfterBody, DoorContext, PathValues, Reply, Route
 from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.doors.torchserve_dialect import TorchServeDialect
-from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.transport.http1.request import Request
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -38,9 +35,6 @@ V2_PREDICT: Final = PREDICT._replace(
     id="v2_predictions", statuses=(*PREDICT.statuses, 422, 501), error=OPEN_INFERENCE_ERROR
 )
 EXPLAIN: Final = PREDICT._replace(id="explanations", description="Explain with the default version of a model")
-
-#: The sequence, the content type and the priority of a request.
-_Head = tuple[SequenceRequest | None, str | None, int]
 
 
 class InferenceDoor:
@@ -70,10 +64,10 @@ class InferenceDoor:
         ]
 
     def _predictions(self, request: Request, values: PathValues) -> Reply:
-        return self.infer(request, values["model_name"], values.get("model_version"), _told(values, "False"))
+        return self.infer(request, values["model_name"], values.get("model_version"), _path_headers(values, "False"))
 
     def _explanations(self, request: Request, values: PathValues) -> Reply:
-        return self.infer(request, values["model_name"], values.get("model_version"), _told(values, "True"))
+        return self.infer(request, values["model_name"], values.get("model_version"), _path_headers(values, "True"))
 
     def infer(
         self,
@@ -103,53 +97,26 @@ class InferenceDoor:
         model = self._serving.get(name, version)
         if request.method == "OPTIONS":
             return self._responses.send_json(request, 200, predict_document(name))
-        head = self._head(request, model)
-
-        def predict(body: bytes) -> HttpExchange:
-            return self._predict(request, model, version, head, server_headers, body, parameters)
-
-        return AfterBody(self._max_body, predict) if body is None else predict(body)
-
-    def _predict(
-        self,
-        request: Request,
-        model: ServedModel,
-        version: str | None,
-        head: _Head,
-        server_headers: Pairs,
-        body: bytes,
-        parameters: Pairs = (),
-    ) -> HttpExchange:
-        """Submit a request."""
-        sequence, content_type, priority = head
-        row: Any = body
-        if parameters:
-            row = [*((key, None, value) for key, value in parameters), (None, content_type, body)]
-            content_type = None
-        headers = request.raw_headers + server_headers
-        if sequence is not None:
-            headers += sequence.headers
-        asked = InferenceRequest(
-            headers,
-            row,
-            content_type,
-            sequence=sequence,
-            by_default=version is None,
-            priority=priority,
-        )
-        return HttpExchange(self._responses, self._dialect, request, self._serving, model, asked, version)
-
-    def _head(self, request: Request, model: ServedModel) -> _Head:
-        """Return the sequence, the content type and the priority that the headers name.
-
-        Raises:
-            DoorError: One of them is not what it should be.
-        """
         sequence = self._sequences.read(request) if model.is_stateful else None
-        content_type = request.headers.get("Content-Type", "")
-        if content_type and not content_type.isascii():
-            raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
-        return sequence, content_type, priorities.of_request(request)
+        content_type = content_type_of(request)
+        priority = priorities.of_request(request)
+
+        def submit(body: bytes) -> HttpExchange:
+            row: Any = body
+            if parameters:
+                row = [*((key, None, value) for key, value in parameters), (None, content_type, body)]
+            headers = request.raw_headers + server_headers
+            inference = InferenceRequest(
+                headers if sequence is None else headers + sequence.headers,
+                row,
+                None if parameters else content_type,
+                sequence=sequence,
+                by_default=version is None,
+                priority=priority,
+            )
+            return HttpExchange(self._responses, self._dialect, request, self._serving, model, inference, version)
+
+        return AfterBody(self._max_body, submit) if body is None else submit(body)
 
 
 def predict_document(model: str) -> dict[str, Any]:
@@ -168,6 +135,6 @@ def _of_version(operation: Operation) -> Operation:
     return operation._replace(id=f"version_{operation.id}", description=description)
 
 
-def _told(values: PathValues, explain: str) -> Pairs:
-    """Return what the server tells the handler about the path."""
+def _path_headers(values: PathValues, explain: str) -> Pairs:
+    """Return the headers that tell the handler the path."""
     return (("url_path", values.get("rest", "")), ("explain", explain))

@@ -44,6 +44,18 @@ def split_path(target: str) -> tuple[str, ...]:
     return tuple(path.rstrip("/").split("/")[1:])
 
 
+def content_type_of(request: Request) -> str:
+    """Return the header ``Content-Type``, or an empty text.
+
+    Raises:
+        DoorError: The header has characters outside of ASCII.
+    """
+    content_type = request.headers.get("Content-Type", "")
+    if content_type and not content_type.isascii():
+        raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
+    return content_type
+
+
 async def read_body(request: Request, max_size: int) -> bytes:
     """Return the whole body.
 

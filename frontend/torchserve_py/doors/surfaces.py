@@ -30,7 +30,7 @@ class InferenceSurfaces:
 
     def __init__(self, context: DoorContext) -> None:
         self._serving = context.serving
-        self._inference = InferenceDoor(context)
+        self._predictions = InferenceDoor(context)
         self._max_body = context.settings.max_request_size
 
     @property
@@ -51,14 +51,14 @@ class InferenceSurfaces:
         ]
 
     def _predict(self, request: Request, values: PathValues) -> Reply:
-        return self._inference.infer(request, values["model_name"], None, _PREDICT)
+        return self._predictions.infer(request, values["model_name"], None, _PREDICT)
 
     def _explain(self, request: Request, values: PathValues) -> Reply:
-        return self._inference.infer(request, values["model_name"], None, _EXPLAIN)
+        return self._predictions.infer(request, values["model_name"], None, _EXPLAIN)
 
     def _predict_with_query(self, request: Request, values: PathValues) -> Reply:
         name, version = values["model_name"], values.get("model_version")
-        return self._inference.infer(request, name, version, _PREDICT, parameters=tuple(request.query))
+        return self._predictions.infer(request, name, version, _PREDICT, parameters=tuple(request.query))
 
     def _refuse(self, request: Request, values: PathValues) -> Reply:
         raise not_found()
@@ -77,14 +77,14 @@ class InferenceSurfaces:
             return AfterBody(self._max_body, lambda body: self._invoke_named(request, parameters, body))
         if name is None:
             raise _unnamed()
-        return self._inference.infer(request, name, None, _PREDICT, parameters=parameters)
+        return self._predictions.infer(request, name, None, _PREDICT, parameters=parameters)
 
     def _invoke_named(self, request: Request, parameters: Pairs, body: bytes) -> Reply:
         """Run the model that a field of a form names."""
         name = form_field(request.headers.get("Content-Type", ""), body, _MODEL_NAME)
         if name is None:
             raise _unnamed()
-        return self._inference.infer(request, name, None, _PREDICT, parameters=parameters, body=body)
+        return self._predictions.infer(request, name, None, _PREDICT, parameters=parameters, body=body)
 
     def _only_startup_model(self) -> str | None:
         names = [

@@ -15,7 +15,8 @@ from torchserve_py.doors.management_calls import page_of
 from torchserve_py.doors.management_door import PAGE
 from torchserve_py.doors.openapi import BINARY, JSON, OBJECT, Operation, Parameter, document
 from torchserve_py.doors.parameters import of_query, of_query_or_json
-from torchserve_py.doors.pipeline import Exchange, HttpExchange, ids_of
+from torchserve_py.doors.pipeline import Exchange, HttpExchange
+from torchserve_py.doors.requests import content_type_of
 from torchserve_py.doors.responses import Responses, Sent
 from torchserve_py.doors.routing import AfterBody, DoorContext, PathValues, Reply, Route
 from torchserve_py.doors.token_authorization import TokenType
@@ -127,13 +128,12 @@ class WorkflowInferenceDoor:
             path, operation = f"/wfpredict/{quote(workflow.name, safe='')}", _PREDICT._replace(id=workflow.name)
             described = document(f"RESTful API for: {workflow.name}", [(path, "POST", operation)], version="1.0.0")
             return self._responses.send_json(request, 200, described)
-        content_type = request.headers.get("Content-Type", "")
-        if not content_type.isascii():
-            raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
+        content_type = content_type_of(request)
 
         def submit(body: bytes) -> WorkflowExchange:
-            asked = InferenceRequest(request.raw_headers, body, content_type)
-            return WorkflowExchange(self._responses, request, asked, self._workflows.submit(workflow, asked))
+            inference = InferenceRequest(request.raw_headers, body, content_type)
+            parts = self._workflows.submit(workflow, inference)
+            return WorkflowExchange(self._responses, request, workflow.name, inference, parts)
 
         return AfterBody(self._max_body, submit)
 
@@ -142,7 +142,7 @@ class WorkflowDialect(TorchServeDialect):
     """Failures have TorchServe's status and text, and the cause that the node's model would have given."""
 
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
-        """Return what a client is told of a node whose job ended without an answer."""
+        """Return the failure for a node whose job ended without an answer."""
         assert isinstance(exchange.parts, WorkflowParts)
         error = exchange.parts.failure
         assert error is not None
@@ -155,12 +155,13 @@ _DIALECT: Final = WorkflowDialect()
 
 
 class WorkflowExchange(HttpExchange):
-    """An exchange whose answer comes from several models, so that ``model`` is not set."""
+    """An exchange whose answer comes from several models."""
 
-    def __init__(self, responses: Responses, request: Request, asked: InferenceRequest, parts: WorkflowParts) -> None:
-        self.dialect, self.asked, self.version, self.parts = _DIALECT, asked, None, parts
-        self._responses, self.request = responses, request
-        request.log_fields = ids_of(parts)
+    def __init__(
+        self, responses: Responses, request: Request, name: str, inference: InferenceRequest, parts: WorkflowParts
+    ) -> None:
+        super(HttpExchange, self).__init__(_DIALECT, None, name, inference, parts)
+        self._answers(request, responses)
 
 
 def _describe(workflow: Workflow) -> dict[str, Any]:

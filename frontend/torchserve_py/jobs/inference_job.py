@@ -39,7 +39,7 @@ def new_job_id() -> str:
 
 def refused(cause: Cause) -> Parts:
     """Return the response of a request that became no job, for this cause."""
-    parts = Parts(Job(new_job_id()), _Unread())
+    parts = Parts(new_job_id(), None, _Unread())
     parts.fail(cause)
     return parts
 

@@ -9,7 +9,6 @@ from typing import NamedTuple, Protocol
 
 from torchserve_py.jobs.inputs import Inputs
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.scheduling.job import Job
 
 
 class Part(NamedTuple):
@@ -57,15 +56,17 @@ class Parts:
         "_buffered_bytes",
         "_failure",
         "_reader",
-        "_tell",
+        "_then",
         "_waiter",
         "ended",
         "inputs",
-        "job",
+        "job_id",
+        "sequence_id",
     )
 
-    def __init__(self, job: Job, reader: ReaderEvents) -> None:
-        self.job = job
+    def __init__(self, job_id: str, sequence_id: str | None, reader: ReaderEvents) -> None:
+        self.job_id = job_id
+        self.sequence_id = sequence_id
         #: Whether the last part, or a failure, has arrived (it may still wait to be read).
         self.ended = False
         #: The further inputs of the job, if it takes several.
@@ -75,20 +76,20 @@ class Parts:
         self._buffered_bytes = 0
         self._failure: Cause | None = None
         self._waiter: asyncio.Future[Part] | None = None
-        self._tell: Callable[[Part | Cause], None] | None = None
+        self._then: Callable[[Part | Cause], None] | None = None
 
-    def tell_first(self, tell: Callable[[Part | Cause], None]) -> None:
-        """Call ``tell`` with the first part, or with the cause of a failure without parts, as soon as it is known.
+    def when_first(self, then: Callable[[Part | Cause], None]) -> None:
+        """Call ``then`` with the first part, or with the cause of a failure without parts, as soon as it is known.
 
-        The call may come at once, or amid the dispatcher's work: ``tell`` must raise nothing, submit nothing and cancel
+        The call may come at once, or amid the dispatcher's work: ``then`` must raise nothing, submit nothing and cancel
         nothing. `next` returns the parts that follow.
         """
         if self._buffer:
-            tell(self._take(self._buffer))
+            then(self._take(self._buffer))
         elif self._failure is not None:
-            tell(self._failure)
+            then(self._failure)
         else:
-            self._tell = tell
+            self._then = then
 
     def next(self) -> Awaitable[Part]:
         """The next part, to be awaited at once. (No coroutine: this is on the path of every request.)
@@ -132,12 +133,12 @@ class Parts:
             ValueError: The job was not submitted as one that takes several.
         """
         if self.inputs is None:
-            raise ValueError(f"job {self.job.id} takes no further inputs")
+            raise ValueError(f"job {self.job_id} takes no further inputs")
         await self.inputs.send(body, more=more)
 
     def cancel(self) -> None:
         """Give up: the reader is gone. Does nothing once the job has ended."""
-        self._tell = None
+        self._then = None
         if not self.ended:
             self._reader.gave_up(self)
 
@@ -149,9 +150,9 @@ class Parts:
     def deliver(self, part: Part) -> None:
         """Hand over the next part; called by the dispatcher."""
         self.ended = not part.more
-        if self._tell is not None:
-            tell, self._tell = self._tell, None
-            tell(part)
+        if self._then is not None:
+            then, self._then = self._then, None
+            then(part)
             return
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(part)
@@ -165,8 +166,8 @@ class Parts:
         """End the job without an answer; parts that have arrived can still be read. Called by the dispatcher."""
         self.ended = True
         self._failure = cause
-        if self._tell is not None:
-            tell, self._tell = self._tell, None
-            tell(cause)
+        if self._then is not None:
+            then, self._then = self._then, None
+            then(cause)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(JobFailed(cause))

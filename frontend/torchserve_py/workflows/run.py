@@ -9,7 +9,6 @@ from collections.abc import Coroutine
 from typing import Any
 
 from torchserve_py.jobs.parts import Part, Parts
-from torchserve_py.scheduling.job import Job
 from torchserve_py.workflows.errors import NodeFailed
 
 logger = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ class WorkflowRun:
     """
 
     def __init__(self, answer: Coroutine[Any, Any, bytes]) -> None:
-        self.parts = WorkflowParts(Job(str(uuid.uuid4())), self)
+        self.parts = WorkflowParts(str(uuid.uuid4()), None, self)
         self.parts.failure = None
         self.task = asyncio.create_task(self._run(answer))
         self.task.add_done_callback(lambda _: answer.close())  # it may not have begun when the client left
@@ -53,9 +52,9 @@ class WorkflowRun:
             else:
                 self.parts.fail(error.cause)
         except Exception as error:
-            logger.exception("Workflow request %s failed", self.parts.job.id)
+            logger.exception("Workflow request %s failed", self.parts.job_id)
             self._deliver(error=str(error))
 
     def _deliver(self, *, body: bytes = b"", error: str | None = None) -> None:
         status, headers = (200, [["content-type", "application/json"]]) if error is None else (500, [])
-        self.parts.deliver(Part(self.parts.job.id, False, status, "", headers, body, error))
+        self.parts.deliver(Part(self.parts.job_id, False, status, "", headers, body, error))

@@ -111,7 +111,7 @@ class Shell:
     def answer(
         self, worker: FakeWorker, parts: Parts, body: bytes = b"ok", *, more: bool = False, headers: Any = ()
     ) -> None:
-        self.result(worker, parts.job.id, more, 200, "", [*headers], body, None)
+        self.result(worker, parts.job_id, more, 200, "", [*headers], body, None)
 
     def result(self, worker: FakeWorker, *fields: Any) -> None:
         """The worker sends one row of these fields."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from torchserve_py.archive.contract import CONTRACTS
-from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import DefaultVersionInUse, DefaultVersionNotFound, ModelNotFound, ModelVersionNotFound
 from torchserve_py.core.model import statistics_of
 from torchserve_py.core.serving import (
@@ -19,6 +18,7 @@ from torchserve_py.core.serving import (
     RegisterRequest,
     RegisterResult,
     ScaleResult,
+    ServedConfig,
     ServedModel,
     Statistics,
     WorkerStatus,
@@ -28,43 +28,33 @@ from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.inputs import Input, Inputs
 from torchserve_py.jobs.parts import Part, Parts
 from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.scheduling.job import Job
 from torchserve_py.settings.model_spec import ModelSpec
-from torchserve_py.settings.schemas.cache import CacheConfig
 from torchserve_py.settings.schemas.versions import SavedModel
 
 _ids = itertools.count()
 
-CONFIG = EffectiveConfig(
+CONFIG = ServedConfig(
     batch_size=1,
     max_batch_delay_ms=100,
     response_timeout=120,
     startup_timeout=120,
     max_retry_timeout=300,
     client_timeout_ms=0,
-    min_workers=1,
-    max_workers=1,
-    initial_workers=1,
-    scaling=None,
     job_queue_size=100,
     use_job_ticket=False,
     continuous=False,
     async_communication=False,
-    concurrency_target=1024,
     stateful=False,
     sequence_max_idle_ms=0,
     sequence_timeout_ms=0,
     max_num_sequence=0,
     max_sequence_job_queue_size=0,
-    restart_expired_sequences=False,
     device_type="cpu",
     device_ids=None,
     parallel_type="",
     parallel_level=0,
-    torchrun=None,
     use_venv=False,
     runtime="python",
-    cache=CacheConfig(),
 )
 
 
@@ -114,7 +104,7 @@ class Call:
         error: str | None = None,
     ) -> None:
         """Deliver a part of the response."""
-        self.parts.deliver(Part(self.parts.job.id, more, status, reason, [list(pair) for pair in headers], body, error))
+        self.parts.deliver(Part(self.parts.job_id, more, status, reason, [list(pair) for pair in headers], body, error))
 
     @property
     def header_dict(self) -> dict[str, str]:
@@ -145,6 +135,7 @@ class FakeModel:
             self.config = replace(
                 CONFIG, stateful=True, sequence_max_idle_ms=60000, max_num_sequence=4, max_sequence_job_queue_size=1
             )
+        self.is_durable = False
         self.loaded_at_startup = False
         self.contract = "torchserve"
         self.workers = [worker_status()]
@@ -173,6 +164,7 @@ class FakeModel:
             contract=CONTRACTS[self.contract],
             config=self.config,
             is_stateful=self.is_stateful,
+            is_durable=self.is_durable,
             loaded_at_startup=self.loaded_at_startup,
         )
         if self._served is None or astuple(self._served) != astuple(value):
@@ -186,7 +178,7 @@ class FakeModel:
         assert not request.unbatched
         sequence = request.sequence if self.is_stateful else None
         sequence_id = None if sequence is None else sequence.id
-        parts = Parts(Job(f"job-{len(self.calls)}", sequence_id=sequence_id), self)
+        parts = Parts(f"job-{len(self.calls)}", sequence_id, self)
         if request.more_input:
             parts.inputs = Inputs(lambda given: self.inputs.append(given) is None)
         call = Call(

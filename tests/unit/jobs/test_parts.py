@@ -8,7 +8,6 @@ import pytest
 
 from torchserve_py.jobs.parts import JobFailed, Part, Parts
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.scheduling.job import Job
 
 
 class Reader:
@@ -32,7 +31,7 @@ def reader() -> Reader:
 
 @pytest.fixture
 def parts(reader: Reader) -> Parts:
-    return Parts(Job("j"), reader)
+    return Parts("j", None, reader)
 
 
 def part(body: bytes, *, more: bool = False) -> Part:

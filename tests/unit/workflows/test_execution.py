@@ -14,7 +14,6 @@ from torchserve_py.core.errors import ModelNotFound
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import Part, Parts
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.scheduling.job import Job
 from torchserve_py.workflows.dag import Dag
 from torchserve_py.workflows.errors import NodeFailed
 from torchserve_py.workflows.execution import RunnableNode, execute
@@ -33,7 +32,7 @@ class Call:
     parts: Parts
 
     def answer(self, body: bytes, *, more: bool = False, status: int = 200, error: str | None = None) -> None:
-        self.parts.deliver(Part(self.parts.job.id, more, status, "", [], body, error))
+        self.parts.deliver(Part(self.parts.job_id, more, status, "", [], body, error))
 
 
 @dataclass
@@ -46,7 +45,7 @@ class FakeModel:
     submitted: asyncio.Event = field(default_factory=asyncio.Event)
 
     def submit(self, request: InferenceRequest) -> Parts:
-        call = Call(tuple(request.headers), request.body, request.content_type, Parts(Job("job"), self))
+        call = Call(tuple(request.headers), request.body, request.content_type, Parts("job", None, self))
         self.calls.append(call)
         self.submitted.set()
         self.behave(call)

@@ -50,17 +50,17 @@ class GrpcExchange(Exchange):
         dialect: GrpcDialect,
         serving: Serving,
         model: ServedModel,
-        asked: InferenceRequest,
+        inference: InferenceRequest,
         version: str | None = None,
     ) -> None:
-        """Submit ``asked``, which came with ``call``, to ``model``."""
-        super().__init__(dialect, serving, model, asked, version)
+        """Submit ``inference``, which came with ``call``, to ``model``."""
+        super().__init__(dialect, model, model.name, inference, serving.submit(model, inference), version)
         self.call = call
 
     def answer(self) -> object:
         """Answer the call with one message, without a task unless the dialect needs one; return `LATER`."""
         self.call.add_done_callback(self._leave)
-        self.parts.tell_first(self._tell)
+        self.parts.when_first(self._answer_with)
         return LATER
 
     async def stream(self) -> None:
@@ -78,8 +78,8 @@ class GrpcExchange(Exchange):
         """Send the messages for some parts, each when the client has room for it."""
         await send(self.call, self.dialect.messages(self, parts))
 
-    def _tell(self, outcome: Part | Cause) -> None:
-        """Answer with the first part. The dispatcher calls this in the middle of its work: it must not raise."""
+    def _answer_with(self, outcome: Part | Cause) -> None:
+        """Answer with the first part or a failure. Raises nothing: the dispatcher calls this amid its own work."""
         try:
             self.call.follow(self.dialect.answer(self, self.usable(outcome)))
         except Exception as error:

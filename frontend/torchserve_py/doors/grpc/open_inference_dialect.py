@@ -146,7 +146,7 @@ class EnvelopedMessages(OpenInferenceMessages):
         """Return what says that nothing more comes, after an end without a further response."""
         if self._held:
             yield _enveloped(self._held, final=True)
-        elif self._request is not None and self._wants_empty_final:
+        elif self._request is not None and self._wants_empty_final and exchange.model is not None:
             head = self._request.head
             response = ModelInferResponse(model_name=head.model_name, model_version=exchange.model.version, id=head.id)
             yield _enveloped(response.SerializeToString(), final=True)

@@ -170,7 +170,7 @@ class OpenInferenceJobs:
         refuse_if_failing(self._serving, model)
         version = request.version
         sequence = self._sequence(model, request, metadata) if model.is_stateful else None
-        asked = InferenceRequest(
+        inference = InferenceRequest(
             metadata if sequence is None else (*metadata, *sequence.headers),
             request.body,
             protocol=OPEN_INFERENCE_GRPC,
@@ -180,7 +180,7 @@ class OpenInferenceJobs:
             expires_in=seconds_of(request.parameters.get(TIMEOUT)),
             more_input=more_input,
         )
-        return GrpcExchange(call, dialect, self._serving, model, asked, version)
+        return GrpcExchange(call, dialect, self._serving, model, inference, version)
 
     def _sequence(self, model: ServedModel, request: OpenRequest, metadata: Any) -> SequenceRequest:
         """Return the sequence that the parameters name, or else TorchServe's headers in the metadata."""

@@ -20,7 +20,7 @@ from grpc.aio import EOF
 from torchserve_py.doors.failures import DoorError, bad_request
 from torchserve_py.doors.grpc.open_inference_dialect import DIALECT, EnvelopedMessages, OpenInferenceMessages
 from torchserve_py.doors.grpc.open_inference_requests import OpenRequest, is_tritons, read_request
-from torchserve_py.doors.grpc.two_way import REFUSALS, CarriedRequest, TwoWayCall
+from torchserve_py.doors.grpc.two_way import REQUEST_ERRORS, CarriedRequest, TwoWayCall
 from torchserve_py.doors.sequence_parameters import ID
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class _IndependentRequest(CarriedRequest):
             self.message = read_request(body)
             self.model = jobs.model(self.message)
             self.sequence = _sequence_of(self.message, self.model)
-        except REFUSALS:
+        except REQUEST_ERRORS:
             pass  # `submit` raises the error again
 
     def submit(self) -> GrpcExchange:

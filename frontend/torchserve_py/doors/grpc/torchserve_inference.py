@@ -160,8 +160,8 @@ class InferenceService:
             start, end, request_id = (_text(request, key) for key in (self._start_key, self._end_key, REQUEST_ID))
             sequence = self._headers.request_of(request.sequence_id, start, end, request_id)
         headers = () if sequence is None else sequence.headers
-        asked = InferenceRequest(headers, row, sequence=sequence, by_default=version is None, priority=priority)
-        return GrpcExchange(call, DIALECT, self._serving, model, asked, version)
+        inference = InferenceRequest(headers, row, sequence=sequence, by_default=version is None, priority=priority)
+        return GrpcExchange(call, DIALECT, self._serving, model, inference, version)
 
 
 class _SequenceStream(TwoWayCall):
@@ -199,7 +199,7 @@ class _SequenceStep(CarriedRequest):
         return self._service.submit(self._message, self._call, model, in_sequence=True)
 
     def failure(self, error: Exception) -> Iterable[PredictionResponse]:
-        sequence = None if self.exchange is None else self.exchange.asked.sequence
+        sequence = None if self.exchange is None else self.exchange.inference.sequence
         return (DIALECT.failure(error, self._message.sequence_id if sequence is None else sequence.id),)
 
 
@@ -217,7 +217,7 @@ def read_request(body: bytes) -> PredictionsRequest:
 
 def _message(exchange: GrpcExchange, body: bytes | bytearray) -> PredictionResponse:
     body = bytes(body)  # protobuf takes no other type
-    sequence = exchange.asked.sequence
+    sequence = exchange.inference.sequence
     if sequence is None:
         return PredictionResponse(prediction=body)
     return PredictionResponse(prediction=body, sequence_id=sequence.id)

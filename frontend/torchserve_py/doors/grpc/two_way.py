@@ -28,7 +28,7 @@ MAX_REQUESTS: Final = 64
 MAX_LARGEST_REQUESTS: Final = 4
 
 #: The errors by which a request is refused or fails; others end the call.
-REFUSALS: Final = (DoorError, ModelError)
+REQUEST_ERRORS: Final = (DoorError, ModelError)
 
 
 class CarriedRequest(ABC):
@@ -55,7 +55,7 @@ class CarriedRequest(ABC):
 
     @abstractmethod
     def submit(self) -> GrpcExchange:
-        """Make a job of the request; raises one of `REFUSALS`."""
+        """Make a job of the request; raises one of `REQUEST_ERRORS`."""
 
     @abstractmethod
     def failure(self, error: Exception) -> Iterable[Any]:
@@ -84,7 +84,7 @@ class CarriedRequest(ABC):
             self._answered.set_result(None)
 
 
-class _Lane:
+class _OpenSequence:
     """The requests of one sequence that have not been answered in full.
 
     Attributes:
@@ -129,7 +129,7 @@ class TwoWayCall(ABC):
         self._held = 0
         self._held_bytes = 0
         self._room = asyncio.Event()
-        self._lanes: dict[Hashable, _Lane] = {}
+        self._sequences: dict[Hashable, _OpenSequence] = {}
         self._exchanges: set[GrpcExchange] = set()
 
     async def run(self) -> None:
@@ -176,24 +176,24 @@ class TwoWayCall(ABC):
         if request.sequence is None:
             self._start(request, None)
             return
-        lane = self._lanes.get(request.sequence)
-        if lane is None:
-            lane = self._lanes[request.sequence] = _Lane(request.model)
-        lane.waiting.append(request)
-        lane.held += 1
-        self._submit_more(lane)
+        sequence = self._sequences.get(request.sequence)
+        if sequence is None:
+            sequence = self._sequences[request.sequence] = _OpenSequence(request.model)
+        sequence.waiting.append(request)
+        sequence.held += 1
+        self._submit_more(sequence)
 
-    def _submit_more(self, lane: _Lane) -> None:
-        while lane.waiting and lane.takes_more:
-            lane.unanswered += 1
-            lane.last = self._start(lane.waiting.popleft(), None if lane.interleaves else lane.last)
+    def _submit_more(self, sequence: _OpenSequence) -> None:
+        while sequence.waiting and sequence.takes_more:
+            sequence.unanswered += 1
+            sequence.last = self._start(sequence.waiting.popleft(), None if sequence.interleaves else sequence.last)
 
     def _start(self, request: CarriedRequest, previous: asyncio.Task[None] | None) -> asyncio.Task[None]:
         refusal = None
         try:
             request.exchange = request.submit()
             self._exchanges.add(request.exchange)
-        except REFUSALS as error:
+        except REQUEST_ERRORS as error:
             refusal = error
         return self._tasks.create_task(self._answer(request, refusal, previous))
 
@@ -226,10 +226,10 @@ class TwoWayCall(ABC):
 
     def _begun(self, request: CarriedRequest) -> None:
         """Note that a request has left the queue of its sequence."""
-        lane = self._lanes.get(request.sequence)
-        if lane is not None:
-            lane.unanswered -= 1
-            self._submit_more(lane)
+        sequence = self._sequences.get(request.sequence)
+        if sequence is not None:
+            sequence.unanswered -= 1
+            self._submit_more(sequence)
 
     def _over(self, request: CarriedRequest) -> None:
         """Note that a request has been answered in full."""
@@ -238,8 +238,8 @@ class TwoWayCall(ABC):
         self._held -= 1
         self._held_bytes -= request.size
         self._room.set()
-        lane = self._lanes.get(request.sequence)
-        if lane is not None:
-            lane.held -= 1
-            if not lane.held:
-                del self._lanes[request.sequence]
+        sequence = self._sequences.get(request.sequence)
+        if sequence is not None:
+            sequence.held -= 1
+            if not sequence.held:
+                del self._sequences[request.sequence]

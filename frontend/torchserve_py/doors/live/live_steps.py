@@ -67,7 +67,7 @@ class Terms(NamedTuple):
     @property
     def durable(self) -> bool:
         """Whether a store keeps the states of sequences, and the answers to their last steps."""
-        return self.model.config.cache.durable
+        return self.model.is_durable
 
     def submit(
         self, sequence_id: str, number: int, step: Step, send: SendPart, *, starts: bool = False, only_ask: bool = False
@@ -83,14 +83,14 @@ class Terms(NamedTuple):
             only_ask: Whether the step does not run, but asks for the answer that it had before.
         """
         sequence = self.sequence(sequence_id, starts, step.ends, number)
-        asked = self.request._replace(
+        inference = self.request._replace(
             headers=(*self.request.headers, *sequence.headers),
             body=step.body,
             content_type=step.content_type or self.request.content_type,
             sequence=sequence,
             only_ask=only_ask,
         )
-        return StepExchange(self, asked, number, send)
+        return StepExchange(self, inference, number, send)
 
 
 class _Dialect(Dialect):
@@ -105,13 +105,14 @@ class StepExchange(Exchange):
 
     __slots__ = ("_end_header", "_send", "_sequence_id", "ends", "number", "size")
 
-    def __init__(self, terms: Terms, asked: InferenceRequest, number: int, send: SendPart) -> None:
-        super().__init__(_DIALECT, terms.serving, terms.model, asked, terms.version)
+    def __init__(self, terms: Terms, inference: InferenceRequest, number: int, send: SendPart) -> None:
+        parts = terms.serving.submit(terms.model, inference)
+        super().__init__(_DIALECT, terms.model, terms.model.name, inference, parts, terms.version)
         self.number = number
-        self.size = len(asked.body)
+        self.size = len(inference.body)
         #: Whether the sequence ends with this step, as the client or the handler says.
-        self.ends = asked.sequence is not None and asked.sequence.ends
-        self._sequence_id = "" if asked.sequence is None else asked.sequence.id
+        self.ends = inference.sequence is not None and inference.sequence.ends
+        self._sequence_id = "" if inference.sequence is None else inference.sequence.id
         self._end_header = terms.end_header
         self._send = send
 

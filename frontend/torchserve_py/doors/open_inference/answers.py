@@ -132,5 +132,5 @@ async def only_response(exchange: Exchange, part: Part, endpoint: str, stream: s
     if len(found) == 1:
         return found[0]._replace(headers=headers)
     count = "several responses" if found else "no response"
-    message = f"Model {exchange.model.name} has {count} to this request, and {endpoint} has one. Use {stream}."
+    message = f"Model {exchange.name} has {count} to this request, and {endpoint} has one. Use {stream}."
     raise DoorError(Failure(501, "NotImplementedException", message))

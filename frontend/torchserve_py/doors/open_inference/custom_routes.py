@@ -136,7 +136,7 @@ class CustomRoutes:
             raise method_not_allowed(route.allowed)
 
         def submit(body: bytes) -> HttpExchange:
-            asked = InferenceRequest(
+            inference = InferenceRequest(
                 request.raw_headers + request_line(request, endpoint),
                 body,
                 request.headers.get("Content-Type"),
@@ -145,7 +145,7 @@ class CustomRoutes:
                 priority=priorities.of_request(request),
                 unbatched=route.model.is_stateful,
             )
-            return HttpExchange(self._responses, CUSTOM_DIALECT, request, self._serving, route.model, asked)
+            return HttpExchange(self._responses, CUSTOM_DIALECT, request, self._serving, route.model, inference)
 
         return AfterBody(self._max_body, submit)
 

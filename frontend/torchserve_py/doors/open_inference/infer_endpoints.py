@@ -35,8 +35,8 @@ ENDPOINTS: Final = frozenset((INFER, INFER_STREAM, GENERATE, GENERATE_STREAM))
 
 _STREAMS: Final = frozenset((INFER_STREAM, GENERATE_STREAM))
 _TEXT: Final = frozenset((GENERATE, GENERATE_STREAM))
-#: How the worker is told of an endpoint, see `ts.open_inference.rest`; without, it is `INFER`.
-_TOLD: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+#: The header that tells the worker the endpoint, see `ts.open_inference.rest`; no header means `INFER`.
+_ENDPOINT_HEADERS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     INFER: (),
     **{name: ((":endpoint", name),) for name in (INFER_STREAM, GENERATE, GENERATE_STREAM)},
 }
@@ -74,8 +74,8 @@ class OpenInferenceCalls:
 
         Args:
             request: The request.
-            model: Its model.
-            version: The version, as the client named it.
+            model: The model.
+            version: The version that the client named, or None.
             endpoint: One of `ENDPOINTS`.
 
         Raises:
@@ -95,13 +95,13 @@ class OpenInferenceCalls:
     def _submit(
         self, request: Request, model: ServedModel, version: str | None, endpoint: str, body: bytes
     ) -> HttpExchange:
-        headers: tuple[Any, ...] = request.raw_headers + _TOLD[endpoint]
+        headers: tuple[Any, ...] = request.raw_headers + _ENDPOINT_HEADERS[endpoint]
         expires_in, priority = _urgency(body, request.headers.get(_LENGTH_HEADER))
         priority = priority or priorities.of_request(request)
         sequence = self._sequence(request, model, body) if model.is_stateful else None
         if sequence is not None:
             headers += sequence.headers
-        asked = InferenceRequest(
+        inference = InferenceRequest(
             headers,
             body,
             protocol=OPEN_INFERENCE_REST,
@@ -110,7 +110,9 @@ class OpenInferenceCalls:
             priority=priority,
             expires_in=expires_in,
         )
-        return HttpExchange(self._responses, self._dialects[endpoint], request, self._serving, model, asked, version)
+        return HttpExchange(
+            self._responses, self._dialects[endpoint], request, self._serving, model, inference, version
+        )
 
     def _sequence(self, request: Request, model: ServedModel, body: bytes) -> SequenceRequest:
         """Return the sequence that the parameters of a request name, or else TorchServe's headers."""

@@ -63,7 +63,7 @@ class OpenInferenceDoor:
         self._serving = context.serving
         self._responses = context.responses
         self._repository = context.repository
-        self._inference = InferenceDoor(context)
+        self._predictions = InferenceDoor(context)
         self._answers = Answers(self._responses, settings.response_compression_min_size)
         self._calls = OpenInferenceCalls(settings, self._serving, self._responses)
         self._custom = CustomRoutes(settings, self._serving, self._responses)
@@ -149,7 +149,7 @@ class OpenInferenceDoor:
         if request.method == "OPTIONS":  # as on TorchServe's own paths
             return self._answers.json(request, predict_document(name))
         if self._kserve_v2 and endpoint == INFER and version is None and model.contract.envelopes:
-            return self._inference.infer(request, name, None, _PREDICT)  # its envelope understands the request
+            return self._predictions.infer(request, name, None, _PREDICT)  # its envelope understands the request
         return self._calls.begin(request, model, version, endpoint)
 
     # The server.

@@ -53,7 +53,7 @@ class CustomDialect(HttpDialect):
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
         """Return what a client is told about a job that ended without an answer."""
         failure = super().ended(exchange, cause)
-        name, version, message = exchange.model.name, exchange.version, failure.message
+        name, version, message = exchange.name, exchange.version, failure.message
         named = f"Model {name}" if version is None else f"Model {name} with version {version}"
         if cause is Cause.no_worker:
             message = f"{named} is not ready yet."

@@ -50,9 +50,9 @@ class TrussDialect(HttpDialect):
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
         """Return what a client is told about a job that ended without an answer."""
         failure = super().ended(exchange, cause)
-        if cause is Cause.queue_full:
-            name, waiting = exchange.model.name, exchange.model.config.job_queue_size
-            message = f"Model with name {name} has {waiting} requests waiting already (jobQueueSize)."
+        if cause is Cause.queue_full and exchange.model is not None:
+            waiting = exchange.model.config.job_queue_size
+            message = f"Model with name {exchange.name} has {waiting} requests waiting already (jobQueueSize)."
             return failure._replace(message=message)
         return failure
 

@@ -193,7 +193,7 @@ class TrussDoor:
             DoorError: Its priority is invalid.
         """
         is_socket = endpoint is Endpoint.websocket
-        asked = InferenceRequest(
+        inference = InferenceRequest(
             request.raw_headers + request_line(request, endpoint.value, "ws" if is_socket else "http"),
             body,
             request.headers.get("Content-Type"),
@@ -202,7 +202,7 @@ class TrussDoor:
             priority=priorities.of_request(request),
             more_input=is_socket,
         )
-        return HttpExchange(self._responses, dialect, request, self._serving, model, asked)
+        return HttpExchange(self._responses, dialect, request, self._serving, model, inference)
 
     def _called(self, model: ServedModel) -> str:
         """Return the name of a model that the request does not name."""

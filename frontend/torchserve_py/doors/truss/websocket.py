@@ -81,7 +81,7 @@ class _Session:
         try:
             await self._send()
         except (ConnectionError, ReaderStalled):
-            logger.debug("The client of request %s is gone", self._parts.job.id)
+            logger.debug("The client of request %s is gone", self._parts.job_id)
         finally:
             for helper in helpers:
                 helper.cancel()

@@ -232,7 +232,7 @@ class HttpConnection(ClientTransport):
     def _advance(self) -> None:
         """Take the next step after bytes were parsed: begin a request, or adjust time limits and reading."""
         if self._current is not None:
-            self._tell_body(self._current)
+            self._check_body(self._current)
         elif self._draining is not None:
             if self._ignores_input:
                 self._linger()
@@ -268,16 +268,16 @@ class HttpConnection(ClientTransport):
             self._sender.watch(self._current)
         self.set_reading(True)
 
-    def _tell_body(self, request: Request) -> None:
+    def _check_body(self, request: Request) -> None:
         if request.awaits_body and request.is_body_settled:
             self._timer.stop()
-            request.tell_body()
+            request.deliver_body()
         elif request.awaits_body:
             self._sender.sent(request)
 
     def _give_up_body(self, request: Request) -> None:
         self._ignores_input = True
-        request.tell_body()
+        request.deliver_body()
 
     # Requests, from beginning to end.
 

@@ -125,7 +125,7 @@ class Request:
         self._limit = limit
         self._then = then
         if self.is_body_settled:
-            self.tell_body()
+            self.deliver_body()
         else:
             self._connection.wait_for_body(ask=self._awaits_continue and not self._size)
             self._awaits_continue = False
@@ -371,7 +371,7 @@ class Request:
         """How many bytes of the body have arrived."""
         return self._size
 
-    def tell_body(self) -> None:
+    def deliver_body(self) -> None:
         """Give the body, or its error, to the application's callback."""
         then, self._then = self._then, None
         if then is None:

@@ -21,8 +21,9 @@ HEADER = struct.Struct(">BBHI")
 LIMIT = 20
 
 
-def stateful(window: int = 4, **more: Any) -> FakeModel:
+def stateful(window: int = 4, *, is_durable: bool = False, **more: Any) -> FakeModel:
     model = FakeModel("tally", stateful=True)
+    model.is_durable = is_durable
     model.config = replace(model.config, max_sequence_job_queue_size=window, **more)
     return model
 

@@ -24,7 +24,6 @@ from tests.unit.doors.live.conftest import (
 
 from torchserve_py.doors.live import live_session
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.settings.schemas.cache import CacheConfig
 
 
 async def test_messages_are_steps_of_one_sequence(live: Open) -> None:
@@ -255,7 +254,7 @@ async def test_a_closing_server_says_so(live: Open, start: Start) -> None:
 
 
 async def test_sessions_of_stored_sequences_move_when_the_server_drains_and_others_stay(start: Start) -> None:
-    stored, volatile = stateful(cache=CacheConfig(store="file")), stateful()
+    stored, volatile = stateful(is_durable=True), stateful()
     volatile.name = "volatile"
     doors = await start(FakeServing(registered=[stored, volatile]))
     moves = Session(await open_socket(doors, JSON), stored)

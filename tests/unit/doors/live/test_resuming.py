@@ -9,11 +9,10 @@ from tests.unit.doors.fake_serving import Call
 from tests.unit.doors.live.conftest import Open, stateful, until
 
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.settings.schemas.cache import CacheConfig
 
 
 async def test_stored_steps_go_on_when_their_client_leaves(live: Open) -> None:
-    model = stateful(cache=CacheConfig(store="file"))
+    model = stateful(is_durable=True)
     model.behave = lambda call: None
     session = await live(model)
     await session.send(body="a")
@@ -30,7 +29,7 @@ async def test_stored_steps_go_on_when_their_client_leaves(live: Open) -> None:
 
 
 async def test_a_session_whose_store_does_not_answer_is_to_be_resumed_later(live: Open) -> None:
-    model = stateful(cache=CacheConfig(store="file"))
+    model = stateful(is_durable=True)
     model.behave = lambda call: call.parts.fail(Cause.sequence_moved)
     session = await live(model)
     await session.send(resume=session.greeting["resume"], after=2, unanswered=[3, 4])
@@ -42,7 +41,7 @@ async def test_a_session_whose_store_does_not_answer_is_to_be_resumed_later(live
 
 async def test_a_resumed_client_gets_what_is_kept_of_the_steps_that_may_lack_an_answer(live: Open) -> None:
     """Step 40 is kept, 44 was too large to be kept, 46 is kept and ended the sequence; the others were not applied."""
-    model = stateful(cache=CacheConfig(store="file"))
+    model = stateful(is_durable=True)
     session = await live(model)
 
     def kept(call: Call) -> None:
@@ -69,7 +68,7 @@ async def test_a_resumed_client_gets_what_is_kept_of_the_steps_that_may_lack_an_
 
 @pytest.mark.parametrize("unanswered", [[1, 2, 3, 4, 5], [3]])
 async def test_more_steps_than_can_be_unanswered_are_refused(unanswered: list[int], live: Open) -> None:
-    model = stateful(window=4, cache=CacheConfig(store="file"))
+    model = stateful(window=4, is_durable=True)
     session = await live(model)
     await session.send(resume="a token", after=3 * (len(unanswered) == 1), unanswered=unanswered)
     assert await session.closed() == (1008, "unanswered: up to 4 steps that follow the step of after.")

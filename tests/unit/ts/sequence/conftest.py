@@ -37,6 +37,7 @@ def cache_settings(kind: str, tmp_path: Path, request: pytest.FixtureRequest) ->
     def settle(**changes: Any) -> dict[str, Any]:
         return {
             "store": kind,
+            "durable": True,
             "capacity": 100,
             "path": str(tmp_path / "sequences.db"),
             "fsync": False,

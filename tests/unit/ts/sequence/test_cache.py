@@ -88,7 +88,15 @@ TOTALS = """
 
 
 def test_without_a_store_a_state_that_had_to_make_room_is_told_as_lost(make_worker: Callable[..., Worker]) -> None:
-    settings = {"store": "memory", "capacity": 2, "owner": "", "lease": 10.0, "lifetime": 60.0, "kept": 3}
+    settings = {
+        "store": "memory",
+        "durable": False,
+        "capacity": 2,
+        "owner": "",
+        "lease": 10.0,
+        "lifetime": 60.0,
+        "kept": 3,
+    }
     worker = make_worker(TOTALS, sequences=True, cache={**settings, "restart_expired": False})
 
     def step(name: str, *more: tuple[str, str]) -> Any:
