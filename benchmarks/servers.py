@@ -47,6 +47,11 @@ class Server:
         return f"http://127.0.0.1:{self._ports.http}"
 
     @property
+    def metrics_url(self) -> str:
+        """Where it shows its metrics."""
+        return f"http://127.0.0.1:{self._ports.metrics}/metrics"
+
+    @property
     def grpc_target(self) -> str:
         """Where its gRPC inference service is, as ``host:port``."""
         return f"127.0.0.1:{self._ports.grpc}"

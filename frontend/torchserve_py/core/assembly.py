@@ -29,6 +29,7 @@ from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings.table import Settings
 from torchserve_py.workers.confinement import Confinement
+from torchserve_py.workers.devices import Assignment as DeviceAssignment
 from torchserve_py.workers.devices import Devices, visible_devices
 from torchserve_py.workers.lifecycle import WorkerLimits
 from torchserve_py.workers.listener import WorkerListener
@@ -155,8 +156,11 @@ class Assembly:
         if settings.debug:
             limits = replace(limits, connect=NO_LIMIT, load=NO_LIMIT, response=NO_LIMIT, heartbeat=NO_LIMIT)
 
+        devices: dict[str, DeviceAssignment] = {}
+
         def new_place(place: Place) -> Callable[[], Worker]:
-            device = plan.devices.next()  # belongs to the place: a worker that replaces a dead one gets the same device
+            # It belongs to the place: a worker that replaces a dead one gets the same device.
+            device = devices[place.worker_id] = plan.devices.next()
             label = f"W-{place.worker_id}-{plan.name}_{plan.version}"
             launch = launch_of(
                 plan,
@@ -172,6 +176,7 @@ class Assembly:
 
         pool = WorkerPool(
             new_place,
+            lambda worker_id: plan.devices.give_back(devices.pop(worker_id)),
             lambda: self._new_worker_id(config),
             dispatcher,
             metrics,

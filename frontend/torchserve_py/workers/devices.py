@@ -115,6 +115,31 @@ def _by_uuid(gpus: Sequence[Gpu], names: list[str], prefix: str) -> list[Device]
     return found
 
 
+class Rota:
+    """Hands out groups of devices in turn; one with more users than others waits until it has not.
+
+    groups: at least one. first: the index of the group that comes first.
+    """
+
+    def __init__(self, groups: Sequence[tuple[Device, ...]], first: int = 0) -> None:
+        self._groups = [*groups[first:], *groups[:first]]
+        self._users = [0] * len(groups)
+        self._next = 0
+
+    def take(self) -> tuple[Device, ...]:
+        """The next group."""
+        count = len(self._groups)
+        index = min(range(count), key=lambda index: (self._users[index], (index - self._next) % count))
+        self._users[index] += 1
+        self._next = index + 1
+        return self._groups[index]
+
+    def give_back(self, group: tuple[Device, ...]) -> None:
+        """The group has one user less; of several that are the same, the one with the most."""
+        same = [index for index, each in enumerate(self._groups) if each == group]
+        self._users[max(same, key=lambda index: self._users[index])] -= 1
+
+
 class Devices:
     """The devices of one server. Models that leave the choice to it share one round robin over all of them.
 
@@ -124,7 +149,7 @@ class Devices:
     def __init__(self, devices: Sequence[Device], *, hide_others: bool = False) -> None:
         self._devices = tuple(devices)
         self.on_cpu = Assignment(None, "" if devices or hide_others else None)
-        self._last = 0
+        self._shared = Rota([(device,) for device in self._devices], first=1 % self.count) if devices else None
 
     @property
     def count(self) -> int:
@@ -140,7 +165,7 @@ class Devices:
         Raises UnsuitableDevices.
         """
         if device_type == "cpu" or not self._devices:
-            return ModelDevices(self, (), 0, shared=False)
+            return ModelDevices(None, self.on_cpu)
         ids = tuple(device_ids or range(self.count))
         missing = [number for number in ids if not 0 <= number < self.count]
         if missing:
@@ -149,42 +174,33 @@ class Devices:
             raise UnsuitableDevices(f"a worker needs {parallel_level} devices, but there are only {len(ids)}")
         if parallel_level > 1 and any(self._devices[number].is_mig for number in ids):
             raise UnsuitableDevices("a worker cannot be spread over MIG instances: CUDA shows a process only one")
-        return ModelDevices(self, ids, parallel_level, shared=device_ids is None and not parallel_level)
-
-    def next_shared(self) -> Assignment:
-        """The next device in the round robin of all models; as in TorchServe it starts with number 1."""
-        self._last = (self._last + 1) % self.count
-        return self.assignment(self._last)
-
-    def assignment(self, number: int) -> Assignment:
-        """The device with that number, for one plain worker."""
-        return self.group([number])
-
-    def group(self, numbers: Sequence[int]) -> Assignment:
-        """Several devices for one worker, which counts them from 0."""
-        devices = tuple(self._devices[number] for number in numbers)
-        return Assignment(0, ",".join(device.token for device in devices), devices)
+        if device_ids is None and not parallel_level:  # as in TorchServe the first is number 1
+            return ModelDevices(self._shared, self.on_cpu)
+        chosen = [self._devices[number] for number in ids]
+        size = parallel_level or 1
+        starts = [turn * size % len(ids) for turn in range(len(ids) // math.gcd(size, len(ids)))]
+        groups = [tuple(chosen[(start + offset) % len(ids)] for offset in range(size)) for start in starts]
+        return ModelDevices(Rota(groups), self.on_cpu)
 
 
 class ModelDevices:
     """Hands a device or a group of devices to each worker of one model version; made by `Devices.for_model`."""
 
-    def __init__(self, devices: Devices, ids: tuple[int, ...], parallel_level: int, *, shared: bool) -> None:
-        self._devices = devices
-        self._ids = ids
-        self._parallel_level = parallel_level
-        self._shared = shared
-        self._start = 0
+    def __init__(self, rota: Rota | None, on_cpu: Assignment) -> None:
+        self._rota = rota
+        self._on_cpu = on_cpu
 
     def next(self) -> Assignment:
-        """What the next worker gets."""
-        if not self._ids:
-            return self._devices.on_cpu
-        if self._shared:
-            return self._devices.next_shared()
-        taken = [self._ids[(self._start + offset) % len(self._ids)] for offset in range(self._parallel_level or 1)]
-        self._start = (self._start + len(taken)) % len(self._ids)
-        return self._devices.group(taken) if self._parallel_level else self._devices.assignment(taken[0])
+        """What the next worker gets; it counts its devices from 0."""
+        if self._rota is None:
+            return self._on_cpu
+        devices = self._rota.take()
+        return Assignment(0, ",".join(device.token for device in devices), devices)
+
+    def give_back(self, assignment: Assignment) -> None:
+        """The worker is gone for good."""
+        if self._rota is not None:
+            self._rota.give_back(assignment.devices)
 
 
 def available_processors(cgroup: Path = _CGROUP) -> int:

@@ -36,6 +36,7 @@ class WorkerPool:
 
     Args:
         new_place: Given a new place, returns what makes the workers that fill it in turn.
+        end_place: Called with the id of a place whose last worker is gone.
         new_worker_id: Returns an id that no worker of the server has had.
         max_retry: How long a failing worker is started again (seconds).
         stop_limit: How long a worker that is to go may finish its jobs (seconds).
@@ -46,6 +47,7 @@ class WorkerPool:
     def __init__(
         self,
         new_place: Callable[[Place], Callable[[], Worker]],
+        end_place: Callable[[str], None],
         new_worker_id: Callable[[], str],
         events: PoolEvents,
         metrics: ModelMetrics,
@@ -58,6 +60,7 @@ class WorkerPool:
         self.min_workers = 0
         self.max_workers = 0
         self._new_place = new_place
+        self._end_place = end_place
         self._new_worker_id = new_worker_id
         self._events = events
         self._metrics = metrics
@@ -194,6 +197,7 @@ class WorkerPool:
 
     def _left(self, supervisor: Supervisor) -> None:
         self._leaving.discard(supervisor)
+        self._end_place(supervisor.id)
         if supervisor.worker is not None:
             self._metrics.forget_worker(supervisor.worker.label)
 

@@ -189,3 +189,21 @@ def test_unsuitable_devices_are_named() -> None:
         devices(4).for_model("gpu", [0, 1], 4)
     with pytest.raises(UnsuitableDevices, match="cannot be spread over MIG instances"):
         Devices(visible_devices(DIVIDED, None)).for_model("gpu", None, 2)
+
+
+@pytest.mark.parametrize(
+    ("device_ids", "level", "before", "given_back", "after"),
+    [
+        (None, 0, ["1", "2", "0"], 1, ["2", "0"]),
+        ([0, 2], 0, ["0", "2"], 0, ["0", "2"]),
+        (None, 2, ["0,1", "2,0", "1,2"], 0, ["0,1"]),
+    ],
+)
+def test_a_device_that_was_given_back_goes_before_those_with_more_users(
+    device_ids: list[int] | None, level: int, before: list[str], given_back: int, after: list[str]
+) -> None:
+    model = devices(3).for_model("gpu", device_ids, level)
+    handed_out = [model.next() for _ in before]
+    assert [each.visible for each in handed_out] == before
+    model.give_back(handed_out[given_back])
+    assert [model.next().visible for _ in after] == after

@@ -68,8 +68,9 @@ class FakeDispatcher:
 class Pool:
     """A pool, and the places that it has had."""
 
-    def __init__(self, *, renew_to_scale: bool) -> None:
+    def __init__(self, *, renew_to_scale: bool, on_demand: bool = False) -> None:
         self.places: list[tuple[str, int, int]] = []
+        self.ended: list[str] = []
         self.loading = asyncio.Event()
         self.loading.set()
         self.broken = asyncio.Event()
@@ -77,12 +78,14 @@ class Pool:
         numbers = itertools.count(1)
         self.pool = WorkerPool(
             self._new_place,
+            self.ended.append,
             lambda: str(next(numbers)),
             cast("PoolEvents", self.dispatcher),
             ServerMetrics().model("m", "1.0"),
             max_retry=60.0,
             stop_limit=60.0,
             renew_to_scale=renew_to_scale,
+            on_demand=on_demand,
         )
 
     def _new_place(self, place: Place) -> Callable[[], Worker]:
@@ -100,6 +103,7 @@ class Pool:
 async def test_scaling_keeps_the_oldest_workers() -> None:
     pool = Pool(renew_to_scale=False)
     assert [await pool.scale(count) for count in (2, 3, 1, 2)] == [["1", "2"], ["1", "2", "3"], ["1"], ["1", "4"]]
+    assert pool.ended == ["2", "3"]
     assert await pool.pool.stop(60) == []
 
 
@@ -139,4 +143,47 @@ async def test_requests_do_not_wait_for_workers_that_keep_failing(monkeypatch: p
         await pool.scale(2)
         while await pool.dispatcher.expected.get() != 2:
             """The call may come before the workers are ready."""
+    assert await pool.pool.stop(60) == []
+
+
+async def test_workers_that_load_go_before_those_that_are_ready() -> None:
+    pool = Pool(renew_to_scale=False)
+    await pool.scale(2)
+    pool.loading.clear()
+    pool.pool.min_workers, pool.pool.max_workers = 1, 4
+    pool.pool.resize(4, ())
+    assert [each.id for each in pool.pool.supervisors] == ["1", "2", "3", "4"]
+    pool.pool.resize(1, ["1", "2"])
+    assert [each.id for each in pool.pool.supervisors] == ["2"]
+    assert pool.dispatcher.taken_out == ["1"]
+    pool.loading.set()
+    assert await pool.pool.stop(60) == []
+
+
+async def test_only_workers_that_may_go_do() -> None:
+    pool = Pool(renew_to_scale=False)
+    await pool.scale(3)
+    pool.pool.resize(1, ["2", "gone"])
+    assert [each.id for each in pool.pool.supervisors] == ["1", "3"]
+    assert await pool.pool.stop(60) == []
+
+
+@pytest.mark.parametrize(
+    ("on_demand", "limits", "expected"), [(True, (0, 2), 1), (True, (0, 0), 0), (False, (0, 2), 0)]
+)
+async def test_requests_wait_without_a_worker_only_where_they_start_one(
+    on_demand: bool, limits: tuple[int, int], expected: int
+) -> None:
+    pool = Pool(renew_to_scale=False, on_demand=on_demand)
+    await pool.pool.scale(*limits)
+    assert pool.dispatcher.expected.get_nowait() == expected
+    assert pool.pool.loads_on_demand is bool(expected)
+
+
+async def test_scaling_by_hand_keeps_the_number_between_the_limits() -> None:
+    pool = Pool(renew_to_scale=False)
+    async with asyncio.timeout(60):
+        for limits, count in (((0, 4), 0), ((0, 4, 3), 3), ((1, 4), 3), ((1, 2), 2), ((4, 6), 4)):
+            await pool.pool.scale(*limits)
+            assert pool.pool.counts.wanted == count
     assert await pool.pool.stop(60) == []
