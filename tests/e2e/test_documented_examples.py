@@ -15,7 +15,7 @@ PACK = """torch-model-archiver --model-name stateful --version 1.0 --handler han
 START = """torchserve-py --ncs --start --disable-token-auth --enable-model-api --model-store model_store \\
     --models stateful.mar"""
 
-NEED_TORCH = {"docs/handlers.md", "handlers/gru_session/README.md"}
+NEED_TORCH = {"docs/gpu.md", "docs/handlers.md", "handlers/gru_session/README.md"}
 
 
 def documents_with_examples() -> list[object]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from ts.torch_handler.device_copies import to_device
+from ts.torch_handler.device_copies import Device, to_device
 
 _TYPES: Final = {None: None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _REDUCED: Final = (torch.bfloat16, torch.float16)
@@ -25,7 +25,7 @@ class Computing:
         channels_last: Whether weights and images have their channels last in memory.
     """
 
-    device: torch.device
+    device: Device
     autocast: torch.dtype | None = None
     channels_last: bool = False
 
@@ -59,7 +59,8 @@ class Computing:
         with torch.inference_mode():
             if self.autocast is None:
                 return model(placed, *args, **kwargs)
-            with torch.autocast(self.device.type, self.autocast):
+            kind = torch.device("cpu" if self.device is None else self.device).type
+            with torch.autocast(kind, self.autocast):
                 return _as_float32(model(placed, *args, **kwargs))
 
     def _placed(self, data: Any) -> Any:

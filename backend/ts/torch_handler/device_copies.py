@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
+#: A device as handlers name it; None leaves tensors where they are.
+Device: TypeAlias = torch.device | str | int | None
 
-def stack_on(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+
+def stack_on(tensors: Sequence[torch.Tensor], device: Device) -> torch.Tensor:
     """Return tensors of one shape as one tensor on ``device``; for CUDA they are gathered in pinned memory."""
     first = tensors[0]
-    if device.type != "cuda" or any(each.is_cuda or each.dtype != first.dtype for each in tensors):
+    if not _is_cuda(device) or any(each.is_cuda or each.dtype != first.dtype for each in tensors):
         return torch.stack(list(tensors)).to(device)
     pinned = torch.empty((len(tensors), *first.shape), dtype=first.dtype, pin_memory=True)
     torch.stack(list(tensors), out=pinned)
     return pinned.to(device, non_blocking=True)
 
 
-def rows_on(rows: Any, device: torch.device) -> torch.Tensor:
+def rows_on(rows: Any, device: Device) -> torch.Tensor:
     """Return a batch on ``device``: arrays or tensors of one shape and type, or what ``torch.as_tensor`` takes."""
     if isinstance(rows, list) and rows and all(map(_is_array, rows)):
         tensors = [torch.as_tensor(row) for row in rows]
@@ -32,9 +35,9 @@ def rows_on(rows: Any, device: torch.device) -> torch.Tensor:
     return to_device(torch.as_tensor(rows), device)
 
 
-def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def to_device(tensor: torch.Tensor, device: Device) -> torch.Tensor:
     """Return a tensor on ``device``; the host does not wait for a copy to CUDA."""
-    return tensor.to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    return tensor.to(device, non_blocking=True) if _is_cuda(device) else tensor.to(device)
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -67,6 +70,10 @@ def computing_on(stream: Any) -> Iterator[None]:
     with torch.cuda.stream(stream):
         yield
     callers.wait_stream(stream)
+
+
+def _is_cuda(device: Device) -> bool:
+    return device is not None and torch.device(device).type == "cuda"
 
 
 def _is_array(value: Any) -> bool:

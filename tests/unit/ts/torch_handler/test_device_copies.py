@@ -109,6 +109,14 @@ def test_the_cpu_is_asked_for_nothing_of_the_kind(asked: list[Any]) -> None:
     assert asked == []
 
 
+@pytest.mark.parametrize("device", [None, "cpu", CPU])
+def test_a_handler_names_its_device_as_it_likes(device: Any) -> None:
+    handler = BaseHandler()
+    handler.device, handler.model = device, torch.nn.Identity()
+    handler.context = SimpleNamespace(model_yaml_config={})
+    assert handler.inference(handler.preprocess([[1.0], [2.0]])).tolist() == [[1.0], [2.0]]
+
+
 @pytest.mark.parametrize(
     "rows",
     [
