@@ -70,7 +70,7 @@ class Scheduler:
         if job.id in self._shared.jobs:
             raise ValueError(f"there is a job {job.id!r} already; ids must be unique")
         job.submitted_at = now
-        if job.priority:  # what was sent ahead may have to wait for it
+        if job.priority or job.unbatched:  # what was sent ahead may have to wait for it
             self._assignment.take_all_back(now)
         if (cause := self._admit(job, now)) is not None:
             self._shared.leave(job, cause)

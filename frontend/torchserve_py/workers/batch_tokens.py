@@ -24,9 +24,15 @@ class BatchTokens:
     """
 
     def __init__(self) -> None:
-        self._pipes = [os.pipe() for _ in range(_PIPES)]
+        self._pipes: list[tuple[int, int]] = []
         self._current = 0
         self._left: int | None = None
+        try:
+            for _ in range(_PIPES):
+                self._pipes.append(os.pipe())
+        except OSError:
+            self._close_pipes()
+            raise
         for ends in self._pipes:
             for end in ends:
                 os.set_blocking(end, False)
@@ -42,8 +48,11 @@ class BatchTokens:
 
     def add(self, pipe: int) -> None:
         """Make a token for a frame, right before that is sent."""
+        if self._left is None:
+            os.write(self._pipes[pipe][1], _TOKEN)
+        else:  # the worker is gone: it will not begin the frame
+            self._left = self._left + 1 if pipe == self._current else 1
         self._current = pipe
-        os.write(self._pipes[pipe][1], _TOKEN)
 
     def take_back(self) -> int:
         """Return how many frames of the batch that was sent ahead last the worker has not begun, and now never will."""
@@ -59,6 +68,9 @@ class BatchTokens:
         """Close the pipes once the worker is gone; what it has not begun can still be taken back."""
         if self._left is None:
             self._left = self.take_back()
-            for ends in self._pipes:
-                for end in ends:
-                    os.close(end)
+            self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        for ends in self._pipes:
+            for end in ends:
+                os.close(end)

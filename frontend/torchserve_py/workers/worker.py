@@ -355,9 +355,6 @@ class Worker:
                 self._tokens = BatchTokens() if self._launch.ahead else None
                 self._process = await WorkerProcess.launch(*launched, self._tokens)
         except OSError as error:
-            if self._tokens is not None:
-                self._tokens.close()
-            self.ended.set_result(f"could not be started: {error}")
             raise WorkerFailed(500, f"worker {self.label} could not be started: {error}") from error
         for pid in self._ranks.pids:
             self._process.adopt(pid)
@@ -371,7 +368,10 @@ class Worker:
             await asyncio.wait([self.ended], timeout=_KILL_LIMIT)
             if not self.ended.done():
                 logger.error("Worker %s (pid %d) does not end, not even by SIGKILL", self.label, self.pid)
-        elif not self.ended.done():
+            return
+        if self._tokens is not None:
+            self._tokens.close()
+        if not self.ended.done():
             self.ended.set_result("was never started")
 
     async def _reap(self, process: WorkerProcess | HandStarted) -> None:

@@ -124,6 +124,14 @@ def test_a_describe_goes_before_what_was_not_sent_ahead_yet():
     assert play.answer_together("a", "b") == ["w1 <- describe", "w1 << c d"]
 
 
+def test_a_describe_goes_before_what_was_sent_ahead():
+    play = busy()
+    play.submit("c")
+    assert play.submit("d") == ["w1 << c d"]
+    assert play.submit("describe", unbatched=True) == []
+    assert play.answer_together("a", "b") == ["w1 <- describe", "w1 << c d"]
+
+
 def test_nothing_goes_ahead_of_priorities():
     play = busy()
     play.submit("c")

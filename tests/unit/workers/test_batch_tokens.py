@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 
@@ -61,6 +62,31 @@ def test_tokens_outlive_their_worker(tokens: BatchTokens) -> None:
     send(tokens)
     tokens.close()
     assert (tokens.take_back(), tokens.take_back()) == (1, 0)
+
+
+def test_what_is_sent_ahead_to_a_worker_that_is_gone_is_not_begun(tokens: BatchTokens) -> None:
+    send(tokens)
+    tokens.close()
+    send(tokens)
+    send(tokens, joins=True)
+    assert (tokens.take_back(), tokens.take_back()) == (2, 0)
+
+
+def test_a_process_with_too_many_open_files_keeps_no_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = os.pipe()
+    pipes = iter([first])
+
+    def pipe() -> tuple[int, int]:
+        for ends in pipes:
+            return ends
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pipe", pipe)
+    with pytest.raises(OSError, match="Too many open files"):
+        BatchTokens()
+    for end in first:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(end)
 
 
 def test_the_worker_finds_its_ends_in_the_environment(tokens: BatchTokens) -> None:

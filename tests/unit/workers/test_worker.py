@@ -97,6 +97,7 @@ class Bench:
             limit_max_image_pixels=True,
             server_version="1",
             max_response_size=1000,
+            warmup=[],
             metrics=[],
             processors=1,
             header_keys=["id", "start", "end"],
