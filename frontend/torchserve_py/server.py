@@ -111,6 +111,7 @@ class Server:
             self._registry,
             self._doors.tokens,
             self._doors.repository,
+            self._doors.shared_memory,
             self._doors.budget,
             self._doors.request_budgets,
         )

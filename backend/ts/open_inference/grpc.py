@@ -172,11 +172,14 @@ def _typed_data(sent: infer_pb2.ModelInferRequest.InferInputTensor) -> list[Any]
 
 def _refuse_unsupported(where: str, parameters: Parameters) -> None:
     for name, instead in (
-        ("shared_memory_region", "send tensors in the message"),
+        (
+            "shared_memory_region",
+            "only ModelInfer takes it, with the setting shared_memory_keys: send tensors in the message",
+        ),
         ("classification", "ask for the output itself"),
     ):
         if name in parameters:
-            raise Failure(501, f"The parameter {name} of {where} is not supported; {instead}.")
+            raise Failure(501, f"The parameter {name} of {where} is not supported here; {instead}.")
 
 
 def _parameters(sent: Mapping[str, infer_pb2.InferParameter]) -> Parameters:

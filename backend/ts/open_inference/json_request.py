@@ -28,6 +28,8 @@ _ALLOWED: Final[dict[str, frozenset[type]]] = {
 }
 _JSON_TYPES: Final = frozenset((list, dict, str, bool, int, float))
 _SIZE: Final = "binary_data_size"
+#: The server takes tensors out of shared memory where it supports that, before a worker gets the request.
+_WHERE: Final = 'which only "infer" supports, and only with the setting shared_memory_keys'
 
 
 def read_request(
@@ -102,7 +104,7 @@ class _Inputs:
 
     def _take(self, name: str, data: Any, parameters: dict[str, Any]) -> memoryview:
         if "shared_memory_region" in parameters:
-            raise Failure(501, f"Input {name!r} lies in shared memory, which this server does not support.")
+            raise Failure(501, f"Input {name!r} lies in shared memory, {_WHERE}.")
         size = parameters.pop(_SIZE, None)
         if size is None:
             raise Failure(422, f'Input {name!r} must hold the list "data", or "{_SIZE}" among its parameters.')
@@ -166,7 +168,7 @@ def _outputs(outputs: Any) -> list[RequestedOutput]:
             raise Failure(422, f'Requested output number {number} must be an object with a text as "name".')
         parameters = read_parameters(each, f"Requested output {name!r}")
         if "shared_memory_region" in parameters:
-            raise Failure(501, f"Output {name!r} is wanted in shared memory, which this server does not support.")
+            raise Failure(501, f"Output {name!r} is wanted in shared memory, {_WHERE}.")
         if "classification" in parameters:
             raise Failure(501, f"Output {name!r} is wanted as classification, which this server does not support.")
         requested.append(RequestedOutput(name, parameters))

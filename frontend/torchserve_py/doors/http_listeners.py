@@ -22,6 +22,7 @@ from torchserve_py.doors.management_calls import ManagementCalls
 from torchserve_py.doors.management_door import ManagementDoor
 from torchserve_py.doors.open_inference.open_inference_door import OpenInferenceDoor
 from torchserve_py.doors.open_inference.repository import Repository
+from torchserve_py.doors.open_inference.shared_memory import SharedMemory
 from torchserve_py.doors.openai import OpenAIDoor
 from torchserve_py.doors.predictions import InferenceDoor
 from torchserve_py.doors.responses import JSON_TYPE, Responses, allows_other_origins, to_json
@@ -139,6 +140,7 @@ class Doors:
         self.tokens = context.tokens
         #: Loads and unloads models, for gRPC as well.
         self.repository = context.repository
+        self.shared_memory = context.shared_memory
         #: The budget of connections that all listeners share, those of gRPC as well.
         self.budget = ConnectionBudget.of_process()
         #: The memory that all requests share, those of gRPC as well.
@@ -215,7 +217,8 @@ async def start_doors(
     responses = Responses(settings, metrics)
     calls = ManagementCalls(settings, serving)
     repository = Repository(serving, calls)
-    context = DoorContext(settings, serving, workflows, metrics, responses, tokens, calls, repository)
+    memory = SharedMemory(settings.shared_memory_keys, settings.max_request_size)
+    context = DoorContext(settings, serving, workflows, metrics, responses, tokens, calls, repository, memory)
     doors = Doors(context)
     try:
         wanted = _by_address(settings)

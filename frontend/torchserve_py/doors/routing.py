@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torchserve_py.core.serving import Serving
     from torchserve_py.doors.management_calls import ManagementCalls
     from torchserve_py.doors.open_inference.repository import Repository
+    from torchserve_py.doors.open_inference.shared_memory import SharedMemory
     from torchserve_py.metrics.server_metrics import ServerMetrics
     from torchserve_py.settings.table import Settings
     from torchserve_py.workflows.registry import WorkflowRegistry
@@ -99,6 +100,7 @@ class DoorContext:
         tokens: The keys that clients must know; None while token authorization is off.
         calls: What the management API does.
         repository: What models are loaded and unloaded through by name.
+        shared_memory: The regions that clients have registered.
         is_draining: Whether the server is shutting down.
         on_drain: Called once the server begins to shut down.
         on_close: Called once accepted work has had its time, before connections are closed.
@@ -112,6 +114,7 @@ class DoorContext:
     tokens: TokenAuthorization | None
     calls: ManagementCalls
     repository: Repository
+    shared_memory: SharedMemory
     is_draining: bool = False
     on_drain: list[Callable[[], None]] = field(default_factory=list)
     on_close: list[Callable[[], None]] = field(default_factory=list)

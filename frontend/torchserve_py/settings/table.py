@@ -228,6 +228,9 @@ class Settings(ClosedSchema):
     # Requests
     job_queue_size: Number = _setting(100, "requests that may wait for one model version")
     max_request_size: Bytes = _setting(6553500, "the largest request body")
+    shared_memory_keys: Annotated[tuple[str, ...], kinds.WORDS] = _setting(
+        (), "shared memory objects that clients may register for tensors: names, `*` stands for any text", "none"
+    )
     max_response_size: Bytes = _setting(6553500, "the largest response of a worker")
     max_connections: Number = _setting(
         32768, "connections that one listener holds at once; all listeners share three quarters of the file descriptors"

@@ -80,6 +80,10 @@ def _regexes(text: str, _: Path) -> tuple[re.Pattern[str], ...]:
     return tuple(_compile(part.strip(), re.IGNORECASE) for part in text.split(",") if part.strip())
 
 
+def _words(text: str, _: Path) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def _networks(text: str, _: Path) -> tuple[IPv4Network | IPv6Network, ...]:
     return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
 
@@ -93,6 +97,7 @@ PATH = Parsed("a path", _path)
 DIRECTORY = Parsed("an existing directory", _existing_directory)
 METRICS_CONFIG = Parsed("a file as docs/metrics.md describes it", _metrics_config)
 LOG_CONFIG = Parsed("a file as docs/logging.md describes it", _log_config)
+WORDS = Parsed("names with commas between them", _words)
 REGEX = Parsed("a regular expression", lambda text, _: _compile(text))
 REGEXES = Parsed("regular expressions with commas between them", _regexes)
 NETWORKS = Parsed("networks such as 10.0.0.0/8 with commas between them", _networks)

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from torchserve_py.core.serving import Serving
     from torchserve_py.doors.grpc.two_way import TwoWayCall
     from torchserve_py.doors.open_inference.repository import Repository
+    from torchserve_py.doors.open_inference.shared_memory import SharedMemory
     from torchserve_py.settings.table import Settings
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class GrpcDoors:
         serving: Serving,
         tokens: TokenAuthorization | None,
         repository: Repository,
+        memory: SharedMemory,
         budget: ConnectionBudget,
         request_budgets: RequestBudgets,
     ) -> None:
@@ -85,7 +87,7 @@ class GrpcDoors:
         self._servers: list[GrpcServer] = []
         self._health: list[HealthService] = []
         self._open_calls: set[TwoWayCall] = set()
-        self._open_inference = OpenInferenceService(settings, serving, repository, self._open_calls)
+        self._open_inference = OpenInferenceService(settings, serving, repository, self._open_calls, memory)
         open_inference = self._open_inference.methods
         #: The definitions that each port serves, and their methods.
         self._inference = [
@@ -182,6 +184,7 @@ async def start_grpc_doors(
     serving: Serving,
     tokens: TokenAuthorization | None,
     repository: Repository,
+    memory: SharedMemory,
     budget: ConnectionBudget | None = None,
     request_budgets: RequestBudgets | None = None,
 ) -> GrpcDoors:
@@ -192,6 +195,7 @@ async def start_grpc_doors(
         serving: The models.
         tokens: The keys that clients must know; None while token authorization is off.
         repository: Loads and unloads models; the REST door uses the same.
+        memory: The shared memory that clients have registered; the REST door uses the same.
         budget: The number of connections that all listeners of the process share; None for a number of their own.
         request_budgets: What all requests of the process share; None for one of their own.
 
@@ -204,6 +208,7 @@ async def start_grpc_doors(
         serving,
         tokens,
         repository,
+        memory,
         budget or ConnectionBudget.of_process(),
         request_budgets or RequestBudgets(),
     )

@@ -13,32 +13,33 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.json_format import ParseDict
 
-from torchserve_py.doors.failures import DoorError, Failure
+from torchserve_py.doors.failures import UNAVAILABLE, DoorError, Failure
 from torchserve_py.doors.grpc.method_table import GrpcMethod
 from torchserve_py.doors.grpc.open_inference_dialect import DIALECT
 from torchserve_py.doors.grpc.open_inference_requests import OpenInferenceJobs, read_request, values_of
 from torchserve_py.doors.grpc.open_inference_stream import InferStream
 from torchserve_py.doors.grpc.protos import open_inference_pb2 as messages
+from torchserve_py.doors.grpc.shared_tensors_messages import SharedMemoryMessages, with_raw_contents
 from torchserve_py.doors.open_inference import descriptions, statistics
+from torchserve_py.doors.open_inference.shared_tensors import REGION
 from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.transport.http2.grpc_messages import BadMessage
 from ts.open_inference.protos.infer_pb2 import InferParameter
 
 if TYPE_CHECKING:
     from torchserve_py.core.serving import Serving
     from torchserve_py.doors.grpc.two_way import TwoWayCall
     from torchserve_py.doors.open_inference.repository import Repository
+    from torchserve_py.doors.open_inference.shared_memory import SharedMemory
     from torchserve_py.settings.table import Settings
     from torchserve_py.transport.http2.call import Call
 
-_NO_SHARED_MEMORY: Final = "Shared memory is not supported; send tensors in the message."
+_NO_CUDA: Final = "Shared memory of CUDA is not supported; send tensors in the message."
 #: Methods that are not supported, and what a client can do instead.
 _UNSUPPORTED: Final = {
-    "SystemSharedMemoryStatus": _NO_SHARED_MEMORY,
-    "SystemSharedMemoryRegister": _NO_SHARED_MEMORY,
-    "SystemSharedMemoryUnregister": _NO_SHARED_MEMORY,
-    "CudaSharedMemoryStatus": _NO_SHARED_MEMORY,
-    "CudaSharedMemoryRegister": _NO_SHARED_MEMORY,
-    "CudaSharedMemoryUnregister": _NO_SHARED_MEMORY,
+    "CudaSharedMemoryStatus": _NO_CUDA,
+    "CudaSharedMemoryRegister": _NO_CUDA,
+    "CudaSharedMemoryUnregister": _NO_CUDA,
     "TraceSetting": "Traces cannot be set over this protocol.",
     "LogSettings": "The log cannot be set over this protocol; the setting log_config names its configuration.",
 }
@@ -52,11 +53,18 @@ class OpenInferenceService:
         serving: The models.
         repository: Loads and unloads models; the REST door uses the same.
         open_calls: Where calls of `ModelStreamInfer` are entered while they run.
+        memory: The shared memory that clients have registered; the REST door uses the same.
     """
 
     def __init__(
-        self, settings: Settings, serving: Serving, repository: Repository, open_calls: set[TwoWayCall]
+        self,
+        settings: Settings,
+        serving: Serving,
+        repository: Repository,
+        open_calls: set[TwoWayCall],
+        memory: SharedMemory,
     ) -> None:
+        self._memory = memory
         self._settings = settings
         self._serving = serving
         self._jobs = OpenInferenceJobs(settings, serving)
@@ -82,14 +90,42 @@ class OpenInferenceService:
             "RepositoryIndex": GrpcMethod(self.repository_index, DIALECT, management),
             "RepositoryModelLoad": GrpcMethod(self.repository_model_load, DIALECT, management),
             "RepositoryModelUnload": GrpcMethod(self.repository_model_unload, DIALECT, management),
+            "SystemSharedMemoryStatus": GrpcMethod(self.shared_memory_status, DIALECT, inference),
+            "SystemSharedMemoryRegister": GrpcMethod(self.shared_memory_register, DIALECT, inference),
+            "SystemSharedMemoryUnregister": GrpcMethod(self.shared_memory_unregister, DIALECT, inference),
             **{name: GrpcMethod(_unsupported(advice), DIALECT, inference) for name, advice in _UNSUPPORTED.items()},
         }
 
     def model_infer(self, body: bytes, call: Call) -> object:
         """Answer one serialized message with one."""
+        dialect = DIALECT
+        if self._memory.is_enabled and REGION.encode() in body:
+            body, outputs = with_raw_contents(self._memory, body, partial(_hold, call))
+            dialect = SharedMemoryMessages(self._memory, outputs) if outputs else DIALECT
         request = read_request(body)
         model = self._jobs.model(request)
-        return self._jobs.submit(call, DIALECT, model, request, call.invocation_metadata() or ()).answer()
+        return self._jobs.submit(call, dialect, model, request, call.invocation_metadata() or ()).answer()
+
+    def shared_memory_status(
+        self, request: messages.SystemSharedMemoryStatusRequest, call: Call
+    ) -> messages.SystemSharedMemoryStatusResponse:
+        """Describe the regions of shared memory."""
+        regions = {each["name"]: each for each in self._memory.status(request.name)}
+        return ParseDict({"regions": regions}, messages.SystemSharedMemoryStatusResponse())
+
+    def shared_memory_register(
+        self, request: messages.SystemSharedMemoryRegisterRequest, call: Call
+    ) -> messages.SystemSharedMemoryRegisterResponse:
+        """Register a region of shared memory."""
+        self._memory.register(request.name, request.key, request.offset, request.byte_size)
+        return messages.SystemSharedMemoryRegisterResponse()
+
+    def shared_memory_unregister(
+        self, request: messages.SystemSharedMemoryUnregisterRequest, call: Call
+    ) -> messages.SystemSharedMemoryUnregisterResponse:
+        """Unregister one region of shared memory, or all."""
+        self._memory.unregister(request.name)
+        return messages.SystemSharedMemoryUnregisterResponse()
 
     def model_stream_infer(self, requests: Any, call: Call) -> Awaitable[None]:
         """Answer any number of serialized messages with any number."""
@@ -165,6 +201,14 @@ class OpenInferenceService:
         """Unload every version of a model."""
         await self._repository.unload(request.model_name)
         return messages.RepositoryModelUnloadResponse()
+
+
+def _hold(call: Call, size: int) -> None:
+    """Count bytes that the server holds for a call. Raises DoorError: there is no room for them now."""
+    try:
+        call.reader.hold(size)
+    except BadMessage as error:
+        raise DoorError(Failure(429, UNAVAILABLE, str(error), overloaded=True)) from error
 
 
 def _unsupported(advice: str) -> Callable[[Any, Call], Any]:

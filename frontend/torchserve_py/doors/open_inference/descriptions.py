@@ -34,6 +34,8 @@ def server_metadata(settings: Settings) -> dict[str, Any]:
     ]
     if settings.enable_model_api:
         extensions.insert(0, "model_repository")
+    if settings.shared_memory_keys:
+        extensions.append("system_shared_memory")
     return {"name": SERVER_NAME, "version": __version__, "extensions": extensions}
 
 

@@ -12,14 +12,17 @@ from torchserve_py.bounded_json import UnreadableJson, read_member
 from torchserve_py.doors import priorities
 from torchserve_py.doors.failures import DoorError, bad_request
 from torchserve_py.doors.open_inference.answers import refuse_if_failing
-from torchserve_py.doors.open_inference.rest_dialect import EventsDialect, WholeDialect
+from torchserve_py.doors.open_inference.rest_dialect import EventsDialect, SharedMemoryDialect, WholeDialect
+from torchserve_py.doors.open_inference.shared_memory import SharedMemory
+from torchserve_py.doors.open_inference.shared_tensors import REGION_MEMBER, BinaryRequest, with_binary_tensors
 from torchserve_py.doors.pipeline import HttpExchange
-from torchserve_py.doors.requests import decompressed
+from torchserve_py.doors.requests import body_refusal, decompressed
 from torchserve_py.doors.responses import Responses
 from torchserve_py.doors.routing import AfterBody
 from torchserve_py.doors.sequence_parameters import ID, sequence_of
 from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.transport.http1.errors import BodyError
 from torchserve_py.transport.http1.request import Request
 from ts.protocol.messages import OPEN_INFERENCE_REST
 
@@ -46,6 +49,7 @@ _TIMEOUT_MEMBER: Final = b'"timeout"'
 _PRIORITY_MEMBER: Final = f'"{priorities.PARAMETER}"'.encode()
 _LOOKED_INTO: Final = 64 * 1024
 _LENGTH_HEADER: Final = "Inference-Header-Content-Length"
+_LENGTH_NAME: Final = _LENGTH_HEADER.lower().encode()
 _MAX_DIGITS: Final = 20
 
 
@@ -56,10 +60,12 @@ class OpenInferenceCalls:
         settings: Limits, and the names of the headers of sequences.
         serving: The models.
         responses: Writes answers.
+        memory: Where tensors may be that are not sent.
     """
 
-    def __init__(self, settings: Settings, serving: Serving, responses: Responses) -> None:
+    def __init__(self, settings: Settings, serving: Serving, responses: Responses, memory: SharedMemory) -> None:
         self._serving = serving
+        self._memory = memory
         self._responses = responses
         self._sequences = SequenceHeaders(settings)
         self._max_body = settings.max_request_size
@@ -96,9 +102,19 @@ class OpenInferenceCalls:
         self, request: Request, model: ServedModel, version: str | None, endpoint: str, body: bytes
     ) -> HttpExchange:
         headers: tuple[Any, ...] = request.raw_headers + _ENDPOINT_HEADERS[endpoint]
-        expires_in, priority = _urgency(body, request.headers.get(_LENGTH_HEADER))
+        length = request.headers.get(_LENGTH_HEADER)
+        dialect = self._dialects[endpoint]
+        if endpoint == INFER and self._memory.is_enabled:
+            in_memory = self._in_memory(request, body)
+            if in_memory is not None:
+                body, json_size, outputs = in_memory
+                length = str(json_size)
+                headers = tuple(pair for pair in headers if pair[0].lower() != _LENGTH_NAME)
+                headers += ((_LENGTH_NAME, length.encode()),)
+                dialect = SharedMemoryDialect(endpoint, self._memory, outputs) if outputs else dialect
+        expires_in, priority = _urgency(body, length)
         priority = priority or priorities.of_request(request)
-        sequence = self._sequence(request, model, body) if model.is_stateful else None
+        sequence = self._sequence(request, model, body, length) if model.is_stateful else None
         if sequence is not None:
             headers += sequence.headers
         inference = InferenceRequest(
@@ -110,15 +126,27 @@ class OpenInferenceCalls:
             priority=priority,
             expires_in=expires_in,
         )
-        return HttpExchange(
-            self._responses, self._dialects[endpoint], request, self._serving, model, inference, version
-        )
+        return HttpExchange(self._responses, dialect, request, self._serving, model, inference, version)
 
-    def _sequence(self, request: Request, model: ServedModel, body: bytes) -> SequenceRequest:
+    def _in_memory(self, request: Request, body: bytes) -> BinaryRequest | None:
+        """Return the request with its tensors of shared memory; None if it has none.
+
+        Raises:
+            DoorError: They are not there, or the server has no memory for them now.
+        """
+        json_size = _json_size(body, request.headers.get(_LENGTH_HEADER))
+        if body.find(REGION_MEMBER, 0, json_size) < 0:
+            return None
+        try:
+            return with_binary_tensors(self._memory, body, json_size, request.hold)
+        except BodyError as error:
+            raise body_refusal(error) from error
+
+    def _sequence(self, request: Request, model: ServedModel, body: bytes, length: str | None) -> SequenceRequest:
         """Return the sequence that the parameters of a request name, or else TorchServe's headers."""
         in_headers = self._sequences.are_in(request)
         try:
-            parameters = _parameters(body, request.headers.get(_LENGTH_HEADER))
+            parameters = _parameters(body, length)
         except DoorError:
             if not in_headers:
                 raise

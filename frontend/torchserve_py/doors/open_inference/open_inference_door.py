@@ -16,6 +16,7 @@ from torchserve_py.doors.open_inference.answers import Answers
 from torchserve_py.doors.open_inference.custom_routes import CustomRoutes
 from torchserve_py.doors.open_inference.infer_endpoints import ENDPOINTS, INFER, OpenInferenceCalls
 from torchserve_py.doors.open_inference.rest_dialect import CUSTOM_DIALECT
+from torchserve_py.doors.open_inference.shared_memory_routes import SharedMemoryRoutes
 from torchserve_py.doors.parameters import read_object
 from torchserve_py.doors.predictions import V2_PREDICT, InferenceDoor, predict_document
 from torchserve_py.doors.requests import read_small_body
@@ -37,12 +38,11 @@ _VERSION: Final = f"{_MODEL}/versions/{{model_version}}"
 _INFERRING: Final = ("POST", "OPTIONS")
 _INVOCATIONS: Final = "/invocations"
 _DOCUMENT: Final = "dataplane.json"
-_SHARED_MEMORY: Final = "Shared memory is not supported; send tensors in the body."
+_CUDA: Final = "Shared memory of CUDA is not supported; send tensors in the body."
 _TRACES: Final = "Traces cannot be set over this protocol."
 #: Paths of the protocol's extensions that this server does not have.
 _UNSUPPORTED: Final = {
-    "/v2/systemsharedmemory/{rest:path}": _SHARED_MEMORY,
-    "/v2/cudasharedmemory/{rest:path}": _SHARED_MEMORY,
+    "/v2/cudasharedmemory/{rest:path}": _CUDA,
     "/v2/trace/{rest:path}": _TRACES,
     f"{_MODEL}/trace/setting": _TRACES,
     "/v2/logging": "The log cannot be set over this protocol; the setting log_config names its configuration.",
@@ -65,7 +65,8 @@ class OpenInferenceDoor:
         self._repository = context.repository
         self._predictions = InferenceDoor(context)
         self._answers = Answers(self._responses, settings.response_compression_min_size)
-        self._calls = OpenInferenceCalls(settings, self._serving, self._responses)
+        self._shared_memory = SharedMemoryRoutes(context, self._answers)
+        self._calls = OpenInferenceCalls(settings, self._serving, self._responses, context.shared_memory)
         self._custom = CustomRoutes(settings, self._serving, self._responses)
         self._kserve_v2 = settings.service_envelope == _KSERVE_V2
 
@@ -96,6 +97,7 @@ class OpenInferenceDoor:
         for base in ("/v2", _MODEL, _VERSION):
             yield Route(f"{base}/docs", self._page, READING)
             yield Route(f"{base}/docs/{_DOCUMENT}", self._document, READING)
+        yield from self._shared_memory.rows()
         for path, why in _UNSUPPORTED.items():
             yield Route(path, partial(self._refuse, why))
         yield Route("/v2/{rest:path}", self._pass_on)

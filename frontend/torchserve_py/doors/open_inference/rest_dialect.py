@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 from torchserve_py.core.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.doors.failures import Failure, failure_of
 from torchserve_py.doors.open_inference.answers import compressed_for, encoding_for, error_body, only_response
+from torchserve_py.doors.open_inference.shared_tensors import without_shared_outputs
 from torchserve_py.doors.pipeline import Answer, Exchange, HttpDialect, HttpExchange
 from torchserve_py.doors.responses import JSON_TYPE
 from torchserve_py.scheduling.effects import Cause
 
 if TYPE_CHECKING:
+    from torchserve_py.doors.open_inference.shared_memory import SharedMemory
+    from torchserve_py.doors.open_inference.shared_tensors import Places
     from torchserve_py.doors.responses import Sent
     from torchserve_py.jobs.parts import Part
 
@@ -28,6 +31,7 @@ _STATUSES: Final = {Cause.worker_died: 503, Cause.response_timeout: 504}
 _OVERLOADED: Final = frozenset((Cause.queue_full, Cause.sequence_queue_full, Cause.sequence_capacity))
 #: The messages of the protocol's servers for unknown paths and methods.
 _MESSAGES: Final = {"ResourceNotFoundException": "Not Found", "MethodNotAllowedException": "Method Not Allowed"}
+_LENGTH: Final = "inference-header-content-length"
 _EVENTS_TYPE: Final = ("content-type", "text/event-stream; charset=utf-8")
 #: Headers of the first response that describe its body, which is sent as an event instead.
 _BODY_HEADERS: Final = frozenset(("content-type", "content-length", "content-encoding"))
@@ -124,3 +128,34 @@ class EventsDialect(WholeDialect):
     def last_frame(self, failure: Failure) -> Sequence[bytes | bytearray]:
         """Return the event for a failure."""
         return self.frame(error_body(failure.message, failure.status))
+
+
+class SharedMemoryDialect(WholeDialect):
+    """The answer to a request that wants outputs in shared memory: the data goes there, and the rest to the client.
+
+    Args:
+        endpoint: The endpoint's name.
+        memory: The regions.
+        outputs: Where the client wants outputs.
+    """
+
+    def __init__(self, endpoint: str, memory: SharedMemory, outputs: Places) -> None:
+        super().__init__(endpoint, 0, is_text=False)
+        self._memory = memory
+        self._outputs = outputs
+
+    def answer(self, exchange: HttpExchange, part: Part) -> Coroutine[Any, Any, Answer]:
+        """Return the only response."""
+        return self._only(exchange, part)
+
+    async def _only(self, exchange: HttpExchange, part: Part) -> Answer:
+        only = await only_response(exchange, part, self._endpoint, f"{self._endpoint}_stream")
+        if only.status >= 300:
+            return Answer(only.status, only.body, only.headers, only.reason)
+        headers = {name.lower(): value for name, value in only.headers}
+        size = int(headers.pop(_LENGTH, len(only.body)))
+        body, size = without_shared_outputs(self._memory, only.body, size, self._outputs)
+        headers["content-type"] = "application/json"
+        if size < len(body):
+            headers |= {"content-type": "application/octet-stream", _LENGTH: str(size)}
+        return Answer(only.status, body, tuple(headers.items()), only.reason)

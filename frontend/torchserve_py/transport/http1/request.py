@@ -162,11 +162,16 @@ class Request:
         def take(size: int, total: int) -> None:
             if total > limit:
                 raise BodyTooLarge(limit)
-            self._hold(size)
+            self.hold(size)
 
         return await self._connection.decompressor.decompress(body, window, limit, take)
 
-    def _hold(self, size: int) -> None:
+    def hold(self, size: int) -> None:
+        """Count further bytes in the budget of the server, until the request is finished.
+
+        Raises:
+            BodyHasNoRoom: The budget does not allow it now.
+        """
         try:
             self._connection.budget.take(size)
         except NoRoomError as error:
@@ -331,7 +336,7 @@ class Request:
         """Count the memory of the body in the server's budget; return whether the body is wanted and has room."""
         if self._body_error is None and not self.is_answered:
             try:
-                self._hold(max(0, size - self._held))
+                self.hold(max(0, size - self._held))
                 return True
             except BodyHasNoRoom as error:
                 self._body_error = error

@@ -85,8 +85,8 @@ class Call(Context):
         self._method = method
         self._handler: Any = method.handler
         self._shared = shared
-        self._reader = MessageReader(method.limit, shared.budget)
-        self._reader.hold(CALL_COST + head.size)
+        self.reader = MessageReader(method.limit, shared.budget)  # counts what the server holds for the call, too
+        self.reader.hold(CALL_COST + head.size)
         self._received = 0
         self._messages: deque[bytes] = deque()
         self._taken_size = 0  # of the message that the handler has
@@ -115,7 +115,7 @@ class Call(Context):
         if self._over:
             return
         try:
-            self._messages += self._reader.feed(data)
+            self._messages += self.reader.feed(data)
         except BadMessage as error:
             self.fail(error.code, str(error))
             return
@@ -134,7 +134,7 @@ class Call(Context):
             raise StreamFailed(self.stream.id, ErrorCode.PROTOCOL_ERROR)
         if self._over:
             return
-        if not self._reader.is_between_messages:
+        if not self.reader.is_between_messages:
             self.fail(StatusCode.INTERNAL, "The request ends within a message.")
         elif self._handler.request_streaming:
             self._wake()
@@ -156,7 +156,7 @@ class Call(Context):
     @property
     def progress(self) -> Progress:
         """How far the client has got with sending the request and fetching the answer."""
-        reader, stream = self._reader, self.stream
+        reader, stream = self.reader, self.stream
         if self._handler.request_streaming:  # silence between messages is no stall, nor is that of a full window
             awaits = not (reader.is_between_messages or self._over or len(self._messages) > 1)
             messages = reader.completed
@@ -178,7 +178,7 @@ class Call(Context):
         """Release the client's bytes, except those that the handler still uses."""
         if not self._run.is_running:
             self._messages.clear()
-            self._reader.release()
+            self.reader.release()
 
     # The handler.
 
@@ -264,7 +264,7 @@ class Call(Context):
         self._messages.popleft()
         try:
             whole = await decompressed(
-                self._shared.decompressor, message, self._head.encoding, self._method.limit, self._reader
+                self._shared.decompressor, message, self._head.encoding, self._method.limit, self.reader
             )
         except BadMessage as error:
             self.fail(error.code, str(error))
@@ -323,7 +323,7 @@ class Call(Context):
     async def read(self) -> Any:
         """Return the client's next message; EOF after the last."""
         if self._taken_size:
-            self._reader.release(self._taken_size)
+            self.reader.release(self._taken_size)
             self._taken_size = 0
         turns = running_turns()
         if self._messages and monotonic() > self._end_of_slice:  # a handler may read thousands without a pause

@@ -16,6 +16,7 @@ from torchserve_py.doors.grpc.grpc_listeners import GrpcDoors, start_grpc_doors
 from torchserve_py.doors.grpc.protos import inference_pb2_grpc, management_pb2_grpc
 from torchserve_py.doors.management_calls import ManagementCalls
 from torchserve_py.doors.open_inference.repository import Repository
+from torchserve_py.doors.open_inference.shared_memory import SharedMemory
 from torchserve_py.doors.token_authorization import TokenAuthorization
 
 
@@ -56,7 +57,8 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         settings = {"grpc_inference_port": 0, "grpc_management_port": 0, **settings}
         known = make_settings(tmp_path, **settings)
         repository = Repository(registry, ManagementCalls(known, registry))  # type: ignore[arg-type]
-        doors = await start_grpc_doors(known, registry, tokens, repository)  # type: ignore[arg-type]
+        memory = SharedMemory(known.shared_memory_keys, known.max_request_size)
+        doors = await start_grpc_doors(known, registry, tokens, repository, memory)  # type: ignore[arg-type]
         opened.append(GrpcServing(doors, registry))
         return opened[-1]
 
