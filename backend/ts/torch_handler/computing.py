@@ -73,10 +73,13 @@ class Computing:
 
 
 def _as_float32(output: Any) -> Any:
-    """Return a model's output with tensors of full precision, so that answers have the same types in any case."""
+    """Return a model's output with tensors of full precision, so that answers have the same types in any case.
+
+    Objects of a library's own types stay as they are.
+    """
     if isinstance(output, torch.Tensor):
         return output.float() if output.dtype in _REDUCED else output
-    if isinstance(output, Mapping):
+    if type(output) is dict:
         return {name: _as_float32(each) for name, each in output.items()}
     if type(output) in (list, tuple):
         return type(output)(_as_float32(each) for each in output)
