@@ -27,6 +27,23 @@ class BrokenHandler:
         return ["mended"] * len(data)
 """
 
+#: Counts the requests of each sequence.
+COUNTING = """
+from ts.sequence import SequenceCache
+
+
+class CountingHandler:
+    def initialize(self, context):
+        self.counts = SequenceCache(context)
+
+    def handle(self, data, context):
+        return [self.count(context.get_sequence_id(index)) for index in range(len(data))]
+
+    def count(self, sequence_id):
+        self.counts[sequence_id] = self.counts.get(sequence_id, 0) + 1
+        return str(self.counts[sequence_id])
+"""
+
 ONE_TO_THREE = "minWorkers: 1\nmaxWorkers: 3\nscaling: {targetWaitMSec: 200, downAfterSec: 2}\n"
 ON_DEMAND = "minWorkers: 0\nmaxWorkers: 2\nscaling: {targetWaitMSec: 200, downAfterSec: 2, idleTimeoutSec: 2}\n"
 SEQUENCES = ON_DEMAND + "batchSize: 1\nmaxSequenceJobQueueSize: 20\n"
@@ -117,6 +134,17 @@ def test_a_worker_that_is_killed_is_replaced(server: RunningServer) -> None:
 
     eventually(is_back, "another process is ready")
     assert server.predict("busy", "hello").status_code == 200
+
+
+def test_sequences_with_a_store_go_on_after_their_worker_was_not_needed(server: RunningServer, tmp_path: Path) -> None:
+    sequences = "sequenceBatching: true\nsequenceMaxIdleMSec: 600000\n"
+    store = f"handler: {{cache: {{store: file, path: {tmp_path / 'sequences.db'}}}}}\n"
+    folder = model_folder(tmp_path, "stored", COUNTING, ON_DEMAND + sequences + store)
+    assert "The first request starts one." in server.register(folder, initial_workers=0).text
+    assert server.predict("stored", sequence="s").text == "1"
+    wait_for(server, "stored", 0)
+    assert server.predict("stored", sequence="s").text == "2"
+    assert server.unregister("stored").status_code == 200
 
 
 def test_a_request_waits_within_its_own_limit(server: RunningServer, tmp_path: Path) -> None:

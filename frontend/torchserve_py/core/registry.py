@@ -105,7 +105,10 @@ class ModelRegistry(ServedModels):
                 await self._remove(model)
             raise WorkersFailed(model.name, model.version, failure.status) from failure
         self.on_change()
-        return RegisterResult(model.name, model.version, model.pool.ready_count, wanted, pending=False)
+        pool = model.pool
+        return RegisterResult(
+            model.name, model.version, pool.ready_count, wanted, pending=False, loads_on_demand=pool.loads_on_demand
+        )
 
     async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
         request, saved = (restored(model), model) if isinstance(model, SavedModel) else (model, None)

@@ -149,6 +149,7 @@ class RegisterResult:
     workers_started: int
     workers_wanted: int
     pending: bool  # whether the workers are still being started
+    loads_on_demand: bool = False  # whether a request starts the first worker
 
 
 @dataclass(frozen=True)

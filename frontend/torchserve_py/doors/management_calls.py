@@ -82,6 +82,8 @@ class ManagementCalls:
         registered = f'Model "{result.model_name}" Version: {result.model_version} registered with'
         if result.workers_wanted == 0:
             advice = "Use scale workers API to add workers for the model."
+            if result.loads_on_demand:
+                advice = "The first request starts one."
             return Done(200, f"{registered} 0 initial workers. {advice}")
         if result.pending:
             return Done(202, _PENDING)

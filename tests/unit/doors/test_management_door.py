@@ -71,6 +71,11 @@ async def test_what_is_not_given_is_left_to_the_registry(serving):
     ("result", "status", "text"),
     [
         (
+            RegisterResult("m", "1.0", 0, 0, pending=False, loads_on_demand=True),
+            200,
+            'Model "m" Version: 1.0 registered with 0 initial workers. The first request starts one.',
+        ),
+        (
             RegisterResult("m", "1.0", 0, 0, pending=False),
             200,
             'Model "m" Version: 1.0 registered with 0 initial workers. Use scale workers API to add workers for the'
