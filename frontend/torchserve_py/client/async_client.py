@@ -1,0 +1,101 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import quote, urlencode
+
+import httpx
+
+from torchserve_py.client.replies import Answer, RequestFailed
+from torchserve_py.client.resuming_session import AsyncSession
+
+#: Seconds for which a session tries to go on, and for a whole request.
+PATIENCE: Final = 60.0
+_CAUSE: Final = "ts-error-cause"
+
+
+class AsyncClient:
+    """A client of one server.
+
+    Args:
+        url: Of the server's inference API, such as ``http://localhost:8080``.
+        key: The inference key, unless token authorization is off.
+        patience: Seconds for an answer, and for which a session tries to go on.
+    """
+
+    def __init__(self, url: str, *, key: str | None = None, patience: float = PATIENCE) -> None:
+        self._url = url.rstrip("/")
+        self._patience = patience
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._http = httpx.AsyncClient(base_url=self._url, headers=self._headers, timeout=patience)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def predict(
+        self,
+        model: str,
+        body: bytes | str,
+        *,
+        version: str | None = None,
+        content_type: str = "application/octet-stream",
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Return a model's answer.
+
+        Raises:
+            RequestFailed: There is none.
+            httpx.HTTPError: The server cannot be reached, or has not answered in time.
+        """
+        async with self._ask(model, body, version, content_type, headers) as response:
+            return Answer(response.status_code, response.headers, await response.aread())
+
+    async def stream(
+        self,
+        model: str,
+        body: bytes | str,
+        *,
+        version: str | None = None,
+        content_type: str = "application/octet-stream",
+        headers: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[bytes]:
+        """Yield a model's answer as it comes; raises what `predict` raises."""
+        async with self._ask(model, body, version, content_type, headers) as response:
+            async for piece in response.aiter_bytes():
+                yield piece
+
+    def session(
+        self, model: str, *, version: str | None = None, content_type: str = "application/octet-stream"
+    ) -> AsyncSession:
+        """Return a live session, to be used with ``async with``; ``content_type`` is that of its steps."""
+        path = _path("sequences", model, version)
+        url = f"{self._url.replace('http', 'ws', 1)}{path}?{urlencode({'content_type': content_type})}"
+        return AsyncSession(url, self._headers, self._patience)
+
+    @contextlib.asynccontextmanager
+    async def _ask(
+        self, model: str, body: bytes | str, version: str | None, content_type: str, headers: Mapping[str, str] | None
+    ) -> AsyncIterator[httpx.Response]:
+        path, sent = _path("predictions", model, version), {**(headers or {}), "Content-Type": content_type}
+        async with self._http.stream("POST", path, content=body, headers=sent) as response:
+            if response.status_code >= 400:
+                message = (await response.aread()).decode(errors="replace")
+                raise RequestFailed(response.status_code, response.headers.get(_CAUSE, ""), message)
+            yield response
+
+
+def _path(api: str, model: str, version: str | None) -> str:
+    return "/".join(("", api, *(quote(name, safe="") for name in (model, version) if name is not None)))

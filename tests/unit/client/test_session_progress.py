@@ -1,0 +1,126 @@
+"""What a client makes of the messages of a live session, across lost connections."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from torchserve_py.client.replies import SequenceLost, StepFailed
+from torchserve_py.client.session_progress import Part, SessionProgress
+
+HEADER = struct.Struct(">BBHI")
+
+
+def part(number: int, body: bytes, *, more: bool = False) -> bytes:
+    return HEADER.pack(1, more, 200, number) + body
+
+
+def session(last: int = 0, resume: str | None = "token") -> bytes:
+    told = {"sequence": "live-1", "resume": resume, "last": last, "window": 4, "max_message_size": 100}
+    return HEADER.pack(2, 0, 0, 0) + json.dumps(told).encode()
+
+
+def failure(number: int, cause: str, status: int = 503) -> bytes:
+    return HEADER.pack(4, 0, status, number) + json.dumps({"status": status, "cause": cause, "message": "no"}).encode()
+
+
+def resume_of(progress: SessionProgress) -> Any:
+    message = progress.resume()
+    assert HEADER.unpack_from(message) == (2, 0, 0, 0)
+    return json.loads(message[8:])
+
+
+@pytest.fixture
+def progress() -> SessionProgress:
+    begun = SessionProgress()
+    begun.greeted(session())
+    return begun
+
+
+def send(progress: SessionProgress, *bodies: bytes) -> None:
+    for body in bodies:
+        progress.step(body, end=False)
+
+
+def bodies(progress: SessionProgress) -> list[bytes]:
+    return [each.body for each in progress.arrived if isinstance(each, Part)]
+
+
+def test_steps_are_numbered_and_answered(progress: SessionProgress) -> None:
+    assert progress.step(b"a", end=False) == (1, HEADER.pack(1, 0, 0, 1) + b"a")
+    assert progress.step(b"b", end=True) == (2, HEADER.pack(1, 1, 0, 2) + b"b")
+    progress.take(HEADER.pack(3, 1, 200, 1) + b'{"x": "y"}')
+    progress.take(part(1, b"A"))
+    assert list(progress.arrived) == [Part(1, False, 200, {"x": "y"}, b"A")]
+    assert (progress.unanswered, progress.has_ended) == (1, False)
+    progress.take(part(2, b"B"))
+    assert (progress.unanswered, progress.has_ended) == (0, True)
+
+
+def test_a_resumed_session_gets_missed_answers_and_sends_the_rest_again(progress: SessionProgress) -> None:
+    send(progress, b"a", b"b", b"c", b"d")
+    progress.take(part(1, b"A"))
+    assert resume_of(progress) == {"resume": "token", "after": 1, "unanswered": [2, 3, 4]}
+    assert progress.resumed(part(3, b"C")) is None
+    assert progress.resumed(session(last=3)) == [HEADER.pack(1, 0, 0, 4) + b"d"]
+    assert bodies(progress) == [b"A", b"C"]
+    (failed,) = [each for each in progress.arrived if isinstance(each, StepFailed)]
+    assert (failed.step, failed.cause) == (2, "not_applied")
+
+
+@pytest.mark.parametrize("again", [[b"one two three"], [b"on", b"e ", b"two th", b"ree"]])
+def test_a_stream_that_is_repeated_goes_on_where_it_broke_off(progress: SessionProgress, again: list[bytes]) -> None:
+    send(progress, b"a")
+    progress.take(part(1, b"one ", more=True))
+    progress.take(part(1, b"two ", more=True))
+    progress.resume()
+    progress.resumed(session())
+    for index, body in enumerate(again):
+        progress.take(part(1, body, more=index < len(again) - 1))
+    assert b"".join(bodies(progress)) == b"one two three"
+    assert progress.unanswered == 0
+
+
+def test_a_stream_that_begins_otherwise_is_no_answer(progress: SessionProgress) -> None:
+    send(progress, b"a")
+    progress.take(part(1, b"one", more=True))
+    progress.resume()
+    progress.resumed(part(1, b"two, three"))
+    failed = progress.arrived[-1]
+    assert isinstance(failed, StepFailed)
+    assert failed.cause == "outcome_unknown"
+
+
+def test_a_step_of_unknown_outcome_is_asked_for_under_its_own_number(progress: SessionProgress) -> None:
+    send(progress, b"a")
+    assert progress.take(failure(1, "outcome_unknown")) == HEADER.pack(1, 0, 0, 1) + b"a"
+    assert progress.take(failure(1, "not_applied", 409)) == HEADER.pack(1, 0, 0, 2) + b"a"
+    progress.take(part(2, b"A"))
+    assert bodies(progress) == [b"A"]
+
+
+def test_a_step_that_later_ones_may_have_overtaken_is_not_sent_again(progress: SessionProgress) -> None:
+    send(progress, b"a", b"b")
+    assert progress.take(failure(1, "sequence_store")) is None
+    assert isinstance(progress.arrived[0], StepFailed)
+
+
+def test_steps_that_a_leaving_server_refuses_are_sent_when_the_session_is_resumed(progress: SessionProgress) -> None:
+    send(progress, b"a", b"b")
+    assert progress.take(failure(1, "draining")) is None
+    assert not progress.arrived
+    assert resume_of(progress)["unanswered"] == [1, 2]
+    assert progress.resumed(failure(1, "sequence_moved", 409)) is None
+    assert not progress.arrived, "the server closes the connection, and the client tries again"
+
+
+def test_a_lost_sequence_is_the_end(progress: SessionProgress) -> None:
+    send(progress, b"a")
+    progress.resume()
+    with pytest.raises(SequenceLost):
+        progress.resumed(failure(0, "sequence_lost", 410))
+    with pytest.raises(SequenceLost):
+        progress.take(failure(1, "sequence_expired", 410))
