@@ -1,8 +1,8 @@
 """The time of a scheduler: the clock by which sequences are idle, and the timer that rings at the next deadline.
 
-While the process is stopped (SIGSTOP, a machine that swaps), requests wait in sockets and are not read. By the time of
-the machine, a sequence would have been idle for too long at the moment that the server continues, before its request
-is read.
+While the process is stopped (SIGSTOP, a machine that swaps), or has more to do than it has time for, requests wait in
+sockets and are not read. By the time of the machine, a sequence would have been idle for too long before its request is
+read. So the clock waits whenever the event loop does not come round in time.
 
 Other servers go by the time of the machine. To them what is read right after a standstill has waited since that began:
 they have no better information.
@@ -17,10 +17,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-#: How often (seconds) the clock is looked at while the event loop runs, and after how long without a look a standstill
-#: is assumed.
+#: How often (seconds) the event loop is to come round, and how late it may do so before the clock waits for it.
 _BEAT: Final = 0.1
-_STANDSTILL: Final = 0.3
+_TOLERANCE: Final = 0.1
 #: Until so long (seconds) after a standstill requests are read that have waited through it.
 _BACKLOG: Final = 0.2
 #: How many standstills are remembered.
@@ -31,7 +30,8 @@ class RunningTime:
     """A clock that a standstill of the event loop does not advance."""
 
     def __init__(self) -> None:
-        self._seen = time.monotonic()
+        #: Up to when (monotonic seconds) the clock runs, unless the event loop comes round before.
+        self._runs_until = 0.0
         self._lost = 0.0
         #: When, by this clock, the latest standstills were, and how much had been lost before each.
         self._standstills: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)
@@ -41,33 +41,36 @@ class RunningTime:
         """Return monotonic seconds without those of standstills."""
         now = time.monotonic()
         if self._beating is None:
-            self._seen = now
+            self._runs_until = now
             with contextlib.suppress(RuntimeError):  # no event loop runs yet, so none can stand still
-                self._beat()
-        if now - self._seen > _STANDSTILL:
-            self._standstills.append((self._seen - self._lost, self._lost))
-            self._lost += now - self._seen
-        self._seen = now
-        return now - self._lost
+                self._next_beat(now)
+        return min(now, self._runs_until) - self._lost
 
     def moment_of(self, shown: float) -> float:
         """Return since when (monotonic seconds) something may have waited that was read when this clock showed that."""
-        lost = self._lost
+        lost, earliest = self._lost, shown
         for stood_at, lost_before in reversed(self._standstills):
-            if stood_at + _BACKLOG < shown:
+            if stood_at + _BACKLOG < earliest:
                 break
-            lost = lost_before
+            lost, earliest = lost_before, min(earliest, stood_at)
         return shown + lost
 
     def close(self) -> None:
-        """Stop looking at the clock, until `now` is called again."""
+        """Stop the clock's timer, until `now` is called again."""
         if self._beating is not None:
             self._beating.cancel()
             self._beating = None
 
-    def _beat(self) -> None:
+    def _next_beat(self, now: float) -> None:
+        self._runs_until = now + _BEAT + _TOLERANCE
         self._beating = asyncio.get_running_loop().call_later(_BEAT, self._beat)
-        self.now()
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if now > self._runs_until:
+            self._standstills.append((self._runs_until - self._lost, self._lost))
+            self._lost += now - self._runs_until
+        self._next_beat(now)
 
 
 class Alarm:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
 import pytest
@@ -36,45 +37,78 @@ async def test_it_is_quiet_once_cancelled() -> None:
     assert rings == []
 
 
-async def test_a_standstill_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    moment = 100.0
-    monkeypatch.setattr(scheduler_time, "time", SimpleNamespace(monotonic=lambda: moment))
-    clock = RunningTime()
-    first = clock.now()
-    moment += 0.2
-    assert clock.now() == pytest.approx(first + 0.2)
-    moment += 60.0  # nobody looked for so long
-    assert clock.now() == pytest.approx(first + 0.2)
-    moment += 0.1
-    assert clock.now() == pytest.approx(first + 0.3)
-    clock.close()
+class Machine:
+    """A clock of the machine that a test advances, and an event loop that comes round when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.moment = 100.0
+        monkeypatch.setattr(scheduler_time, "time", SimpleNamespace(monotonic=lambda: self.moment))
+        self.clock = RunningTime()
+
+    def passes(self, seconds: float) -> float:
+        """Time passes in which the event loop does not come round; return what the clock shows then."""
+        self.moment += seconds
+        return self.clock.now()
+
+    def comes_round(self, seconds: float) -> float:
+        """Time passes, and then the event loop comes round."""
+        self.moment += seconds
+        self.clock._beat()
+        return self.clock.now()
+
+
+@pytest.fixture
+async def machine(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Machine]:
+    made = Machine(monkeypatch)
+    yield made
+    made.clock.close()
+
+
+async def test_a_standstill_does_not_count(machine: Machine) -> None:
+    first = machine.clock.now()
+    assert machine.comes_round(0.1) == pytest.approx(first + 0.1)
+    stopped = machine.passes(60.0)
+    assert stopped <= first + 0.1 + 2 * (scheduler_time._BEAT + scheduler_time._TOLERANCE)
+    assert machine.comes_round(1.0) == pytest.approx(stopped)
+    assert machine.comes_round(0.1) == pytest.approx(stopped + 0.1)
+
+
+async def test_time_in_which_the_event_loop_has_too_much_to_do_does_not_count(machine: Machine) -> None:
+    first = shown = machine.clock.now()
+    for _ in range(10):
+        for _ in range(10):
+            later = machine.passes(0.1)
+            assert later >= shown, "the clock goes back"
+            shown = later
+        shown = machine.comes_round(0.0)
+    assert shown - first <= 10 * 2 * (scheduler_time._BEAT + scheduler_time._TOLERANCE)
 
 
 async def test_a_quiet_event_loop_is_no_standstill() -> None:
     clock = RunningTime()
     began, first = time.monotonic(), clock.now()
-    await asyncio.sleep(2 * scheduler_time._STANDSTILL)
-    assert (
-        clock.now() - first >= scheduler_time._STANDSTILL or time.monotonic() - began > 3 * scheduler_time._STANDSTILL
-    )
+    await asyncio.sleep(0.6)
+    took = time.monotonic() - began
+    assert clock.now() - first == pytest.approx(took, abs=0.01) or took > 0.7
     clock.close()
 
 
-async def test_what_is_read_right_after_a_standstill_may_have_waited_since_it_began(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    moment = 100.0
-    monkeypatch.setattr(scheduler_time, "time", SimpleNamespace(monotonic=lambda: moment))
-    clock = RunningTime()
-    long_before = clock.now()
-    moment += 0.25
-    before = clock.now()
-    moment += 60.0
-    right_after = clock.now()
-    moment += 0.25
-    later = clock.now()
-    moment += 60.0
-    clock.now()
-    shown = (long_before, before, right_after, later)
-    assert [clock.moment_of(each) for each in shown] == pytest.approx([100.0, 100.25, 100.25, 160.5])
-    clock.close()
+async def test_what_is_read_right_after_a_standstill_may_have_waited_since_it_began(machine: Machine) -> None:
+    long_before = machine.clock.now()
+    for _ in range(3):
+        before = machine.comes_round(0.1)
+    right_after = machine.comes_round(60.0)
+    for _ in range(3):
+        later = machine.comes_round(0.1)
+    waited = scheduler_time._BEAT + scheduler_time._TOLERANCE
+    assert machine.clock.moment_of(long_before) == pytest.approx(100.0)
+    assert machine.clock.moment_of(before) == pytest.approx(100.3)
+    assert machine.clock.moment_of(right_after) == pytest.approx(100.3 + waited)
+    assert machine.clock.moment_of(later) == pytest.approx(160.6)
+
+
+async def test_standstills_that_follow_each_other_count_as_one(machine: Machine) -> None:
+    machine.clock.now()
+    for _ in range(5):
+        shown = machine.comes_round(2.0)
+    assert machine.clock.moment_of(shown) < 101.0
