@@ -1,8 +1,7 @@
-"""What a client is told when something goes wrong: the one mapping from exceptions and causes to status and message.
+"""Failures: the one mapping from exceptions and causes to HTTP status, exception name and message.
 
-Statuses, types and messages are TorchServe's where it has one. Causes that share one text there are distinguished by
-``cause``, which the HTTP doors send as the header ``ts-error-cause``. Doors of other protocols use the same mapping and
-translate the cause.
+Statuses, names and messages are TorchServe's if it has the case. Where TorchServe has one text for several causes,
+``cause`` tells them apart; HTTP doors send it as the header ``ts-error-cause``. Doors of other protocols translate it.
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ NO_WORKER_TEXT: Final = (
 class Failure(NamedTuple):
     """An error as a client sees it: an HTTP status, TorchServe's exception name, a message for people, and the cause.
 
-    ``cause`` is empty where the status and type say it all. ``overloaded`` is true where the same request may well
-    succeed a moment later, so that the client is told when to try again. ``allow`` names the methods that a path has,
-    for status 405.
+    ``cause`` is empty if status and type suffice. ``overloaded``: the same request may succeed a moment later, so the
+    answer says when to try again. ``allow`` names the methods of the path, for status 405.
     """
 
     status: int
@@ -57,7 +55,7 @@ class Failure(NamedTuple):
 
 
 class DoorError(Exception):
-    """A request that a door itself refuses; ``failure`` is what its client is told."""
+    """A door refuses a request, or a job failed; ``failure`` is the answer to the client."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -85,7 +83,7 @@ def not_found() -> DoorError:
 
 
 def method_not_allowed(allow: str) -> DoorError:
-    """Return the error for a method that is not among those of the path (or is switched off), ``allow``."""
+    """Return the error for a method that the path lacks (or that is switched off); ``allow`` names its methods."""
     message = "Requested method is not allowed, please refer to API document."
     return DoorError(Failure(405, "MethodNotAllowedException", message, allow=allow))
 
@@ -96,7 +94,7 @@ def request_timeout(message: str) -> DoorError:
 
 
 def no_room(message: str) -> DoorError:
-    """Return the error for a request that the server has no memory for now."""
+    """Return the error for a request for which the server lacks memory now."""
     return DoorError(Failure(503, UNAVAILABLE, message, "too_many_bytes", overloaded=True))
 
 
@@ -126,7 +124,7 @@ _MODEL_ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
 
 
 def failure_of(error: Exception) -> Failure:
-    """Return what a client is told about an exception of a door, of the models or of the workflows.
+    """Return the failure for an exception of a door, of the models or of the workflows.
 
     Any other exception is an internal error under its class name, as in TorchServe.
     """
@@ -135,7 +133,7 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, (ArchiveError, WorkflowError)):
         return Failure(error.status, error.error_type, str(error))
     if isinstance(error, model_errors.WorkersFailed):
-        # What the worker said, such as the exception in the handler, is what the caller has to repair.
+        # The worker's message, such as the exception in the handler, names what the caller has to repair.
         reason = "" if error.__cause__ is None else f": {error.__cause__}"
         return Failure(error.status, INTERNAL, f"{error}{reason}")
     for kind, (status, name) in _MODEL_ERRORS.items():
@@ -215,13 +213,13 @@ _OVERLOAD: Final = frozenset(
 
 
 def failure_of_job(cause: Cause, model: str, version: str | None, sequence_id: str | None = None) -> Failure:
-    """What a client is told about a job that ended without an answer.
+    """Return the failure for a job that ended without an answer.
 
     Args:
         cause: Why it ended.
         model: The model's name.
-        version: The version as the request named it, None where it named none.
-        sequence_id: The sequence that the job belonged to, if any.
+        version: The version that the request named, or None.
+        sequence_id: The sequence of the job, or None.
     """
     status, name, text = _CAUSES[cause]
     # The unbalanced quote behind the version is TorchServe's, and part of the message that clients know.

@@ -1,7 +1,7 @@
-"""One field of a form, found without cutting the whole form into its fields, which is the worker's work.
+"""Finds one field of a form without parsing the whole form, which is the worker's work.
 
-A form is as large and has as many fields as its client likes. Here only its front is looked at, in steps that do not
-depend on what is in it.
+A client chooses the size of a form and the number of its fields. Only the front of the form is read, in steps whose
+number does not depend on the content.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def form_field(content_type: str, body: bytes, name: str) -> str | None:
     Args:
         content_type: The header, whose media type is `FORM_TYPE` or `MULTIPART_TYPE`.
         body: The form.
-        name: The field. In a form of the first type it is found as it is written, not percent-encoded; in one of the
-            second, among the first `MAX_PARTS` parts.
+        name: The field. In an encoded form the name must not be percent-encoded; in a multipart form the field must be
+            among the first `MAX_PARTS` parts.
 
     Raises:
-        DoorError: It is no form, or the field may be behind the parts that are looked at.
+        DoorError: The body is no form, or the field may be behind the parts that are read.
     """
     if content_type.partition(";")[0].strip().lower() == FORM_TYPE:
         return _encoded_field(body, name.encode() + b"=")

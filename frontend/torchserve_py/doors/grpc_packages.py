@@ -1,7 +1,7 @@
-"""Whether the packages that the gRPC doors need can be used together, asked before any door opens.
+"""Checks, before any door opens, that the packages of the gRPC doors work together.
 
-Generated code refuses a protobuf that is older than the one it was made for, when it is imported: that happens where
-something else in the same environment pins another protobuf.
+Generated code refuses, at its import, a protobuf that is older than the generator's; so another package that pins an
+old protobuf keeps the gRPC doors from opening.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class GrpcPackagesError(Exception):
 
 
 def check_grpc_packages() -> None:
-    """Import the packages, which takes long.
+    """Import the packages; this takes long.
 
     Raises:
         GrpcPackagesError: One of them cannot be imported.

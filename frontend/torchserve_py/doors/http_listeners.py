@@ -1,4 +1,4 @@
-"""Where the doors listen: which doors an address has, how many connections, and with which limits.
+"""The HTTP listeners: the doors of each address, and the limits of connections.
 
 A listener has one `Router`; doors with the same address share a listener, as in SageMaker's layout.
 """
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The setting that names a door's address, and the door. Where two doors have the same path, the first one is asked
-#: first.
+#: The setting that names a door's address, and the door. If two doors have the same path, the first gets the request.
 DOORS: Final[tuple[tuple[str, Callable[[DoorContext], Door]], ...]] = (
     ("inference_address", OpenInferenceDoor),
     ("inference_address", TrussDoor),
@@ -67,7 +66,7 @@ DOORS: Final[tuple[tuple[str, Callable[[DoorContext], Door]], ...]] = (
     ("metrics_address", MetricsDoor),
 )
 _BACKLOG: Final = 1024
-#: How long answers that are being written may take when the doors close.
+#: Time limit for answers that are being written when the doors close (seconds).
 _CLOSE_SECONDS: Final = 5.0
 
 
@@ -76,7 +75,7 @@ class ListenError(OSError):
 
 
 class _PlainRefusal:
-    """Answers every request that comes without TLS to a listener that has it."""
+    """Refuses requests without TLS to a listener with TLS."""
 
     def __init__(self, responses: Responses) -> None:
         self._responses = responses
@@ -104,11 +103,11 @@ class _Listener:
     """Serves one address.
 
     Attributes:
-        server: Its connections.
-        admission: How many there may be.
-        refuse: Makes the response to a connection that is one too many.
-        context: For TLS; None for an address without.
-        plain: The connections without TLS to an address with it.
+        server: The connections.
+        admission: The limit of connections.
+        refuse: Makes the response to a connection above the limit.
+        context: The TLS context; None without TLS.
+        plain: The connections without TLS to an address with TLS.
     """
 
     server: HttpServer
@@ -158,12 +157,12 @@ class Doors:
         """Listen at one more address.
 
         Args:
-            names: The settings that name it.
-            address: Where.
-            listener: What serves it.
+            names: The settings that name the address.
+            address: The address.
+            listener: Serves the address.
 
         Raises:
-            ListenError: It is in use, not an address of this machine, not permitted, …
+            ListenError: The address is in use, is not one of this machine, is not permitted, …
         """
         try:
             bound = await _bind(address, listener)

@@ -1,6 +1,6 @@
-"""What the management API does, whatever the protocol: each call, from values to what the caller is told.
+"""The calls of the management API, for HTTP and gRPC: from plain values to the text of the answer.
 
-A change continues when its caller hangs up: half a registration would be of no use.
+A change continues if its caller disconnects: half a registration is of no use.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ModelApiDisabledError(DoorError):
 class ManagementCalls:
     """Carries out the calls of the management API.
 
-    Apart from what each method names, they raise what `Serving` raises.
+    Methods raise the errors of `Serving`, and those that they name.
     """
 
     def __init__(self, settings: Settings, serving: Serving) -> None:
@@ -92,7 +92,7 @@ class ManagementCalls:
         return Done(200, f"{registered} {result.workers_wanted} initial workers")
 
     async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
-        """Serve a model, or serve it anew; return when it has its workers. See `Serving.load`.
+        """Serve a model, or serve it anew, with `Serving.load`.
 
         Raises:
             ModelApiDisabledError: The model API is off.
@@ -101,7 +101,7 @@ class ManagementCalls:
         return await self._complete(self._serving.load(model))
 
     async def unload(self, name: str, version: str | None = None) -> None:
-        """Stop serving a version of a model (all of them when None) once it has answered what it has accepted.
+        """Stop serving a version of a model, or all versions, after its accepted requests are answered.
 
         Raises:
             ModelApiDisabledError: The model API is off.
@@ -149,7 +149,7 @@ class ManagementCalls:
         """Check that models may be registered and unregistered.
 
         Raises:
-            ModelApiDisabledError: They are switched off.
+            ModelApiDisabledError: The model API is off.
         """
         if not self._model_api:
             raise ModelApiDisabledError

@@ -99,7 +99,6 @@ class ManagementDoor:
 
     @property
     def routes(self) -> Sequence[Route]:
-        """The door's table."""
         return list(self._rows())
 
     def _rows(self) -> Iterator[Route]:

@@ -55,7 +55,6 @@ class OpenAIDialect(HttpDialect):
     """Errors are ``{"error": {…}}``; within a stream, an event of that shape, which OpenAI's clients raise."""
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
-        """Return the answer to a failure."""
         return Answer(failure.status, _error(failure), (JSON_TYPE,))
 
     def opening(self, exchange: HttpExchange, first: Part) -> Answer:
@@ -83,7 +82,6 @@ class OpenAIDoor:
 
     @property
     def routes(self) -> Sequence[Route]:
-        """The door's table."""
         return [
             Route(path, self._run, ("POST",), dialect=DIALECT, operations=(operation,))
             for path, operation in _OPERATIONS.items()

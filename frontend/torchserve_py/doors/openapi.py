@@ -1,8 +1,8 @@
-"""OpenAPI documents: what a route says of itself, and how routes become a document.
+"""OpenAPI documents: the operations of routes, and documents made of them.
 
-Operation ids and parameters are TorchServe's. Where its documents are not valid OpenAPI, or say what is not so, these
-are right: an operation id that stands on several paths there has the protocol in front here, defaults have the type of
-their parameter, path parameters are declared, and an error has the shape of its protocol.
+Operation ids and parameters are TorchServe's. Errors of its documents are corrected: an operation id that TorchServe
+uses for several paths starts with the protocol here, defaults have the type of their parameter, path parameters are
+declared, and errors have the shape of their protocol.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _PATH_PARAMETERS: Final = {
 
 
 class Parameter(NamedTuple):
-    """A parameter of a query; ``type`` is a type of JSON Schema, whose values ``least`` and ``most`` bound.
+    """A parameter of a query. ``type`` is a type of JSON Schema; ``least`` and ``most`` bound its values.
 
-    Of a text ``least`` bounds the length.
+    For a text, ``least`` is the shortest length.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Parameter(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What one method of a path does.
+    """The documentation of one method of a path.
 
     Attributes:
         id: Unique within a document, as OpenAPI demands.

@@ -1,4 +1,4 @@
-"""Path patterns in FastAPI's notation, matched in a time that does not depend on what a path holds.
+"""Path patterns in FastAPI's notation, matched in linear time.
 
 ``/items/{id}``, ``/models/{name}:predict``, ``/f/{name}-{size}.json``, ``/files/{name:path}/meta``. A path's segments
 are compared one by one with those of a pattern, without backtracking: within a segment the earliest place of each fixed

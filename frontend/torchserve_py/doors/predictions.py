@@ -49,7 +49,6 @@ class InferenceDoor:
 
     @property
     def routes(self) -> Sequence[Route]:
-        """The door's table."""
         return [
             row
             for path, handler, operation in (

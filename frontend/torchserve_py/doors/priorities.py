@@ -1,6 +1,6 @@
-"""How urgent a request is, as its client says: by the parameter `priority` of the Open Inference Protocol, or a header.
+"""The priority of a request: the parameter `priority` of the Open Inference Protocol, or a header.
 
-1 is the most urgent, then comes 2, and so on; 0 is the same as none at all, and comes last.
+1 is the most urgent, then 2, and so on. 0 means no priority, and comes last.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_DIGITS: Final = 20
 
 
 def of_parameter(value: Any) -> int:
-    """Return the priority that the value of the parameter means.
+    """Return the priority for a value of the parameter.
 
     Raises:
         DoorError: The value is not a priority.
@@ -44,7 +44,7 @@ def of_request(request: Request) -> int:
 
 
 def of_text(text: str, place: str) -> int:
-    """Return the priority in a header or in gRPC metadata; ``place`` says which.
+    """Return the priority in a text; ``place`` says in messages where the text came from.
 
     Raises:
         DoorError: The text is not a priority.

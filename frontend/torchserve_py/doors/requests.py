@@ -1,4 +1,4 @@
-"""What doors read from an HTTP request: the segments of its path, its body, and its line as a model's code sees it."""
+"""What doors read from an HTTP request: segments of the path, the body, and pseudo headers for the model's code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchserve_py.transport.decompression import BARE_WINDOW, GZIP_WINDOW, ZLIB
 from torchserve_py.transport.http1.errors import BodyError, BodyHasNoRoom, BodyTooLarge, BodyTooSlow
 from torchserve_py.transport.http1.request import Request
 
-#: What a request target may hold as it is; a client that sends other bytes gets them percent-encoded.
+#: Characters of a request target that are passed on unchanged; other bytes are percent-encoded.
 _TARGET_CHARACTERS: Final = "!#$%&'()*+,/:;=?@[]~"
 GZIP: Final = "gzip"
 DEFLATE: Final = "deflate"
@@ -31,7 +31,7 @@ _DEFLATED: Final = 8
 def split_path(target: str) -> tuple[str, ...]:
     """Return the segments of a request target: percent-decoded, split at ``/``, without query and trailing slashes.
 
-    ``/predictions/noop/1.0/`` gives ``("predictions", "noop", "1.0")``; ``/`` and what is no path give ``()``.
+    ``/predictions/noop/1.0/`` gives ``("predictions", "noop", "1.0")``; ``/`` and a target that is no path give ``()``.
     """
     path = target.partition("?")[0].partition("#")[0]
     if not path.startswith("/"):
@@ -60,8 +60,8 @@ async def read_body(request: Request, max_size: int) -> bytes:
     """Return the whole body.
 
     Args:
-        request: Whose body.
-        max_size: Bytes allowed. A larger body is refused at its ``Content-Length`` or at the first byte too many.
+        request: The request.
+        max_size: Bytes allowed. A larger body is refused at its ``Content-Length`` or at the first excess byte.
 
     Raises:
         DoorError: The body is too large, too slow, or malformed.
@@ -73,7 +73,7 @@ async def read_body(request: Request, max_size: int) -> bytes:
 
 
 def body_refusal(error: BodyError) -> DoorError:
-    """Return what the client is told of a body that is too large, too slow or malformed."""
+    """Return the error for a body that is too large, too slow or malformed."""
     if isinstance(error, BodyTooLarge):
         return BodyTooLargeError(error.limit)
     if isinstance(error, BodyTooSlow):
@@ -104,11 +104,11 @@ async def read_small_body(request: Request, max_size: int) -> bytes:
 
 
 async def decompressed(request: Request, body: bytes, max_size: int) -> bytes:
-    """Undo a request's ``Content-Encoding``.
+    """Return a body without its ``Content-Encoding``.
 
     Raises:
-        BodyTooLargeError: What comes out is larger than ``max_size`` bytes.
-        DoorError: The body is not in that encoding, the encoding is unknown, or the server has no memory for it now.
+        BodyTooLargeError: The decompressed body is larger than ``max_size`` bytes.
+        DoorError: The encoding is unknown or wrong, or the server lacks memory now.
     """
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if encoding in _IDENTITY:
@@ -128,12 +128,12 @@ async def decompressed(request: Request, body: bytes, max_size: int) -> bytes:
 
 
 def request_line(request: Request, endpoint: str, scheme: str = "http") -> tuple[tuple[str, str], ...]:
-    """Return pseudo headers such as ``:path``, for workers that show the line of a request to the model's code.
+    """Return pseudo headers such as ``:path``, from which workers make the request that the model's code sees.
 
     Args:
         request: The request.
-        endpoint: What the server has found the request to be for.
-        scheme: ``http`` or ``ws``; an ``s`` is added where the connection is encrypted.
+        endpoint: The endpoint that the server has chosen.
+        scheme: ``http`` or ``ws``; an ``s`` is added on an encrypted connection.
     """
     peer = request.peer
     return (

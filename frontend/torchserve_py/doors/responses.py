@@ -1,8 +1,7 @@
-"""What goes back to an HTTP client: TorchServe's headers and shapes, and the counts of what was answered.
+"""Writes HTTP answers with TorchServe's headers, and counts them.
 
-Standard headers are TorchServe's, but for one: it closes the connection after every status of 400 and above. Here an
-error leaves the connection open, so that clients in trouble do not also pay for new connections; the transport closes
-it only where the rest of the request cannot be trusted or will not be read.
+Unlike TorchServe, the server keeps the connection open after an error, so that clients in trouble do not also pay for
+new connections. The transport closes a connection only if the rest of the request is unusable or will not be read.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Headers = Iterable[Sequence[str]]
 
 JSON_TYPE: Final = ("content-type", "application/json")
 
-#: Headers that the server sets in every answer; those of a handler would repeat them.
+#: Headers that the server sets in every answer; a handler's headers of these names are left out.
 _STANDARD_HEADERS: Final = frozenset({"cache-control", "expires", "pragma", "x-request-id"})
 _REQUEST_TIMEOUT: Final = 408
 
@@ -35,7 +34,7 @@ class Sent(NamedTuple):
     """An answer that was handed to the transport."""
 
     status: int
-    #: Whether the access log leaves it out, because it answers a probe that comes every few seconds.
+    #: Whether the access log leaves the answer out: answers to probes, which come every few seconds.
     is_quiet: bool = False
 
 
@@ -70,12 +69,12 @@ class Responses:
         """Write a whole answer; the transport takes care of a slow reader.
 
         Args:
-            request: What is answered.
+            request: The request.
             status: 200 to 599.
-            body: The body; left out where HTTP allows none (HEAD, 204, 304).
-            headers: Further headers. Those that only the server may set are left out.
+            body: The body; not sent where HTTP forbids a body (HEAD, 204, 304).
+            headers: Further headers; headers that only the server may set are left out.
             reason: The reason phrase; empty for the status's own.
-            request_id: The job's id, or empty where there was no job.
+            request_id: The id of the job; empty without a job.
             close: Close the connection afterwards.
 
         Raises:
@@ -144,8 +143,8 @@ def _is_standard(name: str) -> bool:
 
 
 def failure_body(failure: Failure) -> tuple[bytes, Headers]:
-    """Return the body of an error in TorchServe's shape, and the header that says what it is."""
-    if failure.status == 413:  # TorchServe's has no body
+    """Return the body of an error in TorchServe's shape, and its content type."""
+    if failure.status == 413:  # TorchServe sends no body
         return b"", ()
     return to_json({"code": failure.status, "type": failure.type, "message": failure.message}), (JSON_TYPE,)
 

@@ -1,8 +1,8 @@
-"""The routes that doors declare, and which of them a path leads to.
+"""The routes that doors declare, and the look-up of a path's routes.
 
-A door is a class that is made of a `DoorContext` and has ``routes``: rows of one table. From them follow who answers a
-request, what is refused (404, 405 with ``Allow``, a missing token), the OpenAPI documents, and under which path a
-request is logged and counted.
+A door is a class that takes a `DoorContext` and has ``routes``, the rows of its table. The tables decide which door
+answers a request, what is refused (404, 405 with ``Allow``, a missing token), the OpenAPI documents, and the path under
+which a request is logged and counted.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from torchserve_py.settings.table import Settings
     from torchserve_py.workflows.registry import WorkflowRegistry
 
-#: The methods of paths that TorchServe serves with any method; TRACE and the like cannot have a model's answer.
+#: The methods of paths that TorchServe serves with any method; models cannot answer TRACE and CONNECT.
 ANY_METHOD: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 READING: Final = ("GET", "HEAD")
-#: The pattern of routes for paths that no other route has.
+#: The pattern of routes for all paths without another route.
 ANY_PATH: Final = "/{path:path}"
 
-#: Clients use few paths, so the routes of the last ones are kept.
+#: Clients use few paths: the routes of the latest paths are cached.
 _KEPT_PATHS: Final = 1024
 
 #: The parameters of a path by name.
@@ -49,18 +49,18 @@ class AfterBody(NamedTuple):
 
     Attributes:
         limit: Bytes that the body may have.
-        then: Gives the reply, once the body is there; None passes the request on.
+        then: Returns the reply to the complete body; None passes the request on.
     """
 
     limit: int
     then: Callable[[bytes], Reply | None]
 
 
-#: An answer that was sent, a job, a body to wait for, or a coroutine that gives another reply and takes a task.
+#: An answer that was sent, a job, a body to wait for, or a coroutine (run in a task) that returns another reply.
 Reply = Sent | HttpExchange | AfterBody | Coroutine[Any, Any, Any]
 
-#: Gets the request, whose body may still be on its way, and what its path names. None (or a coroutine that ends with
-#: None) passes the request on to the next route of its path.
+#: Gets the request, whose body may still arrive, and the parameters of its path. A handler that returns None (or a
+#: coroutine that returns None) passes the request on to the next route of the path.
 Handler = Callable[[Request, PathValues], Reply | None]
 
 
@@ -69,13 +69,13 @@ class Route(NamedTuple):
 
     Attributes:
         path: The pattern; see `path_templates`.
-        handler: Reads the request and says what becomes of it.
-        methods: The methods that the handler takes; a path has those of all its routes.
+        handler: Reads the request and replies.
+        methods: The methods that the handler takes; a path has the methods of all its routes.
         token: The key that a request must carry while token authorization is on; None for an open path.
-        dialect: How the client is told of what is refused.
-        operations: What OpenAPI documents say of the route.
-        applies: Whether the path means this route now, for paths whose meaning depends on the registered models. Where
-            it does, other routes count only if the handler passes the request on.
+        dialect: Words the refusals.
+        operations: The entries of OpenAPI documents.
+        applies: Whether the path means this route now, for paths whose meaning depends on the registered models. If
+            the route applies, later routes get the request only if the handler passes it on.
     """
 
     path: str
@@ -98,8 +98,8 @@ class DoorContext:
         metrics: What the server counts.
         responses: Writes answers.
         tokens: The keys that clients must know; None while token authorization is off.
-        calls: What the management API does.
-        repository: What models are loaded and unloaded through by name.
+        calls: Carries out the calls of the management API.
+        repository: Loads and unloads models by name.
         shared_memory: The regions that clients have registered.
         is_draining: Whether the server is shutting down.
         on_drain: Called once the server begins to shut down.
@@ -133,7 +133,7 @@ Match = tuple[Route, PathValues]
 
 
 class Router:
-    """Finds the routes of every path on one listener: the most specific first; of equal ones, the first of the table.
+    """Finds the routes of a path on one listener: the most specific first, equally specific ones in table order.
 
     Args:
         routes: The tables of the listener's doors.
@@ -141,8 +141,8 @@ class Router:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         read = [(read_template(route.path), route) for route in routes]
-        #: The routes by the first segment of their paths; under None those where it is a parameter, which are less
-        #: specific.
+        #: The routes by the first segment of their paths; None is the key of less specific routes, whose first segment
+        #: is a parameter.
         self._by_first: dict[str | None, list[tuple[PathTemplate, Route]]] = {}
         for template, route in sorted(read, key=lambda each: each[0].specificity):
             self._by_first.setdefault(template.fixed_segment(1), []).append((template, route))

@@ -1,7 +1,7 @@
-"""Which sequence an Open Inference request belongs to, as its parameters say.
+"""The sequence that the parameters of an Open Inference request name.
 
-They mean what they mean to Triton: ``sequence_id`` is a number or a text, a sequence begins with ``sequence_start``,
-and a request of a stateful model that belongs to no sequence is refused. The handler finds the headers of `sequences`.
+The parameters are Triton's: ``sequence_id`` is a number or a text, ``sequence_start`` begins a sequence, and a request
+to a stateful model without a sequence is refused. The handler gets the headers of `sequences`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def sequence_of(
     """Return the sequence that the parameters of a request to a stateful model name.
 
     Args:
-        headers: Which headers the handler gets.
+        headers: The headers that the handler gets.
         serving: The models.
         model: The model.
-        parameters: Python's values of them: bool, int, float, str, None.
+        parameters: The parameters as bool, int, float, str or None.
 
     Raises:
-        DoorError: There is no usable id, a marker is no truth value, or a sequence that is not open is continued (one
-            whose state is stored may be open elsewhere, or have been before a restart).
+        DoorError: The id is missing or invalid, a marker is no truth value, or the request continues a sequence that is
+            not open (a stored sequence may be open at another server, or from before a restart).
     """
     sequence_id = _id(parameters.get(ID))
     starts, ends = (_marker(name, parameters.get(name)) for name in (START, END))
@@ -55,8 +55,8 @@ def sequence_of(
 def _id(value: Any) -> str:
     """Return the id as text; different ids have different texts.
 
-    A number is written in decimal. So that the text "1" is another id than the number 1, a text that could be taken for
-    a number is put in quotes, and so is one that begins with a quote.
+    A number is written in decimal. A text of digits, or one that begins with a quote, is put in quotes, so that the
+    text "1" and the number 1 differ.
     """
     if value is None or (value in (0, "") and not isinstance(value, bool)):
         raise bad_request(

@@ -1,7 +1,7 @@
-"""Which sequence a request belongs to, as its headers say.
+"""The sequence that the headers of a request name.
 
-Header names are matched without regard to case, as HTTP has it. The handler finds the configured names spelled as they
-are configured, whatever the client's library made of them.
+Header names match in any case, as in HTTP. The handler gets the names as they are configured, even if the client's
+library changed their case.
 """
 
 from __future__ import annotations
@@ -119,5 +119,5 @@ def is_marked(name: str, value: str) -> bool:
 
 
 def _said(value: str) -> str:
-    """Return a marker as a word, with which TorchServe's handlers compare it."""
+    """Return a marker as the word that TorchServe's handlers compare it with."""
     return {"1": "true", "0": "false"}.get(value.strip(), value)

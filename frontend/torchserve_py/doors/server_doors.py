@@ -1,9 +1,9 @@
-"""What the server says of itself: whether it is well, what it counts, and what its API is.
+"""The doors for probes, metrics and the description of the API.
 
-``/ping`` is TorchServe's question: does every model have the workers it should have. ``/live``: does this process serve
-at all; if not, restart it. ``/ready``: should it get traffic; not before every start-up model has its workers, not when
-one could not be loaded at all, and not while it shuts down. ``/metrics`` is for Prometheus. ``OPTIONS /``,
-and the deprecated ``/api-description``, describe the API of a listener.
+``/ping`` (TorchServe's) says whether every model has its workers. ``/live`` says whether the process serves; if not,
+restart it. ``/ready`` says whether the server should get traffic: every start-up model is loaded and has its workers,
+and the server does not shut down. ``/metrics`` is for Prometheus. ``OPTIONS /`` and the deprecated ``/api-description``
+describe the API of a listener.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class HealthDoor:
 
     @property
     def routes(self) -> Sequence[Route]:
-        """The door's table."""
         return [
             Route("/ping", self._ping, operations=(_PING,)),
             Route("/live", self._live, token=None, operations=(_LIVE,)),
@@ -66,10 +65,10 @@ class HealthDoor:
         return self._responses.send_json(request, 200, {"status": "Ready"})
 
     def _reasons(self) -> Iterator[str]:
-        """Say why the server is not ready, in words that show nothing secret: probes need no token."""
+        """Yield why the server is not ready; the texts hold no secrets, because probes need no token."""
         if self._context.is_draining:
             yield "The server is shutting down."
-        for spec in self._serving.not_loaded:  # its error and its place may hold a path or a token
+        for spec in self._serving.not_loaded:  # the error and the location may hold a path or a token
             name = spec.name or fallback_name(spec.location)
             yield f'The start-up model "{name}" could not be loaded; the log says why.'
         for default in self._serving.models():
@@ -117,7 +116,6 @@ class DescriptionDoor:
 
     @property
     def routes(self) -> Sequence[Route]:
-        """The door's table."""
         deprecated = _SHOW._replace(id="api-description", method="GET", deprecated=True)
         return [
             Route("/", self._show, ("OPTIONS",), token=None, operations=(_SHOW,)),

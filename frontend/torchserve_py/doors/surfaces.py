@@ -26,7 +26,7 @@ _MODEL_NAME: Final = "model_name"
 
 
 class InferenceSurfaces:
-    """Finds the model that a path of one of these protocols means, and passes the request on to the inference door."""
+    """Finds the model for a path of one of these protocols, and passes the request on to the inference door."""
 
     def __init__(self, context: DoorContext) -> None:
         self._serving = context.serving
@@ -35,7 +35,6 @@ class InferenceSurfaces:
 
     @property
     def routes(self) -> Sequence[Route]:
-        """The door's table."""
         v2_explain = EXPLAIN._replace(id="v2_explanations")
         return [
             Route("/v1/models/{model_name}:predict", self._predict, operations=(V1_PREDICT,)),
@@ -67,7 +66,7 @@ class InferenceSurfaces:
         """Run the model that the query names, else the only start-up model, else the one of a form field.
 
         Raises:
-            DoorError: No model is named. (And as `InferenceDoor.infer` does.)
+            DoorError: No model is named, or `InferenceDoor.infer` refuses the request.
         """
         parameters = tuple(request.query)
         name = next((value for key, value in parameters if key == _MODEL_NAME and value), None)

@@ -1,7 +1,7 @@
-"""Which certificate the https listeners show: that of a key store, else a PEM pair, else one made for this run.
+"""The certificate of the https listeners: from a key store, else a PEM pair, else made for this run.
 
-Protocol versions and ciphers are those that Python holds to be secure (TLS 1.2 and 1.3). Passwords and keys are never
-logged. The package `cryptography` is imported only where a key store is read or a certificate made.
+Protocol versions and ciphers are Python's secure defaults (TLS 1.2 and 1.3). Passwords and keys are never
+logged. The package `cryptography` is imported only to read a key store or to make a certificate.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def server_context(settings: Settings, hosts: Iterable[str]) -> ssl.SSLContext:
 
     Args:
         settings: The files and the password.
-        hosts: The hosts that listeners bind to; a certificate made for this run is for them.
+        hosts: The hosts that listeners bind to, for a certificate made for this run.
 
     Raises:
-        TlsError: A file is missing or not what it should be, or a package is not installed.
+        TlsError: A file is missing or unusable, or a package is not installed.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -61,7 +61,7 @@ def use_files(context: ssl.SSLContext, settings: Settings) -> None:
     """Load ``certificate_file`` and ``private_key_file``, at least one of which is set.
 
     Raises:
-        TlsError: They cannot be used.
+        TlsError: A file is missing or unusable.
     """
     if settings.certificate_file is None or settings.private_key_file is None:
         raise TlsError("certificate_file and private_key_file: TLS needs both (or neither)")

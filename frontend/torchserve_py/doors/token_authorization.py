@@ -1,7 +1,7 @@
-"""Token authorization, on by default: who may call the inference and the management API.
+"""Token authorization, on by default: the keys for the inference and the management API.
 
 Three random keys are written to a file that only the server's user can read. The *inference* and the *management* key
-expire; the *API* key does not, and is good for one thing: asking for a new one of the other two.
+expire. The *API* key does not expire, and only serves to replace one of the other two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REASON: Final = "failed. Token either incorrect, expired, or not provided corre
 
 
 class TokenType(StrEnum):
-    """What a key opens."""
+    """The API that a key opens."""
 
     inference = "inference"
     management = "management"
@@ -49,8 +49,8 @@ class TokenAuthorization:
     """The keys of a running server.
 
     Args:
-        path: The key file; TorchServe's place is ``key_file.json`` in the server's current directory.
-        minutes: How long an inference or management key is good.
+        path: The key file; for TorchServe's clients ``key_file.json`` in the server's current directory.
+        minutes: The lifetime of an inference or management key.
         now: The clock, for tests.
 
     Raises:
@@ -69,7 +69,7 @@ class TokenAuthorization:
         """Check a request's key.
 
         Args:
-            kind: What is to be opened.
+            kind: The API that the request calls.
             authorization: The request's ``Authorization`` header, ``Bearer <key>``.
         """
         key = self._keys[kind]
@@ -103,7 +103,7 @@ class TokenAuthorization:
         return _Key(secrets.token_urlsafe(_KEY_BYTES), expires_at)
 
     def _write(self) -> None:
-        """Replace the file in one step: it is never read half written, and never has a wider mode than 0600."""
+        """Replace the file in one step: readers never see half a file, and its mode is always 0600."""
         content = {kind.value: self._keys[kind].as_json() for kind in (TokenType.management, TokenType.inference)}
         text = json.dumps({**content, "API": {"key": self._api_key}}, indent=2) + "\n"
         new = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")

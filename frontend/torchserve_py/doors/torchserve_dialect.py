@@ -15,26 +15,23 @@ _STREAM_HEADER: Final = ("ts_stream_next", "true")
 
 
 class TorchServeDialect(HttpDialect):
-    """Failures are TorchServe's JSON. Answers name the sequence, whose id the client may not have chosen.
+    """Failures are TorchServe's JSON. Answers name the sequence: the server may have chosen the id.
 
     Args:
-        sequence_header: The name of the header that does.
+        sequence_header: The name of the header with the sequence's id.
     """
 
     def __init__(self, sequence_header: str = "") -> None:
         self._sequence_header = sequence_header
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
-        """Return the answer to a failure."""
         body, headers = failure_body(failure)
         return Answer(failure.status, body, headers if exchange is None else self._named(headers, exchange))
 
     def answer(self, exchange: HttpExchange, part: Part) -> Answer:
-        """Return the handler's answer."""
         return Answer(part.status, part.body, self._named(part.headers, exchange), part.reason)
 
     def opening(self, exchange: HttpExchange, first: Part) -> Answer:
-        """Return the head of a stream."""
         headers = self._named(first.headers, exchange)
         if not _has(headers, _STREAM_HEADER[0]):
             headers = (*headers, _STREAM_HEADER)

@@ -1,11 +1,10 @@
-"""Which models there are, and whether one is ready: what clients of KServe v1 and of OpenAI's interface ask.
+"""The door for KServe v1's and OpenAI's lists of models and descriptions of one model.
 
     GET /                    KServe v1: the server is alive
     GET /v1/models           both: the models
-    GET /v1/models/{model}   KServe v1: whether it is ready; OpenAI: what it is
+    GET /v1/models/{model}   KServe v1: whether the model is ready; OpenAI: its description
 
-Both interfaces have the same paths for the last two, so their answers have the members of both. Trusses answer for
-themselves, in `doors.truss`.
+Both interfaces share the last two paths, so these answers have the members of both. `doors.truss` answers for Trusses.
 """
 
 from __future__ import annotations
@@ -39,12 +38,11 @@ class V1ModelsDoor:
     def __init__(self, context: DoorContext) -> None:
         self._serving = context.serving
         self._responses = context.responses
-        #: OpenAI's interface has a time for every model: here, of all models, when the server began to serve.
+        #: The ``created`` time that OpenAI's interface demands: here the start of the server, for all models.
         self._created = int(time.time())
 
     @property
     def routes(self) -> Sequence[Route]:
-        """The door's table."""
         return [
             Route("/", self._alive, READING, token=None, operations=(_ALIVE,)),
             Route("/v1/models", self._list, READING, operations=(_LIST,)),

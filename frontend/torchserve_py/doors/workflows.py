@@ -64,7 +64,6 @@ class WorkflowManagementDoor:
 
     @property
     def routes(self) -> Sequence[Route]:
-        """The door's table."""
         token, one = TokenType.management, "/workflows/{workflow_name}"
         return [
             Route("/workflows", self._list, ("GET",), token, operations=(_LIST,)),
@@ -118,7 +117,6 @@ class WorkflowInferenceDoor:
 
     @property
     def routes(self) -> Sequence[Route]:
-        """The door's table."""
         return [Route("/wfpredict/{workflow_name}", self._predict, operations=(_PREDICT,))]
 
     def _predict(self, request: Request, values: PathValues) -> Reply:
@@ -142,7 +140,6 @@ class WorkflowDialect(TorchServeDialect):
     """Failures have TorchServe's status and text, and the cause that the node's model would have given."""
 
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
-        """Return the failure for a node whose job ended without an answer."""
         assert isinstance(exchange.parts, WorkflowParts)
         error = exchange.parts.failure
         assert error is not None

@@ -32,7 +32,7 @@ class Acceptor:
 
     Args:
         listening: A socket that listens.
-        admission: How many connections there may be.
+        admission: The limit of connections.
         make: Makes the protocol of a connection.
         refuse: Makes the answer to a client beyond the limit; unused with TLS, since no handshake has taken place.
         context: The TLS context; None for a listener without TLS.
@@ -59,12 +59,12 @@ class Acceptor:
         self._rest: asyncio.TimerHandle | None = None
         self._closed = False
         listening.setblocking(False)
-        if plain is not None and hasattr(socket, "TCP_DEFER_ACCEPT"):  # so that the first byte is there to look at
+        if plain is not None and hasattr(socket, "TCP_DEFER_ACCEPT"):  # so that the first byte has arrived
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _DEFER_SECONDS)
         self._loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
-        """Accept no more, and drop connections whose handshake is not over."""
+        """Accept no more connections, and drop connections during their handshake."""
         if self._closed:
             return
         self._closed = True
@@ -129,7 +129,7 @@ class Acceptor:
                     ssl_handshake_timeout=_HANDSHAKE_SECONDS,
                 )
             connected = True
-        except OSError as error:  # includes time-outs and TLS errors, which the client causes
+        except OSError as error:  # includes time-outs and TLS errors of clients
             logger.debug("A connection did not come about: %s", error)
         finally:
             if not connected:
@@ -164,7 +164,7 @@ async def listening_sockets(host: str, port: int, backlog: int) -> list[socket.s
 
 
 def _may_speak_tls(connection: socket.socket) -> bool:
-    """Whether the first byte begins a TLS handshake, or is not there yet; it is left where it is."""
+    """Return whether the first byte begins a TLS handshake, or has not arrived; the byte stays unread."""
     try:
         return connection.recv(1, socket.MSG_PEEK) in (_TLS_HANDSHAKE, b"")
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Limits the number of connections: one budget for the process, counted when a connection is accepted.
+"""Limits the number of connections: one budget for the process counts each connection when it is accepted.
 
 The scarce resource is file descriptors. All listeners share the budget; a part of it is reserved for the listeners that
 operators need when the others are full (management, metrics).
@@ -49,7 +49,7 @@ class Place:
         self._client = client
 
     def leave(self) -> None:
-        """The connection has ended."""
+        """Give the place back: the connection has ended."""
         admission, self._admission = self._admission, None
         if admission is not None:
             admission.leave(self._client)
@@ -59,9 +59,9 @@ class Admission:
     """How many connections one listener may hold.
 
     Args:
-        budget: The process's.
-        total: Connections of this listener.
-        per_client: From one address (of IPv6 one /64 network, of which a client has all addresses); None for no limit.
+        budget: The budget of the process.
+        total: The most connections of this listener.
+        per_client: The most connections from one address (for IPv6 one /64 network); None for no limit.
         is_reserved: Whether the listener may use the budget's reserve.
     """
 
@@ -98,7 +98,7 @@ class Admission:
         return Place(self, client)
 
     def leave(self, client: Client | None) -> None:
-        """A connection that was counted has ended."""
+        """Stop counting a connection, which has ended."""
         self._open -= 1
         self._budget.taken -= 1
         if client is not None and client in self._clients:

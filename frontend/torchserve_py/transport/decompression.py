@@ -1,7 +1,7 @@
-"""Decompressing bodies and messages: off the event loop but for small ones, few at a time, piece by piece.
+"""Decompresses bodies and messages piece by piece; large ones in threads, few at a time.
 
-A few bytes may become very many. So a piece is counted before the next one is decompressed, and what is too large, or
-has no room, is found before it is there.
+A few bytes may become very many. Each piece is counted before the next one is decompressed, so that data that is too
+large is refused before it exists.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-#: What zlib takes for the windows of the encodings.
+#: zlib's window parameters for the encodings.
 GZIP_WINDOW: Final = 31
 ZLIB_WINDOW: Final = 15
 BARE_WINDOW: Final = -15
-#: Data whose both forms are no larger than this is decompressed on the event loop (bytes).
+#: Data that is no larger, compressed and decompressed, is decompressed on the event loop (bytes).
 _SMALL: Final = 16_384
-#: How much is decompressed at once in a thread (bytes).
+#: The size of a piece that a thread decompresses (bytes).
 _PIECE: Final = 1 << 18
-#: What has more bytes is put together in a thread, too.
+#: Pieces of more bytes in total are joined in a thread, too.
 _LARGE: Final = 1 << 20
-#: How many are decompressed at a time, in threads of their own: what a thread has freed stays with it for the next, so
-#: that few threads take less memory than the many that the event loop has.
+#: How many threads decompress. A thread keeps the memory that it has freed, so a few threads of their own take less
+#: memory than the many of the event loop.
 _THREADS: Final = 2
 
 
@@ -35,17 +35,17 @@ class Decompressor:
         self._free_threads = asyncio.Semaphore(_THREADS)
 
     def close(self) -> None:
-        """Leave the threads to themselves; they end when they have nothing to do."""
+        """Let the threads end when they have nothing to do."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def decompress(self, data: bytes, window: int, largest: int, take: Callable[[int, int], None]) -> bytes:
-        """Return what a client has compressed.
+        """Return compressed data decompressed.
 
         Args:
-            data: All of it, as it was sent.
+            data: The compressed data.
             window: One of the windows above.
-            largest: How many bytes may come out.
-            take: Called before each piece is kept, with its size and that of all so far; what it raises ends the work.
+            largest: The most bytes of decompressed data.
+            take: Called before each piece is kept, with its size and the total so far; an exception ends the work.
 
         Raises:
             zlib.error: The data cannot be decompressed, is cut short, or something follows behind its end.

@@ -37,7 +37,7 @@ class RequestBudget:
         """Check that ``size`` more bytes would fit at present.
 
         Raises:
-            NoRoomError: They would not.
+            NoRoomError: They would not fit.
         """
         if self.held + size > self.room:
             raise NoRoomError(
@@ -62,7 +62,7 @@ class RequestBudget:
 
 @dataclass(frozen=True)
 class RequestBudgets:
-    """The budgets of a process. Operators have one of their own, so that they are served whatever clients send."""
+    """The budgets of a process. Operators have their own, so that clients cannot use it up."""
 
     inference: RequestBudget = field(default_factory=RequestBudget)
     operators: RequestBudget = field(default_factory=lambda: RequestBudget(_ROOM_OF_OPERATORS))

@@ -1,7 +1,7 @@
 """How long connections may work in one turn of the event loop; the rest of their work waits for later turns.
 
-Whatever a peer sends, others are served between two pieces of the work that it causes. Connections of all kinds share
-the time of a turn: those of clients, those of workers, and the pipes that workers write their output to.
+Whatever one peer sends, the server serves others between two pieces of that work. All connections share the time of a
+turn: those of clients, those of workers, and the pipes with the output of workers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A gRPC call's request that has become a job, and how the outcome of the job becomes messages and a status."""
+"""A gRPC request that has become a job: its parts become messages, its end a status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two gRPC ports: their servers are made, opened, drained and stopped here."""
+"""The two gRPC ports: makes, opens, drains and stops their servers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 #: Generated code that defines services, and their methods by name.
 _Services = tuple[Any, Mapping[str, GrpcMethod]]
 
-#: Methods that need no token, and how large their messages may be (bytes).
+#: Methods that need no token, and the size limit of their messages (bytes).
 _WITHOUT_TOKEN: Final = (
     f"/{health.SERVICE_NAME}/Check",
     f"/{health.SERVICE_NAME}/Watch",

@@ -1,4 +1,4 @@
-"""gRPC's standard health service, for load balancers and probes: what ``/ready`` says over HTTP. It needs no token."""
+"""gRPC's standard health service, with the state that ``/ready`` shows over HTTP. Calls need no token."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ if TYPE_CHECKING:
 
     from torchserve_py.core.serving import Serving
 
-#: The name under which the whole server is asked for.
+#: The service name that stands for the whole server.
 _SERVER: Final = ""
-#: How often the state is looked at for a client that watches it (seconds).
+#: How often the state is checked for clients that watch it (seconds).
 _INTERVAL: Final = 1.0
 
 _Status = health_pb2.HealthCheckResponse
 
 
 class HealthService(health_pb2_grpc.HealthServicer):
-    """The state of the services of one server; that is the same for all.
+    """The state of the services of one server, which is the same for all services.
 
     Args:
-        serving: Whose models must be ready.
-        services: Their full names.
+        serving: The models, which must be ready.
+        services: The full names of the services.
     """
 
     def __init__(self, serving: Serving, services: Collection[str]) -> None:
         self._serving = serving
         self._services = {_SERVER, *services}
         self._is_draining = self._is_closed = False
-        #: Those who wait for a change, and whether the server was ready when that was last looked at.
+        #: Futures of clients that wait for a change, and whether the server was ready at the latest check.
         self._watchers: set[asyncio.Future[None]] = set()
         self._was_ready = False
         self._timer: asyncio.TimerHandle | None = None
 
     def start_draining(self) -> None:
-        """The services are out of service from now on."""
+        """Report all services as not serving from now on."""
         self._is_draining = True
         self._wake()
 
     def close(self) -> None:
-        """Watching ends."""
+        """End all watches."""
         self._is_closed = True
         self.start_draining()
 
     async def Check(self, request: Any, context: ServicerContext[Any, Any]) -> Any:
-        """Whether a service should get traffic."""
+        """Return whether a service should get traffic."""
         if request.service not in self._services:
             await context.abort(StatusCode.NOT_FOUND, f"Unknown service: {request.service}")
         return _Status(status=self._status(request.service))
 
     async def Watch(self, request: Any, context: ServicerContext[Any, Any]) -> None:
-        """The same now and after each change."""
-        told = None
+        """Send the state now and after each change."""
+        sent = None
         while True:
             status = self._status(request.service)
-            if status != told:
-                told = status
+            if status != sent:
+                sent = status
                 await context.write(_Status(status=status))
             elif self._is_closed:
                 return
@@ -72,7 +72,7 @@ class HealthService(health_pb2_grpc.HealthServicer):
                 await self._change()
 
     async def _change(self) -> None:
-        """Wait until the state may have changed; one timer looks for all who wait, as they may be very many."""
+        """Wait until the state may have changed; one timer checks for all watchers, who may be very many."""
         loop = asyncio.get_running_loop()
         change = loop.create_future()
         self._watchers.add(change)
@@ -93,9 +93,9 @@ class HealthService(health_pb2_grpc.HealthServicer):
             self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._look)
 
     def _wake(self) -> None:
-        """Wake those who wait, some in each turn of the event loop."""
+        """Wake the watchers, some in each turn of the event loop."""
         for watcher in self._watchers:
-            running_turns().put_off(functools.partial(_tell, watcher))
+            running_turns().put_off(functools.partial(_wake_one, watcher))
         self._watchers.clear()
 
     def _status(self, service: str) -> Any:
@@ -106,6 +106,6 @@ class HealthService(health_pb2_grpc.HealthServicer):
         return _Status.SERVING
 
 
-def _tell(watcher: asyncio.Future[None]) -> None:
+def _wake_one(watcher: asyncio.Future[None]) -> None:
     if not watcher.done():
         watcher.set_result(None)

@@ -1,7 +1,7 @@
 """The Open Inference service, under its three names.
 
-The request of `ModelInfer` goes to the worker as it came, and the worker's bytes are the response: this is a hot path.
-Descriptions are those that the REST door sends as JSON, as messages.
+The serialized request of `ModelInfer` goes to the worker, and the worker's bytes are the response: this is a hot path.
+Descriptions are the REST door's, as messages.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _UNSUPPORTED: Final = {
 
 
 class OpenInferenceService:
-    """Serves the methods; raises `DoorError`, `ModelError` and `ArchiveError` for what is refused.
+    """Serves the methods; raises `DoorError`, `ModelError` and `ArchiveError` for refused requests.
 
     Args:
         settings: For the metadata of the server, and the limits of calls.
@@ -75,7 +75,6 @@ class OpenInferenceService:
 
     @property
     def methods(self) -> Mapping[str, GrpcMethod]:
-        """The table of the service's methods."""
         inference, management = TokenType.inference, TokenType.management
         return {
             "ServerLive": GrpcMethod(self.server_live, DIALECT, inference),
@@ -177,7 +176,7 @@ class OpenInferenceService:
     def model_statistics(
         self, request: messages.ModelStatisticsRequest, call: Call
     ) -> messages.ModelStatisticsResponse:
-        """Count what one version, all versions, or all models have done so far."""
+        """Return the statistics of one version, of all versions, or of all models."""
         described = statistics.of_models(self._serving, request.name or None, request.version or None)
         return ParseDict({"model_stats": described}, messages.ModelStatisticsResponse())
 

@@ -143,7 +143,7 @@ class EnvelopedMessages(OpenInferenceMessages):
             self._held = b""
 
     def _end(self, exchange: GrpcExchange) -> Iterator[bytes | bytearray]:
-        """Return what says that nothing more comes, after an end without a further response."""
+        """Return the last message for a job that ended without a further response."""
         if self._held:
             yield _enveloped(self._held, final=True)
         elif self._request is not None and self._wants_empty_final and exchange.model is not None:

@@ -1,6 +1,6 @@
 """Requests of the Open Inference service, from bytes to jobs.
 
-A request is large and has many parts of which the door needs few: it reads the head and passes the bytes on.
+A request is large and the door needs little of it: the door reads the head and passes the bytes on.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class OpenRequest(NamedTuple):
     Attributes:
         head: The name and the version of the model, the id and the parameters.
         parameters: The parameters as Python values.
-        body: The whole message as it came.
+        body: The serialized message.
     """
 
     head: RequestHead
@@ -72,7 +72,7 @@ def read_request(body: bytes) -> OpenRequest:
     """Read the head of a serialized ``ModelInferRequest``.
 
     Raises:
-        DoorError: The bytes are no such message, or the message names no model.
+        DoorError: The bytes are no ``ModelInferRequest``, or the request names no model.
     """
     try:
         head = RequestHead.FromString(body if len(body) < LARGE_MESSAGE else _head_of(body))
@@ -97,7 +97,7 @@ def values_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def is_tritons(request: OpenRequest) -> bool:
+def is_from_triton(request: OpenRequest) -> bool:
     """Return whether only Triton's clients send such a request: with their parameters, raw contents or shared memory.
 
     Raises:
@@ -119,7 +119,7 @@ def _is_in_shared_memory(inputs: list[memoryview]) -> bool:
     """Return whether the parameters of an input say that the data is in shared memory.
 
     Raises:
-        ValueError: One of them is no input, or they have too many fields.
+        ValueError: An input is malformed, or the inputs have too many fields.
     """
     left = _MAX_FIELDS
     for tensor in inputs:

@@ -1,9 +1,10 @@
 """`ModelStreamInfer`, which means one thing to Triton's clients and another to MLServer's.
 
-Triton's clients send independent requests and read ``ModelStreamInferResponse`` messages; an error is one of them, and
-the call goes on. MLServer's clients read bare ``ModelInferResponse`` messages; an error ends the call with a status,
-and a model that takes a stream of requests gets all of them as the input of one job. Whose client has called is said by
-the metadata ``x-stream-envelope`` or the setting ``grpc_stream_envelope``, or else guessed from the first request.
+Triton's clients send independent requests and read ``ModelStreamInferResponse`` messages; an error is such a message,
+and the call goes on. MLServer's clients read bare ``ModelInferResponse`` messages; an error ends the call with a
+status, and a model that takes a stream of requests gets all requests as inputs of one job. The metadata
+``x-stream-envelope`` or the setting ``grpc_stream_envelope`` says which client calls; otherwise the server guesses from
+the first request.
 
 Responses to independent requests come in the order of the requests. A model that gives several responses to a request,
 or may, is an exception: its responses are sent as they are ready, and later requests do not wait for them.
@@ -19,7 +20,7 @@ from grpc.aio import EOF
 
 from torchserve_py.doors.failures import DoorError, bad_request
 from torchserve_py.doors.grpc.open_inference_dialect import DIALECT, EnvelopedMessages, OpenInferenceMessages
-from torchserve_py.doors.grpc.open_inference_requests import OpenRequest, is_tritons, read_request
+from torchserve_py.doors.grpc.open_inference_requests import OpenRequest, is_from_triton, read_request
 from torchserve_py.doors.grpc.two_way import REQUEST_ERRORS, CarriedRequest, TwoWayCall
 from torchserve_py.doors.sequence_parameters import ID
 
@@ -46,7 +47,7 @@ class InferStream(TwoWayCall):
     Args:
         jobs: Where requests become jobs.
         call, open_calls, max_request_size: See `TwoWayCall`.
-        envelope: Which messages a client reads that does not say so: ``auto``, ``triton`` or ``mlserver``.
+        envelope: The messages for clients without the metadata: ``auto``, ``triton`` or ``mlserver``.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class InferStream(TwoWayCall):
         said = dict(self._metadata)
         self._envelope: str | bytes = said.get(_ENVELOPE_KEY, envelope)
         self._wants_status = said.get(_STATUS_KEY) == "true"
-        self._is_tritons = _STATUS_KEY in said
+        self._is_from_triton = _STATUS_KEY in said
         self._last: _IndependentRequest | None = None  # of the ordered ones
 
     async def _read(self) -> None:
@@ -91,10 +92,10 @@ class InferStream(TwoWayCall):
             raise bad_request(f"Metadata {_ENVELOPE_KEY}: {self._envelope!r} is neither {_TRITON} nor {_MLSERVER}.")
         if self._envelope != _AUTO:
             return self._envelope == _TRITON
-        if self._is_tritons:
+        if self._is_from_triton:
             return True
         try:
-            return is_tritons(read_request(first))
+            return is_from_triton(read_request(first))
         except DoorError:
             return False
 

@@ -1,4 +1,4 @@
-"""How a failure becomes a gRPC status, from what an HTTP client would be told.
+"""How a failure, which is worded for HTTP, becomes a gRPC status.
 
 A status of TorchServe's services has a description of two lines: the message, and the Java class or a marker by which
 TorchServe's clients know the error. ``ts-error-cause`` in the trailing metadata tells causes apart.
@@ -79,7 +79,7 @@ class Refusal(NamedTuple):
         return ((CAUSE_KEY, self.cause),) if self.cause else ()
 
     def status(self) -> Status:
-        """The same as a message, for one request of a call that goes on."""
+        """Return the status as a message, for one request of a call that goes on."""
         detail = Any()
         detail.Pack(ErrorInfo(reason=self.reason, metadata=dict(self.metadata)))
         number: int = self.code.value[0]
@@ -87,7 +87,7 @@ class Refusal(NamedTuple):
 
 
 def code_of(status: int, special: Mapping[int, StatusCode] | None = None) -> StatusCode:
-    """Return the status code for an HTTP status, where ``special`` has the codes in which an API differs."""
+    """Return the status code for an HTTP status; ``special`` has the codes in which an API differs."""
     code = (special or {}).get(status) or _CODES.get(status)
     if code is not None:
         return code

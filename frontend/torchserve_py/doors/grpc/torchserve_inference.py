@@ -1,4 +1,4 @@
-"""TorchServe's inference service: how its requests become jobs, and the parts of responses messages."""
+"""TorchServe's inference service: requests become jobs, and parts of responses become messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MAX_FIELDS: Final = 10_000
 _HEALTHY: Final = '{\n  "status": "Healthy"\n}'
 _UNHEALTHY: Final = '{\n  "status": "Unhealthy"\n}'
 
-#: What TorchServe answers INTERNAL before a request is queued: the reason by the type of the failure, and the causes.
+#: Failures before a request is queued, for which TorchServe answers INTERNAL: reasons by failure type, and causes.
 _BEFORE_QUEUEING: Final = {
     "BadRequestException": "BadRequestException.()",
     "ModelNotFoundException": java_name("ModelNotFoundException"),
@@ -50,7 +50,7 @@ _NOT_QUEUED: Final = frozenset({Cause.no_worker, Cause.queue_full, Cause.sequenc
 
 
 class TorchServeMessages(GrpcDialect):
-    """TorchServe's gRPC API. Every message names the sequence, whose id the client may not have chosen."""
+    """TorchServe's gRPC API. Every message names the sequence: the server may have chosen the id."""
 
     def refusal(self, error: Exception) -> Refusal:
         failure = failure_of(error)
@@ -76,7 +76,7 @@ class TorchServeMessages(GrpcDialect):
         return _message(exchange, b"".join(bodies))
 
     def failure(self, error: Exception, sequence_id: str) -> PredictionResponse:
-        """The message for a failed request in a call that goes on."""
+        """Return the message for a failed request in a call that goes on."""
         return PredictionResponse(status=self.refusal(error).status(), sequence_id=sequence_id or None)
 
 
@@ -94,7 +94,6 @@ class InferenceService:
 
     @property
     def methods(self) -> Mapping[str, GrpcMethod]:
-        """The table of the service's methods."""
         token = TokenType.inference
         return {
             "Ping": GrpcMethod(self.ping, DIALECT, token),
@@ -179,7 +178,7 @@ class _SequenceStream(TwoWayCall):
 
 
 class _SequenceStep(CarriedRequest):
-    """One request of such a call."""
+    """One request of a `_SequenceStream`."""
 
     def __init__(self, service: InferenceService, call: Call, message: PredictionsRequest) -> None:
         super().__init__(message.ByteSize())

@@ -51,7 +51,6 @@ class ManagementService:
 
     @property
     def methods(self) -> Mapping[str, GrpcMethod]:
-        """The table of the service's methods."""
         token = TokenType.management
         return {
             "DescribeModel": GrpcMethod(self.describe_model, DIALECT, token),

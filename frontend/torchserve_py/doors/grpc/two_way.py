@@ -72,7 +72,7 @@ class CarriedRequest(ABC):
             await asyncio.wait((self._before,))
 
     def leave_order(self) -> None:
-        """Stop waiting for earlier requests; later ones no longer wait for this one, but for those before it."""
+        """Stop waiting for earlier requests. Later requests no longer wait for this one, but for those before it."""
         self.is_ordered = False
         if self._before is None or self._before.done():
             self._settle()

@@ -30,8 +30,8 @@ class Answers:
     """Writes the server's own answers.
 
     Args:
-        responses: Writes all.
-        compress_from: From so many bytes on JSON is compressed for clients that accept that.
+        responses: Writes answers.
+        compress_from: JSON of so many bytes or more is compressed, if the client accepts that.
     """
 
     def __init__(self, responses: Responses, compress_from: int) -> None:
@@ -61,7 +61,7 @@ def refuse_if_failing(serving: Serving, model: ServedModel) -> None:
     """Refuse a request to a model that none of its workers could load at the last attempt.
 
     Raises:
-        DoorError: Its workers fail to start.
+        DoorError: The workers fail to start.
     """
     if serving.fails_to_load(model):
         message = f"Model {model.name} is not ready: its workers fail to start."
@@ -117,7 +117,7 @@ async def only_response(exchange: Exchange, part: Part, endpoint: str, stream: s
         exchange: The request.
         part: The first part of the answer.
         endpoint: What the client has called, for the message of the error …
-        stream: … and what the client can call to get any number of responses.
+        stream: The endpoint for any number of responses.
 
     Raises:
         DoorError: The model has given no response, or a second one.

@@ -1,6 +1,6 @@
-"""Routes of a model's own: an MLServer model's custom handlers, on whatever paths it has declared for them.
+"""Routes that models declare: the custom handlers of MLServer models.
 
-They exist as long as the model is loaded. The worker gets the request as it came and answers what it likes.
+A route exists while its model is loaded. The worker gets the raw request and makes the answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _METHOD: Final = re.compile(r"[A-Z]{1,20}")
 
 
 class DeclaredRoute(NamedTuple):
-    """A path that a model declares, its methods, and the name that the worker has for it."""
+    """A path that a model declares, its methods, and the worker's name for the route."""
 
     template: PathTemplate
     methods: tuple[str, ...]
@@ -44,7 +44,7 @@ class DeclaredRoute(NamedTuple):
 
 
 class CustomRoute(NamedTuple):
-    """The route of a request; ``endpoint`` is None where the path has only the methods in ``allowed``."""
+    """The route of a request; ``endpoint`` is None if the path has only the methods in ``allowed``."""
 
     model: ServedModel
     endpoint: str | None
@@ -58,7 +58,7 @@ class CustomRoutes:
         self._serving = serving
         self._responses = responses
         self._max_body = settings.max_request_size
-        #: What each model has declared, and the routes that were read from it.
+        #: Each model's declaration, and the routes read from the declaration.
         self._read: WeakKeyDictionary[ServedModel, tuple[Any, tuple[DeclaredRoute, ...]]] = WeakKeyDictionary()
 
     def exist(self) -> bool:
@@ -66,7 +66,7 @@ class CustomRoutes:
         return any(map(self._routes_of, self._models()))
 
     def find(self, request: Request) -> CustomRoute | None:
-        """Return the route that a request is for, or None if no model has one of that path.
+        """Return the route of a request, or None if no model declares the path.
 
         Raises:
             DoorError: Several models have the path, and the query's ``model_name`` is not one of them.
@@ -77,13 +77,13 @@ class CustomRoutes:
         return next(iter(found or others), None)
 
     def find_instead(self, request: Request, *, refuses: bool) -> CustomRoute | None:
-        """Return the route of a request for a path that the server has as well, or None where the server serves it.
+        """Return a model's route for a path that the server has too, or None if the server answers.
 
-        The server serves the path where the query names a model without such a route, or no model has one.
+        The server answers if no model declares the path, or if the query names a model without such a route.
 
         Args:
             request: The request.
-            refuses: What happens where several models have such a route: a refusal, or the server serves the path.
+            refuses: Whether a request is refused if several models declare the path; otherwise the server answers.
 
         Raises:
             DoorError: Several models have the path, and the query's ``model_name`` is not one of them.
@@ -170,7 +170,7 @@ def read_routes(declared: Any) -> tuple[DeclaredRoute, ...]:
         declared: A list of ``[path, methods, endpoint]``, or None.
 
     Raises:
-        ValueError: It is something else; the message says which entry, and what is right.
+        ValueError: The declaration is malformed; the message names the entry and what would be right.
     """
     if declared is None:
         return ()

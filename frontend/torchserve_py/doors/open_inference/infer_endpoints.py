@@ -1,7 +1,7 @@
 """Inference over REST: ``infer``, ``infer_stream``, ``generate`` and ``generate_stream``.
 
-A request is passed on as it came; the worker decodes it and encodes the response. Only that of a stateful model is
-looked into here, for the sequence that it belongs to, and one with a time limit or a priority. This is a hot path.
+The worker decodes the request and encodes the response. This door, a hot path, only reads the parameters that name a
+sequence of a stateful model, a time limit or a priority.
 """
 
 from __future__ import annotations

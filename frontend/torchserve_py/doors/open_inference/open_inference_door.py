@@ -1,7 +1,6 @@
 """The door for the Open Inference Protocol over REST: the paths under ``/v2``, and the models' own routes.
 
-Everything that it refuses is refused in the protocol's shape. No header says what a body is: the clients in use send
-any ``Content-Type``, or none.
+Refusals have the protocol's shape. The door ignores ``Content-Type``: clients in use send any value, or none.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _Serve = Callable[[Request, PathValues], Coroutine[Any, Any, Sent]]
 
 
 class OpenInferenceDoor:
-    """Answers what is asked under ``/v2``, and on the routes that models have declared."""
+    """Answers requests under ``/v2``, and on the routes that models declare."""
 
     def __init__(self, context: DoorContext) -> None:
         self._context = context
@@ -72,13 +71,12 @@ class OpenInferenceDoor:
 
     @property
     def routes(self) -> Sequence[Route]:
-        """The door's table."""
         return [row._replace(dialect=CUSTOM_DIALECT) for row in self._rows()]
 
     def _rows(self) -> Iterator[Route]:
         for path in (_INVOCATIONS, "/ping"):
-            # A model that declares one of these paths for itself has it. The server keeps all its other paths: to give
-            # one up would lead requests for one model to another.
+            # A model may declare these paths of the server. The server keeps all its other paths: a model that took
+            # one would get requests for other models.
             yield Route(path, self._serve_instead, applies=self._has_custom)
         for path, serve in self._server().items():
             token = TokenType.management if "/repository/" in path else TokenType.inference
@@ -122,13 +120,13 @@ class OpenInferenceDoor:
             "/stats": self._statistics,
         }
 
-    # Models' own routes, and what is unknown.
+    # Models' own routes, and unknown paths.
 
     def _has_custom(self, request: Request, values: PathValues) -> bool:
         return self._custom.exist()
 
     def _serve_instead(self, request: Request, values: PathValues) -> Reply | None:
-        """Serve a path of the server that a model may have instead."""
+        """Serve a path of the server that a model has declared, or pass the request on."""
         is_invocations = request.target.startswith(_INVOCATIONS)
         route = self._custom.find_instead(request, refuses=is_invocations)
         return None if route is None else self._custom.run(request, route)
@@ -138,7 +136,7 @@ class OpenInferenceDoor:
         return None if route is None else self._custom.run(request, route)
 
     def _pass_on(self, request: Request, values: PathValues) -> None:
-        """Leave an unknown path to models; what no model has is refused in the protocol's shape."""
+        """Pass unknown paths on to the models' routes; this door's dialect words the refusal."""
 
     async def _refuse(self, message: str, request: Request, values: PathValues) -> Sent:
         raise DoorError(Failure(501, "NotImplementedException", message))
@@ -151,7 +149,7 @@ class OpenInferenceDoor:
         if request.method == "OPTIONS":  # as on TorchServe's own paths
             return self._answers.json(request, predict_document(name))
         if self._kserve_v2 and endpoint == INFER and version is None and model.contract.envelopes:
-            return self._predictions.infer(request, name, None, _PREDICT)  # its envelope understands the request
+            return self._predictions.infer(request, name, None, _PREDICT)  # the envelope decodes the request
         return self._calls.begin(request, model, version, endpoint)
 
     # The server.
@@ -188,7 +186,7 @@ class OpenInferenceDoor:
         return self._responses.send(request, 200, b"")
 
     async def _members(self, request: Request) -> dict[str, Any]:
-        """Return the JSON object in a body; an empty one where there is no body."""
+        """Return the JSON object in a body; an empty object without a body."""
         body = await read_small_body(request, self._settings.max_request_size)
         return read_object(body) if body.strip() else {}
 

@@ -1,7 +1,7 @@
-"""The model repository of the Open Inference Protocol: what there is to serve, and loading and unloading it by name.
+"""The model repository of the Open Inference Protocol: lists models, and loads and unloads them by name.
 
-The repository is the model store together with what is served now and what was unloaded through this interface, which
-may lie elsewhere. Loading and unloading count as registering and unregistering: they need ``enable_model_api``.
+The repository holds the models of the model store, the models that are served, and those that were unloaded through
+this interface. Loading and unloading need ``enable_model_api``, like registering and unregistering.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Repository:
         self._serving = serving
         self._calls = calls
         self._unloaded: dict[str, list[SavedModel]] = {}
-        #: The models that are being loaded or unloaded now, and which of the two.
+        #: The models that are changing now: name to `LOADING` or `UNLOADING`.
         self._changing: dict[str, str] = {}
 
     async def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
@@ -57,13 +57,13 @@ class Repository:
         return [entry for entry in entries if not ready_only or entry["state"] == READY]
 
     async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Load a model, or load it again where it is served: every version, which serves until the new one is up.
+        """Load every version of a model. A version that is served already serves until its successor is ready.
 
         Raises:
-            DoorError: Models may not be registered, or a parameter asks for what there is not.
+            DoorError: Models may not be registered, or a parameter is not supported.
             ModelNotFound: Neither the repository nor the server knows the model.
-            ArchiveError: It cannot be read.
-            ModelError: It cannot be served.
+            ArchiveError: The archive cannot be read.
+            ModelError: The model cannot be served.
         """
         self._calls.check_model_api()
         for key, value in parameters.items():
@@ -76,7 +76,7 @@ class Repository:
                 locations = (await self._stored()).get(name)
                 if locations is None:
                     raise ModelNotFound(name)
-                for location in locations:  # of its versions, as a rule
+                for location in locations:  # usually one per version
                     await self._calls.load(RegisterRequest(url=location, model_name=name))
             self._unloaded.pop(name, None)
 
@@ -84,7 +84,7 @@ class Repository:
         """Load versions that were loaded before. Served versions whose files are gone are unloaded.
 
         Raises:
-            ArchiveNotFound: None is in the files any more; nothing has changed.
+            ArchiveNotFound: The files of all versions are gone; nothing has changed.
         """
         gone: list[SavedModel] = []
         missing: list[ArchiveNotFound] = []
@@ -103,11 +103,11 @@ class Repository:
             await self._calls.unload(saved.name, saved.version)
 
     async def unload(self, name: str) -> None:
-        """Unload every version of a model, once it has answered what it has accepted; its files stay.
+        """Unload every version of a model after its accepted requests are answered; the files stay.
 
         Raises:
             DoorError: Models may not be unregistered.
-            ModelNotFound: It is not served.
+            ModelNotFound: The model is not served.
             UnregisterTimeout: A worker could not be stopped in time.
         """
         self._calls.check_model_api()

@@ -1,9 +1,8 @@
 """The Open Inference Protocol over REST as a dialect.
 
-Errors are ``{"error": …}``. A model has one response, as the worker encoded it, compressed if the client likes that.
-The endpoints for streams answer with server-sent events: ``data: `` and one line of JSON for each, and nothing else.
-Before the first event an error is an answer of its own, with its status. Afterwards it is one last event
-``{"error": …}``. Either way the body ends as a body should: that is how clients know that nothing more comes.
+Errors are ``{"error": …}``. The response is as the worker encoded it, compressed if the client accepts that. The
+endpoints for streams answer with server-sent events, each ``data: `` and one line of JSON. Before the first event an
+error is a whole answer with its status; later it is a last event ``{"error": …}``, and the body ends in order.
 """
 
 from __future__ import annotations
@@ -38,15 +37,13 @@ _BODY_HEADERS: Final = frozenset(("content-type", "content-length", "content-enc
 
 
 class CustomDialect(HttpDialect):
-    """A route that a model declares: errors are the protocol's, answers and streams go out as the model made them."""
+    """The dialect of routes that models declare: errors are the protocol's, answers and streams the model's."""
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
-        """Return the answer to a failure."""
         message = _MESSAGES.get(failure.type, failure.message) if not failure.cause else failure.message
         return Answer(failure.status, error_body(message, failure.status), (JSON_TYPE,))
 
     def refusal(self, error: Exception) -> Failure:
-        """Return what a client is told about a request that was refused before it became a job."""
         failure = failure_of(error)
         if isinstance(error, ModelVersionNotFound):
             return failure._replace(message=f"Model {error.name} with version {error.version} not found")
@@ -55,7 +52,6 @@ class CustomDialect(HttpDialect):
         return failure
 
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
-        """Return what a client is told about a job that ended without an answer."""
         failure = super().ended(exchange, cause)
         name, version, message = exchange.name, exchange.version, failure.message
         named = f"Model {name}" if version is None else f"Model {name} with version {version}"
@@ -79,8 +75,8 @@ class WholeDialect(CustomDialect):
 
     Args:
         endpoint: The endpoint's name.
-        compress_from: From so many bytes on a response is compressed for clients that accept that.
-        is_text: Whether it is one of the ``generate`` endpoints.
+        compress_from: Responses of so many bytes or more are compressed, if the client accepts that.
+        is_text: Whether the endpoint is one of the ``generate`` endpoints.
     """
 
     def __init__(self, endpoint: str, compress_from: int, *, is_text: bool) -> None:
@@ -89,7 +85,6 @@ class WholeDialect(CustomDialect):
         self._is_text = is_text
 
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
-        """Return what a client is told about a job that ended without an answer."""
         failure = super().ended(exchange, cause)
         return failure._replace(status=429) if self._is_text and cause in _OVERLOADED else failure
 
@@ -110,14 +105,13 @@ class WholeDialect(CustomDialect):
 
 
 class EventsDialect(WholeDialect):
-    """An endpoint that answers with events; a part without a body is not sent."""
+    """An endpoint that answers with events. Parts without a body are not sent."""
 
     def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
         """Send a stream, even of a single event."""
         return exchange.stream(first)
 
     def opening(self, exchange: HttpExchange, first: Part) -> Answer:
-        """Return the head of the stream."""
         kept = ((name, value) for name, value in first.headers if name.lower() not in _BODY_HEADERS)
         return Answer(200, b"", (_EVENTS_TYPE, *kept))
 

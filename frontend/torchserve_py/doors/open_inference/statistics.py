@@ -1,9 +1,9 @@
-"""What models have done so far, as Triton's statistics have it: for the REST door and the gRPC door.
+"""Triton's statistics of models, for the REST door and the gRPC door.
 
-Clients that measure take the difference of two answers. Some, like perf_analyzer, rely on more than the protocol says:
-every duration has both numbers, the queue counts every request, and the three compute counts are always equal. Decoding
-and encoding are part of what a worker does, and are not measured on their own. Inferences and executions are those that
-succeeded; a request is one inference, however many rows its tensors have.
+Clients take the difference of two answers. Some, like perf_analyzer, rely on more than the protocol says: every
+duration has a count and a time, the queue counts every request, and the three compute counts are equal. Decoding and
+encoding are not measured separately. Inferences and executions are those that succeeded. A request is one inference,
+whatever the number of rows in its tensors.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _of(serving: Serving, model: ServedModel) -> dict[str, Any]:
 def _executions(serving: Serving, model: ServedModel, outcomes: Statistics) -> Mapping[int, tuple[int, float]]:
     """Return the number and the seconds of the model's calls by the number of jobs that a call answered.
 
-    Where each request is a call of its own what several have answered may have come together.
+    If each request is a separate call, several answers may arrive together, so their number says nothing.
     """
     is_alone = model.config.async_communication and not serving.declared(model).get("max_batch_size")
     if not outcomes.succeeded or (outcomes.executions and not is_alone):

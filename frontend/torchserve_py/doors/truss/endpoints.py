@@ -1,7 +1,7 @@
 """The endpoints of Truss's interface, and their paths.
 
-A Truss's own server has one model, so most of its paths name none. Here each of them has a form that does, with
-``/v1/models/{model}`` (or that and ``/v1``) in place of ``/v1``: the base URL to give to a client library.
+A Truss's own server has one model, and most of its paths do not name the model. Here each such path has a second form
+with ``/v1/models/{model}`` or ``/v1/models/{model}/v1`` instead of ``/v1``, the base URL for a client library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Probes of Trusses: alive, loaded, ready, metrics. None of them waits for requests that a model is working on."""
+"""Probes of Trusses: alive, loaded, ready, metrics. Probes do not wait for running requests."""
 
 from __future__ import annotations
 

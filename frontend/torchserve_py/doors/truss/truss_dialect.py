@@ -1,7 +1,7 @@
 """Truss's interface as a dialect.
 
-Errors are ``{"error": …}`` with two headers: who is to blame (always ``04``, the model's server) and a code that tells
-errors of the server, of the model and of the client apart. Answers and streams are what the model makes of them.
+Errors are ``{"error": …}`` with two headers: the source (always ``04``, the model's server) and a code that tells
+errors of the server, of the model and of the client apart. The model makes answers and streams.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DETAILS: Final = {
 
 
 class ErrorCode(StrEnum):
-    """Who is to blame for an error."""
+    """The origin of an error."""
 
     server = "500"
     model = "600"
@@ -39,7 +39,6 @@ class TrussDialect(HttpDialect):
     """Answers as Truss's own server does."""
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
-        """Return the answer to a failure."""
         if failure.type in _DETAILS:
             return Answer(failure.status, _DETAILS[failure.type], (JSON_TYPE,))
         code = ErrorCode.model if failure.overloaded else ErrorCode.server
@@ -48,7 +47,6 @@ class TrussDialect(HttpDialect):
         return error_answer(failure.status, failure.message, code)
 
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
-        """Return what a client is told about a job that ended without an answer."""
         failure = super().ended(exchange, cause)
         if cause is Cause.queue_full and exchange.model is not None:
             waiting = exchange.model.config.job_queue_size

@@ -1,4 +1,4 @@
-"""The OpenAPI document of one Truss: its endpoints, and the schemas of what it takes and gives as far as it tells.
+"""The OpenAPI document of one Truss: its endpoints, and the schemas that it declares.
 
 It is in OpenAPI 3.1, whose schemas are those of JSON Schema, as pydantic writes them.
 """
@@ -41,8 +41,8 @@ def document_of(model: ServedModel, declared: Mapping[str, Any], name: str, *, a
     Args:
         model: The model.
         declared: What the model declares.
-        name: What it is called in paths.
-        alone: Whether the paths of aliases are to be those that name no model, as on a Truss's own server.
+        name: The model's name in paths.
+        alone: Whether the paths of aliases name no model, as on a Truss's own server.
     """
     schemas: dict[str, Any] = {}
     schema = declared.get("schema") or {}

@@ -1,6 +1,6 @@
-"""The door for Truss's interface: finds the model that a request means, and has it answered in Truss's shapes.
+"""The door for Truss's interface: finds the Truss for a request, and answers in Truss's shapes.
 
-Trusses share some paths with models of other contracts, so that routes apply only where a Truss is meant.
+Trusses share some paths with models of other contracts; a route applies only if the request means a Truss.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _MODEL_NAME: Final = "model_name"
 _GET: Final = ("GET",)
-#: Where the path names no model, the body may, as that of OpenAI's clients does.
+#: Endpoints whose body may name the model if the path does not, as OpenAI's clients do.
 _NAMED_IN_BODY: Final = frozenset(ALIASES.values())
 
 
@@ -50,7 +50,6 @@ class TrussDoor:
 
     @property
     def routes(self) -> Sequence[Route]:
-        """The door's table."""
         return list(self._rows())
 
     def _rows(self) -> Iterator[Route]:
@@ -59,12 +58,12 @@ class TrussDoor:
             yield Route(path, serve, (method_of(endpoint),), dialect=TRUSS_DIALECT, applies=is_meant)
         yield Route("/ping", self._ping, _GET, dialect=TRUSS_DIALECT, applies=self._serve_alone)
         yield Route("/", self._live, _GET, None, TRUSS_DIALECT, applies=self._is_root)
-        if self._has_metrics:  # else that path shows the server's own metrics
+        if self._has_metrics:  # otherwise the path shows the server's metrics
             has_one = partial(self._is_meant, Endpoint.metrics)
             yield Route("/metrics", self._metrics, _GET, dialect=TRUSS_DIALECT, applies=has_one)
         yield Route(ANY_PATH, self._unknown, ANY_METHOD, None, TRUSS_DIALECT, applies=self._serve_alone)
 
-    # Whether a Truss is meant.
+    # Whether a request means a Truss.
 
     def _is_meant(self, endpoint: Endpoint, request: Request, values: PathValues) -> bool:
         """Return whether a path is for a Truss, or names a model that does not exist and could only be a Truss."""
@@ -107,7 +106,7 @@ class TrussDoor:
         return AfterBody(self._max_body, lambda body: self._serve_named(request, endpoint, body))
 
     def _serve_named(self, request: Request, endpoint: Endpoint, body: bytes) -> Reply | None:
-        """Serve a request whose body may name its model; None where it names one that is not a Truss."""
+        """Serve a request whose body may name its model; None if that model is not a Truss."""
         name = name_in(body)
         if name is not None and self._trusses.is_other(name):
             return None
@@ -115,7 +114,7 @@ class TrussDoor:
         return self._refuse_unnamed(request) if model is None else self._answer(request, model, endpoint, None, body)
 
     def _ping(self, request: Request, values: PathValues) -> Sent:
-        """Answer ``/ping`` where only Trusses are served: whether they are loaded."""
+        """Answer ``/ping`` of a server with Trusses alone: whether they are loaded."""
         trusses = self._trusses.all
         missing = next((model for model in trusses if not self._serving.is_loaded(model)), trusses[0])
         return self._send(request, probes.loaded(self._serving, missing, self._called(missing)), is_quiet=True)
@@ -124,7 +123,7 @@ class TrussDoor:
         return self._send(request, probes.LIVE, is_quiet=True)
 
     def _metrics(self, request: Request, values: PathValues) -> Reply:
-        """Answer ``/metrics/`` with what the code of the only Truss counts with prometheus_client."""
+        """Answer ``/metrics/`` with the metrics of the only Truss's own code."""
         if not request.target.partition("?")[0].endswith("/"):
             return self._responses.send(request, 307, b"", (("location", "/metrics/"),))
         return self._serve(Endpoint.metrics, request, values)
@@ -187,10 +186,10 @@ class TrussDoor:
         body: bytes,
         dialect: HttpDialect = TRUSS_DIALECT,
     ) -> HttpExchange:
-        """Run a request on a model; its line goes to the worker in pseudo headers.
+        """Run a request on a model; pseudo headers pass the request line to the worker.
 
         Raises:
-            DoorError: Its priority is invalid.
+            DoorError: The priority is invalid.
         """
         is_socket = endpoint is Endpoint.websocket
         inference = InferenceRequest(

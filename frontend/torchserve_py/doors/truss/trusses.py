@@ -1,4 +1,4 @@
-"""Which of the registered models a request in Truss's interface is for."""
+"""The registered Trusses, and the Truss that a request means."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Trusses:
 
     @property
     def only(self) -> ServedModel | None:
-        """The only Truss, or None if there are several or none; models of other contracts do not count."""
+        """The only Truss; None if the server has no Truss or several. Models of other contracts do not count."""
         trusses = self.all
         return trusses[0] if len(trusses) == 1 else None
 
@@ -39,7 +39,7 @@ class Trusses:
         return bool(models) and all(model.contract.truss_api for model in models)
 
     def named(self, name: str) -> ServedModel | None:
-        """Return the Truss of that name, or None; ``model`` is a name of the only Truss, too."""
+        """Return the Truss of that name, or None; the name ``model`` also means the only Truss."""
         try:
             model = self._serving.get(name)
         except ModelNotFound:
@@ -52,7 +52,7 @@ class Trusses:
 
 
 def name_in(body: bytes) -> str | None:
-    """Return the ``model`` of a JSON object, as clients of OpenAI's interface send it; None if it names none."""
+    """Return the member ``model`` of a JSON object, as OpenAI's clients send it, or None."""
     try:
         name = read_member(body, "model")
     except UnreadableJson:

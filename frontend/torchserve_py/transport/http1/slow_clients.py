@@ -25,7 +25,7 @@ _NO_LINGERING: Final = struct.pack("ii", 1, 0)
 
 
 class SlowReader:
-    """Waits for the client of a connection to read.
+    """Limits how slowly the client of a connection reads.
 
     Args:
         connection: The connection; it is reset when its client does not read.

@@ -40,7 +40,7 @@ class Context(ServicerContext[Any, Any]):
         self._trailing = tuple(trailing_metadata)
 
     def trailing_metadata(self) -> Any:
-        """What was set."""
+        """Return the value that was set."""
         return self._trailing
 
     def set_code(self, code: StatusCode | int) -> None:
@@ -52,11 +52,11 @@ class Context(ServicerContext[Any, Any]):
         self._details = details
 
     def code(self) -> Any:
-        """What was set."""
+        """Return the value that was set."""
         return self._code
 
     def details(self) -> str:
-        """What was set."""
+        """Return the value that was set."""
         return self._details
 
     def peer(self) -> str:

@@ -1,7 +1,7 @@
-"""Streams that have ended not long ago, and what of them may still be under way (RFC 9113, 5.1).
+"""Recently ended streams, and the frames of them that may still arrive (RFC 9113, 5.1).
 
-A client that has ended a stream, or was answered to the end, sends nothing more in it. One whose stream the server has
-ended without its having sent everything may not know that yet: what it has sent by then is no mistake.
+After a stream that the client has ended, frames are violations. If the server ended the stream before the client had
+sent everything, frames that the client sent before it knew are legitimate.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _SMALL_PIECE: Final = 1024
 
 
 class ClosedStreams:
-    """Those of one connection."""
+    """The recently ended streams of one connection."""
 
     __slots__ = ("_order", "_streams")
 
     def __init__(self) -> None:
-        #: How many bytes may still be under way; None where nothing may.
+        #: How many bytes of each stream may still arrive; None for nothing.
         self._streams: dict[int, int | None] = {}
         self._order: deque[int] = deque()
 
     def add(self, stream_id: int, under_way: int | None = None) -> None:
-        """A stream has ended; so many bytes of data, and trailers, may be under way, or nothing."""
+        """Add an ended stream; ``under_way`` bytes of data, and trailers, may still arrive, or nothing (None)."""
         if stream_id not in self._streams:
             self._order.append(stream_id)
             if len(self._order) > _REMEMBERED:
@@ -53,10 +53,10 @@ class ClosedStreams:
         return not ends and size < _SMALL_PIECE
 
     def take_headers(self, stream_id: int, *, are_trailers: bool) -> None:
-        """Headers for such a stream, or one that was skipped.
+        """Take headers for an ended stream, or for a skipped one.
 
         Raises:
-            ConnectionFailed: They are not the trailers that can be under way.
+            ConnectionFailed: The headers are not trailers that may still arrive.
         """
         if stream_id not in self._streams:
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, f"headers of stream {stream_id}, behind a later one")

@@ -1,8 +1,8 @@
 """Ending a connection so that no call is lost, in two steps (RFC 9113, 6.8).
 
-A call that is under way to the server when it says that it takes no more would fail, although nothing is wrong. So
-GOAWAY first says no more than "open no more calls". A ping follows it: when its answer is here, so is every call that
-the client opened before it knew. Only then does the last GOAWAY say which calls are served.
+A call that is under way when the server refuses further calls would fail without need. So the first GOAWAY only asks
+the client to open no more calls. A ping follows; its answer arrives behind all calls that the client opened before it
+read the GOAWAY. The last GOAWAY then names the last call that is served.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torchserve_py.transport.http2 import frames
 from torchserve_py.transport.http2.frames import ErrorCode
 from torchserve_py.transport.http2.stream import Buffer
 
-#: How long the answer to the ping is waited for (seconds).
+#: Time limit for the answer to the ping (seconds).
 _PONG_LIMIT: Final = 5.0
 _PING: Final = b"farewell"
 
 
 class Farewell:
-    """One that has begun.
+    """The farewell of one connection.
 
     Args:
         out: The frames that are about to leave.
@@ -37,11 +37,11 @@ class Farewell:
         self._timer = asyncio.get_running_loop().call_later(_PONG_LIMIT, done)
 
     def take_pong(self, payload: bytes) -> None:
-        """The client has answered a ping."""
+        """Take the client's answer to a ping."""
         if payload == _PING and not self._timer.cancelled():
             self._timer.cancel()
             self._done()
 
     def cancel(self) -> None:
-        """The connection is gone."""
+        """Stop: the connection is gone."""
         self._timer.cancel()

@@ -13,7 +13,7 @@ from torchserve_py.transport.http2.header_decoder import MAX_HEADER_LIST_SIZE
 from torchserve_py.transport.http2.patience import Patience
 
 MAX_FRAME_SIZE: Final = 65_536
-#: Headers of up to so many bytes are what clients need; those of more cost patience, a frame's for each …
+#: Header blocks of up to so many bytes are usual. A larger block costs as much patience as a frame for each …
 _USUAL_HEADERS: Final = 8192
 #: … of so many bytes.
 _HEADERS_PER_PATIENCE: Final = 64
@@ -31,8 +31,8 @@ class FrameReader:
     """Splits a client's bytes into frames.
 
     Args:
-        handlers: What takes frames, by kind; HEADERS come with all their CONTINUATION frames, and without padding.
-        patience: With frames that ask for nothing.
+        handlers: The handlers of frames by kind; HEADERS include their CONTINUATION frames, without padding.
+        patience: Limits frames that ask for nothing.
     """
 
     def __init__(self, handlers: Mapping[int, FrameHandler], patience: Patience) -> None:
@@ -63,7 +63,7 @@ class FrameReader:
         """Hand over the frames that are complete with ``data``: one, and more until the time ``until`` (`monotonic`).
 
         Returns:
-            Whether all were; otherwise call `feed` again, without data, after other connections had their turn.
+            Whether all complete frames were handed over; if not, call `feed` without data in a later turn.
 
         Raises:
             ConnectionFailed: The frames violate the protocol, or a handler raised it.
@@ -107,7 +107,7 @@ class FrameReader:
         if kind not in _OF_CALLS or (not payload and kind != frames.DATA):
             self._patience.spend(max(1, len(payload) // frames.SETTING_SIZE) if kind == frames.SETTINGS else 1)
         handler = self._handlers.get(kind)
-        if handler is not None:  # others are ignored, as RFC 9113 (5.5) wants it
+        if handler is not None:  # RFC 9113 (5.5): unknown frames are ignored
             handler(flags, stream_id, payload)
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:

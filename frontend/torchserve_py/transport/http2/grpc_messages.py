@@ -1,4 +1,4 @@
-"""gRPC's messages in the bytes of a stream: five bytes before each say whether it is compressed, and its length."""
+"""gRPC's messages in the bytes of a stream. A prefix of five bytes has a flag for compression, and the length."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _WINDOWS: Final = {"gzip": GZIP_WINDOW, "deflate": ZLIB_WINDOW}
 #: What protobuf can hold in one message (bytes).
 LARGEST: Final = 2**31 - 1
 PREFIX: Final = struct.Struct(">BI")
-#: Pieces of a message that are smaller than this are joined as they come: each would take more memory than it holds.
+#: Smaller pieces of a message are joined on arrival: as objects they would take more memory than their bytes.
 _SMALL_PIECE: Final = 1024
 
 
 class BadMessage(Exception):
-    """A message or a call that cannot be taken; the call ends with ``code``."""
+    """A message or a call is refused; the call ends with ``code``."""
 
     def __init__(self, code: StatusCode, message: str) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class BadMessage(Exception):
 
 
 class MessageLimit(NamedTuple):
-    """How many bytes a message of a method may have, and what says so."""
+    """The most bytes of a method's messages, and the origin of the limit."""
 
     size: int
     origin: str
@@ -37,7 +37,7 @@ class MessageLimit(NamedTuple):
         """Check the size of a message.
 
         Raises:
-            BadMessage: It is too large.
+            BadMessage: The message is too large.
         """
         if size > self.size:
             message = f"Received message larger than max ({size} vs. {self.size}), which {self.origin}"
@@ -45,15 +45,15 @@ class MessageLimit(NamedTuple):
 
 
 class Compressed(bytes):
-    """A message as it arrived; it is decompressed when it is its turn, so that few are large at a time."""
+    """A compressed message; it is decompressed when the handler takes it, so that few are large at a time."""
 
 
 class MessageReader:
-    """Cuts what arrives into messages. Whatever it is fed is counted in the server's budget until it is released.
+    """Splits a stream's bytes into messages. Bytes count in the server's budget until they are released.
 
     Args:
-        limit: How large a message may be.
-        budget: The server's.
+        limit: The size limit of messages.
+        budget: The budget of the server.
     """
 
     __slots__ = ("_budget", "_chunks", "_held", "_limit", "_needed", "arrived", "completed")
@@ -62,7 +62,7 @@ class MessageReader:
         self._limit = limit
         self._budget = budget
         self._chunks: list[bytes | bytearray] = []
-        #: How many bytes are here of a message that is not complete.
+        #: How many bytes of an incomplete message have arrived.
         self.arrived = 0
         #: How many messages were complete so far.
         self.completed = 0
@@ -71,14 +71,14 @@ class MessageReader:
 
     @property
     def is_between_messages(self) -> bool:
-        """Whether no message has begun that has not ended."""
+        """Whether no message is incomplete."""
         return not self.arrived
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The messages that are complete with ``data``; those that are `Compressed` are to be decompressed.
+        """Return the messages that ``data`` completes; the caller decompresses `Compressed` ones.
 
         Raises:
-            BadMessage: There is one that is too large, or for which there is no room now.
+            BadMessage: A message is too large, or the server lacks room for it now.
         """
         self.hold(len(data))
         self.arrived += len(data)
@@ -119,10 +119,10 @@ class MessageReader:
             self._chunks.append(bytearray(piece))
 
     def hold(self, size: int) -> None:
-        """Count so many bytes more.
+        """Count ``size`` more bytes.
 
         Raises:
-            BadMessage: There is no room for them now.
+            BadMessage: The server lacks room for them now.
         """
         try:
             self._budget.take(size)
@@ -137,7 +137,7 @@ class MessageReader:
             raise BadMessage(StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
 
     def release(self, size: int | None = None) -> None:
-        """So many of the bytes that are counted are of no use any more; all if None."""
+        """Stop counting ``size`` bytes; None means all bytes."""
         released = self._held if size is None else min(size, self._held)
         self._held -= released
         self._budget.release(released)
@@ -148,10 +148,10 @@ class MessageReader:
 async def decompressed(
     decompressor: Decompressor, message: Compressed, encoding: str, limit: MessageLimit, reader: MessageReader
 ) -> bytes:
-    """Return what a client has compressed; ``reader`` counts it.
+    """Return a message decompressed; ``reader`` counts its bytes.
 
     Raises:
-        BadMessage: It cannot be decompressed, or is too large then, or there is no room for it now.
+        BadMessage: The message cannot be decompressed or is too large, or the server lacks room for it now.
     """
     window = _WINDOWS.get(encoding)
     if window is None:

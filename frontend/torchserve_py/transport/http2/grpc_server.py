@@ -1,4 +1,4 @@
-"""The gRPC server: what it serves, where it listens, and how it ends."""
+"""The gRPC server: its methods, its listener, and its end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _BACKLOG: Final = 1024
 #: How long handlers that were cancelled may take to end (seconds).
 _CANCEL_LIMIT: Final = 5.0
-#: By how much the age of a connection varies, so that not all clients come back at once.
+#: The jitter of a connection's age, so that clients do not all reconnect at once.
 _AGE_JITTER: Final = 0.1
 
 
@@ -44,7 +44,7 @@ class _Service(Protocol):
 
 
 class GrpcServer:
-    """Serves handlers that were written for grpc.aio.
+    """Serves handlers written for grpc.aio.
 
     Args:
         limits: Limits of what the server holds for clients.
@@ -78,7 +78,7 @@ class GrpcServer:
             self._methods[path] = self._methods[path]._replace(limit=MessageLimit(size, origin))
 
     def guard(self, path: str, admit: Admit | None, refuse: Refuse | None = None) -> None:
-        """Call ``admit`` when the head of a call of a method has arrived, ``refuse`` for what its handler raises."""
+        """Call ``admit`` when the head of a call has arrived, and ``refuse`` for an exception of the handler."""
         self._methods[path] = self._methods[path]._replace(admit=admit, refuse=refuse)
 
     def add_generic_rpc_handlers(self, handlers: Iterable[_Service]) -> None:
@@ -88,15 +88,15 @@ class GrpcServer:
         """Accept connections.
 
         Args:
-            host: An address of this machine, or its name.
-            port: 0 for a free one.
-            context: With a certificate; None for no TLS.
+            host: An address or name of this machine.
+            port: The port; 0 for a free one.
+            context: The TLS context; None without TLS.
 
         Returns:
             The port.
 
         Raises:
-            OSError: Nothing can listen there.
+            OSError: The address cannot be used.
         """
         if context is not None:
             context.set_alpn_protocols(["h2"])
@@ -157,7 +157,7 @@ class GrpcServer:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket at the first address that ``host`` has; that of every IPv6 address takes IPv4 as well."""
+    """Return a socket at the first address of ``host``; a socket for every IPv6 address takes IPv4 as well."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     both = family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6()
     return socket.create_server(address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both)

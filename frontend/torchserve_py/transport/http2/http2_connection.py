@@ -1,7 +1,7 @@
 """One HTTP/2 connection: frames in, and the calls that they carry.
 
-Every limit of what a client can make the server hold or do for nothing is kept here: the number of streams, the size of
-header blocks, the windows, what waits unread, and the frames that ask for nothing.
+The connection enforces all limits of a client: streams, the size of header blocks, windows, unread answers, and frames
+that ask for nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Http2Connection(asyncio.Protocol):
         #: The client's address, and the same as gRPC writes it.
         self.address: object = None
         self.peer = ""
-        #: What the client has not fetched.
+        #: The count of bytes that the client has not read.
         self.unread = Unread(shared.unread, self._give_up)
         self._shared = shared
         self._opened = opened
@@ -85,10 +85,10 @@ class Http2Connection(asyncio.Protocol):
         }
         self._reader = FrameReader({kind: self._within_stream(each) for kind, each in handlers.items()}, self._patience)
 
-    # What the transport tells.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say hello."""
+        """Send the settings."""
         self._transport = cast(asyncio.Transport, transport)
         keep_alive(self._transport)
         self.address = transport.get_extra_info("peername")
@@ -149,17 +149,17 @@ class Http2Connection(asyncio.Protocol):
         self._calls.clear()
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than it is written to."""
+        """Pause writing: the client reads more slowly than the server writes."""
         self._sender.writable = False
         cast(Stalls, self._stalls).pause()
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """Resume writing: the client has caught up."""
         self._sender.writable = True
         cast(Stalls, self._stalls).resume()
         self.flush()
 
-    # What the server tells.
+    # Called by the server.
 
     def finish(self) -> None:
         """Refuse new calls, and close when the running ones have ended."""
@@ -187,24 +187,24 @@ class Http2Connection(asyncio.Protocol):
         self._drop_all()
         self.abort()
 
-    # What calls tell.
+    # Called by `Call`.
 
     def ready(self, call: Call) -> None:
-        """There is something to send, by the end of this turn of the event loop."""
+        """Note that a call has something to send by the end of this turn of the event loop."""
         if call.stream.id in self._calls:
             self._sender.ready(call)
 
     def give_window(self, stream_id: int, size: int) -> None:
-        """Let the client send so many bytes more."""
+        """Let the client send ``size`` more bytes."""
         self._sender.out.append(frames.window_update(stream_id, size))
         self._sender.flush_soon()
 
     def task_started(self) -> None:
-        """A handler runs."""
+        """Note that a handler has started."""
         self._running += 1
 
     def task_ended(self) -> None:
-        """A handler runs no more."""
+        """Note that a handler has ended."""
         self._running -= 1
         if self._transport is None and not self._running:
             self._closed(self)
@@ -213,7 +213,7 @@ class Http2Connection(asyncio.Protocol):
         """Write what can leave now."""
         self._sender.flush()
 
-    # What the sender tells.
+    # Called by the sender.
 
     def _flushed(self) -> None:
         if self._refuses and not self._calls and self._transport is not None:
@@ -248,7 +248,7 @@ class Http2Connection(asyncio.Protocol):
             try:
                 handler(flags, stream_id, payload)
             except StreamFailed as error:
-                self._patience.spend()  # with calls that the server is made to take back, too (CVE-2025-8671)
+                self._patience.spend()  # the client makes the server reset calls (CVE-2025-8671)
                 self._reset(error.stream_id, error.code)
 
         return handle
@@ -282,7 +282,7 @@ class Http2Connection(asyncio.Protocol):
             self._patience.spend()
             return
         if self._refuses:
-            return  # told in GOAWAY
+            return  # the client learns that from GOAWAY
         self._last_id = stream_id
         streams = self._shared.limits.streams
         code = None

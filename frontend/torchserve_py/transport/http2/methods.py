@@ -1,4 +1,4 @@
-"""What a server serves, and within which limits."""
+"""The methods of a gRPC server, and its limits."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from grpc import RpcMethodHandler, StatusCode
 from torchserve_py.transport.http2.grpc_messages import MessageLimit
 from torchserve_py.transport.http2.request_head import Metadata
 
-#: What a handler returns that will answer by `Call.follow` or `Call.end`.
+#: The return value of a handler that answers later, by `Call.follow` or `Call.end`.
 LATER: Final = object()
 
 
 class Limits(NamedTuple):
-    """What clients may make a server hold: bytes of a message, calls of a connection; and for how many seconds it holds
-    what waits for a client that does nothing.
-    """
+    """Limits per client: bytes of a message, calls of a connection, seconds that a stalled call is kept."""
 
     message_size: int
     streams: int
@@ -25,29 +23,27 @@ class Limits(NamedTuple):
 
 
 class Denied(NamedTuple):
-    """Why a call is not served, as its client is told."""
+    """The status of a call that is not served."""
 
     code: StatusCode
     details: str
     metadata: Metadata = ()
 
 
-#: Gets the metadata of a call and the client's address as gRPC writes it; None lets the call pass.
+#: Gets the metadata of a call and the client's address as gRPC writes it; returns None to let the call pass.
 Admit = Callable[[Metadata, str], Denied | None]
-
-
-#: Gets an exception of a handler; says how the call ends.
+#: Gets an exception of a handler; returns the status of the call.
 Refuse = Callable[[Exception], Denied]
 
 
 class Method(NamedTuple):
-    """What serves a method.
+    """A method.
 
     Attributes:
-        handler: As gRPC has it.
-        limit: The limit of its messages.
-        admit: Asked when the head of a call is there, before anything else of the call is kept.
-        refuse: Asked for the status of a call whose handler raises; without it the status is UNKNOWN.
+        handler: The handler, in gRPC's form.
+        limit: The size limit of messages.
+        admit: Called when the head of a call has arrived, before anything else of the call is kept.
+        refuse: Returns the status of a call whose handler raises; without this function the status is UNKNOWN.
     """
 
     handler: RpcMethodHandler[Any, Any]

@@ -1,4 +1,4 @@
-"""Clients: their addresses as gRPC writes them, and how those are found whose machine is gone."""
+"""The addresses of clients as gRPC writes them, and keep-alive for clients whose machine is gone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 
 
 def grpc_name(address: object) -> str:
-    """``ipv4:127.0.0.1:5``, ``ipv6:%5B::1%5D:5``; ``unknown`` for what is neither."""
+    """Return ``ipv4:127.0.0.1:5``, ``ipv6:%5B::1%5D:5``, or ``unknown`` for other addresses."""
     if not isinstance(address, tuple):
         return "unknown"
     host, port = address[:2]

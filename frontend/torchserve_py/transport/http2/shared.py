@@ -1,4 +1,4 @@
-"""What all connections of a server share: what is served, and the bounds of what they hold together."""
+"""State that all connections of a gRPC server share."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from torchserve_py.transport.request_budget import RequestBudget
 
 
 class Shared(NamedTuple):
-    """Methods by path (``/package.Service/Method``), limits, what clients have sent, what they have not fetched, and
-    what decompresses.
-    """
+    """Methods by path (``/package.Service/Method``), limits, budgets of requests and of unread answers."""
 
     methods: Mapping[str, Method]
     limits: Limits

@@ -52,14 +52,14 @@ class _Reader(Protocol):
 
 
 class Stalls:
-    """Watches over one connection.
+    """Watches one connection.
 
     Args:
-        transport: Where bytes leave; it is aborted if they do not, or if half a frame does not become a whole one.
-        reader: What takes the client's frames.
-        calls: Those that are open, by stream.
-        end: Called with the stream of a call that stands still.
-        interval: Seconds.
+        transport: The transport; it is aborted if output does not leave, or if a frame stays incomplete.
+        reader: Reads the client's frames.
+        calls: The open calls by stream.
+        end: Called with the stream of a stalled call.
+        interval: Seconds between two checks.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Stalls:
         self._timer = asyncio.get_running_loop().call_later(interval, self._look)
 
     def pause(self) -> None:
-        """The client reads more slowly than it is written to."""
+        """Note that the client reads more slowly than the server writes."""
         self._paused = True
 
     def resume(self) -> None:
@@ -90,7 +90,7 @@ class Stalls:
         self._paused = self._stood = False
 
     def cancel(self) -> None:
-        """The connection is gone."""
+        """Stop: the connection is gone."""
         self._timer.cancel()
 
     def _look(self) -> None:

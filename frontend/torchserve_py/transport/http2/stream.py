@@ -90,8 +90,9 @@ class Stream:
             await asyncio.shield(self._drained)
 
     def emit(self, out: list[Buffer], allowance: int, max_frame: int) -> int:
-        """Append what may leave to ``out``; return how many bytes of data that are, of the ``allowance`` (it may be
-        negative: windows may be made smaller than what was sent).
+        """Append frames that may leave to ``out``; return their bytes of data, at most ``allowance``.
+
+        The allowance may be negative: a peer can make windows smaller than what was sent.
         """
         if self._head is not None:
             _emit_headers(out, self.id, self._head, 0, max_frame)
@@ -150,12 +151,12 @@ def _emit_headers(out: list[Buffer], stream_id: int, block: bytes, flags: int, m
 
 
 def whole_response(stream_id: int, block: bytes) -> bytes:
-    """A response that is nothing but a (small) header block."""
+    """Return a response that consists of one small header block."""
     return header(len(block), HEADERS, END_HEADERS | END_STREAM, stream_id) + block
 
 
 def write(transport: asyncio.Transport, pieces: list[Buffer]) -> None:
-    """Write all at once; large ones are not copied into one piece before."""
+    """Write all pieces at once; large pieces are not copied."""
     if len(pieces) < 64 and sum(map(len, pieces)) > _JOIN_LIMIT:
         transport.writelines(pieces)
     else:

@@ -1,4 +1,4 @@
-"""Answers that clients have not fetched: how much of them one client, and all together, may leave with the server."""
+"""Limits the bytes of answers that clients leave unread: one client, and all clients together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOM_OF_ALL: Final = 1 << 30
 
 
 class UnreadOfAll:
-    """What all clients of a server have not fetched."""
+    """The unread bytes of all clients of a server."""
 
     __slots__ = ("clients", "held", "room", "room_of_client")
 
@@ -23,7 +23,7 @@ class UnreadOfAll:
         self.clients: set[Unread] = set()
 
     def make_room(self) -> None:
-        """Give up the clients that leave most unread; not a single one, which has one answer that is so large."""
+        """Give up the clients that leave most unread, but not a single client: its one answer may be so large."""
         while self.held > self.room:
             most = max(self.clients, key=lambda each: each.held)
             if most.held == self.held:
@@ -32,11 +32,11 @@ class UnreadOfAll:
 
 
 class Unread:
-    """What one client has not fetched.
+    """The unread bytes of one client.
 
     Args:
-        of_all: What it is a part of, until `leave`.
-        give_up: Called to end the connection at once; what it held must be released when the call returns.
+        of_all: The count of all clients, which includes this one until `leave`.
+        give_up: Ends the connection at once, and releases its bytes before it returns.
     """
 
     __slots__ = ("_of_all", "give_up", "held")
@@ -48,21 +48,21 @@ class Unread:
         of_all.clients.add(self)
 
     def has_room(self, size: int) -> bool:
-        """Whether the client may be left so many bytes more; the first answer always fits."""
+        """Whether ``size`` more bytes may wait for the client; the first answer always fits."""
         return not self.held or self.held + size <= self._of_all.room_of_client
 
     def take(self, size: int) -> None:
-        """So many bytes more wait for the client; if that is too much for the server, it gives clients up."""
+        """Count ``size`` more unread bytes; give clients up if the total is too large."""
         self.held += size
         self._of_all.held += size
         if self._of_all.held > self._of_all.room:
             self._of_all.make_room()
 
     def release(self, size: int) -> None:
-        """So many have left, or are not wanted any more."""
+        """Stop counting ``size`` bytes, which were sent or discarded."""
         self.held -= size
         self._of_all.held -= size
 
     def leave(self) -> None:
-        """The connection is gone."""
+        """Forget the client: its connection is gone."""
         self._of_all.clients.discard(self)
