@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from torchserve_py.core.refused_steps import REFUSALS, cause_of
+from torchserve_py.core.refused_steps import END_REASONS, cause_of
 from torchserve_py.core.scheduler_time import Alarm, RunningTime
 from torchserve_py.jobs.inference_job import InferenceJob, Span, new_job_id, send_sendable
 from torchserve_py.jobs.inference_request import InferenceRequest
@@ -186,7 +186,7 @@ class Dispatcher:
             return  # the job has its outcome; its worker is dropping it
         if part.error is not None:
             self._end(job, part._replace(more=False) if refusal is None else refusal, now)
-            if (reason := REFUSALS.get(refusal)) is not None and job.sequence_id is not None:
+            if (reason := END_REASONS.get(refusal)) is not None and job.sequence_id is not None:
                 self._perform(self._scheduler.end_sequence(job.sequence_id, reason, now), now)
             if more:  # the part was malformed, and the reader takes no further ones
                 self._perform(self._scheduler.cancel(job.id, now, None), now)

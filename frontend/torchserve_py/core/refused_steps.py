@@ -8,8 +8,8 @@ from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause, EndReason
 from ts.protocol.messages import CAUSE_HEADER
 
-#: Why a step may be refused, and why its sequence ends then; None if the sequence goes on.
-REFUSALS: Final[dict[Cause | None, EndReason | None]] = {
+#: By the cause of a refused step: why the sequence of the step ends; None if the sequence goes on.
+END_REASONS: Final[dict[Cause | None, EndReason | None]] = {
     Cause.sequence_lost: EndReason.evicted,
     Cause.sequence_expired: EndReason.idle,
     Cause.sequence_moved: EndReason.suspended,
@@ -24,13 +24,13 @@ REFUSALS: Final[dict[Cause | None, EndReason | None]] = {
 
 
 def cause_of(part: Part, *, durable: bool) -> Cause | None:
-    """Return why a step was not applied, or may not have been, if an answer says so; None if it does not.
+    """Return the cause in the answer to a step that was not applied, or may not have been; None for other answers.
 
     An outcome is unknown only where states of sequences are stored: elsewhere the answer is an error like any other.
     """
     if part.error is None:
         return None
     named = next((value for name, value in part.headers if name == CAUSE_HEADER), "")
-    if named not in REFUSALS or (named == Cause.outcome_unknown and not durable):
+    if named not in END_REASONS or (named == Cause.outcome_unknown and not durable):
         return None
     return Cause(named)

@@ -36,13 +36,13 @@ class JobFailed(Exception):
 
 
 class ReaderEvents(Protocol):
-    """Takes what the reader of a response does."""
+    """Takes what the reader of a response does; the dispatcher implements this, and `WorkflowRun`."""
 
     def was_read(self, parts: Parts) -> None:
-        """The reader has taken a part that had been waiting."""
+        """Note that the reader has taken a part that was waiting."""
 
     def gave_up(self, parts: Parts) -> None:
-        """The reader is gone, and the job has not ended."""
+        """Note that the reader has left before the end of the job."""
 
 
 class Parts:

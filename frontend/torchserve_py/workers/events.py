@@ -1,4 +1,4 @@
-"""Events of the workers of a model version; the core's dispatcher takes all of them."""
+"""Events of the workers of a model version. `core.dispatcher.Dispatcher` implements both protocols."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class WorkerEvents(Protocol):
-    """Takes what one worker sends, and knows the worker's jobs."""
+    """Takes what one worker sends, and knows the worker's jobs. `Worker` has the dispatcher as its ``events``."""
 
     def results(self, worker: Worker, results: Sequence[Part], handler_seconds: float) -> None:
         """Take parts of responses."""

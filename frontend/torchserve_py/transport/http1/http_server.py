@@ -31,7 +31,7 @@ class Limits:
 
 
 class Application(Protocol):
-    """Answers requests."""
+    """Answers requests; `doors.answering.Application` implements this."""
 
     def begin(self, request: Request) -> None:
         """Answer a request whose head has arrived, now or later, and call its `Request.finish`."""

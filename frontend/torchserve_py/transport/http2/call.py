@@ -17,9 +17,8 @@ from torchserve_py.transport.http2.call_context import Context
 from torchserve_py.transport.http2.frames import ErrorCode, StreamFailed
 from torchserve_py.transport.http2.grpc_messages import PREFIX, BadMessage, Compressed, MessageReader, decompressed
 from torchserve_py.transport.http2.handler_run import HandlerRun
-from torchserve_py.transport.http2.methods import Method
+from torchserve_py.transport.http2.methods import Method, Shared
 from torchserve_py.transport.http2.request_head import RequestHead
-from torchserve_py.transport.http2.shared import Shared
 from torchserve_py.transport.http2.stalls import Progress
 from torchserve_py.transport.http2.stream import Stream
 from torchserve_py.transport.http2.unread import Unread
@@ -34,7 +33,7 @@ CALL_COST: Final = 8192
 
 
 class Carrier(Protocol):
-    """The connection of a call."""
+    """The connection of a call; `Http2Connection` implements this."""
 
     @property
     def peer(self) -> str:

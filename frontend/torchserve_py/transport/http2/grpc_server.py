@@ -18,8 +18,7 @@ from torchserve_py.transport.admission import Admission, ConnectionBudget, Place
 from torchserve_py.transport.decompression import Decompressor
 from torchserve_py.transport.http2.grpc_messages import MessageLimit
 from torchserve_py.transport.http2.http2_connection import Http2Connection
-from torchserve_py.transport.http2.methods import Admit, Limits, Method, Refuse
-from torchserve_py.transport.http2.shared import Shared
+from torchserve_py.transport.http2.methods import Admit, Limits, Method, Refuse, Shared
 from torchserve_py.transport.http2.unread import UnreadOfAll
 from torchserve_py.transport.request_budget import RequestBudget
 

@@ -17,7 +17,7 @@ from torchserve_py.transport.turns import running_turns
 
 
 class ServedCall(Protocol):
-    """The call of a handler."""
+    """The call of a handler; `Call` implements this."""
 
     def next_request(self) -> Any:
         """Return the first message, decoded."""

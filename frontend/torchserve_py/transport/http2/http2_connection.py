@@ -21,12 +21,11 @@ from torchserve_py.transport.http2.frame_reader import MAX_FRAME_SIZE, FrameHand
 from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
 from torchserve_py.transport.http2.grpc_messages import BadMessage
 from torchserve_py.transport.http2.header_decoder import MAX_HEADER_LIST_SIZE, HeaderDecoder
-from torchserve_py.transport.http2.methods import Denied
+from torchserve_py.transport.http2.methods import Denied, Shared
 from torchserve_py.transport.http2.patience import Patience
 from torchserve_py.transport.http2.peers import grpc_name, keep_alive
 from torchserve_py.transport.http2.request_head import TRAILERS, RequestHead
 from torchserve_py.transport.http2.sender import Sender
-from torchserve_py.transport.http2.shared import Shared
 from torchserve_py.transport.http2.stalls import Stalls
 from torchserve_py.transport.http2.stream import whole_response
 from torchserve_py.transport.http2.unread import Unread

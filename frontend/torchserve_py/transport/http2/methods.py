@@ -1,14 +1,17 @@
-"""The methods of a gRPC server, and its limits."""
+"""The methods of a gRPC server, its limits, and the state that its connections share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from grpc import RpcMethodHandler, StatusCode
 
+from torchserve_py.transport.decompression import Decompressor
 from torchserve_py.transport.http2.grpc_messages import MessageLimit
 from torchserve_py.transport.http2.request_head import Metadata
+from torchserve_py.transport.http2.unread import UnreadOfAll
+from torchserve_py.transport.request_budget import RequestBudget
 
 #: The return value of a handler that answers later, by `Call.follow` or `Call.end`.
 LATER: Final = object()
@@ -50,3 +53,13 @@ class Method(NamedTuple):
     limit: MessageLimit
     admit: Admit | None = None
     refuse: Refuse | None = None
+
+
+class Shared(NamedTuple):
+    """What all connections of a server share; ``methods`` are by path (``/package.Service/Method``)."""
+
+    methods: Mapping[str, Method]
+    limits: Limits
+    budget: RequestBudget
+    unread: UnreadOfAll
+    decompressor: Decompressor
