@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ts.connection_threads import ConnectionThreads
-from ts.protocol.frames import Buffer, FrameBuffer, encode
+from ts.protocol.frames import SEND_BUFFER, Buffer, FrameBuffer, encode
 from ts.protocol.messages import CANCEL, HELLO, METRICS, ResultRow, encode_results
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ class Connection:
         self._messages: deque[list[Any]] = deque()
         self._buffer = FrameBuffer()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         self._socket.connect(path)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)

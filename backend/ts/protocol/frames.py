@@ -25,6 +25,9 @@ _BODY: Final = 1
 LARGE_BODY = 16 * 1024
 #: The default limit on a frame: a longer one means that the length field is corrupt or the peer hostile.
 MAX_FRAME = 2**31 - 1
+#: The send buffer that both ends ask the kernel for (bytes): the more of a large body fits, the less often the two
+#: processes wait for each other. The kernel gives what it allows.
+SEND_BUFFER: Final = 512 * 1024
 _INITIAL_CAPACITY = 64 * 1024
 #: Arrays of up to so many bytes are built without a look at how many values they have.
 _SMALL = 64 * 1024

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, cast
 
 from torchserve_py.transport.turns import running_turns
 from torchserve_py.workers.peer_process import peer_pid
-from ts.protocol.frames import MAX_FRAME, Buffer, FrameBuffer, FrameError
+from ts.protocol.frames import MAX_FRAME, SEND_BUFFER, Buffer, FrameBuffer, FrameError
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self.peer_pid = peer_pid(transport.get_extra_info("socket"))
+        connected = transport.get_extra_info("socket")
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        self.peer_pid = peer_pid(connected)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.writable()
