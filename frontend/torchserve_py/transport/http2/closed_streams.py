@@ -36,15 +36,15 @@ class ClosedStreams:
         self._streams[stream_id] = under_way
 
     def forget(self, stream_id: int) -> None:
-        """The client ends it, too: nothing is under way any more."""
+        """Note that the client has ended the stream, too: nothing more may arrive."""
         if stream_id in self._streams:
             self._streams[stream_id] = None
 
     def take_data(self, stream_id: int, size: int, *, ends: bool) -> bool:
-        """Data for such a stream; returns whether it costs patience.
+        """Take data for an ended stream; return whether the data costs patience.
 
         Raises:
-            StreamFailed: None can be under way.
+            StreamFailed: The data may not arrive any more.
         """
         left = self._streams.get(stream_id)
         if left is None or size > left:

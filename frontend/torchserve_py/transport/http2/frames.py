@@ -1,4 +1,4 @@
-"""HTTP/2 frames: their layout, and what can be wrong with them (RFC 9113, sections 4, 6 and 7)."""
+"""HTTP/2 frames: their layout and their checks (RFC 9113, sections 4, 6 and 7)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ACK: Final = 0x1
 END_HEADERS: Final = 0x4
 PADDED: Final = 0x8
 HAS_PRIORITY: Final = 0x20
-#: No flag of the wire: the reader's word for HEADERS whose priority names their own stream.
+#: Not a flag on the wire: `FrameReader` sets it on HEADERS whose priority names their own stream.
 DEPENDS_ON_ITSELF: Final = 0x100
 
 ENABLE_PUSH: Final = 2
@@ -91,7 +91,7 @@ def parse_header(data: bytes, offset: int) -> tuple[int, int, int, int]:
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """A SETTINGS frame."""
+    """Return a SETTINGS frame."""
     payload = b"".join(_SETTING.pack(*setting) for setting in values.items())
     return header(len(payload), SETTINGS, 0, 0) + payload
 
@@ -116,18 +116,18 @@ def parse_settings(payload: bytes) -> list[tuple[int, int]]:
 
 
 def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
-    """A RST_STREAM frame."""
+    """Return a RST_STREAM frame."""
     return header(4, RST_STREAM, 0, stream_id) + NUMBER.pack(code)
 
 
 def goaway(last_stream_id: int, code: ErrorCode, message: str = "") -> bytes:
-    """A GOAWAY frame."""
+    """Return a GOAWAY frame."""
     payload = NUMBER.pack(last_stream_id) + NUMBER.pack(code) + message.encode()
     return header(len(payload), GOAWAY, 0, 0) + payload
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
-    """A WINDOW_UPDATE frame."""
+    """Return a WINDOW_UPDATE frame."""
     return header(4, WINDOW_UPDATE, 0, stream_id) + NUMBER.pack(increment)
 
 
@@ -157,11 +157,11 @@ def check_size(payload: bytes, size: int, name: str) -> None:
 
 
 def check_priority(flags: int, stream_id: int, payload: bytes) -> None:
-    """A priority has no effect, but must be one (RFC 9113, 6.3; RFC 7540, 5.3.1).
+    """Check a PRIORITY frame, which has no effect (RFC 9113, 6.3; RFC 7540, 5.3.1).
 
     Raises:
-        ConnectionFailed: It belongs to no stream.
-        StreamFailed: Its size is wrong, or the stream depends on itself.
+        ConnectionFailed: The frame belongs to no stream.
+        StreamFailed: The size is wrong, or the stream depends on itself.
     """
     if not stream_id:
         raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "a priority of no stream")

@@ -1,4 +1,4 @@
-"""Header blocks of responses. They use no table of the compression, so that each stands for itself."""
+"""Header blocks of responses. They use no compression table, so that each block is independent of others."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torchserve_py.transport.http2.request_head import Metadata
 
 #: The bytes of a status's description that are sent percent-encoded.
 _SPECIAL: Final = re.compile(rb"[^\x20-\x24\x26-\x7e]")
-#: How long a status's description may be as it is sent (bytes): clients take 8 KiB of trailers.
+#: The most bytes of a status's description on the wire: clients take 8 KiB of trailers.
 _MAX_MESSAGE: Final = 4096
 
 
 def _literal(name: str, value: bytes) -> bytes:
-    """A header that refers to no table and enters none."""
+    """Return a header that neither refers to a table nor enters one."""
     encoded = name.encode("latin-1")
     return b"\0" + _length(len(encoded)) + encoded + _length(len(value)) + value
 
 
 def _length(number: int) -> bytes:
-    """An integer with a prefix of seven bits, and no Huffman code (RFC 7541, 5.1)."""
+    """Return a length: an integer with a prefix of seven bits, and no Huffman code (RFC 7541, 5.1)."""
     if number < 0x7F:
         return bytes((number,))
     number -= 0x7F
@@ -43,17 +43,17 @@ RESPONSE: Final = (
 
 
 def http_error(status: int) -> bytes:
-    """The only headers of an answer to what is no gRPC call."""
+    """Return the headers of the answer to a request that is no gRPC call."""
     return _literal(":status", str(status).encode())
 
 
 def initial(metadata: Metadata) -> bytes:
-    """The headers of a response with metadata of its own."""
+    """Return the headers of a response with initial metadata."""
     return RESPONSE + _metadata(metadata)
 
 
 def trailers(code: int, message: str, metadata: Metadata) -> bytes:
-    """What ends a response."""
+    """Return the trailers of a response."""
     block = _literal("grpc-status", str(code).encode())
     if message:
         block += _literal("grpc-message", _percent_encoded(message))
@@ -69,7 +69,7 @@ def _metadata(metadata: Metadata) -> bytes:
 
 
 def _percent_encoded(text: str) -> bytes:
-    """The text as a description is sent; the rest of a very long one is left out."""
+    """Return a description for the wire, cut if it is very long."""
     encoded = text[:_MAX_MESSAGE].encode("utf-8", "replace")
     sent = _SPECIAL.sub(lambda found: b"%%%02X" % found[0][0], encoded)
     if len(sent) <= _MAX_MESSAGE and len(text) <= _MAX_MESSAGE:

@@ -1,8 +1,8 @@
-"""Decoding the header blocks of a connection (RFC 7541), within limits.
+"""Decodes the header blocks of a connection (RFC 7541), within limits.
 
-Clients send the same headers with every call. Once they are in the table of the compression, the block that refers to
-them is the same few bytes each time, so what it was decoded to is kept, as long as the table stays as it is. A field
-that blocks refer to is one object in all of them, so that references of one byte hold few bytes each.
+Clients send the same headers with every call. Once the headers are in the compression table, each block is the same few
+bytes; so results are cached while the table does not change. Blocks that refer to one field share one object, so that
+a reference of one byte does not cost the memory of a field.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from hpack.exceptions import HPACKError, OversizedHeaderListError
 from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode
 from torchserve_py.transport.http2.request_head import FIELD_SIZE, Field, RequestHead, Trailers, read_head
 
-#: How large the headers of a request may be, counted as RFC 9113 (6.5.2) does.
+#: The size limit of a request's headers, as RFC 9113 (6.5.2) counts.
 MAX_HEADER_LIST_SIZE: Final = 65_536
-#: How many fields and changes of the table a block may have.
+#: The most fields and table changes in a block.
 MAX_FIELDS: Final = 256
-#: How many bytes of blocks that were decoded, and of what they say, are kept for a connection.
+#: The most bytes of cached blocks and results per connection.
 _MAX_KEPT: Final = 65_536
-#: How many bytes of fields are kept for a connection; those of the table of the compression have 4,096.
+#: The most bytes of shared fields per connection; the compression table has 4,096.
 _MAX_FIELDS_KEPT: Final = 16_384
-#: How many bytes an integer may have behind its first.
+#: The most bytes of an integer behind its first.
 _MAX_INTEGER: Final = 4
 
 
@@ -103,14 +103,14 @@ def _has_too_many_fields(block: bytes) -> bool:
         index, position = _behind_integer(block, position, 0x3F if first & 0x40 else 0x0F)
         for _ in range(1 if index else 2):
             if position >= end:
-                return False  # cut short, as decoding finds
+                return False  # cut short; decoding raises the error
             length, position = _behind_integer(block, position, 0x7F)
             position += length
     return False
 
 
 def _behind_integer(block: bytes, position: int, mask: int) -> tuple[int, int]:
-    """An integer whose prefix has the bits of ``mask``, and where it ends (RFC 7541, 5.1)."""
+    """Return an integer whose prefix has the bits of ``mask``, and its end (RFC 7541, 5.1)."""
     number = block[position] & mask
     position += 1
     if number < mask:

@@ -1,4 +1,4 @@
-"""What the fields of a header block say: a call, trailers, or something malformed (RFC 9113, 8.1 to 8.3)."""
+"""Reads the fields of a header block: the head of a call, or trailers (RFC 9113, 8.1 to 8.3)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
-#: What a field takes besides its text (RFC 9113, 6.5.2).
+#: The size of a field besides its text (RFC 9113, 6.5.2).
 FIELD_SIZE: Final = 32
 _CONTENT_TYPE: Final = "application/grpc"
 _CONNECTION_SPECIFIC: Final = frozenset(
@@ -19,7 +19,7 @@ _CONNECTION_SPECIFIC: Final = frozenset(
 _PSEUDO: Final = frozenset({":method", ":scheme", ":path", ":authority"})
 _NOT_METADATA: Final = frozenset({"content-type", "te", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding"})
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
-#: No control character that ends a field elsewhere, no blank at either end.
+#: A control character that could end the field in another protocol, or a blank at either end.
 _BAD_VALUE: Final = re.compile(r"[\0\r\n]|\A[ \t]|[ \t]\Z")
 _PATH: Final = re.compile(r"/[\x21-\x7e]*")
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
@@ -30,16 +30,16 @@ Field = tuple[str, str]
 
 
 class RequestHead(NamedTuple):
-    """What the headers of a call say.
+    """The head of a call.
 
     Attributes:
-        http_status: Not 200 where it is no gRPC call; only that is answered.
+        http_status: 200; another status, which is the whole answer, if the request is no gRPC call.
         path: ``/package.Service/Method``.
         timeout: Seconds that the client waits; None for no limit.
-        encoding: How compressed messages are compressed.
-        content_length: How many bytes of data the client has announced; None if it has not.
-        metadata: What is the application's.
-        size: Of all headers, counted as RFC 9113 (6.5.2) does.
+        encoding: The compression of compressed messages.
+        content_length: The bytes of data that the client has announced, or None.
+        metadata: The application's metadata.
+        size: The size of all headers, as RFC 9113 (6.5.2) counts.
     """
 
     http_status: int
@@ -52,7 +52,7 @@ class RequestHead(NamedTuple):
 
 
 class Trailers:
-    """A block without pseudo-headers: it may end a request, and begin none."""
+    """A block without pseudo-headers, which may only end a request."""
 
     __slots__ = ()
 
@@ -61,7 +61,7 @@ TRAILERS: Final = Trailers()
 
 
 def read_head(fields: Sequence[Field]) -> RequestHead | Trailers | None:
-    """What the fields of a block say; None if they are malformed."""
+    """Return the head or the trailers in the fields of a block; None if the fields are malformed."""
     pseudo: dict[str, str] = {}
     regular: dict[str, str] = {}
     metadata: list[tuple[str, str | bytes]] = []
@@ -112,14 +112,14 @@ def _head(pseudo: dict[str, str], regular: dict[str, str], metadata: Metadata, s
 
 
 def _entries(field: Field) -> Iterable[tuple[str, str | bytes]]:
-    """The metadata that a field is; the field itself where it is text, so that fields which are shared stay shared."""
+    """Return the metadata of a field; for text the field object itself, which other requests may share."""
     name, value = field
     if not name.endswith("-bin"):
         return (field,)
     try:
         return tuple((name, _from_base64(each)) for each in value.split(","))
     except (binascii.Error, ValueError):
-        return ()  # a value that does not fit its name is ignored
+        return ()  # a malformed binary value is ignored
 
 
 def _from_base64(text: str) -> bytes:

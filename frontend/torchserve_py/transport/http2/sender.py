@@ -23,12 +23,12 @@ from torchserve_py.transport.turns import running_turns
 _WRITE_SIZE: Final = 1 << 20
 #: The most unread frames that answer a client's own frames.
 _MAX_UNREAD_FRAMES: Final = 10_000
-#: How many bytes of an answer entitle the client to change a window for free …
+#: For so many bytes of an answer the client may change a window for free …
 _BYTES_PER_CHANGE: Final = 1024
-#: … and how often a call that begins, and the end of what it has to say, do: once for the stream, once for all.
+#: … and so often at the begin and at the end of a call: once for the stream, once for the connection.
 _CHANGES_PER_CALL: Final = 2
 _MAX_CHANGES: Final = 10_000
-#: How many calls that are looked through because of a frame cost as much patience as a frame.
+#: Going through so many calls because of a frame costs as much patience as a frame.
 _CALLS_PER_FRAME: Final = 32
 
 
@@ -46,7 +46,7 @@ class Sender(Generic[C]):
 
     Args:
         calls: The open calls, by stream.
-        patience: With changes of windows that are worth nothing.
+        patience: Limits changes of windows that have no use.
         ended: Called with a call whose whole answer has been sent.
         flushed: Called when everything that can be sent has been sent.
     """
@@ -72,12 +72,12 @@ class Sender(Generic[C]):
         self._turns = running_turns()
         self._window = frames.DEFAULT_WINDOW
         self._initial_window = frames.DEFAULT_WINDOW
-        self._most_credit = 0  # no stream has more
+        self._most_credit = 0  # at least the credit of every stream
         self._free_changes = 0
         self._ready: dict[C, None] = {}
         self._waiting: dict[C, None] = {}
-        #: The credit of parked streams, and those in the order in which a larger initial window sets them free; what
-        #: is not the same in both is over.
+        #: The credit of parked streams, and a heap in the order in which a larger initial window frees them. Heap
+        #: entries that differ from the dictionary are stale.
         self._parked: dict[int, int] = {}
         self._parked_heap: list[tuple[int, int]] = []
         self._scheduled = False
@@ -142,7 +142,7 @@ class Sender(Generic[C]):
         if self.out:
             write(transport, self.out)
             self.out = []
-        if self._ready or (self._waiting and self._window > 0):  # the rest leaves after others had their turn
+        if self._ready or (self._waiting and self._window > 0):  # the rest leaves in a later turn
             self._put_off()
         self._flushed()
 
