@@ -144,7 +144,8 @@ class ModelMetrics:
         self.handler_seconds.observe(seconds)
         self.outcomes.executed(rows, seconds)
         self._record_prediction(seconds * 1e3, rows)
-        self.worker_thread_time.value = (round_trip - seconds) * 1e3
+        # A batch that was sent ahead begins before the frontend has received the answers to the one before.
+        self.worker_thread_time.value = max(0.0, round_trip - seconds) * 1e3
 
     def observe_request(self, seconds: float, *, by_default: bool = False) -> None:
         """A job has its outcome, that long after it was submitted. by_default: its request named no version."""

@@ -122,6 +122,14 @@ def test_a_line_looks_like_torchserves(metrics: ServerMetrics) -> None:
             },
         ),
         (
+            lambda model: model.observe_handler(0.25, 0.2),  # the worker had the batch ahead
+            {
+                "PredictionTime Level=Model ModelName=noop": 250.0,
+                "ts_handler_seconds_sum": 0.25,
+                "ts_handler_seconds_count": 1,
+            },
+        ),
+        (
             lambda model: model.observe_request(1.5),
             {
                 "ts_inference_latency_microseconds": 1.5e6,
