@@ -6,6 +6,7 @@ from itertools import count
 
 from tests.unit.scheduling.simulation import SimulatedWorker, Simulation
 
+from torchserve_py.scheduling.effects import Effects, EndReason, EndSequence
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scaling import Scaling, ScalingPolicy, WorkerCounts
 
@@ -32,6 +33,8 @@ class FollowedLoad(Simulation):
         self.changes = [(0.0, least)]
         #: At each look: the moment, how many workers are up, and how long the oldest job has waited.
         self.seen: list[tuple[float, int, float]] = []
+        #: Why sequences ended.
+        self.ended: list[EndReason] = []
         self._step = step
         self._load_time = load_time
         self._scaling = Scaling(policy, 0.0)
@@ -45,7 +48,8 @@ class FollowedLoad(Simulation):
     @property
     def up(self) -> int:
         """How many workers are up and stay."""
-        return len(self._scheduler.demand(self.now).movable)
+        demand = self._scheduler.demand(self.now)
+        return len(demand.movable) + demand.bound
 
     def offer(self, loads: list[tuple[float, float]]) -> None:
         """Submit jobs at these rates per second, each for so many seconds, from now on."""
@@ -56,6 +60,13 @@ class FollowedLoad(Simulation):
                 self._offered += 1
                 self._later(at + number / rate, lambda job_id=job_id: self._submit(job_id, None))
             at += seconds
+
+    def offer_sequence(self, sequence_id: str, at: float, steps: int, pause: float) -> None:
+        """Submit the steps of a sequence, with pauses between them."""
+        for number in range(steps):
+            self._offered += 1
+            job_id = f"{sequence_id}-{number}"
+            self._later(at + number * pause, lambda job_id=job_id: self._submit(job_id, sequence_id))
 
     def until_answered(self) -> None:
         """Run until every job is answered; fails if one waits for ever."""
@@ -73,6 +84,10 @@ class FollowedLoad(Simulation):
         """Run for so long."""
         self.run_to(self.now + seconds)
 
+    def _perform(self, effects: Effects) -> None:
+        super()._perform(effects)
+        self.ended += [effect.reason for effect in effects if isinstance(effect, EndSequence)]
+
     def _submit(self, job_id: str, sequence_id: str | None) -> None:
         super()._submit(job_id, sequence_id)
         if not self.wanted:
@@ -84,7 +99,7 @@ class FollowedLoad(Simulation):
 
     def _decide(self) -> None:
         demand = self._scheduler.demand(self.now)
-        ready = len(demand.movable)
+        ready = len(demand.movable) + demand.bound
         self.seen.append((self.now, ready, demand.oldest_wait))
         counts = WorkerCounts(self.wanted, ready, False, self.least, self.most)
         decision = self._scaling.decide(demand, counts, self.now)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.scheduling.followed_load import FollowedLoad
 
-from torchserve_py.scheduling.policy import Policy
+from torchserve_py.scheduling.effects import EndReason
+from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.scheduling.scaling import (
     STARTING_LIMIT,
     Decision,
@@ -89,7 +90,7 @@ def test_a_job_that_only_its_own_busy_worker_could_run_brings_no_other() -> None
 def test_a_queue_that_gets_shorter_brings_no_worker() -> None:
     looks = Looks()
     assert looks.look(queued=50, oldest_wait=5.0, busy=1.0)
-    assert not [looks.look(queued=40, oldest_wait=wait, busy=2.0) for wait in (4.5, 4.0, 3.0, 2.0) if looks.wanted > 2]
+    assert [looks.look(queued=40, oldest_wait=wait, busy=2.0) for wait in (4.5, 4.0, 3.0, 2.0)] == [None] * 4
 
 
 def test_workers_that_load_keep_others_from_being_started_for_a_while() -> None:
@@ -104,8 +105,7 @@ def test_workers_that_load_keep_others_from_being_started_for_a_while() -> None:
 
 def test_a_worker_that_dies_and_comes_back_is_waited_for() -> None:
     looks = Looks(wanted=2)
-    assert not [looks.look(queued=9, oldest_wait=wait, busy=1.0, ready=1) for wait in (1.5, 2.5, 3.5)][-1]
-    assert looks.wanted == 2
+    assert [looks.look(queued=9, oldest_wait=wait, busy=1.0, ready=1) for wait in (1.5, 2.5, 3.5)] == [None] * 3
 
 
 def test_nothing_is_added_while_a_worker_fails_to_load() -> None:
@@ -162,6 +162,10 @@ def test_the_last_worker_goes_when_nothing_was_asked_for() -> None:
     assert not looks.look(accepted=1)  # it was begun and answered between two looks
     assert not looks.looks(299)
     assert looks.look() == Decision(0, Reason.idle, "no request for 300 s")
+
+
+def test_a_request_that_takes_longer_than_a_model_may_be_idle_is_not_interrupted() -> None:
+    assert not Looks(least=0).looks(1000, busy=1.0)
 
 
 def test_a_model_that_loads_for_longer_than_it_may_be_idle_is_not_unloaded_before_it_is_loaded() -> None:
@@ -232,6 +236,33 @@ def test_whatever_the_load(run: FollowedLoad) -> None:
     run.rest(run.policy.idle_timeout + 17 * run.policy.down_after * 4)
     assert run.wanted == run.least, "without load there are as few as may be"
     assert run.up == run.least
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.0, 120.0), st.integers(1, 12), st.floats(0.5, 4.0)), max_size=25),
+    st.integers(0, 2),
+    st.sampled_from((0.3, 2.0)),
+    st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_no_state_is_lost_because_a_worker_was_not_needed(
+    sequences: list[tuple[float, int, float]], least: int, step: float, durable: bool
+) -> None:
+    policy = SequencePolicy(max_idle=6.0, queue_size=100, max_sequences=1000, durable=durable)
+    run = FollowedLoad(
+        ScalingPolicy(target_wait=0.5, down_after=3.0, idle_timeout=4.0),
+        Policy(sequences=policy),
+        least=least,
+        most=least + 3,
+        step=step,
+        load_time=1.0,
+    )
+    for number, (at, steps, pause) in enumerate(sequences):
+        run.offer_sequence(f"s{number}", at, steps, pause)
+    run.until_answered()
+    run.rest(1000.0)
+    assert run.wanted == run.least
+    assert set(run.ended) <= {EndReason.suspended if durable else EndReason.idle, EndReason.idle}
 
 
 @given(st.integers(0, 2), st.integers(1, 5), st.sampled_from((0.05, 0.5)), st.sampled_from((0.0, 3.0, 25.0)))
