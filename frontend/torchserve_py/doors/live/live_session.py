@@ -1,13 +1,14 @@
 """One live session: an open WebSocket, and the steps of its sequence that are on their way.
 
-Steps run in the order in which they were sent, and are answered in that order. Three tasks serve a session: one
-receives steps, one sends answers at the client's pace, one notices a client that is gone.
+Steps run in the order in which they were sent, and are answered in that order. Two tasks serve a session: one
+receives steps, one sends answers at the client's pace. A timer notices a client that is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -61,11 +62,14 @@ class LiveSession:
         #: The last step that was sent, or was applied before the session was resumed.
         self.last = 0
         self._is_begun = False
-        self._queue = asyncio.Queue[StepExchange | Goodbye]()
+        #: Steps without an answer. (Not `asyncio.Queue`, which would be a tenth of an idle session's memory.)
+        self._queue = deque[StepExchange | Goodbye]()
+        self._step_comes: asyncio.Future[None] | None = None
         self._answered: StepExchange | None = None
         self._count = self._bytes = 0
-        self._room = asyncio.Event()
+        self._room_comes: asyncio.Future[None] | None = None
         self._told: asyncio.Future[Goodbye | None] = asyncio.get_running_loop().create_future()
+        self._timer: asyncio.TimerHandle | None = None
         self._heard_at = self._active_at = asyncio.get_running_loop().time()
         self.adopt(new_token())
 
@@ -78,8 +82,9 @@ class LiveSession:
     async def run(self) -> None:
         """Serve the session until the client leaves or the server closes it."""
         await self._greet()
+        self._check()
         tasks: list[asyncio.Future[Goodbye | None]] = [
-            asyncio.ensure_future(each) for each in (self._receive(), self._answer(), self._keep_alive())
+            asyncio.ensure_future(each) for each in (self._receive(), self._answer())
         ]
         try:
             done, _ = await asyncio.wait([*tasks, self._told], return_when=asyncio.FIRST_COMPLETED)
@@ -89,6 +94,8 @@ class LiveSession:
                     task.cancel()
                 await self._socket.close(goodbye.code, goodbye.reason.encode(), _CLOSE_LIMIT)
         finally:
+            if self._timer is not None:
+                self._timer.cancel()
             for task in tasks:
                 task.cancel()
 
@@ -108,14 +115,17 @@ class LiveSession:
 
     def close_later(self) -> None:
         """Close the session once the steps on their way are answered."""
-        self._queue.put_nowait(GOING)
+        self._put(GOING)
+
+    def _put(self, step: StepExchange | Goodbye) -> None:
+        self._queue.append(step)
+        _wake(self._step_comes)
 
     def unanswered(self) -> list[StepExchange]:
         """Return the steps that are on their way; the session has ended."""
         steps = [] if self._answered is None else [self._answered]
-        while not self._queue.empty():
-            if isinstance(step := self._queue.get_nowait(), StepExchange):
-                steps.append(step)
+        steps += [step for step in self._queue if isinstance(step, StepExchange)]
+        self._queue.clear()
         return steps
 
     # What the client sends.
@@ -142,8 +152,8 @@ class LiveSession:
 
     async def _wait_for_room(self) -> None:
         while self._count >= self.terms.window or (self._count and self._bytes >= self.terms.max_message_size):
-            self._room.clear()
-            await self._room.wait()
+            self._room_comes = asyncio.get_running_loop().create_future()
+            await self._room_comes
             self._heard_at = asyncio.get_running_loop().time()  # meanwhile its pongs were not read
 
     def _submit(self, step: Step) -> None:
@@ -159,7 +169,7 @@ class LiveSession:
             raise UnusableMessage(POLICY_VIOLATION, reason)
         self._count += 1
         self._bytes += exchange.size
-        self._queue.put_nowait(exchange)
+        self._put(exchange)
 
     def ask(self, number: int) -> StepExchange:
         """Ask for the answer to a step that was sent before."""
@@ -177,7 +187,10 @@ class LiveSession:
     async def _answer(self) -> Goodbye | None:
         """Answer steps in their order."""
         while True:
-            step = await self._queue.get()
+            while not self._queue:
+                self._step_comes = asyncio.get_running_loop().create_future()
+                await self._step_comes
+            step = self._queue.popleft()
             if isinstance(step, Goodbye):
                 return step
             self._answered = step
@@ -186,7 +199,7 @@ class LiveSession:
             self._count -= 1
             self._bytes -= step.size
             self._active_at = asyncio.get_running_loop().time()
-            self._room.set()
+            _wake(self._room_comes)
             if goodbye is not None:
                 return goodbye
 
@@ -217,16 +230,21 @@ class LiveSession:
 
     # Clients that are gone or idle.
 
-    async def _keep_alive(self) -> Goodbye | None:
-        """Ping a silent client; close a session that is idle for too long or whose client is gone."""
-        clock, max_idle = asyncio.get_running_loop().time, self.terms.max_idle
-        while True:
-            idle, silent = clock() - self._active_at, clock() - self._heard_at
-            is_full = self._count >= self.terms.window
-            if not self._count and idle >= max_idle:
-                return Goodbye(GONE, f"sequence_expired: no step for {max_idle:g} seconds")
-            if silent >= _GIVE_UP_AFTER and not is_full:
-                return SILENT
+    def _check(self) -> None:
+        """Ping a silent client; close a session that is idle for too long or whose client is gone; look again later."""
+        loop, max_idle, is_full = asyncio.get_running_loop(), self.terms.max_idle, self._count >= self.terms.window
+        idle, silent = loop.time() - self._active_at, loop.time() - self._heard_at
+        if not self._count and idle >= max_idle:
+            self.tell(Goodbye(GONE, f"sequence_expired: no step for {max_idle:g} seconds"))
+        elif silent >= _GIVE_UP_AFTER and not is_full:
+            self.tell(SILENT)
+        else:
             if silent >= _PING_AFTER:
                 self._socket.ping()
-            await asyncio.sleep(min(_PING_AFTER / 2, max_idle - (0.0 if self._count else idle)))
+            seconds = min(_PING_AFTER / 2, max_idle - (0.0 if self._count else idle))
+            self._timer = loop.call_later(seconds, self._check)
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)

@@ -96,6 +96,7 @@ class WebSocket:
         assert response is not None, "the request is no handshake"
         for name, value in headers:
             response.headers[name] = value
+        self._response = None
         self._protocol.send_response(response)
         head = b"".join(self._protocol.data_to_send())
         self._connection = self._request.upgrade(head, self)
