@@ -1,6 +1,6 @@
 """How busy a device is kept that only takes time: the share of the seconds that are spent in the handler's steps.
 
-    python -m benchmarks.device [--torchserve PYTHON] [--steps 1 5 20] [--bodies 1000 150000] [--rounds 3] [--seconds 3]
+    python -m benchmarks.device [--torchserve FOLDER] [--steps 1 5 20] [--bodies 1000 150000] [--rounds 3] [--seconds 3]
 
 One worker, batches of 8, 32 connections. What a step does not take is the work between two steps: to encode and send
 answers, and to receive and decode the next batch.
@@ -25,13 +25,14 @@ from benchmarks.servers import Server
 CONNECTIONS = 32
 BATCH = 8
 WARM_UP_SECONDS = 1
+SETTLE_SECONDS = 0.5
 _SECONDS = struct.Struct("d")
 
 
 def main() -> int:
     """Measure, and print a line for each step and size of body."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--torchserve", metavar="PYTHON", help="interpreter of an environment with TorchServe")
+    parser.add_argument("--torchserve", type=Path, metavar="FOLDER", help="virtual environment with TorchServe")
     parser.add_argument("--steps", type=float, nargs="+", default=[1, 5, 20], help="milliseconds")
     parser.add_argument("--bodies", type=int, nargs="+", default=[1_000, 150_000], help="bytes")
     parser.add_argument("--rounds", type=int, default=3)
@@ -60,6 +61,7 @@ def measure(
             file.write_bytes(_SECONDS.pack(0.0))
             server = stack.enter_context(Server(launcher, model_with(step, file)))
             load.run(server, WARM_UP_SECONDS)
+            time.sleep(SETTLE_SECONDS)
             server.suspend()
             servers[name] = server, file
         shares: dict[str, list[float]] = {name: [] for name in servers}
@@ -70,6 +72,7 @@ def measure(
                 began, busy = time.perf_counter(), _busy_seconds(file)
                 load.run(server, seconds)
                 shares[name].append((_busy_seconds(file) - busy) / (time.perf_counter() - began))
+                time.sleep(SETTLE_SECONDS)  # a step that is suspended would seem to last until it goes on
                 server.suspend()
     return shares
 
