@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -11,8 +9,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-
-import pytest
 
 DEADLINE = 30.0
 
@@ -76,12 +72,3 @@ class RedisServer:
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(DEADLINE)
-
-
-def need_redis_server() -> None:
-    """Skip the test where there is no redis-server; fail it where ``TS_TEST_REDIS`` is ``required``."""
-    if shutil.which("redis-server") is None:
-        missing = "redis-server is not installed (Debian: apt-get install redis-server)"
-        if os.environ.get("TS_TEST_REDIS") == "required":
-            pytest.fail(missing)
-        pytest.skip(missing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.chaos.chaos import CLIENTS, run
-from tests.redis_server import need_redis_server
+from tests.programs import need_program
 
 SECONDS = 16.0
 
@@ -13,7 +13,7 @@ SECONDS = 16.0
 @pytest.mark.parametrize("store", ["file", "redis"])
 def test_no_client_is_told_what_is_not_so(store: str) -> None:
     if store == "redis":
-        need_redis_server()
+        need_program("redis-server")
     report = run(store, SECONDS)
     print(report)
     assert not report.tally.contradictions, f"{report}\n" + "\n".join(report.tally.contradictions)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tests.e2e.gate import WAITING
 from tests.e2e.running_server import model_folder
-from tests.redis_server import RedisServer, need_redis_server
+from tests.programs import need_program
+from tests.redis_server import RedisServer
 
 # A number is added. Before that a word may say what happens: "wait" waits for the gate; "freeze before" and "freeze
 # after" stop the worker then, and "kill after" kills it, around the commit that has the step, but only once; "slow die"
@@ -121,7 +122,7 @@ def shared_store(kind: str, directory: Path) -> Iterator[SharedStore]:
     if kind == "file":
         yield SharedStore(kind, directory, None)
         return
-    need_redis_server()
+    need_program("redis-server")
     data = directory / "redis"
     data.mkdir()
     with RedisServer(data) as redis:

@@ -14,7 +14,8 @@ import pytest
 import requests
 from tests.e2e.gate import WAITING, Gate
 from tests.e2e.running_server import RunningServer, eventually, model_folder
-from tests.redis_server import RedisServer, need_redis_server
+from tests.programs import need_program
+from tests.redis_server import RedisServer
 
 # A number is added; "wait" waits for the gate of this server and adds 100.
 HANDLER = """
@@ -55,7 +56,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
     if request.param == "file":
         yield "file", f"path: {tmp_path / 'sequences.db'}"
         return
-    need_redis_server()
+    need_program("redis-server")
     with tempfile.TemporaryDirectory() as directory, RedisServer(Path(directory)) as redis:
         yield "redis", f"url: '{redis.url}'"
 

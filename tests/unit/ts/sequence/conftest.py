@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.redis_server import RedisServer, need_redis_server
+from tests.programs import need_program
+from tests.redis_server import RedisServer
 from tests.unit.ts.frontend_stub import Worker
 
 from ts.protocol.server_identity import server_identity
@@ -18,7 +19,7 @@ CacheSettings = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    need_redis_server()
+    need_program("redis-server")
     with tempfile.TemporaryDirectory() as directory, RedisServer(Path(directory)) as server:
         yield server
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.redis_server import DEADLINE, RedisServer, need_redis_server
+from tests.programs import need_program
+from tests.redis_server import DEADLINE, RedisServer
 from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, step
 
 from ts.sequence.stores.redis import RedisStore, check_keeping
@@ -21,7 +22,7 @@ SETTINGS = StoreSettings(model="m/1", owner="a/1/1", lease=10.0, lifetime=60.0, 
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    need_redis_server()
+    need_program("redis-server")
     with tempfile.TemporaryDirectory() as directory:
         yield Path(directory)
 
