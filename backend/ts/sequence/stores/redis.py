@@ -50,8 +50,6 @@ _SHORTEST_LIMIT = 0.5
 _RETRY_PAUSE = 0.1
 #: The lifetime of the key that is written only to wait for the replicas (ms).
 _MARKER_LIFETIME = 60_000
-#: How long a sequence counts as active whose idle time is not to be checked (s).
-_FOR_EVER = 1e12
 
 
 class RedisStore:
@@ -91,7 +89,10 @@ class RedisStore:
         self._acquire, self._renew, self._release, self._commit, self._end = map(
             client.register_script, (ACQUIRE, RENEW, RELEASE, COMMIT, END)
         )
-        self._call(client.ping)
+        #: What Redis's clock shows (seconds) when the monotonic clock shows 0. It may be too low by the time that an
+        #: answer takes; sequences then count as active for that much longer.
+        self._redis_clock = 0.0
+        self._call(self._read_clock)
         check_keeping(self._name, self._info(), replicas)
 
     def acquire(self, sequence_ids: Sequence[str], active_since: Mapping[str, float] = JUST_NOW) -> list[Acquired]:
@@ -109,18 +110,24 @@ class RedisStore:
         settings = self._settings
         tokens = [secrets.randbits(62) for _ in sequence_ids]
         limits = (self._lease, self._lifetime, self._open_for, self._remembered, settings.kept, gone)
-        since = [active_since.get(each, math.inf) for each in sequence_ids]
+        since = [active_since.get(each, time.monotonic()) for each in sequence_ids]
 
         def arguments() -> list[Any]:
-            now = time.monotonic()
-            active = [_milliseconds(min(_FOR_EVER, max(0.0, now - each))) for each in since]
-            return [settings.owner, *limits, *(each for pair in zip(tokens, active, strict=True) for each in pair)]
+            if self._repeated:  # perhaps another Redis, with another clock
+                self._read_clock()
+            moments = [_milliseconds(max(0.0, self._redis_clock + each)) for each in since]
+            return [settings.owner, *limits, *(each for pair in zip(tokens, moments, strict=True) for each in pair)]
 
-        results = self._run(self._acquire, sequence_ids, arguments, copied=copied, aside=True)
+        now, results = self._run(self._acquire, sequence_ids, arguments, copied=copied, aside=True)
+        self._redis_clock = now / 1000 - time.monotonic()
         return [
             self._acquired(sequence_id, token, result)
             for sequence_id, token, result in zip(sequence_ids, tokens, results, strict=True)
         ]
+
+    def _read_clock(self) -> None:
+        seconds, microseconds = self._client.time()
+        self._redis_clock = seconds + microseconds / 1_000_000 - time.monotonic()
 
     def _acquired(self, sequence_id: str, token: int, result: list[Any]) -> tuple[str | None, Acquired]:
         if not result[0]:

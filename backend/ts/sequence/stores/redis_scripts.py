@@ -25,7 +25,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 #: KEYS: those of the sequences, then those of the states put aside. ARGV: owner, lease, lifetime, time to live of an
 #: open sequence, of a closed one (ms), the last slot, an owner that is gone or '', then for each sequence a token and
-#: for how long (ms) the sequence is known not to be idle.
+#: the moment since which the sequence is known not to be idle, by this Redis's clock: Redis may execute a script long
+#: after it was sent, even after the sender has given up waiting. Returns Redis's time and a result for each sequence.
 ACQUIRE: Final = f"""{_NOW}
 local last = tonumber(ARGV[6])
 local names = {{'owner', 'until', 'expires', 'steps', 'closed', 'state', 'incarnation'}}
@@ -33,7 +34,7 @@ for slot = 0, last do names[#names + 1] = 'q' .. slot end
 local results = {{}}
 for i = 1, #KEYS / 2 do
     local key, aside = KEYS[i], KEYS[#KEYS / 2 + i]
-    local token, active = ARGV[6 + 2 * i], ARGV[7 + 2 * i]
+    local token, active_since = ARGV[6 + 2 * i], math.min(ARGV[7 + 2 * i], now)
     local found = redis.call('HMGET', key, unpack(names))
     if found[1] and not found[7] then
         for slot = last, 1, -1 do
@@ -54,7 +55,7 @@ for i = 1, #KEYS / 2 do
             steps, closed, incarnation = '0', '', '1'
             redis.call('HSET', key, 'steps', 0, 'closed', '', 'incarnation', 1)
         elseif closed == '' then
-            local expired = tonumber(expires) <= now - active and (owner == ARGV[1] or tonumber(till) == 0)
+            local expired = tonumber(expires) <= active_since and (owner == ARGV[1] or tonumber(till) == 0)
             if redis.call('HDEL', key, 'aside') == 1 then
                 state = redis.call('GET', aside)
                 redis.call('DEL', aside)
@@ -81,7 +82,7 @@ for i = 1, #KEYS / 2 do
         results[i] = {{1, steps, closed, closed == '' and state, incarnation, requests}}
     end
 end
-return results
+return {{now, results}}
 """
 
 #: ARGV: until how long from now, then a token for each key.

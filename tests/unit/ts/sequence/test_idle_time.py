@@ -195,3 +195,21 @@ def test_what_was_asked_for_while_the_store_failed_is_active(
 
 def fail(*_: Any) -> Any:
     raise StoreError("the store is down")
+
+
+@pytest.mark.parametrize("kind", ["redis"])
+def test_what_redis_executes_late_ends_no_sequence(durable_worker: Make, kind: str) -> None:
+    holder, other = durable_worker(TOTAL), durable_worker(TOTAL, owner=ELSEWHERE)
+    assert answered(holder, step("j1", "s", "5")) == ["5"]
+    queued_at = time.monotonic()
+    holder.runtime.end_sequences([("s", "idle", queued_at + 0.3)])
+    store: Any = other.service.steps._store  # type: ignore[union-attr]
+    acquire = store._acquire
+
+    def as_if_redis_had_been_frozen(keys: Any, arguments: Any, **more: Any) -> Any:
+        time.sleep(0.6)
+        acquire(keys, arguments, **more)  # from a sender that has given up waiting
+        return acquire(keys, arguments, **more)
+
+    store._acquire = as_if_redis_had_been_frozen
+    assert admit(other, step("j2", "s", "1"), queued_at) == "6"
