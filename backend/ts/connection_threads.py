@@ -1,8 +1,7 @@
 """Threads that read from and write to the frontend while the handler runs.
 
 Without them the thread that runs the handler also moves the bytes, which is cheapest for small messages and short
-steps.
-`Overlap` finds out by measuring whether the threads pay.
+steps. `Overlap` finds out by measuring whether the threads pay.
 """
 
 from __future__ import annotations

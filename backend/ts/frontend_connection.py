@@ -1,4 +1,7 @@
-"""The worker's end of a connection to the frontend: one blocking socket, read and written by one thread.
+"""The worker's end of a connection to the frontend: one blocking socket.
+
+The thread that runs the handler reads and writes it, until measurements show that threads for this pay
+(`ts.connection_threads`).
 
 Cancellations take effect out of order: `Connection.cancelled` records each one as soon as it is read, so a job can be
 stopped before its batch begins or while the batch runs. All other messages are delivered in order.
@@ -11,10 +14,10 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ts.connection_threads import ConnectionThreads
+from ts.connection_threads import ConnectionThreads, Overlap
 from ts.protocol.frames import SEND_BUFFER, Buffer, FrameBuffer, encode
 from ts.protocol.messages import CANCEL, HELLO, METRICS, ResultRow, encode_results
 
@@ -54,8 +57,8 @@ class Connection:
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._threads: ConnectionThreads | None = None
-        #: The seconds that the thread which runs the handler has spent on reading and writing.
-        self.transfer_seconds = 0.0
+        self._overlap = Overlap()
+        self._transfer_seconds = 0.0  # since the end of the last step, without threads
         self.send([HELLO, {"token": token, "channel": channel, "rank": rank}])
 
     def receive(self, *, wait: bool) -> list[Any] | None:
@@ -80,7 +83,7 @@ class Connection:
         elif self._poll.poll(_NO_WAIT):
             began = time.perf_counter()
             self._read()
-            self.transfer_seconds += time.perf_counter() - began
+            self._transfer_seconds += time.perf_counter() - began
 
     def send(self, message: list[Any]) -> None:
         """Send one message that holds no large bodies. Raises FrontendGone: the frontend closed the connection."""
@@ -97,6 +100,17 @@ class Connection:
     def fileno(self) -> int:
         """Return the file descriptor of the socket, which an event loop can watch for messages."""
         return self._socket.fileno()
+
+    def run_step(self, step: Callable[[], None]) -> None:
+        """Run a step of the handler; start threads that read and write during later ones if this pays."""
+        if self._threads is not None:
+            step()
+            return
+        began, transferred = time.perf_counter(), self._transfer_seconds
+        step()
+        transfer, self._transfer_seconds = self._transfer_seconds, 0.0
+        if self._overlap.pays(time.perf_counter() - began - (transfer - transferred), transfer):
+            self.overlap()
 
     def overlap(self) -> None:
         """Read and write in threads from now on, while the thread that calls this one runs the handler."""
@@ -144,7 +158,7 @@ class Connection:
         if self._threads is None:
             began = time.perf_counter()
             self._write_now(buffers)
-            self.transfer_seconds += time.perf_counter() - began
+            self._transfer_seconds += time.perf_counter() - began
         elif sum(map(len, buffers)) >= _WORTH_HANDING_OVER and all(type(buffer) is bytes for buffer in buffers):
             self._threads.send(buffers)
         else:  # a handler may go on with a buffer that can change

@@ -18,7 +18,6 @@ import logging
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -26,7 +25,6 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from ts.batch_claims import claims_of
-from ts.connection_threads import Overlap
 from ts.device_loss import memory_ran_out
 from ts.frontend_connection import Connection, FollowerConnection
 from ts.heartbeat import start_heartbeat
@@ -213,15 +211,10 @@ def serve(connection: Connection, runtime: TorchServeHandler) -> None:
     how long that may take. Raises ValueError: a message of an unknown kind arrived.
     """
     stopping = False
-    overlap = Overlap()
     while runtime.is_busy or not stopping:
         message = connection.receive(wait=not runtime.is_busy)
         if message is None:
-            began, transferred = time.perf_counter(), connection.transfer_seconds
-            runtime.step()
-            connection.transfer_seconds, transfer = 0.0, connection.transfer_seconds
-            if overlap.pays(time.perf_counter() - began - (transfer - transferred), transfer):
-                connection.overlap()
+            connection.run_step(runtime.step)
         elif message[0] == INFER:
             runtime.admit(*message[1:])
         elif message[0] == END_SEQUENCE:
