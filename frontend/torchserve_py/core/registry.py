@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.core.assembly import Assembly
+from torchserve_py.core.changes import Changes
 from torchserve_py.core.errors import (
     DefaultVersionInUse,
     DefaultVersionNotFound,
@@ -39,8 +40,6 @@ from torchserve_py.workers.startup import WorkerFailed
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 #: Time limit for workers to finish their current work when the server stops after its drain (seconds).
 _CLOSE_LIMIT = 5.0
 
@@ -58,7 +57,7 @@ class ModelRegistry(ServedModels):
         super().__init__()
         self._settings = settings
         self._metrics = metrics
-        self._changes: set[asyncio.Task[Any]] = set()
+        self._changes = Changes()
         #: Models whose workers are starting, before they are served; and removed models that finish accepted jobs.
         self._unserved: set[Model] = set()
         self._preparations: set[asyncio.Task[Plan]] = set()
@@ -95,11 +94,11 @@ class ModelRegistry(ServedModels):
         wanted = model.config.initial_workers
         scaling = model.start_workers(wanted)
         if not request.synchronous and wanted:
-            self._start(_unattended(scaling))
+            self._changes.start(_unattended(scaling))
             self.on_change()
             return RegisterResult(model.name, model.version, 0, wanted, pending=True)
         try:
-            await asyncio.shield(self._start(scaling))
+            await asyncio.shield(self._changes.start(scaling))
         except WorkerFailed as failure:
             if model in self._all():  # another call may have unregistered it meanwhile
                 await self._remove(model)
@@ -113,7 +112,7 @@ class ModelRegistry(ServedModels):
     async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
         request, saved = (restored(model), model) if isinstance(model, SavedModel) else (model, None)
         successor = self._build(await self._prepare(request, at_startup=False))
-        await asyncio.shield(self._start(self._take_over(successor, saved)))
+        await asyncio.shield(self._changes.start(self._take_over(successor, saved)))
         return successor.served
 
     async def stored(self, known: Collection[str] = ()) -> dict[str, list[str]]:
@@ -127,11 +126,11 @@ class ModelRegistry(ServedModels):
         check_worker_count(min_workers if model.config.scaling is None else max_workers)
         scaling = model.scale(min_workers, max_workers)
         if not synchronous:
-            self._start(_unattended(scaling))
+            self._changes.start(_unattended(scaling))
             self.on_change()
             return ScaleResult(pending=True, workers=model.pool.ready_count, wanted=min_workers)
         try:
-            await asyncio.shield(self._start(scaling))
+            await asyncio.shield(self._changes.start(scaling))
         except WorkerFailed as failure:
             raise WorkersFailed(name, version, failure.status) from failure
         finally:
@@ -179,8 +178,7 @@ class ModelRegistry(ServedModels):
             await asyncio.wait(self._preparations, timeout=_CLOSE_LIMIT)
         models = self._all()
         await asyncio.gather(*(model.end(Cause.draining, _CLOSE_LIMIT) for model in (*models, *self._unserved)))
-        if self._changes:  # the changes end when the workers that they wait for have ended
-            await asyncio.wait(self._changes, timeout=_CLOSE_LIMIT)
+        await self._changes.wait(_CLOSE_LIMIT)  # they end when the workers that they wait for have ended
         for model in models:
             model.files.remove()
 
@@ -211,7 +209,7 @@ class ModelRegistry(ServedModels):
     def _add(self, plan: Plan) -> Model:
         versions = self._names.get(plan.name)
         if versions is not None and plan.version in versions.models:
-            self._start(asyncio.to_thread(plan.files.remove, downloaded=True))
+            self._changes.start(asyncio.to_thread(plan.files.remove, downloaded=True))
             raise VersionConflict(plan.name, plan.version)
         model = self._build(plan)
         if versions is None:
@@ -275,7 +273,7 @@ class ModelRegistry(ServedModels):
         else:
             versions.remove(model)
         self.on_change()
-        return asyncio.shield(self._start(self._end(model, finishes_in)))
+        return asyncio.shield(self._changes.start(self._end(model, finishes_in)))
 
     async def _end(self, model: Model, finishes_in: float) -> bool:
         if finishes_in:
@@ -323,14 +321,7 @@ class ModelRegistry(ServedModels):
         versions = self._names[model.name]
         if wanted.default and (wanted.chosen or versions.default is not model):
             versions.choose(model)
-        self._start(_unattended(model.start_workers(model.config.initial_workers)))
-
-    def _start(self, change: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start a change of workers as a task; it runs to its end even if its caller is cancelled."""
-        task = asyncio.create_task(change)
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
-        return task
+        self._changes.start(_unattended(model.start_workers(model.config.initial_workers)))
 
 
 def _discard(preparations: Sequence[asyncio.Task[Plan | None]]) -> None:

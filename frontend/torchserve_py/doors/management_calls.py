@@ -5,12 +5,11 @@ A change continues if its caller disconnects: half a registration is of no use.
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from torchserve_py.core.changes import Changes
 from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.doors.failures import DoorError, bad_request, method_not_allowed
 
@@ -18,10 +17,6 @@ if TYPE_CHECKING:
     from torchserve_py.core.serving import ModelStatus, ServedModel, Serving, WorkerStatus
     from torchserve_py.settings.schemas.versions import SavedModel
     from torchserve_py.settings.table import Settings
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _PAGE: Final = 100
 _ALL_VERSIONS: Final = "all"
@@ -52,7 +47,7 @@ class ManagementCalls:
     def __init__(self, settings: Settings, serving: Serving) -> None:
         self._serving = serving
         self._model_api = settings.enable_model_api
-        self._changes: set[asyncio.Task[Any]] = set()
+        self._changes = Changes()
 
     def page(self, limit: int | None, start: int) -> dict[str, Any]:
         """Return a page of the default versions, sorted by name."""
@@ -78,7 +73,7 @@ class ManagementCalls:
             ModelApiDisabledError: The model API is off.
         """
         self.check_model_api()
-        result = await self._complete(self._serving.register(request))
+        result = await self._changes.complete(self._serving.register(request))
         registered = f'Model "{result.model_name}" Version: {result.model_version} registered with'
         if result.workers_wanted == 0:
             advice = "Use scale workers API to add workers for the model."
@@ -98,7 +93,7 @@ class ManagementCalls:
             ModelApiDisabledError: The model API is off.
         """
         self.check_model_api()
-        return await self._complete(self._serving.load(model))
+        return await self._changes.complete(self._serving.load(model))
 
     async def unload(self, name: str, version: str | None = None) -> None:
         """Stop serving a version of a model, or all versions, after its accepted requests are answered.
@@ -107,7 +102,7 @@ class ManagementCalls:
             ModelApiDisabledError: The model API is off.
         """
         self.check_model_api()
-        await self._complete(self._serving.unload(name, version))
+        await self._changes.complete(self._serving.unload(name, version))
 
     async def scale(
         self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
@@ -120,7 +115,7 @@ class ManagementCalls:
         self._serving.get(name, version)
         if max_workers < min_workers:
             raise bad_request("max_worker cannot be less than min_worker.")
-        result = await self._complete(
+        result = await self._changes.complete(
             self._serving.scale(name, version, min_workers, max_workers, synchronous=synchronous)
         )
         if result.pending:
@@ -137,7 +132,7 @@ class ManagementCalls:
             ModelApiDisabledError: The model API is off.
         """
         self.check_model_api()
-        await self._complete(self._serving.unregister(name, version))
+        await self._changes.complete(self._serving.unregister(name, version))
         return Done(200, f'Model "{name}" unregistered')
 
     def set_default(self, name: str, version: str) -> Done:
@@ -153,17 +148,6 @@ class ManagementCalls:
         """
         if not self._model_api:
             raise ModelApiDisabledError
-
-    async def _complete(self, change: Coroutine[Any, Any, T]) -> T:
-        """Complete a change, even if its client disconnects meanwhile."""
-        task = asyncio.create_task(change)
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(_log_failure)
-            raise
 
 
 def page_of(name: str, entries: Sequence[dict[str, str]], limit: int | None, start: int) -> dict[str, Any]:
@@ -237,8 +221,3 @@ def _worker(worker: WorkerStatus) -> dict[str, Any]:
     if worker.gpu_memory is not None:
         description["gpuMemoryUsage"] = worker.gpu_memory
     return description
-
-
-def _log_failure(change: asyncio.Task[Any]) -> None:
-    if not change.cancelled() and (error := change.exception()) is not None:
-        logger.error("A change of models failed after its caller had hung up: %s", error)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from torchserve_py.archive.errors import ArchiveError
+from torchserve_py.core.changes import Changes
 from torchserve_py.core.daemon_thread import run_in_daemon_thread
 from torchserve_py.core.errors import (
     InvalidModel,
@@ -33,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 #: How long cancelled registrations may clean up when the server stops (seconds).
 _CLOSE_LIMIT = 5.0
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +69,7 @@ class WorkflowRegistry:
         self._serving = serving
         self._workflows: dict[str, Workflow] = {}
         self._coming: set[str] = set()
-        self._changes: set[asyncio.Task[Any]] = set()
+        self._changes = Changes()
         self._running: set[asyncio.Task[None]] = set()
         self._draining = False
 
@@ -113,7 +111,7 @@ class WorkflowRegistry:
         """
         if self._draining:
             raise ShuttingDown
-        return await self._complete(self._register(request))
+        return await self._changes.complete(self._register(request))
 
     async def unregister(self, name: str) -> None:
         """Stop serving a workflow: unregister its models, which answer their accepted requests, and remove its files.
@@ -124,7 +122,7 @@ class WorkflowRegistry:
         """
         workflow = self.get(name)
         del self._workflows[name]
-        await self._complete(self._remove(workflow))
+        await self._changes.complete(self._remove(workflow))
 
     async def drain(self, limit: float) -> bool:
         """Refuse new requests and wait for running ones, at most ``limit`` seconds; return whether all have ended."""
@@ -136,10 +134,8 @@ class WorkflowRegistry:
     async def close(self) -> None:
         """Cancel registrations and remove all files. The registry of models ends the models and their requests."""
         self._draining = True
-        for change in self._changes:
-            change.cancel()
-        if self._changes:
-            await asyncio.wait(self._changes, timeout=_CLOSE_LIMIT)
+        self._changes.cancel()
+        await self._changes.wait(_CLOSE_LIMIT)
         for workflow in self._workflows.values():
             workflow.files.remove()
 
@@ -238,24 +234,6 @@ class WorkflowRegistry:
     def _check_downloads(self, url: str) -> None:
         if not self._settings.enable_model_api:
             raise DownloadsDisabled(url)
-
-    async def _complete(self, change: Coroutine[Any, Any, T]) -> T:
-        """Finish a change even if its caller is cancelled meanwhile."""
-        task = asyncio.create_task(change)
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():
-                raise ShuttingDown from None
-            task.add_done_callback(_log_failure)
-            raise
-
-
-def _log_failure(change: asyncio.Task[Any]) -> None:
-    if not change.cancelled() and (error := change.exception()) is not None:
-        logger.error("A change of workflows failed after its client had disconnected: %s", error)
 
 
 def _model_of(node: Node, workflow: str, files: WorkflowFiles, request: WorkflowRequest) -> RegisterRequest:
