@@ -62,11 +62,9 @@ def test_the_image_exposes_its_ports_and_starts_with_flags_that_there_are(contai
     assert "COPY deploy/container.properties config.properties" in text
     exposed = next(line.split()[1:] for line in text.splitlines() if line.startswith("EXPOSE"))
     assert set(map(str, ports(container).values())) <= set(exposed)
-    command = [
-        word for key in ("ENTRYPOINT", "CMD") for word in yaml.safe_load(re.findall(rf"^{key} (.*)$", text, re.M)[0])
-    ]
-    assert command[0] == "torchserve-py"
-    load([*command[1:], *STORE], {})
+    program, flags = (yaml.safe_load(re.findall(rf"^{key} (.*)$", text, re.M)[0]) for key in ("ENTRYPOINT", "CMD"))
+    assert program == ["python", "-m", "torchserve_py.container"]
+    load(["--start", *flags, *STORE], {})
 
 
 def test_the_pods_have_the_images_ports_probes_that_answer_and_time_to_drain(container: Settings) -> None:

@@ -48,6 +48,7 @@ class HealthDoor:
             Route("/ping", self._ping, operations=(_PING,)),
             Route("/live", self._live, token=None, operations=(_LIVE,)),
             Route("/ready", self._ready, token=None, operations=(_READY,)),
+            *([Route(also, self._ready, READING, token=None)] if (also := self._context.settings.health_route) else []),
         ]
 
     def _ping(self, request: Request, values: PathValues) -> Sent:

@@ -3,6 +3,7 @@
     /v1/models/{model}:predict      /v1/models/{model}:explain       KServe v1
                                     /v2/models/{model}/explain       KServe v2 (`open_inference` has the others)
     /invocations                    /models/{model}/invoke           SageMaker
+    the setting `predict_route`                                      Vertex AI, as KServe v1
     /{model}/predict                /{model}/{version}/predict       legacy
 
 All but the last serve the default version. On SageMaker's and the legacy paths the query's parameters become values of
@@ -32,6 +33,7 @@ class InferenceSurfaces:
         self._serving = context.serving
         self._predictions = InferenceDoor(context)
         self._max_body = context.settings.max_request_size
+        self._predict_route = context.settings.predict_route
 
     @property
     def routes(self) -> Sequence[Route]:
@@ -47,10 +49,17 @@ class InferenceSurfaces:
             Route("/{model_name}/predict", self._predict_with_query),
             Route("/{model_name}/{model_version}/predict", self._predict_with_query),
             Route("/invocations", self._invocations),
+            *([Route(self._predict_route, self._predict_only)] if self._predict_route else []),
         ]
 
     def _predict(self, request: Request, values: PathValues) -> Reply:
         return self._predictions.infer(request, values["model_name"], None, _PREDICT)
+
+    def _predict_only(self, request: Request, values: PathValues) -> Reply:
+        name = self._only_startup_model()
+        if name is None:
+            raise bad_request("There is not exactly one model that was loaded at start-up: name the model in the path.")
+        return self._predictions.infer(request, name, None, _PREDICT)
 
     def _explain(self, request: Request, values: PathValues) -> Reply:
         return self._predictions.infer(request, values["model_name"], None, _EXPLAIN)

@@ -92,6 +92,7 @@ Seconds = Annotated[int, Integer(1, MAX_LONG, "seconds")]
 Milliseconds = Annotated[int | None, Integer(1, MAX_LONG, "milliseconds")]
 MillisecondsFrom0 = Annotated[int | None, Integer(0, MAX_LONG, "milliseconds")]
 OptionalPath = Annotated[Path | None, kinds.PATH]
+OptionalRoute = Annotated[str | None, kinds.ROUTE]
 
 
 class Settings(ClosedSchema):
@@ -123,6 +124,10 @@ class Settings(ClosedSchema):
         Address("http", "127.0.0.1", 8082), "where `/metrics` listens"
     )
     enable_metrics_api: Switch = _setting(True, "whether the metrics listener is started")
+    health_route: OptionalRoute = _setting(None, "one more path of `/ready`")
+    predict_route: OptionalRoute = _setting(
+        None, "one more path of `/v1/models/{model}:predict`, for the only model loaded at start-up"
+    )
     grpc_inference_address: Name = _setting("127.0.0.1", "host that the gRPC inference API binds to")
     grpc_management_address: Name = _setting("127.0.0.1", "host that the gRPC management API binds to")
     grpc_inference_port: Port = _setting(7070, "port of the gRPC inference API")

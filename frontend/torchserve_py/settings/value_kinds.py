@@ -92,8 +92,15 @@ def _models(text: str | list[str], _: Path) -> tuple[ModelSpec, ...]:
     return tuple(parse_model_specs(text))
 
 
+def _route(text: str, _: Path) -> str:
+    if not re.fullmatch(r"/[^\s{}?#]+", text.strip()):
+        raise ValueError
+    return text.strip()
+
+
 COMMAND = Parsed("a command line", _command)
 PATH = Parsed("a path", _path)
+ROUTE = Parsed("the path of a URL, such as /predict, without braces and query", _route)
 DIRECTORY = Parsed("an existing directory", _existing_directory)
 METRICS_CONFIG = Parsed("a file as docs/metrics.md describes it", _metrics_config)
 LOG_CONFIG = Parsed("a file as docs/logging.md describes it", _log_config)

@@ -1,0 +1,165 @@
+"""What the container image runs: the server, set up for the platform that has started the container.
+
+The image's working directory has ``config.properties``, ``model_store`` and a place for logs. A platform brings models
+elsewhere and expects the server at addresses of its own:
+
+==========  =================================  =====================================================================
+platform    told by                            models
+==========  =================================  =====================================================================
+SageMaker   the argument ``serve``             in ``/opt/ml/model``; none at first with ``SAGEMAKER_MULTI_MODEL=true``
+Vertex AI   a variable ``AIP_HTTP_PORT``       those of the image
+KServe      ``/mnt/models``, ``--model_dir=``  as ``config/config.properties`` says, in ``model-store``, or it is one
+none        none of these                      those of the image; the arguments are flags of the server
+==========  =================================  =====================================================================
+
+Every one of these platforms checks who may call, so tokens are off there. Arguments that begin with a program's name
+are that program's command line, whatever the platform.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NoReturn
+
+from torchserve_py.settings.properties import properties_text, read_properties
+
+_COMMAND: Final = (sys.executable, "-m", "torchserve_py.cli", "--start", "--foreground", "--no-config-snapshots")
+_STORE: Final = "model_store"
+#: What KServe's runtimes are started with.
+_KSERVE_FLAGS: Final = ("--model_name=", "--model_dir=", "--http_port=", "--grpc_port=")
+#: Paths at which every server answers anyway, so Vertex AI need not have them made.
+_HEALTH_PATHS: Final = ("/ping", "/live", "/ready", "/v2/health/live", "/v2/health/ready")
+_PREDICT_PATHS: Final = ("/predictions/", "/v1/models/", "/v2/models/", "/invocations")
+
+
+class ContainerError(Exception):
+    """The platform asks for what this image cannot do."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """How to start the server.
+
+    Attributes:
+        flags: Flags after those that every container has.
+        config: The configuration file; the image's if None.
+        overrides: Keys of the configuration that the platform decides.
+        defaults: Keys of the configuration that count unless the file has them.
+    """
+
+    flags: Sequence[str]
+    config: Path | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
+
+
+def how_to_start(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
+    """Return how to start the server on the platform that the arguments, variables and folders tell.
+
+    Raises:
+        ContainerError: The platform asks for what this image cannot do.
+    """
+    if list(arguments[:1]) == ["serve"]:
+        return _sagemaker(environ)
+    if "AIP_HTTP_PORT" in environ:
+        return _vertex(environ)
+    named = dict(each.split("=", 1) for each in arguments if each.startswith(_KSERVE_FLAGS))
+    flags = [each for each in arguments if not each.startswith(_KSERVE_FLAGS)]
+    models = Path(named.get("--model_dir", "/mnt/models"))
+    if named or models.is_dir():
+        return _kserve(models, named, flags)
+    return Start(["--model-store", _STORE, *flags])
+
+
+def _sagemaker(environ: Mapping[str, str]) -> Start:
+    address = f"http://0.0.0.0:{environ.get('SAGEMAKER_BIND_TO_PORT', '8080')}"
+    listen = {"inference_address": address, "management_address": address, "disable_token_authorization": "true"}
+    if environ.get("SAGEMAKER_MULTI_MODEL", "").lower() == "true":
+        return Start(["--model-store", _STORE], overrides={**listen, "enable_model_api": "true"})
+    return Start(list(_models_in(Path(environ.get("SM_MODEL_DIR", "/opt/ml/model")), "model")), overrides=listen)
+
+
+def _vertex(environ: Mapping[str, str]) -> Start:
+    storage = environ.get("AIP_STORAGE_URI", "")
+    if storage:
+        raise ContainerError(
+            f"AIP_STORAGE_URI is {storage!r}, but this image does not download models: copy them into its model_store,"
+            " and upload the model without artifacts"
+        )
+    overrides = {
+        "inference_address": f"http://0.0.0.0:{environ['AIP_HTTP_PORT']}",
+        "disable_token_authorization": "true",
+    }
+    health, predict = environ.get("AIP_HEALTH_ROUTE"), environ.get("AIP_PREDICT_ROUTE")
+    if health and health not in _HEALTH_PATHS:
+        overrides["health_route"] = health
+    if predict and not predict.startswith(_PREDICT_PATHS):
+        overrides["predict_route"] = predict
+    flags = ["--model-store", _STORE, "--models", "all"]
+    return Start(flags, overrides=overrides, defaults={"service_envelope": "json"})
+
+
+def _kserve(models: Path, named: Mapping[str, str], flags: Sequence[str]) -> Start:
+    overrides = {
+        "inference_address": f"http://0.0.0.0:{named.get('--http_port', '8080')}",
+        "grpc_inference_address": "0.0.0.0",  # noqa: S104 - other pods call it
+        "disable_token_authorization": "true",
+    }
+    if "--grpc_port" in named:
+        overrides["grpc_inference_port"] = named["--grpc_port"]
+    config, store = models / "config" / "config.properties", models / "model-store"
+    if not config.is_file():
+        name = named.get("--model_name", "model")
+        found = ["--model-store", str(store), "--models", "all"] if store.is_dir() else _models_in(models, name)
+        return Start([*found, *flags], overrides=overrides, defaults={"service_envelope": "kserve"})
+    if not any(entry.key == "model_store" for entry in read_properties(config)):
+        flags = ["--model-store", str(store), *flags]
+    return Start(flags, config, overrides)
+
+
+def _models_in(folder: Path, name: str) -> Iterator[str]:
+    """Yield the flags for a folder with archives, or for one that is a model itself.
+
+    Raises:
+        ContainerError: There is no such folder, or it is empty.
+    """
+    if not folder.is_dir() or not any(folder.iterdir()):
+        raise ContainerError(f"{folder} has no model: an archive (.mar) or the files of one model are to lie there")
+    if any(folder.glob("*.mar")):
+        yield from ("--model-store", str(folder), "--models", "all")
+    else:
+        yield from ("--model-store", _STORE, "--models", f"{name}={folder}")
+
+
+def configuration(start: Start, own: Path) -> str:
+    """Return the text of the configuration file: the platform's or the image's (``own``), with what `start` decides."""
+    base = start.config or own
+    entries = {entry.key: entry.value for entry in read_properties(base)} if base.is_file() else {}
+    merged = {**start.defaults, **entries, **start.overrides}
+    return properties_text(merged.items())
+
+
+def main() -> NoReturn:
+    """Become the server, or exit with a message if it cannot be started."""
+    arguments = sys.argv[1:]
+    if arguments and not arguments[0].startswith("-") and arguments[0] != "serve" and shutil.which(arguments[0]):
+        os.execvp(arguments[0], arguments)  # noqa: S606 - the arguments are a command line
+    try:
+        start = how_to_start(arguments, os.environ)
+        text = configuration(start, Path("config.properties"))
+    except (ContainerError, ValueError, OSError) as error:
+        sys.exit(f"The server is not started: {error}.")
+    number, path = tempfile.mkstemp(prefix="container-", suffix=".properties")
+    with open(number, "w") as file:
+        file.write(text)
+    os.execvp(_COMMAND[0], [*_COMMAND, "--ts-config", path, *start.flags])  # noqa: S606 - there is no shell to want
+
+
+if __name__ == "__main__":
+    main()
