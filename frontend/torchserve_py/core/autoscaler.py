@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from torchserve_py.scheduling.scaling import Decision, Demand, Scaling, ScalingPolicy
+from torchserve_py.scheduling.demand import Demand
+from torchserve_py.scheduling.scaling import Decision, Scaling, ScalingPolicy
 
 if TYPE_CHECKING:
     from torchserve_py.core.dispatcher import Dispatcher

@@ -10,7 +10,7 @@ their old places.
 
 import math
 from collections.abc import Callable
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 from torchserve_py.scheduling.effects import Begin, Released, Send, SendAhead
@@ -18,7 +18,6 @@ from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import AHEAD, BEGIN, JOB_TRANSITIONS, SEND, SEND_AHEAD, TAKE_BACK, Job
 from torchserve_py.scheduling.lane import AheadBatch, Lane, WorkerLoad
 from torchserve_py.scheduling.modes import Admission, Source
-from torchserve_py.scheduling.scaling import Demand
 from torchserve_py.scheduling.shared_state import SharedState
 
 WORTH_SENDING_AHEAD = 0.0003
@@ -220,26 +219,6 @@ class Assignment:
         """Let the job either wait or run, if it was sent ahead."""
         if job.state is AHEAD:
             self.take_back(self.workers[job.worker_id], now)
-
-    def demand(self, now: float, queued: int, accepted: int) -> Demand:
-        """Return what the jobs ask of the workers; those that retire do not count."""
-        workers = [worker for worker in self.workers.values() if not worker.retiring]
-        since = [item for lane in self._source.lanes if not lane.free for item in islice(lane.items.values(), 1)]
-        since += [worker.ahead[0].jobs[0].submitted_at for worker in workers if worker.ahead]
-        bound = {worker.id for worker in workers if self._source.is_bound(worker)}
-        workers.sort(key=lambda worker: len(worker.in_flight))
-        return Demand(
-            queued=queued,
-            oldest_wait=now - min(since, default=now),
-            busy=sum(self._share_taken(worker) for worker in workers),
-            accepted=accepted,
-            per_worker=self._batch_size,
-            movable=tuple(worker.id for worker in workers if worker.id not in bound),
-            bound=len(bound),
-        )
-
-    def _share_taken(self, worker: WorkerLoad) -> float:
-        return min(1.0, len(worker.in_flight) / self._batch_size) if self._admission.room(worker) > 0 else 1.0
 
     def _close_places(self, worker: WorkerLoad) -> None:
         worker.lane.free.pop(worker.id, None)

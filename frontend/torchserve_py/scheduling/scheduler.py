@@ -8,6 +8,7 @@ that a policy makes.
 from collections.abc import Iterable, Mapping
 
 from torchserve_py.scheduling.assignment import Assignment, TakeBack
+from torchserve_py.scheduling.demand import Demand, demand_on
 from torchserve_py.scheduling.effects import Cancel, Cause, Effects, EndReason, Finish
 from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import (
@@ -25,7 +26,6 @@ from torchserve_py.scheduling.job import (
 from torchserve_py.scheduling.lane import Lane, WorkerLoad
 from torchserve_py.scheduling.modes import Source, compose
 from torchserve_py.scheduling.policy import Policy
-from torchserve_py.scheduling.scaling import Demand
 from torchserve_py.scheduling.sequence import Sequence
 from torchserve_py.scheduling.sequence_source import Sequences
 from torchserve_py.scheduling.shared_state import SharedState
@@ -53,6 +53,7 @@ class Scheduler:
         self._closed: Cause | None = None
         self._durable = policy.sequences is not None and policy.sequences.durable
         self._unbatched = Fifo(self._shared, policy.queue_size)
+        self._batch_size = policy.batch_size
         self._source, self._admission = compose(policy, self._shared)
         self._sequences = self._source if isinstance(self._source, Sequences) else None
         ahead = policy.ahead and not policy.continuous and not (policy.job_ticket and policy.sequences is None)
@@ -262,7 +263,15 @@ class Scheduler:
 
     def demand(self, now: float) -> Demand:
         """Return what the jobs ask of the workers at this moment."""
-        return self._assignment.demand(now, self.queued, self._shared.accepted)
+        return demand_on(
+            self._workers.values(),
+            self._source,
+            self._admission,
+            now,
+            queued=self.queued,
+            accepted=self._shared.accepted,
+            per_worker=self._batch_size,
+        )
 
     @property
     def remaining_capacity(self) -> int:
