@@ -5,12 +5,16 @@ The format is TorchServe's. Unknown keys are kept: a handler sees the whole mapp
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from torchserve_py.archive.errors import InvalidArchive
+from torchserve_py.settings.schemas import schema
+from torchserve_py.settings.schemas.schema import Schema, key
+from torchserve_py.settings.schemas.values import ANY_TEXT, Expected, is_inside, is_number
 from torchserve_py.version import __version__
 
 MANIFEST_PATH = PurePosixPath("MAR-INF", "MANIFEST.json")
@@ -20,33 +24,37 @@ RUNTIMES = ("python", "python3", "LSP")
 
 _SHOWN = 80
 _NOT_PARSED = "Failed to parse signature.json."
-#: The attributes of `Manifest` and their keys below "model".
-_MODEL_KEYS = {
-    "model_name": "modelName",
-    "serialized_file": "serializedFile",
-    "handler": "handler",
-    "model_file": "modelFile",
-    "model_version": "modelVersion",
-    "requirements_file": "requirementsFile",
-    "config_file": "configFile",
-    "envelope": "envelope",
-}
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+def _text(value: Any) -> Any:
+    """Return a number as its text, and an empty text as None."""
+    return str(value) if is_number(value) else value or None if isinstance(value, str) else value
+
+
+_Text = Annotated[str | None, ANY_TEXT, BeforeValidator(_text)]
+_File = Annotated[str | None, Expected("the path of a file in the archive", is_inside), BeforeValidator(_text)]
+
+
+class ModelEntry(Schema):
+    """What is below "model"."""
+
+    model_name: _Text = key("modelName", "the name")
+    serialized_file: _File = key("serializedFile", "the weights")
+    handler: _Text = key("handler", "the handler")
+    model_file: _File = key("modelFile", "the file with the model's class")
+    model_version: Annotated[str, ANY_TEXT, BeforeValidator(lambda value: _text(value) or DEFAULT_VERSION)] = key(
+        "modelVersion", "the version", otherwise=DEFAULT_VERSION
+    )
+    requirements_file: _File = key("requirementsFile", "the packages that the model needs")
+    config_file: _File = key("configFile", "the configuration")
+    envelope: _Text = key("envelope", "the request envelope")
+
+
+class Manifest(ModelEntry):
     """A valid manifest, and `raw`, the mapping that it was read from. `parse`, `read` and `describe` make one."""
 
     raw: Mapping[str, Any]
     runtime: str
-    model_name: str | None
-    serialized_file: str | None
-    handler: str | None
-    model_file: str | None
-    model_version: str
-    requirements_file: str | None
-    config_file: str | None
-    envelope: str | None
 
     @property
     def undated(self) -> tuple[str, ...]:
@@ -88,34 +96,22 @@ def checked(raw: Any) -> Manifest:
     if raw.get("runtime", RUNTIMES[0]) not in RUNTIMES:
         detail = f"Found {json.dumps(raw['runtime'])[:_SHOWN]}, must be one of {', '.join(RUNTIMES)}"
         raise InvalidArchive("Runtime is not defined or invalid.", detail)
-    texts = {name: _text(key, model.get(key)) for name, key in _MODEL_KEYS.items()}
-    version = texts.pop("model_version") or DEFAULT_VERSION
-    return Manifest(raw, raw.get("runtime", RUNTIMES[0]), model_version=version, **texts)
+    entry, problems = schema.read(ModelEntry, model, "model.")
+    if problems:
+        raise InvalidArchive(_NOT_PARSED, "; ".join(problems.values()))
+    return Manifest(raw=raw, runtime=raw.get("runtime", RUNTIMES[0]), **dict(entry))
 
 
 def describe(*, runtime: str = RUNTIMES[0], **model: str | None) -> Manifest:
     """The manifest of a model; `model` are attributes of `Manifest`. Those without a value are left out."""
-    keys = {_MODEL_KEYS[name]: value for name, value in model.items() if value}
-    return checked({"runtime": runtime, "model": keys})
+    keys = zip(ModelEntry.model_fields, ModelEntry.key_names(), strict=True)
+    return checked({"runtime": runtime, "model": {key: model[name] for name, key in keys if model.get(name)}})
 
 
 def stamped(manifest: Manifest, when: datetime) -> Manifest:
     """`manifest` with the keys that tell when and by which version of the archiver it was packed."""
     created = when.strftime("%d/%m/%Y %H:%M:%S")
     return checked({"createdOn": created, **manifest.raw, "archiverVersion": __version__})
-
-
-def _text(key: str, value: Any) -> str | None:
-    """The value of a key below "model"; None where it is missing or empty."""
-    if value in (None, ""):
-        return None
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InvalidArchive(_NOT_PARSED, f'"model.{key}" must be a string, not {_json_type(value)}')
-    path = PurePosixPath(str(value))
-    if key.endswith("File") and (path.is_absolute() or ".." in path.parts or "\0" in str(value)):
-        detail = f'"model.{key}" is {json.dumps(value)}, must be the path of a file in the archive'
-        raise InvalidArchive(_NOT_PARSED, detail)
-    return str(value)
 
 
 def _json_type(value: Any) -> str:

@@ -96,7 +96,7 @@ def test_a_bad_manifest_gets_torchserves_message(text: str | bytes, message: str
 
 
 def test_the_message_names_the_key_and_the_value() -> None:
-    with pytest.raises(InvalidArchive, match=r'"model.configFile" is "../x.yaml", must be the path of a file in'):
+    with pytest.raises(InvalidArchive, match=r"model.configFile is '../x.yaml' \(str\), it must be the path of a"):
         parse('{"model": {"configFile": "../x.yaml"}}')
 
 
