@@ -59,7 +59,8 @@ class Dispatcher:
     ) -> None:
         self._scheduler = Scheduler(policy, lambda worker_id: self._workers[worker_id].take_back())
         self._running_time = RunningTime() if policy.sequences is not None else None
-        self._now = time.monotonic if self._running_time is None else self._running_time.now
+        #: The clock of the scheduler.
+        self.now = time.monotonic if self._running_time is None else self._running_time.now
         self._metrics = metrics
         self._end_header = end_header.lower() if policy.sequences is not None else None
         self._durable = policy.sequences is not None and policy.sequences.durable
@@ -87,7 +88,7 @@ class Dispatcher:
 
         A refusal is raised by the first `Parts.next`.
         """
-        now = self._now()
+        now = self.now()
         job = InferenceJob(
             new_job_id(),
             unbatched=request.unbatched,
@@ -115,21 +116,21 @@ class Dispatcher:
 
     def knows_sequence(self, sequence_id: str) -> bool:
         """Whether the sequence is open, or remembered as one whose state is gone."""
-        return self._scheduler.knows_sequence(sequence_id, self._now())
+        return self._scheduler.knows_sequence(sequence_id, self.now())
 
-    def release_sequence(self, sequence_id: str) -> None:
-        """Close a sequence whose client has left, once none of its jobs runs; a stored one may go on elsewhere."""
-        now, reason = self._now(), EndReason.suspended if self._durable else EndReason.ended
+    def end_sequence(self, sequence_id: str, *, keep_stored: bool) -> None:
+        """Close a sequence once none of its jobs runs; a stored one may go on elsewhere, with ``keep_stored``."""
+        now, reason = self.now(), EndReason.suspended if keep_stored and self._durable else EndReason.ended
         self._perform(self._scheduler.end_sequence(sequence_id, reason, now), now)
 
     def demand(self) -> Demand:
         """Return what the jobs ask of the workers now."""
-        return self._scheduler.demand(self._now())
+        return self._scheduler.demand(self.now())
 
     @property
-    def remaining_capacity(self) -> int:
-        """How many more jobs the queue takes."""
-        return self._scheduler.remaining_capacity
+    def scheduler(self) -> Scheduler:
+        """What waits and what runs, to be read only."""
+        return self._scheduler
 
     @property
     def metrics(self) -> ModelMetrics:
@@ -150,7 +151,7 @@ class Dispatcher:
         Raises:
             ValueError: A part is of a job that ``worker`` does not have: the worker is defective.
         """
-        now, heard_at = self._now(), time.monotonic()
+        now, heard_at = self.now(), time.monotonic()
         if handler_seconds:
             self._metrics.observe_handler(handler_seconds, heard_at - worker.sent_at, results)
             self._scheduler.step_took(handler_seconds)
@@ -222,7 +223,7 @@ class Dispatcher:
 
     def worker_up(self, worker: Worker) -> None:
         """Give work to ``worker`` from now on."""
-        now = self._now()
+        now = self.now()
         self._workers[worker.id] = worker
         self._perform(self._scheduler.worker_up(worker.id, now), now)
 
@@ -230,7 +231,7 @@ class Dispatcher:
         """Settle what the dead ``worker`` had; does nothing when it was released before."""
         if self._workers.get(worker.id) is not worker:
             return
-        now = self._now()
+        now = self.now()
         effects = self._scheduler.worker_lost(worker.id, worker.loss_cause, now)
         del self._workers[worker.id]
         self._perform(effects, now)
@@ -257,7 +258,7 @@ class Dispatcher:
 
     async def finish(self, cause: Cause, limit: float) -> None:
         """Refuse what is new with ``cause`` and wait until every job has ended, at most ``limit`` seconds."""
-        now = self._now()
+        now = self.now()
         self._is_idle = lambda: not self._scheduler.has_jobs
         self._perform(self._scheduler.drain(now, cause), now)
         await self._wait_until_idle(limit)
@@ -272,7 +273,7 @@ class Dispatcher:
     async def close(self, cause: Cause) -> None:
         """End every job with ``cause`` at once, and all sequences, some in a turn of the loop; refuse new jobs."""
         while True:
-            now = self._now()
+            now = self.now()
             self._perform(self._scheduler.close(cause, now, _ENDED_AT_ONCE), now)
             if not self._scheduler.open_sequences:
                 break
@@ -283,7 +284,7 @@ class Dispatcher:
 
     def _pass(self, event: Callable[[float], Sequence[Effect]]) -> None:
         """Pass an event to the scheduler, and perform its effects."""
-        now = self._now()
+        now = self.now()
         self._perform(event(now), now)
 
     def _perform(self, effects: Sequence[Effect], now: float) -> None:
@@ -348,7 +349,7 @@ class Dispatcher:
         failed = not isinstance(outcome, Part) or outcome.error is not None
         self._metrics.observe_request(now - job.submitted_at, by_default=job.request.by_default)
         if failed:
-            self._metrics.outcomes.went_wrong(job.submitted_at, now)
+            self._metrics.outcomes.went_wrong(None if isinstance(outcome, Part) else outcome, job.submitted_at, now)
         else:
             self._metrics.outcomes.answered(job.submitted_at, job.sent_at, now)
         if job.span is not None:

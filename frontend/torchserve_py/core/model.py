@@ -13,6 +13,7 @@ from torchserve_py.archive.contract import CONTRACTS
 from torchserve_py.core.autoscaler import Autoscaler
 from torchserve_py.core.dispatcher import Dispatcher
 from torchserve_py.core.errors import NoDescribeWorker
+from torchserve_py.core.observed import Activity, Timing
 from torchserve_py.core.plan import Plan
 from torchserve_py.core.serving import ModelStatus, ServedModel, Statistics, WorkerStatus
 from torchserve_py.jobs.inference_request import InferenceRequest
@@ -189,6 +190,11 @@ class Model:
                 gpu_memory=self._usage.worker_gpu_memory.get(supervisor.pid),
                 failure=supervisor.failure,
                 gave_up=supervisor.gave_up,
+                state=supervisor.condition,
+                device=_device(supervisor.gpu_index),
+                restarts=supervisor.restarts,
+                last_end=supervisor.last_end,
+                running=0 if supervisor.worker is None else len(supervisor.worker.in_flight),
             )
             for supervisor in self.pool.supervisors
         ]
@@ -196,7 +202,7 @@ class Model:
             min_workers=self.pool.min_workers,
             max_workers=self.pool.max_workers,
             workers=workers,
-            queue_remaining=self.dispatcher.remaining_capacity,
+            queue_remaining=self.dispatcher.scheduler.remaining_capacity,
             queue_pending=self.dispatcher.queued,
             loads_on_demand=self.pool.loads_on_demand,
         )
@@ -205,6 +211,17 @@ class Model:
         """Return what the jobs took so far."""
         memory = sum(self._usage.worker_memory.get(supervisor.pid, 0) for supervisor in self.pool.supervisors)
         return statistics_of(self.dispatcher.metrics, memory)
+
+    def activity(self) -> Activity:
+        """Return what the jobs did so far, and their state now."""
+        metrics, pool = self.dispatcher.metrics, self.pool
+        return activity_of(
+            metrics,
+            running=self.dispatcher.scheduler.in_flight,
+            workers=pool.ready_count,
+            workers_wanted=pool.counts.wanted,
+            memory=sum(self._usage.worker_memory.get(supervisor.pid, 0) for supervisor in pool.supervisors),
+        )
 
     def record_gpu_memory(self) -> None:
         """Show in the metrics what the workers have on GPUs."""
@@ -255,3 +272,26 @@ def statistics_of(metrics: ModelMetrics, memory: int) -> Statistics:
         queued_seconds=queue.sum,
         memory=memory,
     )
+
+
+def activity_of(metrics: ModelMetrics, *, running: int, workers: int, workers_wanted: int, memory: int) -> Activity:
+    """Return what a model's metrics have counted, and the state that is given."""
+    batches, queue, handler = metrics.batch_size, metrics.queue_seconds, metrics.handler_seconds
+    return Activity(
+        succeeded=metrics.outcomes.succeeded,
+        failures=dict(metrics.outcomes.failures),
+        batches=tuple(batches.counts),
+        batched=int(batches.sum),
+        waiting=Timing(tuple(queue.counts), queue.sum),
+        handler=Timing(tuple(handler.counts), handler.sum),
+        queued=int(metrics.queue_depth.read()),
+        running=running,
+        workers=workers,
+        workers_wanted=workers_wanted,
+        sequences=int(metrics.open_sequences.read()),
+        memory=memory,
+    )
+
+
+def _device(gpu_index: int | None) -> str:
+    return "cpu" if gpu_index is None else f"gpu {gpu_index}"

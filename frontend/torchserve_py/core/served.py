@@ -7,6 +7,7 @@ from typing import Any
 
 from torchserve_py.core.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.core.model import Model
+from torchserve_py.core.observed import Activity, SequenceOrder, SequencePage, page_of_sequences
 from torchserve_py.core.serving import ModelStatus, ServedModel, Statistics
 from torchserve_py.core.versions import Versions
 from torchserve_py.jobs.inference_job import refused
@@ -72,7 +73,7 @@ class ServedModels:
     def release_sequence(self, model: ServedModel, sequence_id: str) -> None:
         live = self._live.get(model.id)
         if live is not None:
-            live.dispatcher.release_sequence(sequence_id)
+            live.dispatcher.end_sequence(sequence_id, keep_stored=True)
 
     def declared(self, model: ServedModel) -> Mapping[str, Any]:
         return self._of(model).declared
@@ -89,6 +90,16 @@ class ServedModels:
 
     def statistics(self, model: ServedModel) -> Statistics:
         return self._of(model).statistics()
+
+    def activity(self, model: ServedModel) -> Activity:
+        return self._of(model).activity()
+
+    async def sequences(self, model: ServedModel, text: str, order: SequenceOrder, limit: int) -> SequencePage:
+        dispatcher = self._of(model).dispatcher
+        return await page_of_sequences(dispatcher.scheduler.sequences(), text, order, limit, dispatcher.now)
+
+    def end_sequence(self, model: ServedModel, sequence_id: str) -> None:
+        self._of(model).dispatcher.end_sequence(sequence_id, keep_stored=False)
 
     async def check_health(self, model: ServedModel, limit: float) -> bool:
         return await self._of(model).check_health(limit)

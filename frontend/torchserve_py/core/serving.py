@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
 
 from torchserve_py.archive.contract import Contract
+from torchserve_py.core.observed import Activity, SequenceOrder, SequencePage
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import Parts
 from torchserve_py.settings.model_spec import ModelSpec
@@ -83,6 +84,11 @@ class WorkerStatus:
     gpu_memory: int | None  # bytes, None where it is not known
     failure: str  # why the last start failed, "" if it did not
     gave_up: bool  # whether the worker is not started again
+    state: str = ""  # one word; see `workers.supervisor.Supervisor.condition`
+    device: str = "cpu"
+    restarts: int = 0
+    last_end: str = ""  # why the last worker ended that was not told to, "" if none did
+    running: int = 0  # jobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +217,15 @@ class Serving(Protocol):
 
     def statistics(self, model: ServedModel) -> Statistics:
         """Return what the jobs of the model took so far."""
+
+    def activity(self, model: ServedModel) -> Activity:
+        """Return what the jobs of the model did so far, and their state now."""
+
+    async def sequences(self, model: ServedModel, text: str, order: SequenceOrder, limit: int) -> SequencePage:
+        """Return at most ``limit`` of the open sequences whose ids hold ``text``."""
+
+    def end_sequence(self, model: ServedModel, sequence_id: str) -> None:
+        """End a sequence, with what is stored of it, once none of its requests runs; do nothing if it is not open."""
 
     async def check_health(self, model: ServedModel, limit: float) -> bool:
         """Return whether every worker says within ``limit`` seconds that it is healthy, and there is one."""

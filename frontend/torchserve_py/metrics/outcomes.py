@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from torchserve_py.scheduling.effects import Cause
+
+#: The cause of an answer that is an error of the handler, or of the worker on its behalf.
+HANDLER_ERROR: Final = "handler_error"
+
 #: Positions in a result row, see `ts.protocol.messages.ResultRow`.
 _MORE: Final = 1
 _ERROR: Final = 6
@@ -20,6 +25,7 @@ class Outcomes:
     succeeded_seconds  how long they took, from admission to the last part
     running_seconds    how much of that time they spent in a worker
     failed             jobs that were refused, failed, or were given up by their client
+    failures           the same by cause
     failed_seconds     how long they took
     last_at            when the last job ended (monotonic); 0 if none has
     executions         how often the handler answered so many jobs at once without an error, and how long that took
@@ -29,6 +35,7 @@ class Outcomes:
     succeeded_seconds: float = 0.0
     running_seconds: float = 0.0
     failed: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
     failed_seconds: float = 0.0
     last_at: float = 0.0
     executions: dict[int, tuple[int, float]] = field(default_factory=dict)
@@ -40,9 +47,11 @@ class Outcomes:
         self.running_seconds += now - sent_at
         self.last_at = now
 
-    def went_wrong(self, submitted_at: float, now: float) -> None:
-        """Count a job that has ended in any other way."""
+    def went_wrong(self, cause: Cause | None, submitted_at: float, now: float) -> None:
+        """Count a job that has ended in any other way; ``cause`` is None for an error that its handler answered."""
         self.failed += 1
+        name = HANDLER_ERROR if cause is None else cause.value
+        self.failures[name] = self.failures.get(name, 0) + 1
         self.failed_seconds += now - submitted_at
         self.last_at = now
 

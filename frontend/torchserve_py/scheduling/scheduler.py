@@ -247,6 +247,10 @@ class Scheduler:
         """How many sequences are not closed."""
         return 0 if self._sequences is None else len(self._sequences.open)
 
+    def sequences(self) -> Iterable[Sequence]:
+        """Return the open sequences, oldest first: a live view."""
+        return () if self._sequences is None else self._sequences.open.values()
+
     def knows_sequence(self, sequence_id: str, now: float) -> bool:
         """Whether the sequence is open, or is remembered as one whose state is gone."""
         return self._sequences is not None and self._sequences.knows(sequence_id, now)

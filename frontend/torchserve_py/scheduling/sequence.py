@@ -69,6 +69,7 @@ class Sequence:
     lane          the lane of the worker that it is bound to, or that of the pending sequences
     waiting       jobs; like `in_flight` a list, not a deque: it holds a handful, and an empty deque takes 600 bytes
     ends_at       when the sequence reaches its time limit
+    opened_at     when its first job came
     ready_since   since when the job that was sent last could be sent
     active_since  since when the sequence is known not to have been idle for too long
     successors    jobs for the next sequence of this id: they came when this one had reached its time limit and was busy
@@ -83,6 +84,7 @@ class Sequence:
     max_idle: float
     ends_at: float
     idle_since: float
+    opened_at: float
     active_since: float
     ready_since: float = 0.0
     state: SequenceState = PENDING

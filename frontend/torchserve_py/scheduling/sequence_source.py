@@ -204,6 +204,7 @@ class Sequences:
             max_idle=self._policy.max_idle,
             ends_at=math.inf if self._policy.timeout is None else now + self._policy.timeout,
             idle_since=now,
+            opened_at=now,
             active_since=self._suspended.take(job.sequence_id, now),
         )
         self.open[sequence.id] = sequence

@@ -40,6 +40,9 @@ class Supervisor:
         self.expected = True
         #: Why the last worker that was started did not get ready; "" if it did.
         self.failure = ""
+        #: How often a worker was replaced, and why the last one ended that was not told to; "" if none did.
+        self.restarts = 0
+        self.last_end = ""
         self.worker: Worker | None = None
         #: Called when a worker was lost and is to be replaced.
         self.on_restart: Callable[[], None] = lambda: None
@@ -59,6 +62,15 @@ class Supervisor:
     def ready(self) -> bool:
         """Whether its worker takes jobs."""
         return self.worker is not None and self.worker.ready
+
+    @property
+    def condition(self) -> str:
+        """The state of its worker in a word: a `WorkerState`, or what follows the end of the worker."""
+        if self.gave_up:
+            return "gave up"
+        if self.worker is None or self.worker.state is WorkerState.DIED:
+            return "restarting" if self.restarts or self.worker else WorkerState.STARTING.value
+        return self.worker.state.value
 
     @property
     def pid(self) -> int:
@@ -123,6 +135,7 @@ class Supervisor:
             delay = RESTART_DELAYS[min(attempt, len(RESTART_DELAYS) - 1)]
             attempt += 1
             logger.info("Worker %s starts again in %d s", self.id, delay)
+            self.restarts += 1
             self.on_restart()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay)
@@ -140,7 +153,7 @@ class Supervisor:
                     logger.error("Worker %s could not load the model; the model log tells why", worker.label)
                 else:
                     logger.error("Worker %s did not get ready: %s", worker.label, failure)
-                self.failure = str(failure)
+                self.failure = self.last_end = str(failure)
             self._attempt.set_result(failure)
             self._await_next_attempt()
             return None
@@ -158,6 +171,7 @@ class Supervisor:
         reason = await worker.ended
         if worker.state is WorkerState.DIED:
             logger.error("Worker %s (pid %d) %s", worker.label, worker.pid, reason)
+            self.last_end = reason
         return time.monotonic() - ready_at
 
     def _await_next_attempt(self) -> None:

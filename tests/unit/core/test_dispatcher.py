@@ -49,7 +49,7 @@ async def test_a_full_queue_refuses() -> None:
     shell = Shell(stateless(queue_size=1))
     shell.submit("running")
     shell.submit("waiting")
-    assert shell.dispatcher.remaining_capacity == 0
+    assert shell.dispatcher.scheduler.remaining_capacity == 0
     assert await cause_of(shell.submit("refused")) is Cause.queue_full
 
 

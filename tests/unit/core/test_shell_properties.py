@@ -73,7 +73,7 @@ class ShellMachine(RuleBasedStateMachine):
     def set_up(self, workers: int) -> None:
         self.shell = Shell(replace(self.policy), 0)
         self.dispatcher = self.shell.dispatcher
-        self.dispatcher._now = lambda: self.now  # type: ignore[method-assign]
+        self.dispatcher.now = lambda: self.now
         self.workers: list[FakeWorker] = self.shell.workers
         self.dispatcher.set_workers(workers)
         self.workers += [self.shell.add_worker(f"w{number}") for number in range(workers)]

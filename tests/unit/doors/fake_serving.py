@@ -12,7 +12,8 @@ from typing import Any
 
 from torchserve_py.archive.contract import CONTRACTS
 from torchserve_py.core.errors import DefaultVersionInUse, DefaultVersionNotFound, ModelNotFound, ModelVersionNotFound
-from torchserve_py.core.model import statistics_of
+from torchserve_py.core.model import activity_of, statistics_of
+from torchserve_py.core.observed import Activity, SequenceOrder, SequencePage, SequenceStatus
 from torchserve_py.core.serving import (
     ModelStatus,
     RegisterRequest,
@@ -294,6 +295,18 @@ class FakeServing:
     def statistics(self, model: ServedModel) -> Statistics:
         fake = self.of(model)
         return statistics_of(fake.metrics, sum(worker.memory for worker in fake.workers))
+
+    def activity(self, model: ServedModel) -> Activity:
+        fake = self.of(model)
+        return activity_of(fake.metrics, running=0, workers=len(fake.workers), workers_wanted=1, memory=1000)
+
+    async def sequences(self, model: ServedModel, text: str, order: SequenceOrder, limit: int) -> SequencePage:
+        known = sorted(each for each in self.of(model).known_sequences if text in each)
+        first = [SequenceStatus(each, "idle", 2.0, 1.0, "9000", 0, 0) for each in known[:limit]]
+        return SequencePage(len(self.of(model).known_sequences), len(known), first)
+
+    def end_sequence(self, model: ServedModel, sequence_id: str) -> None:
+        self.of(model).known_sequences.discard(sequence_id)
 
     async def check_health(self, model: ServedModel, limit: float) -> bool:
         return self.of(model).is_well

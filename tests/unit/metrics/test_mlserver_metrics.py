@@ -1,6 +1,7 @@
 """MLServer's metrics of inference, for models that are written for it."""
 
 from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.scheduling.effects import Cause
 
 
 def shown(metrics: ServerMetrics) -> list[str]:
@@ -13,7 +14,7 @@ def test_models_of_mlserver_are_shown_as_mlserver_shows_them() -> None:
     metrics.model("other", "1.0")
     outcomes.answered(1.0, 1.5, 2.0)
     outcomes.answered(1.0, 1.5, 1.5)
-    outcomes.went_wrong(1.0, 9.0)
+    outcomes.went_wrong(Cause.queue_full, 1.0, 9.0)
     assert shown(metrics) == [
         "# HELP model_infer_request_success_total Model infer request success count",
         "# TYPE model_infer_request_success_total counter",

@@ -108,8 +108,9 @@ async def test_a_worker_that_dies_is_replaced() -> None:
     assert await place.events.lost.get() is first
     second = await place.events.up.get()
     assert second is not first
-    assert place.restarts == 1
+    assert place.restarts == place.supervisor.restarts == 1
     assert place.supervisor.ready
+    assert (place.supervisor.condition, place.supervisor.last_end) == ("ready", "is over")
     await place.supervisor.stop(1)
 
 

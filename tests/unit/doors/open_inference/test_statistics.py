@@ -10,6 +10,7 @@ from tests.unit.doors.fake_serving import FakeModel, FakeServing
 
 from torchserve_py.core.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.doors.open_inference import statistics
+from torchserve_py.scheduling.effects import Cause
 
 DURATIONS = {
     "success",
@@ -34,7 +35,7 @@ def serve(model, *, queued=0.25, ran=0.5, fails=False):
     metrics.observe_queue(queued)
     if fails:
         metrics.observe_handler(ran, ran, [row(error="it failed")])
-        metrics.outcomes.went_wrong(now - queued - ran, now)
+        metrics.outcomes.went_wrong(Cause.queue_full, now - queued - ran, now)
     else:
         metrics.observe_handler(ran, ran, [row()])
         metrics.outcomes.answered(now - queued - ran, now - ran, now)

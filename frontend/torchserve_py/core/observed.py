@@ -1,0 +1,113 @@
+"""What operators watch of a model version, its activity and its open sequences, as plain values."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from torchserve_py.scheduling import sequence as scheduled
+
+#: Sequences that one turn of the event loop looks at: about a millisecond.
+_LOOKED_AT_ONCE: Final = 2000
+
+
+class Timing(NamedTuple):
+    """Durations that were counted: how many in each bucket of `metrics.model_metrics.SECONDS_BOUNDS`, and their sum."""
+
+    counts: Sequence[int]
+    seconds: float
+
+
+class Activity(NamedTuple):
+    """The jobs of a model version: sums since its registration, then the state now."""
+
+    succeeded: int
+    failures: Mapping[str, int]  # jobs without an answer, by cause
+    batches: Sequence[int]  # how many in each bucket of `metrics.model_metrics.BATCH_BOUNDS`
+    batched: int  # jobs in these batches
+    waiting: Timing  # of each job, until it went to a worker
+    handler: Timing  # of each call of the handler
+    queued: int  # jobs that wait
+    running: int  # jobs that workers have
+    workers: int  # workers that are ready
+    workers_wanted: int
+    sequences: int  # open sequences
+    memory: int  # bytes of all workers
+
+    @property
+    def failed(self) -> int:
+        """Jobs without an answer, whatever the cause."""
+        return sum(self.failures.values())
+
+
+class SequenceStatus(NamedTuple):
+    """An open sequence now; times are seconds."""
+
+    id: str
+    state: str
+    age: float
+    idle: float | None  # since its last job ended; None while it has a job
+    worker_id: str | None  # None while no worker has room for the sequence
+    waiting: int
+    in_flight: int
+
+
+class SequencePage(NamedTuple):
+    """Some of the open sequences: those that were asked for first."""
+
+    open: int
+    found: int
+    sequences: Sequence[SequenceStatus]
+
+
+class SequenceOrder(StrEnum):
+    """Which sequences come first."""
+
+    oldest = "oldest"
+    newest = "newest"
+    idle = "idle"  # the longest idle first; sequences with a job are left out
+
+
+async def page_of_sequences(
+    live: Iterable[scheduled.Sequence], text: str, order: SequenceOrder, limit: int, now: Callable[[], float]
+) -> SequencePage:
+    """Return at most ``limit`` of the open sequences whose ids hold ``text``.
+
+    Other work of the event loop goes on between two thousand sequences.
+
+    Args:
+        live: The open sequences, oldest first.
+        text: A part of the id; empty for all.
+        order: Which come first.
+        limit: The most sequences to return.
+        now: The clock of the scheduler.
+    """
+    every = list(live)
+    found: list[scheduled.Sequence] = []
+    for start in range(0, len(every), _LOOKED_AT_ONCE):
+        if start:
+            await asyncio.sleep(0)
+        slice_ = every[start : start + _LOOKED_AT_ONCE]
+        found += [each for each in slice_ if text in each.id and each.state is not scheduled.CLOSED]
+    if order is SequenceOrder.idle:
+        found = [each for each in found if each.state is scheduled.IDLE]
+        first = heapq.nsmallest(limit, found, key=lambda each: each.idle_since)
+    else:
+        first = found[:limit] if order is SequenceOrder.oldest else found[: -limit - 1 : -1]
+    moment = now()
+    return SequencePage(len(every), len(found), [_status(each, moment) for each in first])
+
+
+def _status(sequence: scheduled.Sequence, now: float) -> SequenceStatus:
+    return SequenceStatus(
+        id=sequence.id,
+        state=sequence.state.value,
+        age=now - sequence.opened_at,
+        idle=now - sequence.idle_since if sequence.state is scheduled.IDLE else None,
+        worker_id=sequence.lane.worker_id,
+        waiting=len(sequence.waiting) + len(sequence.successors),
+        in_flight=len(sequence.in_flight),
+    )
