@@ -15,6 +15,7 @@ from torchserve_py.doors.openapi import BINARY, OPEN_INFERENCE_ERROR, Operation,
 from torchserve_py.doors.pipeline import HttpExchange
 from torchserve_py.doors.requests import content_type_of
 from torchserve_py.doors.routing import AfterBody, DoorContext, PathValues, Reply, Route
+from torchserve_py.doors.sagemaker_sessions import Session
 from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.doors.torchserve_dialect import TorchServeDialect
 from torchserve_py.jobs.inference_request import InferenceRequest
@@ -77,6 +78,7 @@ class InferenceDoor:
         *,
         parameters: Pairs = (),
         body: bytes | None = None,
+        session: Session | None = None,
     ) -> Reply:
         """Run a request on a model; where the method is OPTIONS, describe the model's API instead.
 
@@ -87,6 +89,7 @@ class InferenceDoor:
             server_headers: What the server tells the handler about the path; wins over the client's headers.
             parameters: Names and values that become values of the row beside the body's.
             body: The request's body, if it has been read.
+            session: The session at SageMaker that the request belongs to, instead of a sequence that it names.
 
         Raises:
             DoorError: The request is refused before there is a job.
@@ -96,7 +99,11 @@ class InferenceDoor:
         model = self._serving.get(name, version)
         if request.method == "OPTIONS":
             return self._responses.send_json(request, 200, predict_document(name))
-        sequence = self._sequences.read(request) if model.is_stateful else None
+        sequence, dialect = None, self._dialect
+        if session is not None:
+            sequence, dialect = session
+        elif model.is_stateful:
+            sequence = self._sequences.read(request)
         content_type = content_type_of(request)
         priority = priorities.of_request(request)
 
@@ -113,7 +120,7 @@ class InferenceDoor:
                 by_default=version is None,
                 priority=priority,
             )
-            return HttpExchange(self._responses, self._dialect, request, self._serving, model, inference, version)
+            return HttpExchange(self._responses, dialect, request, self._serving, model, inference, version)
 
         return AfterBody(self._max_body, submit) if body is None else submit(body)
 

@@ -23,6 +23,9 @@ _TRUE: Final = ("true", "1")
 _FALSE: Final = ("false", "0", "")
 #: Characters of the id of a sequence or of a request; the server keeps ids as long as the sequence is open.
 MAX_ID_LENGTH: Final = 1000
+#: SageMaker's header for the id of a session, and the id that asks for a new one.
+SESSION_ID: Final = "X-Amzn-SageMaker-Session-Id"
+NEW_SESSION: Final = "NEW_SESSION"
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -31,13 +34,13 @@ class SequenceHeaders:
 
     def __init__(self, settings: Settings) -> None:
         self.id_name: str = settings.ts_header_key_sequence_id
-        self._id = settings.ts_header_key_sequence_id
         self._start = settings.ts_header_key_sequence_start
-        self._end = settings.ts_header_key_sequence_end
+        self.end_name: str = settings.ts_header_key_sequence_end
+        self._asks_for_new = NEW_SESSION if self.id_name.lower() == SESSION_ID.lower() else ""
 
     def are_in(self, request: Request) -> bool:
         """Return whether a request has the header with a sequence's id."""
-        return self._id in request.headers
+        return self.id_name in request.headers
 
     def read(self, request: Request) -> SequenceRequest:
         """Return the sequence of an HTTP request.
@@ -46,7 +49,9 @@ class SequenceHeaders:
             DoorError: As `request_of` does.
         """
         sent = request.headers
-        return self.request_of(sent.get(self._id, ""), sent.get(self._start), sent.get(self._end), sent.get(REQUEST_ID))
+        return self.request_of(
+            sent.get(self.id_name, ""), sent.get(self._start), sent.get(self.end_name), sent.get(REQUEST_ID)
+        )
 
     def in_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> SequenceRequest | None:
         """Return the sequence that the metadata of a gRPC call name under the headers' names, or None.
@@ -55,16 +60,17 @@ class SequenceHeaders:
             DoorError: As `request_of` does.
         """
         sent = {name: value for name, value in metadata if isinstance(value, str)}
-        if self._id not in sent:
+        if self.id_name not in sent:
             return None
-        return self.request_of(sent[self._id], sent.get(self._start), sent.get(self._end), sent.get(REQUEST_ID))
+        return self.request_of(sent[self.id_name], sent.get(self._start), sent.get(self.end_name), sent.get(REQUEST_ID))
 
     def request_of(
         self, sequence_id: str, start: str | None, end: str | None, request_id: str | None = None
     ) -> SequenceRequest:
         """Return the sequence of a request with these values of the three headers, and the id of the request.
 
-        A request without an id (or with an empty one) opens a sequence of its own, ``ts-seq-<uuid4>``.
+        A request without an id (or with an empty one) opens a sequence of its own, ``ts-seq-<uuid4>``; so does
+        ``NEW_SESSION`` where the header is SageMaker's.
 
         Raises:
             DoorError: An id is not usable, or a marker is neither true nor false.
@@ -72,7 +78,7 @@ class SequenceHeaders:
         for name, given in ((self.id_name, sequence_id), (REQUEST_ID, request_id or "")):
             if len(given) > MAX_ID_LENGTH:
                 raise bad_request(f"Header {name}: an id has up to {MAX_ID_LENGTH} characters, this one {len(given)}.")
-        if not sequence_id:
+        if sequence_id in ("", self._asks_for_new):
             if start is not None:
                 is_marked(self._start, start)
             sequence_id = f"ts-seq-{uuid.uuid4()}"
@@ -95,8 +101,8 @@ class SequenceHeaders:
             starts = is_marked(self._start, start)
             headers.append((str(self._start), _said(start)))
         if end is not None:
-            ends = is_marked(self._end, end)
-            headers.append((str(self._end), _said(end)))
+            ends = is_marked(self.end_name, end)
+            headers.append((str(self.end_name), _said(end)))
         if request_id:
             if _UNUSABLE.search(request_id):
                 raise bad_request(f"Header {REQUEST_ID}: {request_id!a} is no id; use printable characters in UTF-8.")

@@ -7,7 +7,7 @@
     /{model}/predict                /{model}/{version}/predict       legacy
 
 All but the last serve the default version. On SageMaker's and the legacy paths the query's parameters become values of
-the handler's row; on the others the query is ignored.
+the handler's row; on the others the query is ignored. SageMaker's paths have its sessions (`sagemaker_sessions`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torchserve_py.doors.failures import DoorError, bad_request, not_found
 from torchserve_py.doors.form_fields import FORM_TYPE, MULTIPART_TYPE, form_field
 from torchserve_py.doors.predictions import EXPLAIN, V1_PREDICT, InferenceDoor, Pairs
 from torchserve_py.doors.routing import AfterBody, DoorContext, PathValues, Reply, Route
+from torchserve_py.doors.sagemaker_sessions import SageMakerSessions
 from torchserve_py.transport.http1.request import Request
 
 _PREDICT: Final[Pairs] = (("explain", "False"),)
@@ -32,6 +33,7 @@ class InferenceSurfaces:
     def __init__(self, context: DoorContext) -> None:
         self._serving = context.serving
         self._predictions = InferenceDoor(context)
+        self._sessions = SageMakerSessions(context)
         self._max_body = context.settings.max_request_size
         self._predict_route = context.settings.predict_route
 
@@ -45,7 +47,7 @@ class InferenceSurfaces:
             ),
             Route("/v1/models/{model_name}:{verb}", self._refuse),
             Route("/v2/models/{model_name}/explain", self._explain, operations=(v2_explain,)),
-            Route("/models/{model_name}/invoke", self._predict_with_query),
+            Route("/models/{model_name}/invoke", self._invoke),
             Route("/{model_name}/predict", self._predict_with_query),
             Route("/{model_name}/{model_version}/predict", self._predict_with_query),
             Route("/invocations", self._invocations),
@@ -68,6 +70,22 @@ class InferenceSurfaces:
         name, version = values["model_name"], values.get("model_version")
         return self._predictions.infer(request, name, version, _PREDICT, parameters=tuple(request.query))
 
+    def _invoke(self, request: Request, values: PathValues) -> Reply:
+        return self._run(request, values["model_name"], tuple(request.query))
+
+    def _run(self, request: Request, name: str, parameters: Pairs, body: bytes | None = None) -> Reply:
+        """Run a model as SageMaker does: a request to a model that keeps sequences may belong to a session."""
+        model = self._serving.get(name)
+        if not model.is_stateful or request.method == "OPTIONS":
+            return self._predictions.infer(request, name, None, _PREDICT, parameters=parameters, body=body)
+        if body is None:
+            return AfterBody(self._max_body, lambda body: self._run(request, name, parameters, body))
+        answer = self._sessions.answer(request, model, body)
+        if answer is not None:
+            return answer
+        session = self._sessions.of(request, model)
+        return self._predictions.infer(request, name, None, _PREDICT, parameters=parameters, body=body, session=session)
+
     def _refuse(self, request: Request, values: PathValues) -> Reply:
         raise not_found()
 
@@ -85,14 +103,14 @@ class InferenceSurfaces:
             return AfterBody(self._max_body, lambda body: self._invoke_named(request, parameters, body))
         if name is None:
             raise _unnamed()
-        return self._predictions.infer(request, name, None, _PREDICT, parameters=parameters)
+        return self._run(request, name, parameters)
 
     def _invoke_named(self, request: Request, parameters: Pairs, body: bytes) -> Reply:
         """Run the model that a field of a form names."""
         name = form_field(request.headers.get("Content-Type", ""), body, _MODEL_NAME)
         if name is None:
             raise _unnamed()
-        return self._predictions.infer(request, name, None, _PREDICT, parameters=parameters, body=body)
+        return self._run(request, name, parameters, body)
 
     def _only_startup_model(self) -> str | None:
         names = [

@@ -1,0 +1,203 @@
+"""SageMaker's stateful sessions, at the paths that SageMaker calls: a session is a sequence of the model.
+
+The header ``X-Amzn-SageMaker-Session-Id`` names a session, or asks for one with ``NEW_SESSION``. The answer has the id
+of a new session and when it expires, or that a session is closed. The bodies ``{"requestType": "NEW_SESSION"}`` and
+``{"requestType": "CLOSE"}`` are answered by the server, as by Amazon's ``model-hosting-container-standards``; all other
+bodies go to the handler.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from torchserve_py.doors.failures import bad_request
+from torchserve_py.doors.pipeline import Answer, HttpExchange
+from torchserve_py.doors.requests import content_type_of
+from torchserve_py.doors.sequences import NEW_SESSION, SESSION_ID, SequenceHeaders
+from torchserve_py.doors.torchserve_dialect import TorchServeDialect
+from torchserve_py.jobs.inference_request import InferenceRequest
+from ts.protocol.messages import REQUEST_ID, SEQUENCE_ID_SEPARATOR
+
+if TYPE_CHECKING:
+    from torchserve_py.core.serving import ServedModel
+    from torchserve_py.doors.responses import Headers, Sent
+    from torchserve_py.doors.routing import DoorContext
+    from torchserve_py.jobs.inference_request import SequenceRequest
+    from torchserve_py.jobs.parts import Part
+    from torchserve_py.transport.http1.request import Request
+
+_NEW_ID: Final = "X-Amzn-SageMaker-New-Session-Id"
+_CLOSED_ID: Final = "X-Amzn-SageMaker-Closed-Session-Id"
+_CLOSE: Final = "CLOSE"
+#: A body with more bytes is no request for a session.
+_LONGEST_REQUEST: Final = 100
+#: Sessions without a request that are remembered; the oldest are forgotten first.
+_MOST_UNUSED: Final = 10_000
+
+
+class _SessionRequest(msgspec.Struct, forbid_unknown_fields=True):
+    request_type: str = msgspec.field(name="requestType")
+
+
+_REQUESTS: Final = msgspec.json.Decoder(_SessionRequest)
+
+
+class Session(NamedTuple):
+    """The session of a request: the sequence of the model, and how the answer tells of it."""
+
+    sequence: SequenceRequest
+    dialect: TorchServeDialect
+
+
+class _SessionDialect(TorchServeDialect):
+    """Answers as TorchServe does, and says which session was opened or closed.
+
+    Args:
+        headers: The headers of sequences.
+        expires: When a session that the request opens expires; None if it opens none.
+        begun: Called when the session has got an answer.
+    """
+
+    def __init__(self, headers: SequenceHeaders, expires: str | None, begun: Callable[[], object]) -> None:
+        super().__init__(headers.id_name)
+        self._end_name = headers.end_name.lower()
+        self._expires = expires
+        self._begun = begun
+
+    def answer(self, exchange: HttpExchange, part: Part) -> Answer:
+        whole = super().answer(exchange, part)
+        return whole._replace(headers=(*whole.headers, *self._told(exchange, part.headers)))
+
+    def opening(self, exchange: HttpExchange, first: Part) -> Answer:
+        head = super().opening(exchange, first)
+        return head._replace(headers=(*head.headers, *self._told(exchange, first.headers)))
+
+    def _told(self, exchange: HttpExchange, headers: Headers) -> list[tuple[str, str]]:
+        """Return the headers about the session, except those that the handler has set itself."""
+        self._begun()
+        sequence = exchange.inference.sequence
+        assert sequence is not None, "the request belongs to a session"
+        told = {} if self._expires is None else {_NEW_ID: f"{sequence.id}; Expires={self._expires}"}
+        ended = [ids for name, ids in headers if name.lower() == self._end_name]
+        if sequence.ends or any(sequence.id in map(str.strip, ids.split(SEQUENCE_ID_SEPARATOR)) for ids in ended):
+            told[_CLOSED_ID] = sequence.id
+        said = {name.lower() for name, _ in headers}
+        return [(name, value) for name, value in told.items() if name.lower() not in said]
+
+
+class _CloseDialect(TorchServeDialect):
+    """Answers a step that closes a session; what the handler answers is of no interest."""
+
+    def answer(self, exchange: HttpExchange, part: Part) -> Answer:
+        assert exchange.inference.sequence is not None, "the request belongs to a session"
+        return _closed(exchange.inference.sequence.id)
+
+
+class SageMakerSessions:
+    """Opens, finds and closes the sessions of models that keep sequences."""
+
+    def __init__(self, context: DoorContext) -> None:
+        self._serving = context.serving
+        self._responses = context.responses
+        self._headers = SequenceHeaders(context.settings)
+        #: When the sessions expire that were opened and have had no request yet, the earliest opened one first.
+        self._unused: OrderedDict[tuple[int, str], float] = OrderedDict()
+
+    def answer(self, request: Request, model: ServedModel, body: bytes) -> Sent | HttpExchange | None:
+        """Answer a request that is only about a session, and return None for any other.
+
+        Raises:
+            DoorError: The session to close is not open.
+        """
+        asked = _asked(body)
+        if asked == NEW_SESSION:
+            session_id, expires = str(uuid.uuid4()), _expiry(model)
+            self._unused[model.id, session_id] = monotonic() + _lifetime(model)
+            if len(self._unused) > _MOST_UNUSED:
+                self._unused.popitem(last=False)
+            answer = _said(f"Session {session_id} created", _NEW_ID, f"{session_id}; Expires={expires}")
+            return self._responses.send_answer(request, answer)
+        if asked == _CLOSE:
+            return self._close(request, model, body)
+        return None
+
+    def of(self, request: Request, model: ServedModel) -> Session | None:
+        """Return the session that a request names or opens, None if it does neither.
+
+        Raises:
+            DoorError: The session is not open.
+        """
+        sent = request.headers
+        session_id = sent.get(SESSION_ID)
+        if not session_id:
+            return None
+        expires = start = None
+        if session_id == NEW_SESSION:
+            session_id, expires, start = str(uuid.uuid4()), _expiry(model), "true"
+        elif self._unused.get((model.id, session_id), 0.0) > monotonic():
+            start = "true"
+        else:
+            self._check_open(model, session_id)
+        sequence = self._headers.request_of(session_id, start, sent.get(self._headers.end_name), sent.get(REQUEST_ID))
+        begun = partial(self._unused.pop, (model.id, session_id), None)
+        return Session(sequence, _SessionDialect(self._headers, expires, begun))
+
+    def _close(self, request: Request, model: ServedModel, body: bytes) -> Sent | HttpExchange:
+        session_id = request.headers.get(SESSION_ID, "")
+        if self._unused.pop((model.id, session_id), None) is None:
+            self._check_open(model, session_id)
+            if model.is_durable:  # any worker may have it, and only a step ends what is stored
+                sequence = self._headers.request_of(session_id, None, "true")
+                headers = (*request.raw_headers, *sequence.headers)
+                inference = InferenceRequest(
+                    headers, body, content_type_of(request), sequence=sequence, by_default=True
+                )
+                return HttpExchange(self._responses, _CLOSE_DIALECT, request, self._serving, model, inference)
+            self._serving.release_sequence(model, session_id)
+        return self._responses.send_answer(request, _closed(session_id))
+
+    def _check_open(self, model: ServedModel, session_id: str) -> None:
+        if not session_id or session_id == NEW_SESSION or not self._serving.knows_sequence(model, session_id):
+            raise bad_request(
+                f"Header {SESSION_ID}: session not found: {session_id!a}. It was closed or has expired, or was never"
+                f" opened; {NEW_SESSION} opens one."
+            )
+
+
+def _asked(body: bytes) -> str:
+    """Return what a request that is only about a session asks for, else an empty text."""
+    if len(body) > _LONGEST_REQUEST or b"requestType" not in body:
+        return ""
+    try:
+        return _REQUESTS.decode(body).request_type
+    except msgspec.MsgspecError:
+        return ""  # a body of the model's own
+
+
+def _lifetime(model: ServedModel) -> float:
+    """Return the seconds until a session that begins now expires if it gets no request."""
+    return (model.config.sequence_timeout_ms or model.config.sequence_max_idle_ms) / 1000
+
+
+def _expiry(model: ServedModel) -> str:
+    """Return when a session that begins now expires, as SageMaker reads it."""
+    return (datetime.now(UTC) + timedelta(seconds=_lifetime(model))).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _said(text: str, name: str, value: str) -> Answer:
+    return Answer(200, text.encode(), ((name, value), ("content-type", "text/plain; charset=utf-8")))
+
+
+def _closed(session_id: str) -> Answer:
+    return _said(f"Session {session_id} closed", _CLOSED_ID, session_id)
+
+
+_CLOSE_DIALECT: Final = _CloseDialect()
