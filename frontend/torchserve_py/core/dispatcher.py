@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, cast
 
 from torchserve_py.core.refused_steps import END_REASONS, cause_of
@@ -290,12 +289,11 @@ class Dispatcher:
     def _perform(self, effects: Sequence[Effect], now: float) -> None:
         for effect in effects:
             if isinstance(effect, Send):
-                send = self._workers[effect.worker_id].send
-                send_sendable(effect.jobs, partial(send, moment_of=self._moment_of))
+                send_sendable(effect.jobs, self._workers[effect.worker_id].send, self._moment_of)
                 self._begin(effect, now)
             elif isinstance(effect, SendAhead):
-                ahead = self._workers[effect.worker_id].send_ahead
-                send_sendable(effect.jobs, partial(ahead, moment_of=self._moment_of, joins=effect.joins))
+                send_ahead = self._workers[effect.worker_id].send_ahead
+                send_sendable(effect.jobs, send_ahead, self._moment_of, joins=effect.joins)
             elif isinstance(effect, Begin):
                 self._begin(effect, now)
             elif isinstance(effect, Finish):

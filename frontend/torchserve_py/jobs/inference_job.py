@@ -13,7 +13,7 @@ import struct
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, cast
+from typing import Concatenate, Final, ParamSpec, Protocol, cast
 
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import Part, Parts
@@ -22,6 +22,8 @@ from torchserve_py.scheduling.job import Job
 from ts.protocol.messages import History, InferRow, encode_infer
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 
 #: What encoding a batch raises: text that is no Unicode, a value that msgpack does not know, a frame over 4 GiB.
 _UNSENDABLE: Final = (ValueError, TypeError, OverflowError, struct.error)
@@ -103,13 +105,15 @@ class InferenceJob(Job):
         return moment_of(self.active_since), self.was_sent_before, only_ask
 
 
-def send_sendable(jobs: Sequence[Job], send: Callable[[Sequence[InferenceJob]], None]) -> None:
-    """Send a batch without those of its jobs that cannot be encoded; these get a `refusal`."""
+def send_sendable(
+    jobs: Sequence[Job], send: Callable[Concatenate[Sequence[InferenceJob], P], None], *more: P.args, **named: P.kwargs
+) -> None:
+    """Send a batch, with more arguments, but without those of its jobs that cannot be encoded: they get a `refusal`."""
     batch = cast("Sequence[InferenceJob]", jobs)
     try:
-        send(batch)
+        send(batch, *more, **named)
     except _UNSENDABLE:
-        send([job for job in batch if _is_sendable(job)])
+        send([job for job in batch if _is_sendable(job)], *more, **named)
 
 
 def _is_sendable(job: InferenceJob) -> bool:
