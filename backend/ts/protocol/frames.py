@@ -92,6 +92,8 @@ class FrameBuffer:
         #: The message whose large bodies are arriving, and the parts of their memory that are still to be filled.
         self._message: list[Any] | None = None
         self._missing: deque[memoryview] = deque()
+        #: How many bytes the large bodies of the array that is being read may still have.
+        self._room = 0
 
     def limit(self, max_frame: int, max_values: int) -> None:
         """Refuse frames longer than ``max_frame`` bytes from now on, and large ones of more than ``max_values`` values.
@@ -133,9 +135,10 @@ class FrameBuffer:
         Raises FrameError: a length over the limit, or content that is not one msgpack array with a kind in front.
         """
         while self._message is not None or self._read_array():
-            self._move_bodies()
             if self._missing:
-                break
+                self._move_bodies()
+                if self._missing:
+                    break
             message, self._message = self._message, None
             assert message is not None
             yield message
@@ -155,11 +158,34 @@ class FrameBuffer:
         payload = self._view[first : first + length]
         if self._max_values is not None and length > _SMALL:
             check_values(payload, self._max_values)
-        bodies = _Bodies(self._max_frame - length)
-        self._message = _unpack(payload, bodies)
-        self._missing.extend(bodies.views)
+        self._room = self._max_frame - length
+        self._message = self._unpack(payload)
         self._start = first + length
         return True
+
+    def _unpack(self, payload: memoryview) -> list[Any]:
+        try:
+            message = msgpack.unpackb(payload, ext_hook=self._make_body)
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise FrameError(
+                f"a frame of {len(payload)} bytes is not msgpack: {error or type(error).__name__}"
+            ) from error
+        if not isinstance(message, list) or not message or not isinstance(message[0], str):
+            raise FrameError("a frame must hold an array that starts with the kind of message")
+        return message
+
+    def _make_body(self, kind: int, length: bytes) -> bytearray:
+        """Return the large body for an extension value; its bytes are still to come."""
+        if kind != _BODY or len(length) != _LENGTH.size:
+            raise FrameError(f"an extension value of type {kind} with {len(length)} bytes stands for no body")
+        (size,) = _LENGTH.unpack(length)
+        if size > self._room:
+            raise FrameError(f"a body of {size} bytes, of which the frame may hold only {self._room} more")
+        self._room -= size
+        body = bytearray(size)
+        if size:
+            self._missing.append(memoryview(body))
+        return body
 
     def _move_bodies(self) -> None:
         """Move the buffered bytes of large bodies to their own memory."""
@@ -233,34 +259,3 @@ def check_values(payload: memoryview, most: int) -> None:
                 position += length
     if awaited and position < end:
         raise FrameError(f"a frame of {end} bytes has more than {most} values")
-
-
-class _Bodies:
-    """Makes the memory for the large bodies of one array, of at most ``room`` bytes together."""
-
-    def __init__(self, room: int) -> None:
-        self.views: list[memoryview] = []
-        self._room = room
-
-    def make(self, kind: int, length: bytes) -> bytearray:
-        """Return the body for an extension value; its bytes are still to come."""
-        if kind != _BODY or len(length) != _LENGTH.size:
-            raise FrameError(f"an extension value of type {kind} with {len(length)} bytes stands for no body")
-        (size,) = _LENGTH.unpack(length)
-        if size > self._room:
-            raise FrameError(f"a body of {size} bytes, of which the frame may hold only {self._room} more")
-        self._room -= size
-        body = bytearray(size)
-        if size:
-            self.views.append(memoryview(body))
-        return body
-
-
-def _unpack(payload: memoryview, bodies: _Bodies) -> list[Any]:
-    try:
-        message = msgpack.unpackb(payload, ext_hook=bodies.make)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise FrameError(f"a frame of {len(payload)} bytes is not msgpack: {error or type(error).__name__}") from error
-    if not isinstance(message, list) or not message or not isinstance(message[0], str):
-        raise FrameError("a frame must hold an array that starts with the kind of message")
-    return message

@@ -44,6 +44,7 @@ class Connection(asyncio.BufferedProtocol):
         self.on_message = on_message
         self.on_close = on_close
         self._frames = FrameBuffer(max_frame)
+        self._turns = running_turns()
         #: Who is at the other end, for the log.
         self.peer = "a process that has not said who it is"
         #: The id of the process at the other end, as the kernel tells it; None where it does not.
@@ -111,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle(self) -> None:
         """Handle the messages that are here, for a moment; the rest waits for the next turn."""
-        end, begun = running_turns().end_of_slice(), time.thread_time()
+        end, begun = self._turns.end_of_slice(), time.thread_time()
         try:
             for message in self._frames.messages():
                 self.on_message(self, message)
@@ -137,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         if rest:
             asyncio.get_running_loop().call_later(rest, self._catch_up)
         else:
-            running_turns().put_off(self._catch_up)
+            self._turns.put_off(self._catch_up)
 
     def _catch_up(self) -> None:
         """Another turn has come."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple, NoReturn, Protocol
+from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, overload
 
 import httptools
 
 from torchserve_py.transport.http1.errors import BadMessage
+
+T = TypeVar("T")
 
 #: TorchServe's limits; its 8192 bytes are for all headers together, here they are for each of up to 128 headers.
 MAX_REQUEST_LINE: Final = 4096
@@ -59,6 +61,17 @@ class Headers(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         return self._values[name.lower().encode("utf-8", "surrogateescape")].decode("utf-8", "surrogateescape")
+
+    @overload
+    def get(self, name: str, default: None = None, /) -> str | None: ...
+
+    @overload
+    def get(self, name: str, default: str | T, /) -> str | T: ...
+
+    def get(self, name: str, default: Any = None, /) -> Any:
+        """Return the value, or the default where there is none; called for each request, so without an exception."""
+        value = self._values.get(name.lower().encode("utf-8", "surrogateescape"))
+        return default if value is None else value.decode("utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:
         return (name.decode("utf-8", "surrogateescape") for name in self._values)

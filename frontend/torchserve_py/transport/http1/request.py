@@ -384,5 +384,4 @@ class Request:
         if self._body_error is not None:
             then(self._body_error)
             return
-        body, self._body = self._body, Body()
-        then(body.whole())
+        then(self._body.take())

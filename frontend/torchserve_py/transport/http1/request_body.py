@@ -56,9 +56,12 @@ class Body:
         """Note that ``count`` bytes were written to the start of `room`."""
         self.size += count
 
-    def whole(self) -> bytes:
-        """Return the complete body, without a copy if no piece of its memory is in use."""
-        return self._only if self._buffer is None else self._writable().getvalue()
+    def take(self) -> bytes:
+        """Return the complete body, without a copy if no piece of its memory is in use, and forget it."""
+        body = self._only if self._buffer is None else self._writable().getvalue()
+        self._only, self._buffer = b"", None
+        self.size = self.capacity = 0
+        return body
 
     def _writable(self) -> BytesIO:
         if self._view is not None:
