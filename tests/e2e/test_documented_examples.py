@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,21 @@ PACK = """torch-model-archiver --model-name stateful --version 1.0 --handler han
     --config-file handlers/stateful/model-config.yaml --export-path model_store"""
 START = """torchserve-py --ncs --start --disable-token-auth --enable-model-api --model-store model_store \\
     --models stateful.mar"""
+STARTS_ITSELF = re.compile(r"torchserve(-py)? --")
 
-NEED_TORCH = {"docs/gpu.md", "docs/handlers.md", "handlers/gru_session/README.md"}
+NEED_TORCH = {
+    "docs/gpu.md",
+    "docs/handlers.md",
+    "docs/tutorials/batching-on-a-gpu.md",
+    "docs/tutorials/from-torchserve.md",
+    "handlers/gru_session/README.md",
+}
 
 
 def documents_with_examples() -> list[object]:
     """Return the documents as parameters of a test."""
     found: list[object] = []
-    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("handlers/*/README.md"))]:
+    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("handlers/*/README.md"))]:
         name = str(path.relative_to(ROOT))
         if any(documents.is_run(block) for block in documents.blocks(path)):
             found.append(pytest.param(path, id=name, marks=[pytest.mark.torch] if name in NEED_TORCH else []))
@@ -32,7 +40,7 @@ def documents_with_examples() -> list[object]:
 def test_the_examples_of(document: Path, tmp_path: Path) -> None:
     blocks = documents.blocks(document)
     with Workplace(tmp_path) as workplace:
-        if not any("torchserve-py --" in block.text for block in blocks if documents.is_run(block)):
+        if not any(STARTS_ITSELF.search(block.text) for block in blocks if documents.is_run(block)):
             assert workplace.run(PACK)[0] == 0
             assert workplace.run(START)[0] == 0
             output = workplace.output

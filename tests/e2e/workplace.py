@@ -71,6 +71,7 @@ class Workplace:
         for documented, own in zip(DOCUMENTED_PORTS, self.ports, strict=True):
             text = text.replace(f"localhost:{documented}", f"localhost:{own}")
             text = text.replace(f"127.0.0.1:{documented}", f"127.0.0.1:{own}")
+            text = text.replace(f"_port={documented}", f"_port={own}")
         return text
 
     def run(self, command: str, *, strict: bool = False) -> tuple[int, str]:
