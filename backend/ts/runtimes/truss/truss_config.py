@@ -1,6 +1,7 @@
 """A Truss's ``config.yaml`` with all defaults, and this server's options beyond it.
 
-The model gets the whole configuration as the keyword argument ``config``; the worker itself reads a few keys.
+The model gets the whole configuration as the keyword argument ``config``; the worker itself reads a few keys, whose
+values the server has checked before it starts workers (`torchserve_py.core.contracts.truss`).
 """
 
 from __future__ import annotations
@@ -125,47 +126,24 @@ class TrussConfig:
 
 
 def read_config(model_dir: Path) -> TrussConfig:
-    """Read and check the configuration of the Truss in ``model_dir``.
-
-    Raises LoadError: the file cannot be read, or a value that the server needs is invalid.
-    """
-    values = _with_defaults(_DEFAULTS, _read_mapping(model_dir / CONFIG_FILE), CONFIG_FILE)
+    """Read the configuration of the Truss in ``model_dir``. Raises LoadError: the file cannot be read."""
+    values = _with_defaults(_DEFAULTS, _read_mapping(model_dir / CONFIG_FILE))
     runtime = values["runtime"]
-    return TrussConfig(
-        values,
-        _positive(runtime, "predict_concurrency", f"{CONFIG_FILE}: runtime"),
-        _positive(runtime, "streaming_read_timeout", f"{CONFIG_FILE}: runtime"),
-    )
+    return TrussConfig(values, runtime["predict_concurrency"], runtime["streaming_read_timeout"])
 
 
 def read_options(model_dir: Path) -> Options:
     """Read the map ``truss`` of the model's ``model-config.yaml``; the file may be missing.
 
-    Raises LoadError: the file cannot be read, or the map has an unknown key or an invalid value.
+    Raises LoadError: the file cannot be read.
     """
     path = model_dir / _MODEL_CONFIG_FILE
-    chosen = _read_mapping(path).get("truss") if path.is_file() else None
-    chosen = {} if chosen is None else chosen
-    where = f"{path.name}: truss"
-    if not isinstance(chosen, dict):
-        raise LoadError(f"{where} is {chosen!r}; it must be a map.")
-    chosen = {key: value for key, value in chosen.items() if value is not None}
-    known = {"cancelOnDisconnect", "streamErrors", "aliasConcurrency", "hotReload"}
-    for key in chosen:
-        if key not in known:
-            raise LoadError(f"{where}.{key} is not known; known are {', '.join(sorted(known))}.")
-    cancel, reload = (_flag(chosen, key, where) for key in ("cancelOnDisconnect", "hotReload"))
-    errors = chosen.get("streamErrors", "abort")
-    if errors not in ("abort", "end"):
-        raise LoadError(f"{where}.streamErrors is {errors!r}; it must be abort or end.")
-    aliases = None
-    if "aliasConcurrency" in chosen:
-        aliases = _positive(chosen, "aliasConcurrency", where)
+    chosen = (_read_mapping(path).get("truss") if path.is_file() else None) or {}
     return Options(
-        cancel_on_disconnect=cancel,
-        ends_failed_streams=errors == "end",
-        hot_reload=reload,
-        alias_concurrency=aliases,
+        cancel_on_disconnect=chosen.get("cancelOnDisconnect") or False,
+        ends_failed_streams=chosen.get("streamErrors") == "end",
+        hot_reload=chosen.get("hotReload") or False,
+        alias_concurrency=chosen.get("aliasConcurrency"),
     )
 
 
@@ -183,29 +161,13 @@ def _read_mapping(path: Path) -> dict[Any, Any]:
     return values
 
 
-def _with_defaults(defaults: Mapping[str, Any], given: Mapping[Any, Any], where: str) -> dict[str, Any]:
+def _with_defaults(defaults: Mapping[str, Any], given: Mapping[Any, Any]) -> dict[str, Any]:
     """Return ``given`` with the missing defaults; null stands for a default that is not null itself."""
     values = copy.deepcopy(dict(defaults)) | dict(given)
     for key, default in defaults.items():
         value = values[key]
         if value is None:
             values[key] = copy.deepcopy(default)
-        elif key in _SECTIONS:
-            if not isinstance(value, dict):
-                raise LoadError(f"{where}: {key} is {value!r}; it must be a map.")
-            values[key] = _with_defaults(default, value, f"{where}: {key}")
+        elif key in _SECTIONS and isinstance(value, dict):
+            values[key] = _with_defaults(default, value)
     return values
-
-
-def _flag(values: Mapping[str, Any], key: str, where: str) -> bool:
-    value = values.get(key, False)
-    if not isinstance(value, bool):
-        raise LoadError(f"{where}.{key} is {value!r}; it must be true or false.")
-    return value
-
-
-def _positive(values: Mapping[str, Any], key: str, where: str) -> int:
-    value = values[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise LoadError(f"{where}.{key} is {value!r}; it must be an integer from 1.")
-    return value
