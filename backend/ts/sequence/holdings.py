@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from ts.protocol.messages import EXPIRED_REASONS, EndedSequence
 from ts.sequence.sequence_cache import SequenceCache
 from ts.sequence.step import Step
-from ts.sequence.step_answers import MOVED, NOT_STORED, UNREADABLE, Refusal
+from ts.sequence.step_answers import MOVED, NOT_STORED, UNREADABLE, StepRefusal
 from ts.sequence.stores.store import ENDED, Acquired, Lease, Store, StoreError, StoreSettings
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Holdings:
         self._departures = Departures(store)
         self._next_sweep = 0.0
 
-    def take(self, steps: Iterable[Step]) -> Mapping[str, Refusal]:
+    def take(self, steps: Iterable[Step]) -> Mapping[str, StepRefusal]:
         """Acquire the leases of the steps' sequences and read their states; return refusals by sequence id."""
         # Renew leases that expire soon together with reading the sequences that are not in memory.
         moment, leases = time.monotonic() + self._settings.lease / 2, self.leases
@@ -88,7 +88,7 @@ class Holdings:
                     missing.append(lease.sequence_id)
         return missing
 
-    def _install(self, sequence_id: str, acquired: Acquired, fresh_until: float) -> Refusal | None:
+    def _install(self, sequence_id: str, acquired: Acquired, fresh_until: float) -> StepRefusal | None:
         lease = acquired.lease
         if lease is None:
             return MOVED, f"Sequence {sequence_id!r} is run by another server now. Try again a little later."

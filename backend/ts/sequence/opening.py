@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ts.context import Context
 from ts.protocol.messages import Cache, Load
 from ts.runtimes.errors import LoadError
@@ -27,6 +29,8 @@ def open_steps(context: Context, load: Load) -> Steps | None:
         return None
     if not load["sequences"] or cache is None:
         return None  # the server schedules no sequences for this model, or has no cache settings for it
+    if not cache["durable"]:
+        return Steps(context, cached)
     settings = StoreSettings(
         model=f"{load['model_name']}/{load['model_version']}",
         owner=cache["owner"],
@@ -38,8 +42,6 @@ def open_steps(context: Context, load: Load) -> Steps | None:
         store = open_store(settings, cache)
     except StoreError as error:
         raise LoadError(str(error)) from error
-    if store is None:
-        return Steps(context, cached)
     return StoredSteps(
         context,
         cached,
@@ -50,17 +52,22 @@ def open_steps(context: Context, load: Load) -> Steps | None:
     )
 
 
-def open_store(settings: StoreSettings, cache: Cache) -> Store | None:
-    """Return the store that a model's configuration names; None for ``memory``.
+def _open_file(settings: StoreSettings, cache: Cache) -> Store:
+    from ts.sequence.stores.file import FileStore
 
-    Raises StoreError: the store cannot be opened.
-    """
-    if cache["store"] == "file":
-        from ts.sequence.stores.file import FileStore
+    return FileStore(settings, cache["path"], fsync=cache["fsync"])
 
-        return FileStore(settings, cache["path"], fsync=cache["fsync"])
-    if cache["store"] == "redis":
-        from ts.sequence.stores.redis import RedisStore
 
-        return RedisStore(settings, cache["url"], replicas=cache["replicas"])
-    return None
+def _open_redis(settings: StoreSettings, cache: Cache) -> Store:
+    from ts.sequence.stores.redis import RedisStore
+
+    return RedisStore(settings, cache["url"], replicas=cache["replicas"])
+
+
+#: What opens each durable store.
+_OPEN: Final = {"file": _open_file, "redis": _open_redis}
+
+
+def open_store(settings: StoreSettings, cache: Cache) -> Store:
+    """Return the durable store that a model's configuration names. Raises StoreError: the store cannot be opened."""
+    return _OPEN[cache["store"]](settings, cache)

@@ -10,7 +10,7 @@ from ts.sequence.step import Step, kept_answer, kept_digest
 from ts.sequence.stores.store import Lease, Store, StoreError
 
 #: The error answer to a client: the status and the cause, and the message.
-Refusal = tuple[tuple[int, str], str]
+StepRefusal = tuple[tuple[int, str], str]
 EXPIRED: Final = (410, "sequence_expired")
 LOST: Final = (410, "sequence_lost")
 MOVED: Final = (409, "sequence_moved")

@@ -20,7 +20,7 @@ from ts.protocol.messages import NO_HISTORIES, REQUEST_ID, EndedSequence, Histor
 from ts.runtimes.decoded_rows import Row
 from ts.sequence.sequence_cache import SequenceCache
 from ts.sequence.step import NEW, Past, Step
-from ts.sequence.step_answers import BROKEN_OFF, LOST, MOVED, ROLLED_BACK, UNKNOWN, Refusal, error_answer
+from ts.sequence.step_answers import BROKEN_OFF, LOST, MOVED, ROLLED_BACK, UNKNOWN, StepRefusal, error_answer
 
 logger = logging.getLogger(__name__)
 
@@ -90,14 +90,14 @@ class Steps:
             history=Past(*histories[row.job_id]) if row.job_id in histories else NEW,
         )
 
-    def _refusals(self, steps: list[Step]) -> Mapping[str, Refusal]:
+    def _refusals(self, steps: list[Step]) -> Mapping[str, StepRefusal]:
         """Return refusals by sequence id: here those of sequences whose states were dropped from memory."""
         text = "The state of sequence {!r} had to make room for others. Please start a new sequence."
         ids = [step.sequence_id for step in steps]
         return {each: (LOST, text.format(each)) for each in ids if self._cache.has_lost(each)}
 
     def _answer_at_once(
-        self, step: Step, refusals: Mapping[str, Refusal], wire_rows: Sequence[InferRow]
+        self, step: Step, refusals: Mapping[str, StepRefusal], wire_rows: Sequence[InferRow]
     ) -> ResultRow | None:
         """Return the answer to a step that is not to run; otherwise prepare its sequence's state and return None."""
         if not step.starts and (refusal := refusals.get(step.sequence_id)) is not None:

@@ -43,7 +43,7 @@ from ts.sequence.step_answers import (
     RUNNING,
     UNKNOWN,
     UNREADABLE,
-    Refusal,
+    StepRefusal,
     answer_again,
     error_answer,
     first_had_body,
@@ -88,11 +88,11 @@ class StoredSteps(Steps):
 
     # Before the handler
 
-    def _refusals(self, steps: list[Step]) -> Mapping[str, Refusal]:
+    def _refusals(self, steps: list[Step]) -> Mapping[str, StepRefusal]:
         return self._holdings.take(steps)
 
     def _answer_at_once(
-        self, step: Step, refusals: Mapping[str, Refusal], wire_rows: Sequence[InferRow]
+        self, step: Step, refusals: Mapping[str, StepRefusal], wire_rows: Sequence[InferRow]
     ) -> ResultRow | None:
         sequence_id, request_id, job_id = step.sequence_id, step.request_id, step.row.job_id
         if refusals:
