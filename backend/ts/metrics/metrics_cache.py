@@ -47,8 +47,7 @@ class MetricMethods(ABC):
         metric_type: MetricTypes = MetricTypes.GAUGE,
     ) -> None:
         """Report a time in ``ms`` or ``s``."""
-        if unit not in {"ms", "s"}:
-            raise MetricsCacheValueError(f"the unit of the time metric {name!r} is {unit!r}; it must be 'ms' or 's'")
+        _check_unit(f"time metric {name!r}", unit, "ms", "s")
         self._add(name, value, unit, idx, dimensions, metric_type)
 
     def add_size(
@@ -61,10 +60,7 @@ class MetricMethods(ABC):
         metric_type: MetricTypes = MetricTypes.GAUGE,
     ) -> None:
         """Report a size in ``B``, ``kB``, ``MB`` or ``GB``."""
-        if unit not in {"MB", "kB", "GB", "B"}:
-            raise MetricsCacheValueError(
-                f"the unit of the size metric {name!r} is {unit!r}; it must be 'MB', 'kB', 'GB' or 'B'"
-            )
+        _check_unit(f"size metric {name!r}", unit, "MB", "kB", "GB", "B")
         self._add(name, value, unit, idx, dimensions, metric_type)
 
     def add_percent(
@@ -225,3 +221,8 @@ def _checked(dimensions: list[Dimension] | None) -> list[Dimension]:
 def _check_type(name: str, value: object, expected: type) -> None:
     if not isinstance(value, expected):
         raise MetricsCacheTypeError(f"{name} must be a {expected.__name__}, got {value!r}")
+
+
+def _check_unit(metric: str, unit: str, *units: str) -> None:
+    if unit not in units:
+        raise MetricsCacheValueError(f"the unit of the {metric} is {unit!r}; it must be one of {', '.join(units)}")
