@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from torchserve_py.core.serving import ServedConfig
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
@@ -26,6 +26,11 @@ class EffectiveConfig(ServedConfig):
     cache: CacheConfig
     torchrun: TorchrunConfig | None
     warmup: tuple[WarmupRequest, ...] = ()
+
+    @property
+    def served(self) -> ServedConfig:
+        """The settings that doors see, and no others."""
+        return ServedConfig(**{each.name: getattr(self, each.name) for each in fields(ServedConfig)})
 
     @property
     def ranks(self) -> int:

@@ -69,7 +69,7 @@ class Model:
             version=plan.version,
             url=plan.url,
             contract=CONTRACTS[plan.files.contract],
-            config=config,
+            config=config.served,
             is_stateful=config.stateful,
             is_durable=config.stateful and config.cache.durable,
             loaded_at_startup=plan.at_startup,
