@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypedDict, Unpack
 from urllib.parse import quote, urlencode
 
 import httpx
@@ -16,6 +16,20 @@ from torchserve_py.client.resuming_session import AsyncSession
 #: Seconds for which a session tries to go on, and for a whole request.
 PATIENCE: Final = 60.0
 _CAUSE: Final = "ts-error-cause"
+_BYTES: Final = "application/octet-stream"
+
+
+class Options(TypedDict, total=False):
+    """What a request may say besides its body.
+
+    version       the version of the model; without it, the default one answers
+    content_type  of the body; without it, ``application/octet-stream``
+    headers       further headers
+    """
+
+    version: str | None
+    content_type: str
+    headers: Mapping[str, str] | None
 
 
 class AsyncClient:
@@ -45,41 +59,23 @@ class AsyncClient:
         """Close the connections."""
         await self._http.aclose()
 
-    async def predict(
-        self,
-        model: str,
-        body: bytes | str,
-        *,
-        version: str | None = None,
-        content_type: str = "application/octet-stream",
-        headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    async def predict(self, model: str, body: bytes | str, **options: Unpack[Options]) -> Answer:
         """Return a model's answer.
 
         Raises:
             RequestFailed: There is none.
             httpx.HTTPError: The server cannot be reached, or has not answered in time.
         """
-        async with self._ask(model, body, version, content_type, headers) as response:
+        async with self._ask(model, body, **options) as response:
             return Answer(response.status_code, response.headers, await response.aread())
 
-    async def stream(
-        self,
-        model: str,
-        body: bytes | str,
-        *,
-        version: str | None = None,
-        content_type: str = "application/octet-stream",
-        headers: Mapping[str, str] | None = None,
-    ) -> AsyncIterator[bytes]:
+    async def stream(self, model: str, body: bytes | str, **options: Unpack[Options]) -> AsyncIterator[bytes]:
         """Yield a model's answer as it comes; raises what `predict` raises."""
-        async with self._ask(model, body, version, content_type, headers) as response:
+        async with self._ask(model, body, **options) as response:
             async for piece in response.aiter_bytes():
                 yield piece
 
-    def session(
-        self, model: str, *, version: str | None = None, content_type: str = "application/octet-stream"
-    ) -> AsyncSession:
+    def session(self, model: str, *, version: str | None = None, content_type: str = _BYTES) -> AsyncSession:
         """Return a live session, to be used with ``async with``; ``content_type`` is that of its steps."""
         path = _path("sequences", model, version)
         url = f"{self._url.replace('http', 'ws', 1)}{path}?{urlencode({'content_type': content_type})}"
@@ -87,7 +83,13 @@ class AsyncClient:
 
     @contextlib.asynccontextmanager
     async def _ask(
-        self, model: str, body: bytes | str, version: str | None, content_type: str, headers: Mapping[str, str] | None
+        self,
+        model: str,
+        body: bytes | str,
+        *,
+        version: str | None = None,
+        content_type: str = _BYTES,
+        headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[httpx.Response]:
         path, sent = _path("predictions", model, version), {**(headers or {}), "Content-Type": content_type}
         async with self._http.stream("POST", path, content=body, headers=sent) as response:

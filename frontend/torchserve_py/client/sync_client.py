@@ -6,9 +6,9 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
-from torchserve_py.client.async_client import PATIENCE, AsyncClient
+from torchserve_py.client.async_client import PATIENCE, AsyncClient, Options
 from torchserve_py.client.replies import Answer
 from torchserve_py.client.resuming_session import AsyncSession
 
@@ -108,13 +108,13 @@ class Client:
         self._loop.run(self._client.close())
         self._loop.close()
 
-    def predict(self, model: str, body: bytes | str, **more: Any) -> Answer:
+    def predict(self, model: str, body: bytes | str, **options: Unpack[Options]) -> Answer:
         """Return a model's answer; see `AsyncClient.predict`."""
-        return self._loop.run(self._client.predict(model, body, **more))
+        return self._loop.run(self._client.predict(model, body, **options))
 
-    def stream(self, model: str, body: bytes | str, **more: Any) -> Iterator[bytes]:
+    def stream(self, model: str, body: bytes | str, **options: Unpack[Options]) -> Iterator[bytes]:
         """Yield a model's answer as it comes; see `AsyncClient.stream`."""
-        return self._loop.iterate(self._client.stream(model, body, **more))
+        return self._loop.iterate(self._client.stream(model, body, **options))
 
     def session(self, model: str, **more: Any) -> Session:
         """Return a live session, to be used with ``with``; see `AsyncClient.session`."""
