@@ -54,13 +54,15 @@ _PREDICT: Final = Operation(
 )
 
 
-class WorkflowManagementDoor:
-    """Turns HTTP requests into calls of the workflow registry."""
-
+class _WorkflowDoor:
     def __init__(self, context: DoorContext) -> None:
         self._workflows = context.workflows
         self._responses = context.responses
         self._max_body = context.settings.max_request_size
+
+
+class WorkflowManagementDoor(_WorkflowDoor):
+    """Turns HTTP requests into calls of the workflow registry."""
 
     @property
     def routes(self) -> Sequence[Route]:
@@ -107,13 +109,8 @@ class WorkflowManagementDoor:
         return self._responses.send_json(request, 200, {"status": text})
 
 
-class WorkflowInferenceDoor:
+class WorkflowInferenceDoor(_WorkflowDoor):
     """Sends requests through workflows."""
-
-    def __init__(self, context: DoorContext) -> None:
-        self._workflows = context.workflows
-        self._responses = context.responses
-        self._max_body = context.settings.max_request_size
 
     @property
     def routes(self) -> Sequence[Route]:

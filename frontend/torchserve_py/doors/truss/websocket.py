@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from torchserve_py.doors.pipeline import HttpExchange
 from torchserve_py.doors.responses import Sent
@@ -19,9 +19,6 @@ from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import ReaderStalled
 from torchserve_py.transport.http1.websocket import Kind, WebSocket
 from ts.protocol import websocket_frames as frames
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 
