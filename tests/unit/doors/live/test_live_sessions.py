@@ -22,7 +22,7 @@ from tests.unit.doors.live.conftest import (
     until,
 )
 
-from torchserve_py.doors.live import live_session
+from torchserve_py.doors.live import socket_session
 from torchserve_py.scheduling.effects import Cause
 
 
@@ -223,8 +223,8 @@ async def test_an_idle_session_is_closed(live: Open) -> None:
 
 
 async def test_a_silent_client_is_given_up(live: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_session, "_PING_AFTER", 0.1)
-    monkeypatch.setattr(live_session, "_GIVE_UP_AFTER", 0.5)
+    monkeypatch.setattr(socket_session, "_PING_AFTER", 0.1)
+    monkeypatch.setattr(socket_session, "_GIVE_UP_AFTER", 0.5)
     model = stateful()
     alive = await live(model, ping_interval=None)
     await asyncio.sleep(1)

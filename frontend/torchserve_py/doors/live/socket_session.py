@@ -1,0 +1,198 @@
+"""What every API of live sessions shares: an open WebSocket, and the steps of a sequence that are on their way.
+
+Steps run in the order in which they were sent, and are answered in that order. Two tasks serve a session: one takes
+messages, one sends answers at the client's pace. A timer notices a client that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from torchserve_py.doors.live.live_steps import BROKEN, GOING, GONE, SILENT, Goodbye, StepExchange, Terms
+from torchserve_py.doors.live.message_forms import UnusableMessage
+from torchserve_py.transport.http1.errors import ReaderStalled
+from torchserve_py.transport.http1.websocket import Kind, Message, WebSocket
+
+logger = logging.getLogger(__name__)
+
+#: Seconds without a sign of the client after which it is pinged, and after which it is given up.
+_PING_AFTER: Final = 20.0
+_GIVE_UP_AFTER: Final = 40.0
+#: Seconds within which a client must confirm that the connection is closed.
+_CLOSE_LIMIT: Final = 5.0
+
+#: Sends an answer when those before it are sent; returns why the session is over, if it is.
+Answer = Callable[[], Awaitable[Goodbye | None]]
+
+
+class SocketSession(ABC):
+    """A session, from the upgrade to the close.
+
+    Args:
+        socket: The socket, whose handshake is accepted.
+        terms: What its steps have in common.
+        is_text: Whether its messages are text messages.
+    """
+
+    def __init__(self, socket: WebSocket, terms: Terms, *, is_text: bool) -> None:
+        self._socket = socket
+        self.terms = terms
+        self._is_text = is_text
+        #: The sequence that the next step belongs to.
+        self.sequence_id = ""
+        #: Answers that wait for their turn. (Not `asyncio.Queue`, which would be a tenth of an idle session's memory.)
+        self._queue = deque[tuple[StepExchange | None, Answer]]()
+        self._answer_comes: asyncio.Future[None] | None = None
+        self._answered: StepExchange | None = None
+        self._count = self._bytes = 0
+        self._room_comes: asyncio.Future[None] | None = None
+        self._told: asyncio.Future[Goodbye | None] = asyncio.get_running_loop().create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard_at = self.active_at = asyncio.get_running_loop().time()
+
+    @abstractmethod
+    async def greet(self) -> None:
+        """Send what a client is told first."""
+
+    @abstractmethod
+    async def take(self, message: Message) -> Goodbye | None:
+        """Take a message of the client; return why the session is over, if it is.
+
+        Raises:
+            UnusableMessage: The session closes, because the message is none of this API.
+        """
+
+    async def run(self) -> None:
+        """Serve the session until the client leaves or the server closes it."""
+        await self.greet()
+        self._check()
+        tasks: list[asyncio.Future[Goodbye | None]] = [
+            asyncio.ensure_future(each) for each in (self._receive(), self._answer())
+        ]
+        try:
+            done, _ = await asyncio.wait([*tasks, self._told], return_when=asyncio.FIRST_COMPLETED)
+            goodbye = next(filter(None, map(self._goodbye, done)), None)
+            if goodbye is not None:
+                for task in tasks:
+                    task.cancel()
+                await self._socket.close(goodbye.code, goodbye.reason.encode(), _CLOSE_LIMIT)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            for task in tasks:
+                task.cancel()
+
+    def _goodbye(self, done: asyncio.Future[Goodbye | None]) -> Goodbye | None:
+        error = done.exception()
+        if error is None:
+            return done.result()
+        if not isinstance(error, (ConnectionError, ReaderStalled)):
+            logger.error("A live session failed", exc_info=error, extra={"sequence_id": self.sequence_id})
+            return BROKEN
+        return None
+
+    def tell(self, goodbye: Goodbye) -> None:
+        """Close the session now."""
+        if not self._told.done():
+            self._told.set_result(goodbye)
+
+    def close_later(self) -> None:
+        """Close the session once the steps on their way are answered."""
+        self.put(_going)
+
+    def unanswered(self) -> list[StepExchange]:
+        """Return the steps that are on their way; the session has ended."""
+        steps = [self._answered, *(step for step, _ in self._queue)]
+        self._queue.clear()
+        return [step for step in steps if step is not None]
+
+    # What the client sends.
+
+    async def _receive(self) -> Goodbye | None:
+        """Take what the client sends, to its close."""
+        while True:
+            message = await self._socket.receive()
+            self._heard_at = asyncio.get_running_loop().time()
+            if message.kind is Kind.close:
+                return None
+            if message.kind is Kind.pong:
+                continue
+            try:
+                goodbye = await self.take(message)
+            except UnusableMessage as error:
+                return Goodbye(error.code, str(error))
+            if goodbye is not None:
+                return goodbye
+
+    async def wait_for_room(self) -> None:
+        """Wait until one more step may be on its way."""
+        while self._count >= self.terms.window or (self._count and self._bytes >= self.terms.max_message_size):
+            self._room_comes = asyncio.get_running_loop().create_future()
+            await self._room_comes
+            self._heard_at = asyncio.get_running_loop().time()  # meanwhile its pongs were not read
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no step is on its way."""
+        return not self._count
+
+    def put(self, answer: Answer, step: StepExchange | None = None) -> None:
+        """Let ``answer`` be sent once those before it are; ``step`` is the step that it answers, if it does."""
+        if step is not None:
+            self._count += 1
+            self._bytes += step.size
+        self._queue.append((step, answer))
+        _wake(self._answer_comes)
+
+    # What the client gets.
+
+    async def _answer(self) -> Goodbye | None:
+        """Send the answers in their order."""
+        while True:
+            while not self._queue:
+                self._answer_comes = asyncio.get_running_loop().create_future()
+                await self._answer_comes
+            self._answered, answer = self._queue.popleft()
+            goodbye = await answer()
+            if (step := self._answered) is not None:
+                self._answered = None
+                self._count -= 1
+                self._bytes -= step.size
+                self.active_at = asyncio.get_running_loop().time()
+                _wake(self._room_comes)
+            if goodbye is not None:
+                return goodbye
+
+    async def send(self, message: bytes) -> None:
+        """Send a message; waits for a client that reads slowly."""
+        await self._socket.send(message, is_text=self._is_text)
+
+    # Clients that are gone or idle.
+
+    def _check(self) -> None:
+        """Ping a silent client; close a session that is idle for too long or whose client is gone; look again later."""
+        loop, max_idle, is_full = asyncio.get_running_loop(), self.terms.max_idle, self._count >= self.terms.window
+        idle, silent = loop.time() - self.active_at, loop.time() - self._heard_at
+        if not self._count and idle >= max_idle:
+            self.tell(Goodbye(GONE, f"sequence_expired: no step for {max_idle:g} seconds"))
+        elif silent >= _GIVE_UP_AFTER and not is_full:
+            self.tell(SILENT)
+        else:
+            if silent >= _PING_AFTER:
+                self._socket.ping()
+            seconds = min(_PING_AFTER / 2, max_idle - (0.0 if self._count else idle))
+            self._timer = loop.call_later(seconds, self._check)
+
+
+async def _going() -> Goodbye:
+    return GOING
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
