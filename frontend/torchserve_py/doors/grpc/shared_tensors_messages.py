@@ -1,4 +1,4 @@
-"""Calls of ``ModelInfer`` whose tensors are in shared memory: turned into messages with raw contents, and back."""
+"""Converts ``ModelInfer`` messages with tensors in shared memory into messages with raw contents, and answers back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_FIELDS: Final = 1000
 
 
 def with_raw_contents(memory: SharedMemory, body: bytes, hold: Callable[[int], None]) -> tuple[bytes, Places]:
-    """Return a request with its inputs of shared memory as raw contents, and where its outputs are to go.
+    """Return a request with its inputs in shared memory as raw contents, and the places for its outputs.
 
     Raises:
         DoorError: The bytes are no request, a place does not exist, or another input is not in the raw form.
@@ -68,7 +68,7 @@ class SharedMemoryMessages(OpenInferenceMessages):
 
     Args:
         memory: The regions.
-        outputs: Where the client wants outputs.
+        outputs: The places for outputs.
     """
 
     def __init__(self, memory: SharedMemory, outputs: Places) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SUBPROTOCOL: Final = "Sec-WebSocket-Protocol"
 #: The status of a handshake that was accepted.
 SWITCHING_PROTOCOLS: Final = 101
-#: Headers of the handshake that steps do not have.
+#: The beginnings of the handshake's headers that are not passed on with steps.
 _OF_HANDSHAKE: Final = (b"connection", b"upgrade", b"sec-websocket-", b"content-length")
 
 
@@ -126,7 +126,7 @@ def first_known(offered: Sequence[str], known: Sequence[str]) -> str:
     """Return the first subprotocol offered that is known, the first of all if the client offers none.
 
     Raises:
-        DoorError: None of those offered is known.
+        DoorError: None of the offered forms is known.
     """
     for name in offered or known:
         if name in known:

@@ -24,8 +24,8 @@ class LiveSession(SocketSession):
     Args:
         socket: The socket, whose handshake is accepted.
         form: How messages are written.
-        terms: What its steps have in common.
-        adopted: Called when the session has got a sequence, with the id of the one that it had before.
+        terms: What all its steps share.
+        adopted: Called when the session has taken over a sequence, with the id of its previous one.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class LiveSession(SocketSession):
         self.adopt(new_token())
 
     def adopt(self, token: str) -> None:
-        """Take the sequence that a resume token stands for."""
+        """Take over the sequence that belongs to a resume token."""
         before = self.sequence_id
         self._token, self.sequence_id = token, sequence_of(token)
         self._adopted(self, before)
 
     async def greet(self) -> None:
-        """Tell the client of its session."""
+        """Send the message that describes the session."""
         token = self._token if self.terms.durable else None
         told = {"sequence": self.sequence_id, "resume": token, "last": self.last}
         terms = {"window": self.terms.window, "max_message_size": self.terms.max_message_size}
@@ -80,14 +80,14 @@ class LiveSession(SocketSession):
         return self.terms.submit(self.sequence_id, number, Step(number, b""), self._send_part, only_ask=True)
 
     async def resumed(self, *, has_ended: bool) -> Goodbye | None:
-        """Go on behind the last step that was applied; return why the session is over, if the sequence has ended."""
+        """Continue after the last applied step; return why the session closes, if the sequence has ended."""
         self._is_begun = self.last > 0
         self.active_at = asyncio.get_running_loop().time()
         await self.greet()
         return ENDED if has_ended else None
 
     async def _relay(self, step: StepExchange) -> Goodbye | None:
-        """Send the answer to a step, or its failure; return why the session is over, if it is."""
+        """Send the answer to a step, or its failure; return why the session closes, if it does."""
         try:
             await step.relay(await step.next())
         except DoorError as error:

@@ -32,7 +32,7 @@ from torchserve_py.jobs.parts import JobFailed
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.websocket import WebSocket
 
-#: The begin of the subprotocol by which a browser, which cannot set headers, offers the inference key.
+#: The beginning of the subprotocol in which a browser, which cannot set headers, sends the inference key.
 _BEARER: Final = "bearer."
 
 
@@ -45,13 +45,13 @@ class LiveSessionDoor:
         self._headers = SequenceHeaders(context.settings)
         self._sessions: dict[tuple[int, str], LiveSession] = {}
         self._finishing: set[asyncio.Task[None]] = set()
-        # While the server drains, the sequences that no other server can continue go on.
+        # While the server drains, sequences that no other server can continue go on.
         context.on_drain.append(lambda: self._end(lambda session: session.terms.durable))
         context.on_close.append(lambda: self._end(lambda session: True))
 
     @property
     def routes(self) -> Sequence[Route]:
-        """The door's table; the door itself checks keys, which browsers cannot send in a header."""
+        """The door's table; the door itself checks the key, because browsers cannot send it in a header."""
         paths = ("/sequences/{model_name}", "/sequences/{model_name}/{model_version}")
         return [Route(path, self._open, ("GET",), token=None) for path in paths]
 
@@ -85,10 +85,10 @@ class LiveSessionDoor:
             self._leave(session)
         return Sent(SWITCHING_PROTOCOLS)
 
-    # Which session has a sequence.
+    # Which session owns a sequence.
 
     def _adopted(self, session: LiveSession, before: str) -> None:
-        """Note which sequence a session has; close another session that has it, whose client must have left."""
+        """Note which sequence a session owns; close the session that owned it before, whose client must have left."""
         self._sessions.pop((session.terms.model.id, before), None)
         key = session.terms.model.id, session.sequence_id
         if (other := self._sessions.get(key)) is not None:
@@ -96,7 +96,7 @@ class LiveSessionDoor:
         self._sessions[key] = session
 
     def _leave(self, session: LiveSession) -> None:
-        """A session is over. Stored steps go on, so that their answers can be asked for; others are cancelled."""
+        """Clean up after a session. Steps of stored sequences go on, as clients can ask for their answers later."""
         key = session.terms.model.id, session.sequence_id
         if self._sessions.get(key) is session:
             del self._sessions[key]
@@ -111,7 +111,7 @@ class LiveSessionDoor:
         self._release(session)
 
     async def _finish(self, session: LiveSession, steps: Sequence[StepExchange]) -> None:
-        """Read the answers to steps whose client has left, so that their worker is not held up."""
+        """Read and drop the answers to steps whose client has left, so that their worker need not wait for a reader."""
         for step in steps:
             with contextlib.suppress(JobFailed):
                 while not step.parts.ended:
@@ -119,7 +119,7 @@ class LiveSessionDoor:
         self._release(session)
 
     def _release(self, session: LiveSession) -> None:
-        """Close the sequence of a session that is over, unless another session has it."""
+        """Close the sequence of a session that is over, unless another session owns it."""
         model = session.terms.model
         if session.last and (model.id, session.sequence_id) not in self._sessions:
             self._serving.release_sequence(model, session.sequence_id)

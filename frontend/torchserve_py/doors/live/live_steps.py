@@ -1,4 +1,4 @@
-"""The steps of live sessions: what those of one session have in common, a step on its way, why a session is over."""
+"""The steps of live sessions: what all steps of a session share, a submitted step, and why a session closes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torchserve_py.core.serving import ServedModel, Serving
     from torchserve_py.jobs.parts import Part
 
-#: The most steps of a session that may be on their way; the model's `maxSequenceJobQueueSize` may allow fewer.
+#: The most steps of a session that may be without an answer; the model's `maxSequenceJobQueueSize` may allow fewer.
 MOST_STEPS: Final = 32
 #: Sends a part of the answer to a step, and waits for a client that reads slowly.
 SendPart = Callable[[int, "Part"], Awaitable[None]]
@@ -40,17 +40,17 @@ GONE: Final = 4410
 
 
 class Terms(NamedTuple):
-    """What the steps of a session have in common.
+    """What all steps of a session share.
 
     Attributes:
         serving: The models.
         model: The model.
         version: The model's version as the client named it, if it did.
         request: The headers, the content type and the priority.
-        sequence: Makes a step's sequence: its id, whether it begins, whether it ends, the number of the step.
+        sequence: Returns the sequence of a step: id, whether the step begins it, whether it ends it, its number in it.
         end_header: The name, in lower case, of the response header with which a handler ends sequences.
-        window: How many steps may be on their way.
-        max_message_size: How many bytes a message may have, and steps on their way unless it is a single one.
+        window: How many steps may be without an answer.
+        max_message_size: Bytes allowed in a message, and in all steps without an answer together if there are several.
         max_idle: Seconds without a step after which the sequence expires.
     """
 
@@ -76,11 +76,11 @@ class Terms(NamedTuple):
 
         Args:
             sequence_id: Its sequence.
-            number: Its number, by which a repetition of the step is known.
+            number: Its number, by which a repetition of the step is recognized.
             step: What the client sent.
             send: Sends parts of the answer.
             starts: Whether it is the sequence's first step.
-            only_ask: Whether the step does not run, but asks for the answer that it had before.
+            only_ask: Whether only to ask for the answer that the step had before, without running it.
         """
         sequence = self.sequence(sequence_id, starts, step.ends, number)
         inference = self.request._replace(
@@ -94,14 +94,14 @@ class Terms(NamedTuple):
 
 
 class _Dialect(Dialect):
-    """Failures are worded as everywhere."""
+    """Words failures as all APIs do."""
 
 
 _DIALECT: Final = _Dialect()
 
 
 class StepExchange(Exchange):
-    """A step on its way; the parts of its answer are messages."""
+    """A submitted step; each part of its answer is sent as a message."""
 
     __slots__ = ("_end_header", "_send", "_sequence_id", "ends", "number", "size")
 
@@ -126,7 +126,7 @@ class StepExchange(Exchange):
 
 
 def end_of(failure: Failure) -> Goodbye | None:
-    """Return why a session is over after this failure of a step, if it is."""
+    """Return why a session closes after this failure of a step, or None if it goes on."""
     if failure.cause in (Cause.sequence_lost, Cause.sequence_expired):
         return Goodbye(GONE, failure.cause)
     if failure.cause in (Cause.draining, Cause.unregistered):
@@ -135,5 +135,5 @@ def end_of(failure: Failure) -> Goodbye | None:
 
 
 def try_again(failure: Failure) -> Goodbye:
-    """Return the close of a session that cannot be resumed at the moment."""
+    """Return why a session closes that cannot be resumed at the moment."""
     return end_of(failure) or Goodbye(_TRY_AGAIN, failure.cause)

@@ -1,4 +1,4 @@
-"""The two forms of a live session's messages, of which a client chooses one by the WebSocket's subprotocol.
+"""The two forms of a live session's messages; a client chooses one by the WebSocket's subprotocol.
 
 ``sequences.json.v1`` has text messages of JSON; ``sequences.binary.v1`` has binary messages that begin with a header of
 eight bytes. ``docs/live-sessions.md`` describes both.
@@ -22,12 +22,12 @@ INVALID_DATA: Final = 1007
 POLICY_VIOLATION: Final = 1008
 
 _MOST_STEPS: Final = 2**32 - 1
-#: A resume token is short; a longer text is none.
+#: A longer text cannot be a resume token.
 _MAX_TOKEN: Final = 200
 
 
 class UnusableMessage(Exception):
-    """A message that is none of a session's; the session closes with ``code``, and the message as the reason."""
+    """A client's message is invalid; the session closes with ``code``, and the text of the error is the reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -35,7 +35,7 @@ class UnusableMessage(Exception):
 
 
 class Step(NamedTuple):
-    """A step as a client sends it; without a number it is the next one, without a content type the session's."""
+    """A step as a client sends it. Number 0 stands for the next step, and None for the session's content type."""
 
     number: int
     body: bytes
@@ -47,10 +47,10 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=_MOST_STEPS)]
 
 
 class Resume(msgspec.Struct, forbid_unknown_fields=True):
-    """A client's wish to go on with an earlier session.
+    """A client's request to resume an earlier session.
 
-    ``after`` is the last applied step whose answer the client has, 0 for none; ``unanswered`` are the steps that were
-    sent and have no answer, in order.
+    ``after`` is the last applied step whose answer the client has, or 0; ``unanswered`` lists the steps, in order, that
+    the client has sent without getting an answer.
     """
 
     resume: Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_TOKEN)]
@@ -65,7 +65,7 @@ class Form(ABC):
     is_text: bool
 
     def read(self, message: Message) -> Step | Resume:
-        """Return what a client says.
+        """Return the step, or the request to resume, that a message holds.
 
         Raises:
             UnusableMessage: The message is not of this form.
@@ -80,11 +80,11 @@ class Form(ABC):
 
     @abstractmethod
     def _read(self, data: bytes) -> Step | Resume:
-        """Read a message; ``msgspec`` raises what is wrong with it."""
+        """Decode a message; raises `msgspec.MsgspecError` if it is invalid."""
 
     @abstractmethod
     def session(self, session: Mapping[str, Any]) -> bytes:
-        """Return the message that tells a client of its session."""
+        """Return the message that describes the session to its client."""
 
     @abstractmethod
     def part(self, number: int, part: Part) -> tuple[bytes, ...]:
@@ -175,7 +175,7 @@ class _BinaryForm(Form):
 
 
 def _joined(part: Part) -> dict[str, str]:
-    """Return the headers of a part by name; several of one name are one, as HTTP has it."""
+    """Return the headers of a part by name; the values of a repeated header are joined by commas, as in HTTP."""
     joined: dict[str, str] = {}
     for name, value in part.headers:
         joined[name] = f"{joined[name]}, {value}" if name in joined else value

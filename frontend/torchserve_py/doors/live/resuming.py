@@ -1,7 +1,7 @@
-"""Resuming a live session of a stored sequence: by whom, up to which step, with which answers.
+"""How a client resumes a live session of a stored sequence, at any server that uses the same store.
 
-The store has all that is needed: the id of the sequence is a digest of the resume token, so that every server knows
-whose a token is without keeping it, and the number of a step is its request id, by which the store keeps its answer.
+The id of a sequence is a digest of its resume token, so a server finds the sequence of a token without storing tokens.
+The number of a step is its request id, under which the store keeps the step's answer.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def new_token() -> str:
 
 
 def sequence_of(token: str) -> str:
-    """Return the sequence that a resume token stands for; the token cannot be found from the sequence."""
+    """Return the id of the sequence that belongs to a resume token; the token cannot be computed from the id."""
     return f"live-{hashlib.sha256(token.encode()).hexdigest()[:40]}"
 
 
 async def resume(session: LiveSession, asked: Resume) -> Goodbye | None:
-    """Let a session go on where an earlier one was; send the answers that its client has missed.
+    """Continue an earlier session, and send the answers that its client has missed.
 
     Returns:
         Why the session is over; None if it goes on.

@@ -35,7 +35,7 @@ class SocketSession(ABC):
 
     Args:
         socket: The socket, whose handshake is accepted.
-        terms: What its steps have in common.
+        terms: What all its steps share.
         is_text: Whether its messages are text messages.
     """
 
@@ -102,11 +102,11 @@ class SocketSession(ABC):
             self._told.set_result(goodbye)
 
     def close_later(self) -> None:
-        """Close the session once the steps on their way are answered."""
+        """Close the session once all steps have their answers."""
         self.put(_going)
 
     def unanswered(self) -> list[StepExchange]:
-        """Return the steps that are on their way; the session has ended."""
+        """Return the steps without an answer; call this when the session has ended."""
         steps = [self._answered, *(step for step, _ in self._queue)]
         self._queue.clear()
         return [step for step in steps if step is not None]
@@ -172,10 +172,10 @@ class SocketSession(ABC):
         """Send a message; waits for a client that reads slowly."""
         await self._socket.send(message, is_text=self._is_text)
 
-    # Clients that are gone or idle.
+    # Clients that have disappeared or are idle.
 
     def _check(self) -> None:
-        """Ping a silent client; close a session that is idle for too long or whose client is gone; look again later."""
+        """Ping a silent client, or close a session that is idle too long or whose client is gone; check again later."""
         loop, max_idle, is_full = asyncio.get_running_loop(), self.terms.max_idle, self._count >= self.terms.window
         idle, silent = loop.time() - self.active_at, loop.time() - self._heard_at
         if not self._count and idle >= max_idle:

@@ -2,7 +2,7 @@
 
 A client creates a POSIX shared memory object and registers a part of it, a *region*, under a name. The operator says
 with ``shared_memory_keys`` which objects can be registered; without that setting there are none. Regions are read and
-written by system calls and never mapped: an object that its owner makes shorter meanwhile is an error, and no signal.
+written by system calls and never mapped: if its owner truncates an object, the server gets an error and no SIGBUS.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_NUMBER: Final = 2**63 - 1
 
 
 class Place(NamedTuple):
-    """A part of a region: for an input or an output."""
+    """A part of a region, which holds an input or an output."""
 
     region: str
     offset: int
@@ -49,8 +49,8 @@ class SharedMemory:
     """The regions of a server.
 
     Args:
-        keys: The patterns of the keys that clients may register, as a shell has them.
-        most: The most bytes that the inputs of one request may have.
+        keys: Shell patterns of the keys that clients may register.
+        most: Bytes allowed in the inputs of one request.
         folder: Where the objects are.
     """
 
@@ -227,7 +227,7 @@ def _check_number(what: str, value: Any, least: int) -> None:
 
 
 def _check_within(place: Place, region: _Region) -> None:
-    """Check a place again: meanwhile another region may have got the name."""
+    """Check a place again: the name may have been registered for another region meanwhile."""
     if place.offset + place.size > region.size:
         raise bad_request(f"The region {region.name!r} has {region.size} bytes and was registered anew meanwhile.")
 

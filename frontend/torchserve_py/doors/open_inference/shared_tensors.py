@@ -1,6 +1,6 @@
-"""Requests whose tensors are in shared memory, over REST: turned into requests with binary tensors, and answers back.
+"""Converts REST requests with tensors in shared memory into requests with binary tensors, and their answers back.
 
-So a worker needs no access to shared memory, and what holds for binary tensors holds for these.
+So a worker needs no access to shared memory, and treats such tensors like binary ones.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ SIZE: Final = "shared_memory_byte_size"
 REGION_MEMBER: Final = b'"shared_memory_region"'
 _BINARY_SIZE: Final = "binary_data_size"
 
-#: Where the client wants outputs, by their names.
+#: The places for outputs in shared memory, by the names of the outputs.
 Places = Mapping[str, Place]
 
 
 class BinaryRequest(NamedTuple):
-    """The body and the length of its JSON, with tensors of shared memory behind it; and where outputs are to go."""
+    """A body with the tensors of shared memory behind its JSON, the size of that JSON, and the places for outputs."""
 
     body: bytes
     json_size: int
@@ -46,7 +46,9 @@ def place_of(memory: SharedMemory, what: str, parameters: dict[str, Any]) -> Pla
 def with_binary_tensors(
     memory: SharedMemory, body: bytes, json_size: int, hold: Callable[[int], None]
 ) -> BinaryRequest | None:
-    """Return a request with its inputs of shared memory as binary tensors; None if it is for the worker to refuse.
+    """Return a request with its inputs in shared memory as binary tensors; None if its JSON is malformed.
+
+    The worker refuses malformed JSON.
 
     Args:
         memory: The regions.
@@ -94,7 +96,7 @@ def with_binary_tensors(
 def without_shared_outputs(
     memory: SharedMemory, body: bytes | bytearray, json_size: int, outputs: Places
 ) -> tuple[bytes, int]:
-    """Write the outputs that the client wants in shared memory there; return the answer without their data.
+    """Write the requested outputs to shared memory; return the answer without their data.
 
     Returns:
         The body, and the size of its JSON.

@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from torchserve_py.transport.http1.http_connection import HttpConnection
     from torchserve_py.transport.http1.request import Request
 
-#: The memory for bytes that are not wanted any more, because the request was answered or its body has failed (bytes).
+#: The size of the memory for unwanted bytes: the request was answered, or its body has failed.
 _UNWANTED: Final = 64 * 1024
 
 
 class BodyReceiver(asyncio.BufferedProtocol):
-    """The protocol of a transport while the rest of a request's body arrives; afterwards the connection is it again."""
+    """The transport's protocol while the rest of a body arrives; afterwards the connection is the protocol again."""
 
     def __init__(self, connection: HttpConnection, transport: asyncio.Transport, request: Request) -> None:
         self._connection = connection
@@ -31,7 +31,7 @@ class BodyReceiver(asyncio.BufferedProtocol):
         return room
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take so many bytes."""
+        """Take the bytes that were written to the memory."""
         if self._unwanted is not None:
             self._transport.set_protocol(self._connection)
             self._connection.data_received(bytes(self._unwanted[:nbytes]))

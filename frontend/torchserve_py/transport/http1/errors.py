@@ -1,4 +1,4 @@
-"""Errors of what a client sends, or does not read."""
+"""Errors that clients cause by what they send, or do not read."""
 
 from __future__ import annotations
 

@@ -41,12 +41,12 @@ class Application(Protocol):
 
 
 class HttpServer:
-    """Makes and closes connections.
+    """Knows and closes the connections of a listener.
 
     Args:
         application: Answers the requests of all connections.
         limits: Time limits for clients.
-        budget: Limits the bytes of bodies that are held; None for one of its own.
+        budget: Limits the bytes of bodies that the server holds; None for a budget of this listener's own.
     """
 
     def __init__(self, application: Application, limits: Limits, budget: RequestBudget | None = None) -> None:

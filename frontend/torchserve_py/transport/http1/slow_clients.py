@@ -1,4 +1,4 @@
-"""Limits for slow clients: how slowly one may read its answers, and send the body of a request."""
+"""Limits for slow clients: how slowly they may read answers and send bodies."""
 
 from __future__ import annotations
 

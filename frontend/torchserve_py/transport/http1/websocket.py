@@ -26,8 +26,8 @@ _protocol_logger.setLevel(logging.WARNING)  # at lower levels the library logs e
 #: Messages that may wait to be received; at this number, or at the size that one may have, reading from the client
 #: pauses.
 _MAX_WAITING: Final = 16
-#: How much is parsed at once, one slice at least in a turn of the event loop: a read may hold 40,000 frames, or a
-#: thousand times its size in compressed messages.
+#: Bytes parsed at a time, one slice at least in a turn of the event loop: one read may hold 40,000 frames, or
+#: compressed messages of a thousand times its size.
 _SLICE: Final = 512
 _SWITCHING_PROTOCOLS: Final = 101
 
@@ -183,7 +183,7 @@ class WebSocket:
             self._connection.turns.put_off(self._go_on)
 
     def _go_on(self) -> None:
-        """Parse what has arrived, for at most ``_TURN``, as long as there is room for messages."""
+        """Parse what has arrived, while there is room for messages and the slice of this turn lasts."""
         self._is_scheduled = False
         if self._connection is None:
             return
@@ -259,7 +259,7 @@ class WebSocket:
                 connection.write((data,))
 
     def _set_pace(self) -> None:
-        """Read from the client unless it is to wait."""
+        """Read from the client, or pause reading while messages or bytes wait."""
         if self._connection is not None:
             self._connection.set_reading(self._has_room and not self._unparsed)
 
