@@ -26,10 +26,8 @@ class UnreadableJson(ValueError):
 def read_member(text: bytes | memoryview, name: str) -> Any:
     """Return the value of one member of a JSON object; None if it has no such member.
 
-    Small text may hold NaN and infinities, as Python writes them; large text may not.
-
-    Raises:
-        UnreadableJson: It is no JSON object, or the text or the member is too large.
+    Small text may hold NaN and infinities, as Python writes them; large text may not. Raises UnreadableJson: it is no
+    JSON object, or the text or the member is too large.
     """
     if len(text) > MAX_SEARCHED:
         raise UnreadableJson(f'it has more than {MAX_SEARCHED} bytes, too many to look for "{name}" in')
@@ -48,11 +46,7 @@ def read_member(text: bytes | memoryview, name: str) -> Any:
 
 
 def check_object(text: bytes) -> None:
-    """Let the text of a JSON object pass, however large it is.
-
-    Raises:
-        UnreadableJson: It is something else.
-    """
+    """Let the text of a JSON object pass, however large it is. Raises UnreadableJson: it is something else."""
     try:
         decoded = text.decode()
         try:

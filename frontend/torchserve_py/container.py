@@ -62,8 +62,7 @@ class Start:
 def how_to_start(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
     """Return how to start the server on the platform that the arguments, variables and folders tell.
 
-    Raises:
-        ContainerError: The platform asks for what this image cannot do.
+    Raises ContainerError: the platform asks for what this image cannot do.
     """
     if list(arguments[:1]) == ["serve"]:
         return _sagemaker(environ)
@@ -126,8 +125,7 @@ def _kserve(models: Path, named: Mapping[str, str], flags: Sequence[str]) -> Sta
 def _models_in(folder: Path, name: str) -> Iterator[str]:
     """Yield the flags for a folder with archives, or for one that is a model itself.
 
-    Raises:
-        ContainerError: There is no such folder, or it is empty.
+    Raises ContainerError: there is no such folder, or it is empty.
     """
     if not folder.is_dir() or not any(folder.iterdir()):
         raise ContainerError(f"{folder} has no model: an archive (.mar) or the files of one model are to lie there")

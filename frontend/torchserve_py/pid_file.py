@@ -41,8 +41,7 @@ class PidFile:
     def lock(self) -> Iterator[None]:
         """Lock the file against other commands.
 
-        Raises:
-            OSError: The lock, a file beside it, cannot be made, or another process holds it for too long.
+        Raises OSError: the lock, a file beside it, cannot be made, or another process holds it for too long.
         """
         path = self.path.with_name(f"{self.path.name}.lock")
         deadline = time.monotonic() + _LOCK_LIMIT
@@ -72,8 +71,7 @@ class PidFile:
     def write(self, pid: int) -> None:
         """Put ``pid`` into the file, whole or not at all; call it with the lock held.
 
-        Raises:
-            OSError: The file cannot be written.
+        Raises OSError: the file cannot be written.
         """
         descriptor, temporary = tempfile.mkstemp(prefix=_NAME, dir=self.path.parent)
         try:
@@ -88,8 +86,7 @@ class PidFile:
     def remove(self, pid: int) -> None:
         """Delete the file if it still names ``pid``: another server may have taken it over.
 
-        Raises:
-            OSError: The file cannot be deleted or locked.
+        Raises OSError: the file cannot be deleted or locked.
         """
         if self._read() != pid:
             return

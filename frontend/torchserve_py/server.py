@@ -96,9 +96,7 @@ class Server:
     async def start(self) -> None:
         """Register the start-up models, then open the doors; the models continue to load in the background.
 
-        Raises:
-            OSError: An address cannot be bound.
-            GrpcPackagesError: The installed packages cannot serve gRPC.
+        Raises OSError: an address cannot be bound; GrpcPackagesError: the installed packages cannot serve gRPC.
         """
         await self._worker_listener.start()
         # The first workers start while the doors' libraries, which take longest, are imported.
@@ -175,8 +173,7 @@ class Server:
 def _import_doors() -> tuple[ModuleType, ModuleType]:
     """Import and return the modules that open the HTTP and gRPC doors.
 
-    Raises:
-        GrpcPackagesError: The installed packages of gRPC are incompatible with each other.
+    Raises GrpcPackagesError: the installed packages of gRPC are incompatible with each other.
     """
     check_grpc_packages()
     http, grpc = "torchserve_py.doors.http_listeners", "torchserve_py.doors.grpc.grpc_listeners"
@@ -191,8 +188,7 @@ def _metrics_plan(settings: Settings) -> MetricsPlan:
 async def serve(settings: Settings) -> None:
     """Run a server until a signal arrives; a signal during the start ends the start, a second one ends the drain.
 
-    Raises:
-        OSError: An address cannot be bound.
+    Raises OSError: an address cannot be bound.
     """
     signals = asyncio.Queue[signal.Signals]()
     loop = asyncio.get_running_loop()

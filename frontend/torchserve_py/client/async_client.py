@@ -62,9 +62,7 @@ class AsyncClient:
     async def predict(self, model: str, body: bytes | str, **options: Unpack[Options]) -> Answer:
         """Return a model's answer.
 
-        Raises:
-            RequestFailed: There is none.
-            httpx.HTTPError: The server cannot be reached, or has not answered in time.
+        Raises RequestFailed: there is none; httpx.HTTPError: the server cannot be reached, or has not answered in time.
         """
         async with self._ask(model, body, **options) as response:
             return Answer(response.status_code, response.headers, await response.aread())

@@ -68,10 +68,8 @@ class AsyncSession:
     async def step(self, body: bytes | str, *, end: bool = False) -> Answer:
         """Send a step, and return its answer; ``end`` marks the last step.
 
-        Raises:
-            StepFailed: It has failed, and does not count unless its cause says otherwise.
-            SequenceLost: The sequence is over.
-            SessionClosed: The session is over, or could not be resumed in time.
+        Raises StepFailed: it has failed, and does not count unless its cause says otherwise; SequenceLost: the sequence
+        is over; SessionClosed: the session is over, or could not be resumed in time.
         """
         self._need_no_unanswered()
         await self.send(body, end=end)
@@ -91,9 +89,8 @@ class AsyncSession:
     async def send(self, body: bytes | str, *, end: bool = False) -> int:
         """Send a step without waiting for its answer, and return its number.
 
-        Raises:
-            ValueError: `window` steps are without an answer: receive one first.
-            SequenceLost, SessionClosed: As `step` does.
+        Raises ValueError: `window` steps are without an answer: receive one first; SequenceLost, SessionClosed: as
+        `step` does.
         """
         if self._progress.unanswered >= self.window:
             raise ValueError(f"{self.window} steps have no answer yet; receive an answer first")
@@ -186,11 +183,7 @@ class AsyncSession:
         self._socket = socket
 
     def _lost(self, closed: ConnectionClosed) -> None:
-        """The connection is lost.
-
-        Raises:
-            SessionClosed, SequenceLost: The session is over with it.
-        """
+        """The connection is lost. Raises SessionClosed, SequenceLost: the session is over with it."""
         self._socket = None
         code, reason = (_NO_CONNECTION, "") if closed.rcvd is None else (closed.rcvd.code, closed.rcvd.reason)
         if code == _GONE:
@@ -201,11 +194,7 @@ class AsyncSession:
             raise SequenceLost(410, "sequence_lost", "The connection is lost, and the model has no store of sequences.")
 
     async def _wait(self, end: float, why: str) -> None:
-        """Wait a little before the next attempt.
-
-        Raises:
-            SessionClosed: The patience is at an end.
-        """
+        """Wait a little before the next attempt. Raises SessionClosed: the patience is at an end."""
         if asyncio.get_running_loop().time() + self._delay > end:
             raise SessionClosed(_NO_CONNECTION, f"not within {self._patience:g} seconds: {why}")
         await asyncio.sleep(self._delay)

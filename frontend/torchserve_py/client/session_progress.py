@@ -53,11 +53,7 @@ class _Step:
             self._again = b""
 
     def unseen(self, number: int, body: bytes) -> bytes:
-        """Return what of a part the caller has not had.
-
-        Raises:
-            StepFailed: The answer begins otherwise than before.
-        """
+        """Return what of a part the caller has not had. Raises StepFailed: the answer begins otherwise than before."""
         if self._again is not None:
             self._again += body
             if len(self._again) < self._seen:
@@ -123,8 +119,7 @@ class SessionProgress:
     def resumed(self, message: bytes) -> list[bytes] | None:
         """Take a message that follows `resume`; return the messages to send after the last of them, None before it.
 
-        Raises:
-            SequenceLost: The server does not know the session.
+        Raises SequenceLost: the server does not know the session.
         """
         kind, _, _, _ = _HEADER.unpack_from(message)
         if kind == _FAILURE:
@@ -145,8 +140,7 @@ class SessionProgress:
     def take(self, message: bytes) -> bytes | None:
         """Take a message; return one to send a moment later, if a step is to be sent again.
 
-        Raises:
-            SequenceLost: The sequence is over.
+        Raises SequenceLost: the sequence is over.
         """
         kind, flags, status, number = _HEADER.unpack_from(message)
         body = message[_HEADER.size :]

@@ -81,9 +81,8 @@ class Assembly:
     async def prepare(self, request: RegisterRequest, *, at_startup: bool) -> Plan:
         """Obtain the model's files, settle its configuration and install its dependencies; this may take long.
 
-        Raises:
-            ArchiveError: The archive could not be fetched or read.
-            ModelError: It cannot be served as it is configured.
+        Raises ArchiveError: the archive could not be fetched or read; ModelError: it cannot be served as it is
+        configured.
         """
         if request.s3_sse_kms:
             raise BadParameter("Parameter s3_sse_kms is not supported yet. A presigned URL needs no signature of ours.")

@@ -30,8 +30,7 @@ class Changes:
     async def complete(self, change: Coroutine[Any, Any, T]) -> T:
         """Complete a change; if the caller is cancelled, the change goes on, and its failure is logged.
 
-        Raises:
-            ShuttingDown: The change was cancelled.
+        Raises ShuttingDown: the change was cancelled.
         """
         task = self.start(change)
         try:

@@ -87,11 +87,7 @@ def read_model_config(path: Path, contract: str = TORCHSERVE) -> ModelConfig:
 
 
 def read_mapping(path: Path, *, last_wins: bool = False) -> YamlMapping:
-    """Read a YAML file as `read_yaml_mapping` does.
-
-    Raises:
-        InvalidModelConfig: The file cannot be read.
-    """
+    """Read a YAML file as `read_yaml_mapping` does. Raises InvalidModelConfig: the file cannot be read."""
     try:
         return read_yaml_mapping(path, last_wins=last_wins)
     except UnreadableYaml as error:

@@ -147,8 +147,7 @@ class Dispatcher:
     def results(self, worker: Worker, results: Sequence[Part], handler_seconds: float) -> None:
         """Deliver parts of responses to their readers, and tell the scheduler of each in every case.
 
-        Raises:
-            ValueError: A part is of a job that ``worker`` does not have: the worker is defective.
+        Raises ValueError: a part is of a job that ``worker`` does not have: the worker is defective.
         """
         now, heard_at = self.now(), time.monotonic()
         if handler_seconds:
@@ -336,10 +335,8 @@ class Dispatcher:
     def _end(self, job: InferenceJob, outcome: Part | Cause, now: float) -> None:
         """End a job: deliver its outcome, and count and trace it. What was delivered before stays readable.
 
-        The scheduler has ended the job as well, or is told in the same turn of the event loop.
-
-        Raises:
-            RuntimeError: The job has an outcome already, which is a defect of the caller.
+        The scheduler has ended the job as well, or is told in the same turn of the event loop. Raises RuntimeError: the
+        job has an outcome already, which is a defect of the caller.
         """
         parts, job.parts = job.parts, None
         if parts is None:

@@ -109,8 +109,7 @@ class Model:
     async def start_workers(self, count: int) -> None:
         """Start so many workers, which are the minimum unless they follow the load, and wait for them.
 
-        Raises:
-            WorkerFailed: A worker failed to get ready.
+        Raises WorkerFailed: a worker failed to get ready.
         """
         least = count if self.config.scaling is None else self.config.min_workers
         await self.scale(least, max(self.config.max_workers, count), count)
@@ -151,11 +150,8 @@ class Model:
     async def describe_custom(self) -> Any:
         """Ask the handler to describe the model, and return its answer decoded from JSON.
 
-        Models of other contracts have no handler; they are described by their declarations. The description is empty
-        if the answer is not JSON or has more than `_MAX_DESCRIPTION` bytes.
-
-        Raises:
-            NoDescribeWorker: No worker answered.
+        Models of other contracts have no handler; they are described by their declarations. The description is empty if
+        the answer is not JSON or has more than `_MAX_DESCRIPTION` bytes. Raises NoDescribeWorker: no worker answered.
         """
         if not self.pool.ready_count:
             raise NoDescribeWorker(self.name)

@@ -162,8 +162,7 @@ def _sequences(yaml: ModelConfig) -> dict[str, Any]:
 def check_worker_count(count: int) -> None:
     """Check the number of workers of one model version; each is a process, and all are started at once.
 
-    Raises:
-        BadParameter: It is larger than `MAX_WORKERS`.
+    Raises BadParameter: it is larger than `MAX_WORKERS`.
     """
     if count > MAX_WORKERS:
         raise BadParameter(f"A model version may have {MAX_WORKERS} workers, {count} are asked for.")

@@ -35,8 +35,7 @@ def sequence_file(log_location: Path, model_name: str, version: str) -> Path:
 def make_folder(cache: CacheConfig, log_location: Path, confinement: Confinement) -> None:
     """Make the state folder, if the model's sequences are kept in it; for its workers' user alone (0700). Blocks.
 
-    Raises:
-        InvalidModel: It cannot be made.
+    Raises InvalidModel: it cannot be made.
     """
     if not STORES[cache.store].in_file or cache.path is not None:
         return

@@ -29,9 +29,7 @@ class ServedModels:
     def find(self, name: str, version: str | None = None) -> Model:
         """Return a version of a model, the default version when ``version`` is None.
 
-        Raises:
-            ModelNotFound: No such name.
-            ModelVersionNotFound: No such version of it.
+        Raises ModelNotFound: no such name; ModelVersionNotFound: no such version of it.
         """
         versions = self._names.get(name)
         if versions is None:

@@ -236,8 +236,7 @@ class Serving(Protocol):
     async def describe_custom(self, model: ServedModel) -> Any:
         """Return the model's own description of itself, decoded from JSON.
 
-        Raises:
-            NoDescribeWorker: No worker answered.
+        Raises NoDescribeWorker: no worker answered.
         """
 
     # Health.
@@ -257,10 +256,8 @@ class Serving(Protocol):
     async def register(self, request: RegisterRequest) -> RegisterResult:
         """Register a model and start its workers; wait for them when the request is synchronous.
 
-        Raises:
-            ArchiveError: The archive could not be fetched or read.
-            ModelError: The model cannot be served, or its workers did not start (then it is not registered), or the
-                server is shutting down.
+        Raises ArchiveError: the archive could not be fetched or read; ModelError: the model cannot be served, or its
+        workers did not start (then it is not registered), or the server is shutting down.
         """
 
     async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
@@ -282,17 +279,12 @@ class Serving(Protocol):
     ) -> ScaleResult:
         """Change how many workers a model version has.
 
-        Raises:
-            BadParameter: That many workers cannot be started.
-            WorkersFailed: A worker of a synchronous call did not start (it is tried again).
+        Raises BadParameter: that many workers cannot be started; WorkersFailed: a worker of a synchronous call did not
+        start (it is tried again).
         """
 
     def set_default(self, name: str, version: str) -> None:
-        """Let ``version`` serve requests that name no version.
-
-        Raises:
-            DefaultVersionNotFound: No such version of it.
-        """
+        """Let ``version`` serve requests that name no version. Raises DefaultVersionNotFound: no such version of it."""
 
     async def unregister(self, name: str, version: str | None = None) -> None:
         """Stop serving a version of a model (the default one when None), answer its jobs and remove its files.

@@ -115,8 +115,7 @@ class Answering:
     def _reply(self) -> Reply:
         """Return the reply of the next route that has one.
 
-        Raises:
-            DoorError: No further route replies: 405 if routes of the path have only other methods, else 404.
+        Raises DoorError: no further route replies: 405 if routes of the path have only other methods, else 404.
         """
         request, tokens = self._request, self._application.tokens
         for route, values in self._matches:

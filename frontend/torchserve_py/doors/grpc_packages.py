@@ -31,11 +31,7 @@ class GrpcPackagesError(Exception):
 
 
 def check_grpc_packages() -> None:
-    """Import the packages; this takes long.
-
-    Raises:
-        GrpcPackagesError: One of them cannot be imported.
-    """
+    """Import the packages; this takes long. Raises GrpcPackagesError: one of them cannot be imported."""
     for module in _MODULES:
         try:
             importlib.import_module(module)

@@ -294,8 +294,7 @@ async def _bind(address: Address, listener: _Listener) -> _Bound:
 async def _remove_stale_socket(path: Path) -> None:
     """Delete the socket that an earlier server left behind, unless a server listens at it.
 
-    Raises:
-        OSError: A server listens there.
+    Raises OSError: a server listens there.
     """
     if not path.is_socket():
         return

@@ -67,11 +67,7 @@ class ManagementCalls:
         return [description]
 
     async def register(self, request: RegisterRequest) -> Done:
-        """Register a model.
-
-        Raises:
-            ModelApiDisabledError: The model API is off.
-        """
+        """Register a model. Raises ModelApiDisabledError: the model API is off."""
         self.check_model_api()
         result = await self._changes.complete(self._serving.register(request))
         registered = f'Model "{result.model_name}" Version: {result.model_version} registered with'
@@ -87,19 +83,14 @@ class ManagementCalls:
         return Done(200, f"{registered} {result.workers_wanted} initial workers")
 
     async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
-        """Serve a model, or serve it anew, with `Serving.load`.
-
-        Raises:
-            ModelApiDisabledError: The model API is off.
-        """
+        """Serve a model, or serve it anew, with `Serving.load`. Raises ModelApiDisabledError: the model API is off."""
         self.check_model_api()
         return await self._changes.complete(self._serving.load(model))
 
     async def unload(self, name: str, version: str | None = None) -> None:
         """Stop serving a version of a model, or all versions, after its accepted requests are answered.
 
-        Raises:
-            ModelApiDisabledError: The model API is off.
+        Raises ModelApiDisabledError: the model API is off.
         """
         self.check_model_api()
         await self._changes.complete(self._serving.unload(name, version))
@@ -109,8 +100,7 @@ class ManagementCalls:
     ) -> Done:
         """Change the number of workers of a version, the default one if None.
 
-        Raises:
-            DoorError: The numbers contradict each other.
+        Raises DoorError: the numbers contradict each other.
         """
         self._serving.get(name, version)
         if max_workers < min_workers:
@@ -126,11 +116,7 @@ class ManagementCalls:
         return Done(200, text if version is None else f"{text}, version: {version}")
 
     async def unregister(self, name: str, version: str | None) -> Done:
-        """Unregister a version, the default one if None.
-
-        Raises:
-            ModelApiDisabledError: The model API is off.
-        """
+        """Unregister a version, the default one if None. Raises ModelApiDisabledError: the model API is off."""
         self.check_model_api()
         await self._changes.complete(self._serving.unregister(name, version))
         return Done(200, f'Model "{name}" unregistered')
@@ -141,11 +127,7 @@ class ManagementCalls:
         return Done(200, f'Default version successfully updated for model "{name}" to "{version}"')
 
     def check_model_api(self) -> None:
-        """Check that models may be registered and unregistered.
-
-        Raises:
-            ModelApiDisabledError: The model API is off.
-        """
+        """Check that models may be registered and unregistered. Raises ModelApiDisabledError: the model API is off."""
         if not self._model_api:
             raise ModelApiDisabledError
 

@@ -35,8 +35,7 @@ class Parameters:
     def text(self, name: str) -> str | None:
         """Return a text, or None if it was not given.
 
-        Raises:
-            DoorError: It is something else (every method raises it for a value of the wrong kind).
+        Raises DoorError: it is something else (every method raises it for a value of the wrong kind).
         """
         value = self._values.get(name)
         if value is None or isinstance(value, str):
@@ -90,8 +89,7 @@ def of_query(request: Request, operation: Operation, *more: str) -> Parameters:
 async def of_query_or_json(request: Request, max_size: int, operation: Operation) -> Parameters:
     """Return the parameters of a JSON body (the query is ignored then), or of the query where the body is not JSON.
 
-    Raises:
-        DoorError: The body is too large, does not arrive, or is not a JSON object.
+    Raises DoorError: the body is too large, does not arrive, or is not a JSON object.
     """
     if request.content_type != _JSON_TYPE:
         return of_query(request, operation)
@@ -113,11 +111,7 @@ def _checked(values: Mapping[str, Any], operation: Operation, more: Iterable[str
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Read a body that must be a JSON object.
-
-    Raises:
-        DoorError: It is something else.
-    """
+    """Read a body that must be a JSON object. Raises DoorError: it is something else."""
     try:
         values = json.loads(body)
     except ValueError as error:  # no JSON, or no UTF-8

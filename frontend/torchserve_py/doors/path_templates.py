@@ -64,11 +64,7 @@ class PathTemplate(NamedTuple):
 
 
 def read_template(text: str) -> PathTemplate:
-    """Read a path with parameters.
-
-    Raises:
-        ValueError: The path cannot be served.
-    """
+    """Read a path with parameters. Raises ValueError: the path cannot be served."""
     if not text.startswith("/") or len(text) > _MAX_TEMPLATE:
         raise ValueError(f"the path {shown(text)} must begin with a slash and have up to {_MAX_TEMPLATE} characters")
     parameters = _PARAMETER.findall(text)

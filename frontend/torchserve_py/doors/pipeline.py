@@ -126,11 +126,7 @@ class Exchange(ABC):
         self.parts = parts
 
     async def next(self) -> Part:
-        """Wait for the next part.
-
-        Raises:
-            DoorError: The job ended without a further part, or the part is an error.
-        """
+        """Wait for the next part. Raises DoorError: the job ended without a further part, or the part is an error."""
         try:
             return self.usable(await self.parts.next())
         except JobFailed as failed:
@@ -139,8 +135,7 @@ class Exchange(ABC):
     def usable(self, outcome: Part | Cause) -> Part:
         """Return the outcome if it is a part without an error.
 
-        Raises:
-            DoorError: The outcome is a cause, or a part with an error.
+        Raises DoorError: the outcome is a cause, or a part with an error.
         """
         if not isinstance(outcome, Part):
             raise DoorError(self.dialect.ended(self, outcome))
@@ -257,8 +252,7 @@ class HttpExchange(Exchange):
     async def write(self, parts: Sequence[Part]) -> None:
         """Send parts; while more are to come, wait for a client that reads slowly.
 
-        Raises:
-            ReaderStalled: The client has read nothing for too long.
+        Raises ReaderStalled: the client has read nothing for too long.
         """
         frame, more = self.dialect.frame, parts[-1].more
         self.request.send([frame(part.body) for part in parts], last=not more)

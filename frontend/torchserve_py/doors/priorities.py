@@ -21,11 +21,7 @@ _MAX_DIGITS: Final = 20
 
 
 def of_parameter(value: Any) -> int:
-    """Return the priority for a value of the parameter.
-
-    Raises:
-        DoorError: The value is not a priority.
-    """
+    """Return the priority for a value of the parameter. Raises DoorError: the value is not a priority."""
     if value is None:
         return UNSET
     if type(value) is not int or not 0 <= value <= _MAX:
@@ -34,11 +30,7 @@ def of_parameter(value: Any) -> int:
 
 
 def of_request(request: Request) -> int:
-    """Return the priority that the header of an HTTP request names.
-
-    Raises:
-        DoorError: The header is not a priority.
-    """
+    """Return the priority that the header of an HTTP request names. Raises DoorError: the header is not a priority."""
     value = request.headers.get(HEADER)
     return UNSET if value is None else of_text(value, "Header")
 
@@ -46,8 +38,7 @@ def of_request(request: Request) -> int:
 def of_text(text: str, place: str) -> int:
     """Return the priority in a text; ``place`` says in messages where the text came from.
 
-    Raises:
-        DoorError: The text is not a priority.
+    Raises DoorError: the text is not a priority.
     """
     digits = text.strip()
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= _MAX_DIGITS and int(digits) <= _MAX):

@@ -47,8 +47,7 @@ def split_path(target: str) -> tuple[str, ...]:
 def content_type_of(request: Request) -> str:
     """Return the header ``Content-Type``, or an empty text.
 
-    Raises:
-        DoorError: The header has characters outside of ASCII.
+    Raises DoorError: the header has characters outside of ASCII.
     """
     content_type = request.headers.get("Content-Type", "")
     if content_type and not content_type.isascii():
@@ -106,9 +105,8 @@ async def read_small_body(request: Request, max_size: int) -> bytes:
 async def decompressed(request: Request, body: bytes, max_size: int) -> bytes:
     """Return a body without its ``Content-Encoding``.
 
-    Raises:
-        BodyTooLargeError: The decompressed body is larger than ``max_size`` bytes.
-        DoorError: The encoding is unknown or wrong, or the server lacks memory now.
+    Raises BodyTooLargeError: the decompressed body is larger than ``max_size`` bytes; DoorError: the encoding is
+    unknown or wrong, or the server lacks memory now.
     """
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if encoding in _IDENTITY:

@@ -114,8 +114,7 @@ class SageMakerSessions:
     def answer(self, request: Request, model: ServedModel, body: bytes) -> Sent | HttpExchange | None:
         """Answer a request that is only about a session, and return None for any other.
 
-        Raises:
-            DoorError: The session to close is not open.
+        Raises DoorError: the session to close is not open.
         """
         asked = _asked(body)
         if asked == NEW_SESSION:
@@ -132,8 +131,7 @@ class SageMakerSessions:
     def of(self, request: Request, model: ServedModel) -> Session | None:
         """Return the session that a request names or opens, None if it does neither.
 
-        Raises:
-            DoorError: The session is not open.
+        Raises DoorError: the session is not open.
         """
         sent = request.headers
         session_id = sent.get(SESSION_ID)

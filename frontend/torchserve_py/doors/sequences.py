@@ -43,11 +43,7 @@ class SequenceHeaders:
         return self.id_name in request.headers
 
     def read(self, request: Request) -> SequenceRequest:
-        """Return the sequence of an HTTP request.
-
-        Raises:
-            DoorError: As `request_of` does.
-        """
+        """Return the sequence of an HTTP request. Raises DoorError: as `request_of` does."""
         sent = request.headers
         return self.request_of(
             sent.get(self.id_name, ""), sent.get(self._start), sent.get(self.end_name), sent.get(REQUEST_ID)
@@ -56,8 +52,7 @@ class SequenceHeaders:
     def in_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> SequenceRequest | None:
         """Return the sequence that the metadata of a gRPC call name under the headers' names, or None.
 
-        Raises:
-            DoorError: As `request_of` does.
+        Raises DoorError: as `request_of` does.
         """
         sent = {name: value for name, value in metadata if isinstance(value, str)}
         if self.id_name not in sent:
@@ -70,10 +65,8 @@ class SequenceHeaders:
         """Return the sequence of a request with these values of the three headers, and the id of the request.
 
         A request without an id (or with an empty one) opens a sequence of its own, ``ts-seq-<uuid4>``; so does
-        ``NEW_SESSION`` where the header is SageMaker's.
-
-        Raises:
-            DoorError: An id is not usable, or a marker is neither true nor false.
+        ``NEW_SESSION`` where the header is SageMaker's. Raises DoorError: an id is not usable, or a marker is neither
+        true nor false.
         """
         for name, given in ((self.id_name, sequence_id), (REQUEST_ID, request_id or "")):
             if len(given) > MAX_ID_LENGTH:
@@ -111,11 +104,7 @@ class SequenceHeaders:
 
 
 def is_marked(name: str, value: str) -> bool:
-    """Return whether the marker called ``name`` is set.
-
-    Raises:
-        DoorError: The value is not a truth value.
-    """
+    """Return whether the marker called ``name`` is set. Raises DoorError: the value is not a truth value."""
     word = value.strip().lower()
     if word not in _TRUE and word not in _FALSE:
         raise bad_request(

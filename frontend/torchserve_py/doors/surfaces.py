@@ -92,8 +92,7 @@ class InferenceSurfaces:
     def _invocations(self, request: Request, values: PathValues) -> Reply:
         """Run the model that the query names, else the only start-up model, else the one of a form field.
 
-        Raises:
-            DoorError: No model is named, or `InferenceDoor.infer` refuses the request.
+        Raises DoorError: no model is named, or `InferenceDoor.infer` refuses the request.
         """
         parameters = tuple(request.query)
         name = next((value for key, value in parameters if key == _MODEL_NAME and value), None)

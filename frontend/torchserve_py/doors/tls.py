@@ -60,8 +60,7 @@ def server_context(settings: Settings, hosts: Iterable[str]) -> ssl.SSLContext:
 def use_files(context: ssl.SSLContext, settings: Settings) -> None:
     """Load ``certificate_file`` and ``private_key_file``, at least one of which is set.
 
-    Raises:
-        TlsError: A file is missing or unusable.
+    Raises TlsError: a file is missing or unusable.
     """
     if settings.certificate_file is None or settings.private_key_file is None:
         raise TlsError("certificate_file and private_key_file: TLS needs both (or neither)")

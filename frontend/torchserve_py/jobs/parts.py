@@ -129,8 +129,7 @@ class Parts:
     async def send_input(self, body: bytes, *, more: bool) -> None:
         """Pass a further input on, once there is room for it; does nothing when the job has ended.
 
-        Raises:
-            ValueError: The job was not submitted as one that takes several.
+        Raises ValueError: the job was not submitted as one that takes several.
         """
         if self.inputs is None:
             raise ValueError(f"job {self.job_id} takes no further inputs")

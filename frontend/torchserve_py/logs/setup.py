@@ -34,11 +34,8 @@ def configure_logging(settings: Settings) -> None:
     """Send every logger to standard output and ``ts_log.log``, and models, accesses and metrics to files of their own.
 
     Metrics are on standard output, but not in ``ts_log.log``. The operator's configuration replaces all of this except
-    the files of the metric logs; a metric log's file is left out only if that configuration names its logger.
-
-    Raises:
-        LogConfigError: The operator's configuration is wrong.
-        OSError: A log file cannot be written.
+    the files of the metric logs; a metric log's file is left out only if that configuration names its logger. Raises
+    LogConfigError: the operator's configuration is wrong; OSError: a log file cannot be written.
     """
     settings.log_location.mkdir(parents=True, exist_ok=True)
     TAKES_BATCHES.clear()
@@ -61,9 +58,8 @@ def configure_logging(settings: Settings) -> None:
 def apply_log_config(path: Path) -> frozenset[str]:
     """Apply the configuration in a file; return the names of the loggers that it configures.
 
-    Raises:
-        LogConfigError: The file cannot be read, is no such configuration, or names a class that does not exist.
-        OSError: A log file cannot be written.
+    Raises LogConfigError: the file cannot be read, is no such configuration, or names a class that does not exist;
+    OSError: a log file cannot be written.
     """
     import logging.config  # 10 ms that most servers need not wait for
 

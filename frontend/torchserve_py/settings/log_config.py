@@ -20,8 +20,7 @@ def is_log4j(path: Path) -> bool:
 def read_log_config(path: Path) -> dict[str, Any]:
     """Read a configuration; whether its handlers and formatters exist shows when it is applied.
 
-    Raises:
-        LogConfigError: It cannot be read or is no such configuration.
+    Raises LogConfigError: it cannot be read or is no such configuration.
     """
     from torchserve_py.settings.schemas.yaml_mapping import read_yaml_mapping  # most servers have no such file
 

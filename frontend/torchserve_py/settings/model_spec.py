@@ -37,8 +37,7 @@ def is_url(location: str) -> bool:
 def parse_model_specs(value: str | Iterable[str]) -> list[ModelSpec]:
     """Read `load_models`, or the values of `--models`. Empty values are ignored.
 
-    Raises:
-        ValueError: A value has no location, or an empty name.
+    Raises ValueError: a value has no location, or an empty name.
     """
     texts = [value] if isinstance(value, str) else list(value)
     return [_parse_value(item) for text in texts for item in _split(text)]

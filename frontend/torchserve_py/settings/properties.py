@@ -45,9 +45,7 @@ class PropertiesError(ValueError):
 def read_properties(path: Path) -> list[Property]:
     """Read the file at ``path``: as UTF-8 or, if it is not valid UTF-8, as Latin-1, which Java's reader assumes.
 
-    Raises:
-        OSError: The file cannot be read.
-        PropertiesError: A line is malformed.
+    Raises OSError: the file cannot be read; PropertiesError: a line is malformed.
     """
     content = path.read_bytes()
     try:
@@ -60,8 +58,7 @@ def read_properties(path: Path) -> list[Property]:
 def parse_properties(text: str) -> list[Property]:
     """Return the entries of ``text`` in order; a key may occur several times.
 
-    Raises:
-        PropertiesError: An escape is malformed.
+    Raises PropertiesError: an escape is malformed.
     """
     return [_parse_entry(entry, line) for line, entry in _logical_lines(text)]
 

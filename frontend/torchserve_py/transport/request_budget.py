@@ -34,11 +34,7 @@ class RequestBudget:
         self.room = room
 
     def check(self, size: int) -> None:
-        """Check that ``size`` more bytes would fit at present.
-
-        Raises:
-            NoRoomError: They would not fit.
-        """
+        """Check that ``size`` more bytes would fit at present. Raises NoRoomError: they would not fit."""
         if self.held + size > self.room:
             raise NoRoomError(
                 f"The server holds {self.held} bytes of requests, and takes {self.room} at a time; there is no room for"
@@ -46,11 +42,7 @@ class RequestBudget:
             )
 
     def take(self, size: int) -> None:
-        """Hold ``size`` more bytes.
-
-        Raises:
-            NoRoomError: They do not fit.
-        """
+        """Hold ``size`` more bytes. Raises NoRoomError: they do not fit."""
         if self.held + size > self.room:
             self.check(size)
         self.held += size

@@ -19,8 +19,7 @@ _ALL: Final = 65536
 class BatchTokens:
     """The server's end; it keeps both ends of the pipes open, so that tokens outlive their worker.
 
-    Raises:
-        OSError: The process has too many open files.
+    Raises OSError: the process has too many open files.
     """
 
     def __init__(self) -> None:

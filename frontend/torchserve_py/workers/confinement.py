@@ -40,8 +40,7 @@ class Confinement:
     def give(self, folder: Path) -> None:
         """Make the workers' user the owner of a folder that they write to. Blocks.
 
-        Raises:
-            OSError: The file system does not allow it.
+        Raises OSError: the file system does not allow it.
         """
         if self.user is not None:
             os.chown(folder, pwd.getpwnam(self.user).pw_uid, -1)
@@ -49,8 +48,7 @@ class Confinement:
     def share(self, *folders: Path | None) -> None:
         """Let the workers' user read what was unpacked or installed for a model, but not change it. Blocks.
 
-        Raises:
-            OSError: A file system does not allow it.
+        Raises OSError: a file system does not allow it.
         """
         if self.group is None:
             return

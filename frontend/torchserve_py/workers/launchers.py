@@ -33,11 +33,7 @@ class Torchrun:
     rdzv_endpoint: str = "localhost:0"
 
     def wrap(self, python: str, command: Sequence[str]) -> list[str]:
-        """Return the command line that runs ``command`` once per rank.
-
-        Raises:
-            FileNotFoundError: torch is missing.
-        """
+        """Return the command line that runs ``command`` once per rank. Raises FileNotFoundError: torch is missing."""
         return [
             *_launcher(python, "torch.distributed.run", "a model with parallelType"),
             *("--nnodes", "1"),
@@ -69,8 +65,7 @@ class CpuLauncher:
     def wrap(self, python: str, command: Sequence[str]) -> list[str]:
         """Return the command line that runs ``command`` on this worker's cores.
 
-        Raises:
-            FileNotFoundError: torch, or what the launcher binds processes with, is missing.
+        Raises FileNotFoundError: torch, or what the launcher binds processes with, is missing.
         """
         needed_by = "cpu_launcher_enable"
         if not shutil.which("numactl") and not shutil.which("taskset"):

@@ -58,11 +58,7 @@ class WorkerListener:
         return self._directory / "workers.sock"
 
     async def start(self) -> None:
-        """Create the directory and listen.
-
-        Raises:
-            OSError: The temporary directory cannot be used.
-        """
+        """Create the directory and listen. Raises OSError: the temporary directory cannot be used."""
         self._directory = Path(tempfile.mkdtemp(prefix="ts-", dir=self._temp_dir))
         if len(str(self.path)) >= _MAX_SOCKET_PATH:
             shutil.rmtree(self._directory)

@@ -56,8 +56,7 @@ class Launch:
     def command(self, socket: Path) -> list[str]:
         """Return the command line.
 
-        Raises:
-            FileNotFoundError: The interpreter that the runtime asks for, or a launcher, is missing.
+        Raises FileNotFoundError: the interpreter that the runtime asks for, or a launcher, is missing.
         """
         python = str(self.venv_python or interpreter(self.runtime))
         # -P keeps the working directory, which is the model's, from shadowing modules of the worker itself.
@@ -83,11 +82,7 @@ class Launch:
 
 
 def interpreter(runtime: str) -> str:
-    """Return the Python interpreter that a runtime means.
-
-    Raises:
-        FileNotFoundError: It is not on PATH.
-    """
+    """Return the Python interpreter that a runtime means. Raises FileNotFoundError: it is not on PATH."""
     if runtime != "python3":
         return sys.executable
     found = shutil.which("python3")
@@ -128,8 +123,7 @@ class WorkerProcess:
     ) -> WorkerProcess:
         """Start the process, which claims what it is sent ahead with ``tokens``.
 
-        Raises:
-            OSError: It could not be started.
+        Raises OSError: it could not be started.
         """
         environment = launch.worker_environment(token)
         if tokens is not None:
@@ -201,8 +195,7 @@ class HandStarted:
     def launch(cls, launch: Launch, socket: Path, token: str, label: str) -> HandStarted:
         """Tell how to start the worker.
 
-        Raises:
-            OSError: The interpreter or a launcher of its command line is missing.
+        Raises OSError: the interpreter or a launcher of its command line is missing.
         """
         logger.warning("Start worker %s by hand:\n\n%s\n", label, command_line(launch, socket, token))
         return cls()

@@ -31,11 +31,7 @@ class Ranks:
         self._receivers: tuple[Connection, ...] = ()
 
     def attach(self, connection: Connection, hello: Hello) -> None:
-        """Take over a connection.
-
-        Raises:
-            ValueError: Its channel or rank is unknown, or connected already.
-        """
+        """Take over a connection. Raises ValueError: its channel or rank is unknown, or connected already."""
         channel, rank = hello["channel"], hello["rank"]
         channels = {JOBS_CHANNEL: self._jobs, HEARTBEAT_CHANNEL: self._heartbeats}
         if channel not in channels or not 0 <= rank < self.count or rank in channels[channel]:

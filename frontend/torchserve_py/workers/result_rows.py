@@ -26,9 +26,7 @@ def part_of(row: Any) -> Part:
     """Return the part of a response that a result row is, see `ts.protocol.messages.ResultRow`.
 
     A malformed row becomes an error of status 500. Its ``more`` is true if the worker may still send parts of the job.
-
-    Raises:
-        ValueError: The row names no job.
+    Raises ValueError: the row names no job.
     """
     if type(row) is not list or not row or type(row[0]) is not str:
         raise ValueError("a result row must be an array that begins with the id of a job")

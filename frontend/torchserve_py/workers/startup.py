@@ -50,18 +50,13 @@ class Startup:
         self._loaded: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
 
     async def connection(self, limit: float) -> None:
-        """Wait until all processes have connected, at most ``limit`` seconds.
-
-        Raises:
-            WorkerFailed: They have not.
-        """
+        """Wait until all processes have connected, at most ``limit`` seconds. Raises WorkerFailed: they have not."""
         await self._reach(self._connected, limit, "connect to the server")
 
     async def model(self, limit: float) -> Loaded:
         """Wait until all processes have loaded the model, at most ``limit`` seconds; return what the last one tells.
 
-        Raises:
-            WorkerFailed: They have not.
+        Raises WorkerFailed: they have not.
         """
         loaded: Loaded = await self._reach(self._loaded, limit, "load the model")
         if not loaded["ok"]:
@@ -107,8 +102,7 @@ class Startup:
 def checked_declarations(declared: Any) -> Mapping[str, Any]:
     """Return the declarations of a worker if they are usable.
 
-    Raises:
-        ValueError: They are no mapping with texts as keys, or over a limit.
+    Raises ValueError: they are no mapping with texts as keys, or over a limit.
     """
     if not isinstance(declared, dict) or not all(isinstance(key, str) for key in declared):
         raise ValueError(f"its model declares a {type(declared).__name__}, which is no mapping with texts as keys")

@@ -317,8 +317,7 @@ class Worker:
     def _results(self, rows: list[Any], handler_seconds: float) -> None:
         """Pass result rows on; those before one that names no job are still delivered.
 
-        Raises:
-            ValueError: A row names no job, or the time of the handler is no number of seconds.
+        Raises ValueError: a row names no job, or the time of the handler is no number of seconds.
         """
         if type(handler_seconds) not in (float, int) or not 0 <= handler_seconds < math.inf:
             raise ValueError(f"its handler took {handler_seconds!r} seconds")

@@ -59,12 +59,9 @@ def obtain(
 ) -> WorkflowFiles:
     """Return the unpacked workflow from `url`: a file of the workflow store, or a URL that is allowed.
 
-    Call this in a thread: a download may take long. No file stays behind after an error.
-
-    Raises:
-        WorkflowError: The workflow was not found or cannot be used.
-        ArchiveError: The download failed.
-        Cancelled: `cancellation` has ended the call.
+    Call this in a thread: a download may take long. No file stays behind after an error. Raises WorkflowError: the
+    workflow was not found or cannot be used; ArchiveError: the download failed; Cancelled: `cancellation` has ended the
+    call.
     """
     if workflow_store is None:
         raise WorkflowNotFound("Workflow store has not been configured.")

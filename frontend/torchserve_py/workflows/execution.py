@@ -34,10 +34,7 @@ async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving,
     """Send a request through the graph and return the workflow's answer.
 
     The answer of the workflow is the answer of its only leaf. With several leaves it is a JSON object with their
-    answers, each of which must be a JSON object, too.
-
-    Raises:
-        NodeFailed: A node gave no usable answer.
+    answers, each of which must be a JSON object, too. Raises NodeFailed: a node gave no usable answer.
     """
     tasks: dict[str, asyncio.Task[bytes]] = {}
     failures: list[Exception] = []

@@ -74,11 +74,7 @@ class WorkflowRegistry:
         self._draining = False
 
     def get(self, name: str) -> Workflow:
-        """Return a workflow.
-
-        Raises:
-            WorkflowNotFound: No such name.
-        """
+        """Return a workflow. Raises WorkflowNotFound: no such name."""
         workflow = self._workflows.get(name)
         if workflow is None:
             raise WorkflowNotFound(f"Workflow not found: {name}")
@@ -91,8 +87,7 @@ class WorkflowRegistry:
     def submit(self, workflow: Workflow, request: InferenceRequest) -> WorkflowParts:
         """Send a request through a workflow, and return its answer.
 
-        Raises:
-            ShuttingDown: The server takes no new work.
+        Raises ShuttingDown: the server takes no new work.
         """
         if self._draining:
             raise ShuttingDown

@@ -44,11 +44,8 @@ class PackOptions:
 def pack(options: PackOptions) -> Path:
     """Write the archive and return its path.
 
-    After an error there is no half-written archive, and an earlier archive is unchanged.
-
-    Raises:
-        PackError: An option or the specification is wrong, or the archive exists.
-        OSError: A file cannot be read or written.
+    After an error there is no half-written archive, and an earlier archive is unchanged. Raises PackError: an option or
+    the specification is wrong, or the archive exists; OSError: a file cannot be read or written.
     """
     if not _NAME.fullmatch(options.workflow_name):
         raise PackError(

@@ -39,8 +39,7 @@ class Configured:
 def configure(contract: str, model_dir: Path, yaml: ModelConfig) -> Configured:
     """Complete the configuration of the model in a folder by what its contract's own files say.
 
-    Raises:
-        InvalidModelConfig: They cannot be used, or contradict each other.
+    Raises InvalidModelConfig: they cannot be used, or contradict each other.
     """
     if contract not in _MODULES:
         return Configured(yaml)
@@ -51,8 +50,7 @@ def configure(contract: str, model_dir: Path, yaml: ModelConfig) -> Configured:
 def configuration_of(files: ModelFiles) -> Configured:
     """Read all that a model's own files say about how it is to be served; files of a megabyte may take a second.
 
-    Raises:
-        InvalidModel: They cannot be used, or contradict each other.
+    Raises InvalidModel: they cannot be used, or contradict each other.
     """
     try:
         yaml = read_model_config(files.config_file, files.contract) if files.config_file else ModelConfig()

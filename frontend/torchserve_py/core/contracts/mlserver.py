@@ -146,8 +146,7 @@ _WITHOUT_EFFECT: Final[Mapping[str, Mapping[str, str]]] = {
 def configure(model_dir: Path, yaml: ModelConfig) -> Configured:
     """Complete a model's configuration by what its settings files and the environment say.
 
-    Raises:
-        InvalidModelConfig: A value is none that can be acted on.
+    Raises InvalidModelConfig: a value is none that can be acted on.
     """
     given = _read(model_dir / MLSERVER_SETTINGS)
     settings, wrong = read(ModelSettings, given)

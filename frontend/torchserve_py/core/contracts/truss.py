@@ -158,8 +158,7 @@ _NOT_DONE: Final[Mapping[str, str]] = {
 def configure(model_dir: Path, yaml: ModelConfig) -> Configured:
     """Complete a model's configuration by what its `config.yaml` says.
 
-    Raises:
-        InvalidModelConfig: A value is none that can be acted on, or a file that is named is missing.
+    Raises InvalidModelConfig: a value is none that can be acted on, or a file that is named is missing.
     """
     _, wrong = read(OptionsKey, yaml.raw)
     if wrong:

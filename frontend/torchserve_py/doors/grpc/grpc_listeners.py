@@ -99,12 +99,7 @@ class GrpcDoors:
         self._management = [(management_pb2, ManagementService(ManagementCalls(settings, serving)).methods)]
 
     async def open(self) -> None:
-        """Listen.
-
-        Raises:
-            ListenError: An address cannot be used.
-            TlsError: The TLS files cannot be used.
-        """
+        """Listen. Raises ListenError: an address cannot be used; TlsError: the TLS files cannot be used."""
         context = _tls_context(self._settings) if self._settings.enable_grpc_ssl else None
         await self._serve("inference", self._inference, context)
         await self._serve("management", self._management, context)

@@ -71,8 +71,7 @@ class OpenRequest(NamedTuple):
 def read_request(body: bytes) -> OpenRequest:
     """Read the head of a serialized ``ModelInferRequest``.
 
-    Raises:
-        DoorError: The bytes are no ``ModelInferRequest``, or the request names no model.
+    Raises DoorError: the bytes are no ``ModelInferRequest``, or the request names no model.
     """
     try:
         head = RequestHead.FromString(body if len(body) < LARGE_MESSAGE else _head_of(body))
@@ -100,8 +99,7 @@ def values_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def is_from_triton(request: OpenRequest) -> bool:
     """Return whether only Triton's clients send such a request: with their parameters, raw contents or shared memory.
 
-    Raises:
-        DoorError: The message is no request.
+    Raises DoorError: the message is no request.
     """
     if any(name in _TRITON_KEYS or name.startswith(_TRITON_PREFIX) for name in request.parameters):
         return True
@@ -118,8 +116,7 @@ def is_from_triton(request: OpenRequest) -> bool:
 def _is_in_shared_memory(inputs: list[memoryview]) -> bool:
     """Return whether the parameters of an input say that the data is in shared memory.
 
-    Raises:
-        ValueError: An input is malformed, or the inputs have too many fields.
+    Raises ValueError: an input is malformed, or the inputs have too many fields.
     """
     left = _MAX_FIELDS
     for tensor in inputs:
@@ -141,9 +138,7 @@ class OpenInferenceJobs:
     def model(self, request: OpenRequest) -> ServedModel:
         """Return the model that a request names.
 
-        Raises:
-            ModelNotFound: No such model.
-            ModelVersionNotFound: No such version of it.
+        Raises ModelNotFound: no such model; ModelVersionNotFound: no such version of it.
         """
         return self._serving.get_latest(request.head.model_name, request.version)
 

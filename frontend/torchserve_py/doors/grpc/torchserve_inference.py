@@ -126,10 +126,8 @@ class InferenceService:
     def model(self, request: PredictionsRequest) -> ServedModel:
         """Return the model that a request names.
 
-        Raises:
-            DoorError: The request names no model.
-            ModelNotFound: No such model.
-            ModelVersionNotFound: No such version of it.
+        Raises DoorError: the request names no model; ModelNotFound: no such model; ModelVersionNotFound: no such
+        version of it.
         """
         if not request.model_name:
             raise bad_request("Parameter model_name is required.")
@@ -145,10 +143,8 @@ class InferenceService:
 
         A request of gRPC has no headers: entries of ``input`` with the names of the headers for the priority, for the
         start and the end of a sequence, and for the id of the request mean what the headers mean. With ``in_sequence``
-        a request that names no sequence opens one of its own.
-
-        Raises:
-            DoorError: An id, a marker or the priority is invalid.
+        a request that names no sequence opens one of its own. Raises DoorError: an id, a marker or the priority is
+        invalid.
         """
         version = request.model_version or None
         row = [(name, "", value) for name, value in request.input.items()]
@@ -205,9 +201,8 @@ class _SequenceStep(CarriedRequest):
 def read_request(body: bytes) -> PredictionsRequest:
     """Read a serialized message.
 
-    Raises:
-        ValueError: The message has so many entries that reading them would hold up the event loop.
-        DecodeError: The bytes are no such message.
+    Raises ValueError: the message has so many entries that reading them would hold up the event loop; DecodeError: the
+    bytes are no such message.
     """
     if len(body) > LARGE_MESSAGE:
         fields_of(body, _MAX_FIELDS)

@@ -135,9 +135,8 @@ class TwoWayCall(ABC):
     async def run(self) -> None:
         """Carry the call to its end; every job of it has ended, or is cancelled, when this returns or raises.
 
-        Raises:
-            DoorError: The server shuts down, or the failure of a request ends the call.
-            ModelError: A request names no model that there is, and that ends the call.
+        Raises DoorError: the server shuts down, or the failure of a request ends the call; ModelError: a request names
+        no model that there is, and that ends the call.
         """
         self._open_calls.add(self)
         try:

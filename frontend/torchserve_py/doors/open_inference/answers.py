@@ -60,8 +60,7 @@ def error_body(message: str, status: int) -> bytes:
 def refuse_if_failing(serving: Serving, model: ServedModel) -> None:
     """Refuse a request to a model that none of its workers could load at the last attempt.
 
-    Raises:
-        DoorError: The workers fail to start.
+    Raises DoorError: the workers fail to start.
     """
     if serving.fails_to_load(model):
         message = f"Model {model.name} is not ready: its workers fail to start."

@@ -68,8 +68,7 @@ class CustomRoutes:
     def find(self, request: Request) -> CustomRoute | None:
         """Return the route of a request, or None if no model declares the path.
 
-        Raises:
-            DoorError: Several models have the path, and the query's ``model_name`` is not one of them.
+        Raises DoorError: several models have the path, and the query's ``model_name`` is not one of them.
         """
         found, others = self._all(request)
         if len(found) > 1:

@@ -47,9 +47,7 @@ async def model_ready(serving: Serving, model: ServedModel) -> bool:
 def model_metadata(serving: Serving, name: str, version: str | None) -> dict[str, Any]:
     """Return a model's metadata: its versions, and the inputs and outputs that it has declared.
 
-    Raises:
-        ModelNotFound: No such model.
-        ModelVersionNotFound: No such version of it.
+    Raises ModelNotFound: no such model; ModelVersionNotFound: no such version of it.
     """
     model = serving.get_latest(name, version)
     versions = [version] if version is not None else [each.version for each in serving.versions(name)]

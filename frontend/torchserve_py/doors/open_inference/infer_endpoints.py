@@ -131,8 +131,7 @@ class OpenInferenceCalls:
     def _in_memory(self, request: Request, body: bytes) -> BinaryRequest | None:
         """Return the request with its tensors of shared memory; None if it has none.
 
-        Raises:
-            DoorError: They are not there, or the server has no memory for them now.
+        Raises DoorError: they are not there, or the server has no memory for them now.
         """
         json_size = _json_size(body, request.headers.get(_LENGTH_HEADER))
         if body.find(REGION_MEMBER, 0, json_size) < 0:
@@ -160,8 +159,7 @@ def _urgency(body: bytes, length: str | None) -> tuple[float | None, int]:
     """How many seconds a request may wait for a worker, and its priority, if its parameters say so; only small JSON is
     looked into.
 
-    Raises:
-        DoorError: What they say is no time, or no priority.
+    Raises DoorError: what they say is no time, or no priority.
     """
     size = _json_size(body, length)
     if size > _LOOKED_INTO:
@@ -176,8 +174,7 @@ def _urgency(body: bytes, length: str | None) -> tuple[float | None, int]:
 def seconds_of(value: Any) -> float | None:
     """Return how many seconds a request with this value of the parameter `TIMEOUT` may wait for a worker, if it says.
 
-    Raises:
-        DoorError: The value is no time.
+    Raises DoorError: the value is no time.
     """
     if value is None:
         return None

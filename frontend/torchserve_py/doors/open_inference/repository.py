@@ -59,11 +59,9 @@ class Repository:
     async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
         """Load every version of a model. A version that is served already serves until its successor is ready.
 
-        Raises:
-            DoorError: Models may not be registered, or a parameter is not supported.
-            ModelNotFound: Neither the repository nor the server knows the model.
-            ArchiveError: The archive cannot be read.
-            ModelError: The model cannot be served.
+        Raises DoorError: models may not be registered, or a parameter is not supported; ModelNotFound: neither the
+        repository nor the server knows the model; ArchiveError: the archive cannot be read; ModelError: the model
+        cannot be served.
         """
         self._calls.check_model_api()
         for key, value in parameters.items():
@@ -105,10 +103,8 @@ class Repository:
     async def unload(self, name: str) -> None:
         """Unload every version of a model after its accepted requests are answered; the files stay.
 
-        Raises:
-            DoorError: Models may not be unregistered.
-            ModelNotFound: The model is not served.
-            UnregisterTimeout: A worker could not be stopped in time.
+        Raises DoorError: models may not be unregistered; ModelNotFound: the model is not served; UnregisterTimeout: a
+        worker could not be stopped in time.
         """
         self._calls.check_model_api()
         self._serving.get(name)
@@ -141,8 +137,7 @@ class Repository:
 class _Change:
     """Marks a name while it is being loaded or unloaded; only one change at a time.
 
-    Raises:
-        DoorError: Another change of the model is under way.
+    Raises DoorError: another change of the model is under way.
     """
 
     def __init__(self, changing: dict[str, str], name: str, state: str) -> None:

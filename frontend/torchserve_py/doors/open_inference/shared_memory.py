@@ -79,8 +79,7 @@ class SharedMemory:
     def status(self, name: str = "") -> list[dict[str, Any]]:
         """Describe one region, or with an empty name all.
 
-        Raises:
-            DoorError: There is no such region, or shared memory is off.
+        Raises DoorError: there is no such region, or shared memory is off.
         """
         self.check_enabled()
         found = [self._region(name)] if name else self._regions.values()
@@ -89,9 +88,8 @@ class SharedMemory:
     def register(self, name: Any, key: Any, offset: Any, size: Any) -> None:
         """Register a region.
 
-        Raises:
-            DoorError: A value is invalid, the key is not allowed, the object cannot be opened or is too short, the name
-                is in use, or there are too many regions.
+        Raises DoorError: a value is invalid, the key is not allowed, the object cannot be opened or is too short, the
+        name is in use, or there are too many regions.
         """
         self.check_enabled()
         if type(name) is not str or not 0 < len(name) <= _MAX_NAME:
@@ -141,8 +139,7 @@ class SharedMemory:
     def unregister(self, name: str = "") -> None:
         """Forget one region, if there is one of that name; with an empty name all.
 
-        Raises:
-            DoorError: Shared memory is off.
+        Raises DoorError: shared memory is off.
         """
         self.check_enabled()
         for each in [name] if name else list(self._regions):
@@ -153,8 +150,7 @@ class SharedMemory:
     def place(self, what: str, region: Any, offset: Any, size: Any) -> Place:
         """Return the place that the parameters of an input or output name; ``what`` names the tensor.
 
-        Raises:
-            DoorError: There is no such region, or the place is not within the region.
+        Raises DoorError: there is no such region, or the place is not within the region.
         """
         self.check_enabled()
         found = self._region(region)
@@ -175,11 +171,7 @@ class SharedMemory:
         return total
 
     def read(self, place: Place) -> bytes:
-        """Return the bytes at a place.
-
-        Raises:
-            DoorError: The region is gone, or its object has become shorter.
-        """
+        """Return the bytes at a place. Raises DoorError: the region is gone, or its object has become shorter."""
         region = self._region(place.region)
         _check_within(place, region)
         data = os.pread(region.file, place.size, region.offset + place.offset)
@@ -190,8 +182,8 @@ class SharedMemory:
     def write(self, place: Place, data: memoryview) -> None:
         """Write an output to its place.
 
-        Raises:
-            DoorError: The region is gone, its object has become shorter or may not be written, or the place is small.
+        Raises DoorError: the region is gone, its object has become shorter or may not be written, or the place is
+        small.
         """
         region = self._region(place.region)
         _check_within(place, region)

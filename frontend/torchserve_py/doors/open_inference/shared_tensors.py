@@ -35,8 +35,7 @@ class BinaryRequest(NamedTuple):
 def place_of(memory: SharedMemory, what: str, parameters: dict[str, Any]) -> Place | None:
     """Take the place of a tensor out of its parameters; return None if they name no region.
 
-    Raises:
-        DoorError: There is no such place.
+    Raises DoorError: there is no such place.
     """
     region = parameters.pop(REGION, None)
     offset, size = parameters.pop(OFFSET, None), parameters.pop(SIZE, None)

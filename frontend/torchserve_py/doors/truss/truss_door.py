@@ -188,8 +188,7 @@ class TrussDoor:
     ) -> HttpExchange:
         """Run a request on a model; pseudo headers pass the request line to the worker.
 
-        Raises:
-            DoorError: The priority is invalid.
+        Raises DoorError: the priority is invalid.
         """
         is_socket = endpoint is Endpoint.websocket
         inference = InferenceRequest(

@@ -169,8 +169,7 @@ class Request:
     def hold(self, size: int) -> None:
         """Count further bytes in the budget of the server, until the request is finished.
 
-        Raises:
-            BodyHasNoRoom: The budget does not allow it now.
+        Raises BodyHasNoRoom: the budget does not allow it now.
         """
         try:
             self._connection.budget.take(size)

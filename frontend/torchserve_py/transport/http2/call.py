@@ -102,11 +102,7 @@ class Call(Context):
     # Called by the connection.
 
     def take_data(self, data: bytes) -> None:
-        """Take some of the client's bytes.
-
-        Raises:
-            StreamFailed: The client has sent more bytes than it announced.
-        """
+        """Take some of the client's bytes. Raises StreamFailed: the client has sent more bytes than it announced."""
         self._received += len(data)
         announced = self._head.content_length
         if announced is not None and self._received > announced:
@@ -125,8 +121,7 @@ class Call(Context):
     def end_input(self) -> None:
         """Note that the client has sent everything.
 
-        Raises:
-            StreamFailed: The client has sent fewer bytes than it announced.
+        Raises StreamFailed: the client has sent fewer bytes than it announced.
         """
         self.input_has_ended = True
         if self._head.content_length not in (None, self._received):

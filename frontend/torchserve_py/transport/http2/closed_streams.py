@@ -43,8 +43,7 @@ class ClosedStreams:
     def take_data(self, stream_id: int, size: int, *, ends: bool) -> bool:
         """Take data for an ended stream; return whether the data costs patience.
 
-        Raises:
-            StreamFailed: The data may not arrive any more.
+        Raises StreamFailed: the data may not arrive any more.
         """
         left = self._streams.get(stream_id)
         if left is None or size > left:
@@ -55,8 +54,7 @@ class ClosedStreams:
     def take_headers(self, stream_id: int, *, are_trailers: bool) -> None:
         """Take headers for an ended stream, or for a skipped one.
 
-        Raises:
-            ConnectionFailed: The headers are not trailers that may still arrive.
+        Raises ConnectionFailed: the headers are not trailers that may still arrive.
         """
         if stream_id not in self._streams:
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, f"headers of stream {stream_id}, behind a later one")

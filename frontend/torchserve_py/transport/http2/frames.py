@@ -99,8 +99,7 @@ def settings(values: dict[int, int]) -> bytes:
 def parse_settings(payload: bytes) -> list[tuple[int, int]]:
     """Return the identifiers and values of a SETTINGS frame.
 
-    Raises:
-        ConnectionFailed: A value is not allowed, or the payload has a wrong size.
+    Raises ConnectionFailed: a value is not allowed, or the payload has a wrong size.
     """
     if len(payload) % _SETTING.size:
         raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS with {len(payload)} bytes")
@@ -134,8 +133,7 @@ def window_update(stream_id: int, increment: int) -> bytes:
 def unpadded(payload: bytes, flags: int) -> bytes:
     """Return the payload of DATA or HEADERS without its padding.
 
-    Raises:
-        ConnectionFailed: There is more padding than payload, or its length is missing.
+    Raises ConnectionFailed: there is more padding than payload, or its length is missing.
     """
     if not flags & PADDED:
         return payload
@@ -149,8 +147,7 @@ def unpadded(payload: bytes, flags: int) -> bytes:
 def check_size(payload: bytes, size: int, name: str) -> None:
     """Check the payload of a frame whose kind has a fixed size.
 
-    Raises:
-        ConnectionFailed: The payload has another size.
+    Raises ConnectionFailed: the payload has another size.
     """
     if len(payload) != size:
         raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"{name} with {len(payload)} bytes")
@@ -159,9 +156,8 @@ def check_size(payload: bytes, size: int, name: str) -> None:
 def check_priority(flags: int, stream_id: int, payload: bytes) -> None:
     """Check a PRIORITY frame, which has no effect (RFC 9113, 6.3; RFC 7540, 5.3.1).
 
-    Raises:
-        ConnectionFailed: The frame belongs to no stream.
-        StreamFailed: The size is wrong, or the stream depends on itself.
+    Raises ConnectionFailed: the frame belongs to no stream; StreamFailed: the size is wrong, or the stream depends on
+    itself.
     """
     if not stream_id:
         raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "a priority of no stream")

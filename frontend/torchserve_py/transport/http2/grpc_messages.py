@@ -34,11 +34,7 @@ class MessageLimit(NamedTuple):
     origin: str
 
     def check(self, size: int) -> None:
-        """Check the size of a message.
-
-        Raises:
-            BadMessage: The message is too large.
-        """
+        """Check the size of a message. Raises BadMessage: the message is too large."""
         if size > self.size:
             message = f"Received message larger than max ({size} vs. {self.size}), which {self.origin}"
             raise BadMessage(StatusCode.RESOURCE_EXHAUSTED, message)
@@ -77,8 +73,7 @@ class MessageReader:
     def feed(self, data: bytes) -> list[bytes]:
         """Return the messages that ``data`` completes; the caller decompresses `Compressed` ones.
 
-        Raises:
-            BadMessage: A message is too large, or the server lacks room for it now.
+        Raises BadMessage: a message is too large, or the server lacks room for it now.
         """
         self.hold(len(data))
         self.arrived += len(data)
@@ -119,11 +114,7 @@ class MessageReader:
             self._chunks.append(bytearray(piece))
 
     def hold(self, size: int) -> None:
-        """Count ``size`` more bytes.
-
-        Raises:
-            BadMessage: The server lacks room for them now.
-        """
+        """Count ``size`` more bytes. Raises BadMessage: the server lacks room for them now."""
         try:
             self._budget.take(size)
         except NoRoomError as error:
@@ -150,8 +141,7 @@ async def decompressed(
 ) -> bytes:
     """Return a message decompressed; ``reader`` counts its bytes.
 
-    Raises:
-        BadMessage: The message cannot be decompressed or is too large, or the server lacks room for it now.
+    Raises BadMessage: the message cannot be decompressed or is too large, or the server lacks room for it now.
     """
     window = _WINDOWS.get(encoding)
     if window is None:

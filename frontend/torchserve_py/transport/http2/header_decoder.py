@@ -85,8 +85,7 @@ class HeaderDecoder:
 def _has_too_many_fields(block: bytes) -> bool:
     """Count the fields of a block, and what changes the table, without decoding them (RFC 7541, 6).
 
-    Raises:
-        ConnectionFailed: An integer is larger than any that is used.
+    Raises ConnectionFailed: an integer is larger than any that is used.
     """
     position, count, end = 0, 0, len(block)
     while position < end:

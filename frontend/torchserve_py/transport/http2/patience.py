@@ -32,8 +32,7 @@ class Patience:
     def spend(self, count: int = 1) -> None:
         """Count one frame, or one that costs as much as ``count`` frames.
 
-        Raises:
-            ConnectionFailed: The client has exceeded its allowance.
+        Raises ConnectionFailed: the client has exceeded its allowance.
         """
         self._left -= count
         if self._left >= 0:

@@ -192,8 +192,7 @@ class Sender(Generic[C]):
     def widen(self, increment: int) -> None:
         """Enlarge the window of the connection by ``increment`` bytes.
 
-        Raises:
-            ConnectionFailed: The window would be too large, or grows by nothing, or such frames were too many.
+        Raises ConnectionFailed: the window would be too large, or grows by nothing, or such frames were too many.
         """
         self._window += increment
         if not increment or self._window > frames.MAX_WINDOW:
@@ -204,9 +203,8 @@ class Sender(Generic[C]):
     def widen_stream(self, call: C, increment: int) -> None:
         """Enlarge the window of a call's stream by ``increment`` bytes.
 
-        Raises:
-            StreamFailed: The window would be too large, or grows by nothing.
-            ConnectionFailed: Such frames were too many.
+        Raises StreamFailed: the window would be too large, or grows by nothing; ConnectionFailed: such frames were too
+        many.
         """
         stream = call.stream
         stream.credit += increment
@@ -222,8 +220,7 @@ class Sender(Generic[C]):
     def resize(self, size: int) -> None:
         """Set the initial window of every stream, open ones included, to ``size`` bytes.
 
-        Raises:
-            ConnectionFailed: The window of a stream would be too large, or such frames were too many.
+        Raises ConnectionFailed: the window of a stream would be too large, or such frames were too many.
         """
         if size + self._most_credit > frames.MAX_WINDOW:
             self._patience.spend(len(self._calls) // _CALLS_PER_FRAME)
