@@ -70,10 +70,11 @@ class TorchServeLike:
     daemonizes = True
     has_http = True
 
-    def __init__(self, name: str, program: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, name: str, program: list[str], environment: dict[str, str], properties: str = "") -> None:
         self.name = name
         self.environment = environment
         self._program = program
+        self._properties = properties
 
     def command(self, folder: Path, ports: Ports, model: BenchmarkModel) -> list[str]:
         """Write the model store and config.properties. Tokens and the access log stay on, as they are by default."""
@@ -90,14 +91,15 @@ class TorchServeLike:
             f"load_models={model.name}={model.put_into(store)}\n"
             "disable_system_metrics=true\n"
             "drain_timeout=1\n"  # this server's own: do not wait long for sequences that a load has left open
+            + self._properties
         )
         return [*self._program, "--start", "--ncs", "--ts-config", str(config)]
 
 
-def this_server(python: str) -> Launcher:
-    """This checkout's server, run by the interpreter `python`, which needs its dependencies."""
+def this_server(python: str, properties: str = "") -> Launcher:
+    """This checkout's server, run by the interpreter `python`, with further lines of config.properties."""
     sources = os.pathsep.join(str(ROOT / name) for name in ("frontend", "backend"))
-    return TorchServeLike(OURS, [python, "-m", "torchserve_py.cli"], {"PYTHONPATH": sources})
+    return TorchServeLike(OURS, [python, "-m", "torchserve_py.cli"], {"PYTHONPATH": sources}, properties)
 
 
 def torchserve(venv: Path) -> Launcher:

@@ -96,6 +96,10 @@ class Server:
         """Resident memory of all its processes together, in bytes."""
         return sum(process.memory_info().rss for process in self._processes())
 
+    def below(self) -> list[psutil.Process]:
+        """The processes that it has started, parents first."""
+        return self._processes()[1:]
+
     def suspend(self) -> None:
         """Stop it from running at all while another is measured."""
         for process in self._processes():
@@ -120,7 +124,7 @@ class Server:
 
     def _await_first_prediction(self) -> None:
         deadline = time.monotonic() + START_LIMIT
-        while (answer := self._predict()) is None:
+        while (answer := self.predict()) is None:
             has_ended = not self.launcher.daemonizes and self._launched.poll() is not None
             if time.monotonic() > deadline or has_ended or not self._processes():
                 raise ServerFailed(f"{self.launcher.name} did not answer a prediction:\n{self._output()}")
@@ -128,7 +132,7 @@ class Server:
         if self.launcher.has_http and not self.model.probe.is_right(answer):
             raise ServerFailed(f"{self.launcher.name} answered {answer[:200]!r} to the model's first request.")
 
-    def _predict(self) -> bytes | None:
+    def predict(self) -> bytes | None:
         """The answer to the model's request, or None if there is none yet; of a server without HTTP, nothing."""
         port = self._ports.http if self.launcher.has_http else self._ports.grpc
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_LIMIT)

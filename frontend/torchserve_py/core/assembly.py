@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torchserve_py.archive.cancellation import Cancellation
@@ -25,12 +25,14 @@ from torchserve_py.core.model import Model, Usage
 from torchserve_py.core.plan import Plan, plan_of
 from torchserve_py.core.sequence_storage import make_folder
 from torchserve_py.core.serving import RegisterRequest
+from torchserve_py.core.shared_imports import shared_imports
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings.table import Settings
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.devices import Assignment as DeviceAssignment
 from torchserve_py.workers.devices import Devices, visible_devices
+from torchserve_py.workers.forking import Forking, can_fork
 from torchserve_py.workers.lifecycle import WorkerLimits
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.pool import Place, WorkerPool
@@ -77,6 +79,8 @@ class Assembly:
         self._next_distribution_number = settings.initial_distribution_port
         hidden = settings.blacklist_env_vars
         self._hidden_variables = frozenset(name for name in os.environ if hidden and hidden.fullmatch(name))
+        forks = settings.fork_workers and not settings.debug and can_fork()
+        self._forking = Forking(confinement, self._hidden_variables) if forks else None
 
     async def prepare(self, request: RegisterRequest, *, at_startup: bool) -> Plan:
         """Obtain the model's files, settle its configuration and install its dependencies; this may take long.
@@ -120,10 +124,18 @@ class Assembly:
             )
             await asyncio.to_thread(self._confinement.share, files.unpacked_dir, files.dependencies_dir)
             await asyncio.to_thread(make_folder, plan.config.cache, settings.log_location, self._confinement)
+            imports: Sequence[str] = ()
+            if self._forking is not None:
+                imports = await asyncio.to_thread(shared_imports, files.model_dir, plan.handler)
         except BaseException:
             await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))  # the files may be many
             raise
-        return replace(plan, files=files)
+        return replace(plan, files=files, imports=imports)
+
+    async def close(self) -> None:
+        """End what the workers were forked from, once they have ended."""
+        if self._forking is not None:
+            await self._forking.close()
 
     def _plan(self, request: RegisterRequest, files: ModelFiles, configured: Configured, *, at_startup: bool) -> Plan:
         for warning in configured.config.warnings[:_MAX_WARNINGS]:
@@ -169,6 +181,7 @@ class Assembly:
                 confinement=self._confinement,
                 hidden_variables=self._hidden_variables,
                 traces=self._traces,
+                forking=self._forking,
             )
             load = load_message(plan, device, place, settings, self._metrics.declared_model_metrics)
             return lambda: Worker(place.worker_id, label, launch, load, limits, self._listener, dispatcher)

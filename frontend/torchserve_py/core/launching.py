@@ -14,6 +14,7 @@ from torchserve_py.settings.table import Settings
 from torchserve_py.version import __version__
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.devices import Assignment, available_processors
+from torchserve_py.workers.forking import Forking
 from torchserve_py.workers.launchers import CpuLauncher, Torchrun
 from torchserve_py.workers.pool import Place
 from torchserve_py.workers.process import Launch
@@ -32,27 +33,15 @@ def launch_of(
     confinement: Confinement,
     hidden_variables: frozenset[str],
     traces: str | None,
+    forking: Forking | None,
 ) -> Launch:
     """Return how the workers in a place of a model's pool are launched.
 
-    ``hidden_variables`` are names of the server's variables that workers must not see, ``traces`` is where spans go.
+    ``hidden_variables`` are names of the server's variables that workers must not see, ``traces`` is where spans go,
+    ``forking`` forks workers where it can.
     """
     config = plan.config
-    environment = {
-        **plan.environment,
-        # TorchServe's workers read these names; a handler may as well.
-        "TS_REQUEST_SEQUENCE_ID": settings.ts_header_key_sequence_id,
-        "TS_REQUEST_SEQUENCE_START": settings.ts_header_key_sequence_start,
-        "TS_REQUEST_SEQUENCE_END": settings.ts_header_key_sequence_end,
-        "TS_DECODE_INPUT_REQUEST": str(settings.decode_input_request).lower(),
-        "TS_IPEX_ENABLE": str(settings.ipex_enable).lower(),
-        "TS_IPEX_GPU_ENABLE": str(settings.ipex_gpu_enable).lower(),
-    }
-    if traces is not None:
-        environment["TS_TRACES"] = traces
-    if settings.log_format == "json":
-        environment[FORMAT_VARIABLE] = "json"
-    environment |= device.environment
+    environment = {**plan.environment, **_variables(settings, traces), **device.environment}
     torchrun = None
     if config.ranks:
         options = config.torchrun or TorchrunConfig()
@@ -82,7 +71,27 @@ def launch_of(
         ahead=sends_ahead(config, settings),
         by_hand=settings.debug,
         confinement=confinement,
+        imports=plan.imports,
+        forking=forking,
     )
+
+
+def _variables(settings: Settings, traces: str | None) -> dict[str, str]:
+    """Return the variables that the workers of all models have."""
+    # TorchServe's workers read most of these names; a handler may as well.
+    variables = {
+        "TS_REQUEST_SEQUENCE_ID": settings.ts_header_key_sequence_id,
+        "TS_REQUEST_SEQUENCE_START": settings.ts_header_key_sequence_start,
+        "TS_REQUEST_SEQUENCE_END": settings.ts_header_key_sequence_end,
+        "TS_DECODE_INPUT_REQUEST": str(settings.decode_input_request).lower(),
+        "TS_IPEX_ENABLE": str(settings.ipex_enable).lower(),
+        "TS_IPEX_GPU_ENABLE": str(settings.ipex_gpu_enable).lower(),
+    }
+    if traces is not None:
+        variables["TS_TRACES"] = traces
+    if settings.log_format == "json":
+        variables[FORMAT_VARIABLE] = "json"
+    return variables
 
 
 def sends_ahead(config: EffectiveConfig, settings: Settings) -> bool:

@@ -179,6 +179,7 @@ class ModelRegistry(ServedModels):
         models = self._all()
         await asyncio.gather(*(model.end(Cause.draining, _CLOSE_LIMIT) for model in (*models, *self._unserved)))
         await self._changes.wait(_CLOSE_LIMIT)  # they end when the workers that they wait for have ended
+        await self._assembly.close()
         for model in models:
             model.files.remove()
 

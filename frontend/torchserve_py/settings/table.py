@@ -209,6 +209,9 @@ class Settings(ClosedSchema):
     worker_memory_limit: Annotated[int | None, Integer(64, MAX_LONG, "megabytes")] = _setting(
         None, "memory that each process of a worker may allocate (Linux); allocations beyond it fail", "unlimited"
     )
+    fork_workers: Switch = _setting(
+        True, "whether workers of models that use torch are forked from a process that has imported it (Linux)"
+    )
     blacklist_env_vars: Annotated[re.Pattern[str] | None, kinds.REGEX] = _setting(
         None, "environment variables whose whole name matches are hidden from workers"
     )

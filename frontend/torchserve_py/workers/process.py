@@ -13,10 +13,11 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
+from typing import TYPE_CHECKING, Protocol
 
 from torchserve_py.transport.turns import running_turns
 from torchserve_py.workers.batch_tokens import BatchTokens
@@ -25,6 +26,9 @@ from torchserve_py.workers.launchers import CpuLauncher, Torchrun
 from ts.protocol.log_records import record_of
 from ts.protocol.messages import CLAIMS_VARIABLE, TOKEN_VARIABLE
 from ts.protocol.server_identity import started
+
+if TYPE_CHECKING:
+    from torchserve_py.workers.forking import Forking
 
 logger = logging.getLogger(__name__)
 model_log = logging.getLogger("MODEL_LOG")
@@ -52,6 +56,8 @@ class Launch:
     ahead: bool = False  # the worker may be sent a batch while it runs one
     by_hand: bool = False  # a person starts it, not the server
     confinement: Confinement = field(default_factory=Confinement)  # as which user it runs, and with how much memory
+    imports: Sequence[str] = ()  # modules that the model needs and that others need, too
+    forking: Forking | None = None  # forks the worker where it can; None: the worker has an interpreter of its own
 
     def command(self, socket: Path) -> list[str]:
         """Return the command line.
@@ -71,14 +77,20 @@ class Launch:
 
     def worker_environment(self, token: str) -> dict[str, str]:
         """Return the environment of the process."""
-        environment = {name: value for name, value in os.environ.items() if name not in self.hidden_variables}
-        inherited = environment.get("PYTHONPATH")
-        paths = [inherited] if inherited else []
-        paths += [str(each) for each in (self.working_dir, self.packages_dir) if each]
+        paths = [self.working_dir, self.packages_dir]
         if self.venv_python is None:  # a virtual environment has it behind its own packages
-            paths.append(str(worker_package_root()))
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
+            paths.append(worker_package_root())
+        environment = server_environment(self.hidden_variables, *paths)
         return {**environment, **self.environment, TOKEN_VARIABLE: token}
+
+
+def server_environment(hidden: frozenset[str], *paths: Path | None) -> dict[str, str]:
+    """Return the server's variables without those that are hidden, with further folders to look for modules in."""
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    inherited = environment.get("PYTHONPATH")
+    searched = [inherited] if inherited else []
+    environment["PYTHONPATH"] = os.pathsep.join([*searched, *(str(each) for each in paths if each)])
+    return environment
 
 
 def interpreter(runtime: str) -> str:
@@ -99,6 +111,20 @@ def worker_package_root() -> Path:
     return Path(spec.origin).parent.parent
 
 
+class Child(Protocol):
+    """What is needed of a process: `asyncio.subprocess.Process`, or what stands for a forked worker."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def stdout(self) -> asyncio.StreamReader | None: ...
+    @property
+    def stderr(self) -> asyncio.StreamReader | None: ...
+    @property
+    def returncode(self) -> int | None: ...
+    async def wait(self) -> int: ...
+
+
 class WorkerProcess:
     """A running process whose standard output and error go to the model log, line by line.
 
@@ -106,10 +132,10 @@ class WorkerProcess:
     processes that they start in groups of their own: each of these ends with it, too, once its leader was adopted.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, label: str) -> None:
+    def __init__(self, process: Child, label: str, *, forked: bool = False) -> None:
         self._process = process
         #: The leaders of the process groups that end with it, and when each was started (None: it is our own child).
-        self._leaders: dict[int, str | None] = {process.pid: None}
+        self._leaders: dict[int, str | None] = {process.pid: started(process.pid) if forked else None}
         assert process.stdout is not None
         assert process.stderr is not None
         self._pumps = asyncio.gather(
@@ -125,9 +151,14 @@ class WorkerProcess:
 
         Raises OSError: it could not be started.
         """
+        claims = () if tokens is None else tokens.worker_ends
+        if launch.forking is not None:
+            forked = await launch.forking.fork(launch, socket, token, label, claims)
+            if forked is not None:
+                return cls(forked, label, forked=True)
         environment = launch.worker_environment(token)
-        if tokens is not None:
-            environment[CLAIMS_VARIABLE] = ",".join(map(str, tokens.worker_ends))
+        if claims:
+            environment[CLAIMS_VARIABLE] = ",".join(map(str, claims))
         process = await asyncio.create_subprocess_exec(
             *launch.command(socket),
             stdin=asyncio.subprocess.DEVNULL,
@@ -136,7 +167,7 @@ class WorkerProcess:
             cwd=launch.working_dir,
             env=environment,
             start_new_session=True,
-            pass_fds=() if tokens is None else tokens.worker_ends,
+            pass_fds=claims,
         )
         return cls(process, label)
 

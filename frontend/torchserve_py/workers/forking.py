@@ -1,0 +1,203 @@
+"""Workers that are forked from a warm parent (`ts.warm_parent`), which has imported what they need.
+
+A forked worker is a grandchild of the server: the warm parent tells how it ended, and ends with the server itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from torchserve_py.workers.confinement import Confinement
+from torchserve_py.workers.process import (
+    Launch,
+    WorkerProcess,
+    describe_exit,
+    interpreter,
+    server_environment,
+    worker_package_root,
+)
+from ts.protocol.messages import TOKEN_VARIABLE
+
+logger = logging.getLogger(__name__)
+
+#: Variables that nothing reads while it is imported: a worker may have others than its warm parent.
+_READ_LATE: Final = frozenset(("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"))
+_OURS: Final = "TS_"
+#: How long the warm parent may take to import what a worker needs and to fork it (seconds).
+_FORK_LIMIT: Final = 120.0
+#: How long the warm parent may take to end, once it is killed (seconds).
+_CLOSE_LIMIT: Final = 5.0
+
+
+def can_fork() -> bool:
+    """Return whether this system has what a warm parent needs."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):  # not Linux, or an old one
+        return False
+    return True
+
+
+class ForkedProcess:
+    """A forked worker, in the form of `asyncio.subprocess.Process`."""
+
+    def __init__(self, pid: int, stdout: asyncio.StreamReader, stderr: asyncio.StreamReader, status: Status) -> None:
+        self.pid = pid
+        self.stdout = stdout
+        self.stderr = stderr
+        self.returncode: int | None = None
+        self._status = status
+
+    async def wait(self) -> int:
+        """Wait for the end of the process; return its exit status (negative: ended by that signal)."""
+        self.returncode = await self._status.exit_code()
+        return self.returncode
+
+
+class Status:
+    """The pipe that tells what becomes of one worker."""
+
+    def __init__(self, pipe: asyncio.StreamReader) -> None:
+        self._pipe = pipe
+
+    async def next(self) -> tuple[str, str]:
+        """Wait for a line; return its first word and the rest, both empty once the warm parent has ended."""
+        line = (await self._pipe.readline()).decode()
+        word, _, rest = line.rstrip("\n").partition(" ")
+        return word, rest
+
+    async def exit_code(self) -> int:
+        """Wait for the exit status of the process; the kernel kills it when the warm parent ends."""
+        word, rest = await self.next()
+        return int(rest) if word == "exit" else -signal.SIGKILL
+
+
+class Forking:
+    """Starts the warm parent with the first worker that it can fork, and again when it has died.
+
+    Args:
+        confinement: How workers are confined; the warm parent is, too.
+        hidden_variables: Names of the server's variables that workers must not see.
+    """
+
+    def __init__(self, confinement: Confinement, hidden_variables: frozenset[str]) -> None:
+        self._confinement = confinement
+        self._hidden_variables = hidden_variables
+        self._starting = asyncio.Lock()
+        self._parent: WorkerProcess | None = None
+        self._orders: socket.socket | None = None
+        self._watching: asyncio.Task[None] | None = None
+        #: Whether a warm parent has forked a worker; one that ends before it has will not do better the next time.
+        self._has_forked = False
+
+    async def fork(
+        self, launch: Launch, socket_path: Path, token: str, label: str, claims: Sequence[int]
+    ) -> ForkedProcess | None:
+        """Fork a worker; return None if it has to be started in an interpreter of its own."""
+        if not _is_forkable(launch):
+            return None
+        try:
+            async with asyncio.timeout(_FORK_LIMIT):
+                await self._start(socket_path)
+                return await self._order(launch, token, label, claims)
+        except (OSError, TimeoutError) as error:
+            logger.warning("Worker %s is not forked: %s", label, error or f"it takes longer than {_FORK_LIMIT:g} s")
+            return None
+
+    async def close(self) -> None:
+        """End the warm parent, once the workers have ended."""
+        if self._orders is not None and self._parent is not None and self._watching is not None:
+            self._orders.close()
+            self._parent.kill()
+            await asyncio.wait([self._watching], timeout=_CLOSE_LIMIT)
+
+    async def _start(self, socket_path: Path) -> None:
+        async with self._starting:
+            if self._parent is not None and self._parent.running:
+                return
+            if self._parent is not None and not self._has_forked:
+                raise OSError("the warm parent has failed before it could fork one")
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                ours.setblocking(False)
+                command = [sys.executable, "-P", "-m", "ts.warm_parent", "--socket", str(socket_path)]
+                process = await asyncio.create_subprocess_exec(
+                    *self._confinement.wrap([*command, "--orders", str(theirs.fileno())]),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    cwd="/",
+                    env=server_environment(self._hidden_variables, worker_package_root()),
+                    start_new_session=True,
+                    pass_fds=[theirs.fileno()],
+                )
+            self._orders, self._has_forked = ours, False
+            self._parent = WorkerProcess(process, "warm-parent")
+            self._watching = asyncio.create_task(_watch(self._parent, ours))
+
+    async def _order(self, launch: Launch, token: str, label: str, claims: Sequence[int]) -> ForkedProcess | None:
+        assert self._orders is not None, "the warm parent has been started"
+        with ExitStack() as unless_forked:
+            readers, theirs = [], []
+            try:
+                for _ in range(3):
+                    ours, end = os.pipe()
+                    theirs.append(end)
+                    readers.append(await _reader(ours, unless_forked))
+                socket.send_fds(self._orders, [_order_of(launch, token)], [*theirs, *claims])
+            finally:
+                for end in theirs:
+                    os.close(end)
+            status = Status(readers[0])
+            word, rest = await status.next()
+            if word == "pid":
+                unless_forked.pop_all()
+                self._has_forked = True
+                return ForkedProcess(int(rest), readers[1], readers[2], status)
+        if word == "refused":
+            logger.info("Worker %s is not forked: %s", label, rest)
+            return None
+        why = describe_exit(int(rest)) if word == "exit" else "the warm parent has ended"
+        raise OSError(f"the forked process has not become a worker: {why}")
+
+
+def _order_of(launch: Launch, token: str) -> bytes:
+    environment = {**launch.environment, TOKEN_VARIABLE: token}
+    environment["PYTHONPATH"] = launch.worker_environment(token)["PYTHONPATH"]
+    order = {"imports": list(launch.imports), "folder": str(launch.working_dir), "environment": environment}
+    return json.dumps(order).encode()
+
+
+def _is_forkable(launch: Launch) -> bool:
+    """Return whether a worker has the interpreter, the packages and the launcher that a forked one has."""
+    own = launch.venv_python or launch.packages_dir or launch.torchrun or launch.cpu_launcher
+    early = [name for name in launch.environment if not (name in _READ_LATE or name.startswith(_OURS))]
+    return bool(launch.imports) and not own and not early and interpreter(launch.runtime) == sys.executable
+
+
+async def _reader(end: int, stack: ExitStack) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    pipe = os.fdopen(end, "rb", 0)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    stack.callback(transport.close)
+    return reader
+
+
+async def _watch(parent: WorkerProcess, orders: socket.socket) -> None:
+    """Wait for the end of the warm parent; nobody wants it to end before the server closes the socket."""
+    reason = await parent.wait()
+    if orders.fileno() >= 0:
+        orders.close()
+        logger.error("The warm parent of the workers %s; the workers that it has forked end with it", reason)
