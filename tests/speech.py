@@ -8,6 +8,8 @@ from functools import cache
 from tests.programs import need_program
 
 RATE = 16_000
+#: Options of the voice whose words pocketsphinx recognises best.
+VOICE = ("-v", "en-us+m1", "-s", "140", "-p", "30")
 _RAW = ("-t", "raw", "-r", str(RATE), "-b", "16", "-e", "signed-integer", "-c", "1", "-")
 
 

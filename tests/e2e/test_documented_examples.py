@@ -9,6 +9,7 @@ import pytest
 from tests.e2e import documents
 from tests.e2e.running_server import ROOT, eventually
 from tests.e2e.workplace import Workplace
+from tests.programs import need_program
 
 #: What a document stands on that has examples but does not start a server itself.
 PACK = """torch-model-archiver --model-name stateful --version 1.0 --handler handlers/stateful/stateful_handler.py \\
@@ -25,6 +26,9 @@ NEED_TORCH = {
     "handlers/gru_session/README.md",
 }
 
+#: The programs that a document starts, besides those that every machine has.
+NEED_PROGRAMS = {"handlers/transcribe/README.md": ("espeak-ng", "sox")}
+
 
 def documents_with_examples() -> list[object]:
     """Return the documents as parameters of a test."""
@@ -38,6 +42,8 @@ def documents_with_examples() -> list[object]:
 
 @pytest.mark.parametrize("document", documents_with_examples())
 def test_the_examples_of(document: Path, tmp_path: Path) -> None:
+    for program in NEED_PROGRAMS.get(str(document.relative_to(ROOT)), ()):
+        need_program(program)
     blocks = documents.blocks(document)
     with Workplace(tmp_path) as workplace:
         if not any(STARTS_ITSELF.search(block.text) for block in blocks if documents.is_run(block)):

@@ -1,0 +1,51 @@
+"""What is said in a sound that arrives piece by piece, by pocketsphinx with the English model of its package.
+
+A request is the next piece of a sequence's sound, of any length: 16-bit samples, little-endian, one channel, 16,000 per
+second. The response has the utterances that a pause has ended, and what is recognised so far of the one after them::
+
+    {"final": ["hello world"], "partial": "where do"}
+
+The request that ends the sequence ends the last utterance as well. A row that cannot be read gets status 400 alone.
+
+A recogniser is about 100 MB of pocketsphinx's memory that nothing can write down. So a sequence's state is its sound
+since the last pause (`listener.Listener`), from which any worker and any recogniser comes to the same words.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from listener import Listener
+from recognisers import Recognisers
+
+from ts.sequence import SequenceCache
+
+if TYPE_CHECKING:
+    from ts.context import Context
+
+
+class TranscribeHandler:
+    """Lets each sequence's listener hear the pieces of its sound."""
+
+    def initialize(self, context: Context) -> None:
+        """Load the recognisers, and open the cache that the model's configuration describes."""
+        config = context.model_yaml_config.get("handler") or {}
+        self.recognisers = Recognisers(int(config.get("recognisers", 2)))
+        self.listeners = SequenceCache(context, encoders={Listener: (Listener.to_dict, Listener.from_dict)})
+
+    def handle(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
+        """Answer one batch, which has at most one request of each sequence."""
+        return [self._hear(idx, row.get("data", row.get("body")) or b"", context) for idx, row in enumerate(data)]
+
+    def _hear(self, idx: int, sound: Any, context: Context) -> Any:
+        sequence_id = context.get_sequence_id(idx)
+        assert sequence_id is not None, "every request of a model with sequenceBatching has one"
+        if not isinstance(sound, bytes | bytearray) or len(sound) % 2:
+            context.set_response_status(400, "Bad Request", idx)
+            return "Send 16-bit samples, 16,000 per second, as bytes; their number is even."
+        listener = self.listeners.get(sequence_id) or Listener()
+        final = listener.hear(sound, self.recognisers)
+        if str(context.get_request_header(idx, context.header_key_sequence_end)).strip().lower() == "true":
+            final += listener.finish()
+        self.listeners[sequence_id] = listener
+        return {"final": final, "partial": listener.partial()}
