@@ -17,8 +17,8 @@ from ts.protocol.frames import Buffer
 _MOST_UNSENT: Final = 2
 #: Steps that are measured at a time.
 _MEASURED_STEPS: Final = 16
-#: The threads pay if a step leaves them this time to work in, and if there is this much to do (seconds per step).
-_SHORTEST_STEP: Final = 0.5e-3
+#: The threads pay if steps leave them this time to work in, and if there is this much to do (seconds per step).
+SHORTEST_STEP: Final = 0.5e-3
 _LEAST_TRANSFER: Final = 0.2e-3
 
 
@@ -92,20 +92,20 @@ class ConnectionThreads:
 
 
 class Overlap:
-    """Measures steps, and tells when threads would make them follow each other more closely."""
+    """Measures steps that are long enough, and tells when threads would make them follow each other more closely."""
 
     def __init__(self) -> None:
         self._steps = 0
-        self._seconds = 0.0
         self._transfer = 0.0
 
     def pays(self, seconds: float, transfer: float) -> bool:
         """Note a step: how long the handler took, and how long its rows and answers took on the connection."""
+        if seconds < SHORTEST_STEP:
+            return False
         self._steps += 1
-        self._seconds += seconds
         self._transfer += transfer
         if self._steps < _MEASURED_STEPS:
             return False
-        pays = self._seconds >= _SHORTEST_STEP * self._steps and self._transfer >= _LEAST_TRANSFER * self._steps
-        self._steps, self._seconds, self._transfer = 0, 0.0, 0.0
+        pays = self._transfer >= _LEAST_TRANSFER * self._steps
+        self._steps, self._transfer = 0, 0.0
         return pays

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ts.connection_threads import ConnectionThreads, Overlap
+from ts.connection_threads import SHORTEST_STEP, ConnectionThreads, Overlap
 from ts.protocol.frames import SEND_BUFFER, Buffer, FrameBuffer, encode
 from ts.protocol.messages import CANCEL, HELLO, METRICS, ResultRow, encode_results
 
@@ -58,7 +58,8 @@ class Connection:
         self._poll.register(self._socket, select.POLLIN)
         self._threads: ConnectionThreads | None = None
         self._overlap = Overlap()
-        self._transfer_seconds = 0.0  # since the end of the last step, without threads
+        #: How long the thread that runs the handler has read, and has written large messages, since the last step.
+        self._transfer_seconds = 0.0
         self.send([HELLO, {"token": token, "channel": channel, "rank": rank}])
 
     def receive(self, *, wait: bool) -> list[Any] | None:
@@ -103,13 +104,12 @@ class Connection:
 
     def run_step(self, step: Callable[[], None]) -> None:
         """Run a step of the handler; start threads that read and write during later ones if this pays."""
-        if self._threads is not None:
-            step()
-            return
         began, transferred = time.perf_counter(), self._transfer_seconds
         step()
+        seconds = time.perf_counter() - began
         transfer, self._transfer_seconds = self._transfer_seconds, 0.0
-        if self._overlap.pays(time.perf_counter() - began - (transfer - transferred), transfer):
+        is_measured = seconds >= SHORTEST_STEP and self._threads is None
+        if is_measured and self._overlap.pays(seconds - (transfer - transferred), transfer):
             self.overlap()
 
     def overlap(self) -> None:
@@ -156,6 +156,9 @@ class Connection:
 
     def _write(self, buffers: Sequence[Buffer]) -> None:
         if self._threads is None:
+            if len(buffers) == 1 and len(buffers[0]) < _WORTH_HANDING_OVER:
+                self._write_now(buffers)
+                return
             began = time.perf_counter()
             self._write_now(buffers)
             self._transfer_seconds += time.perf_counter() - began

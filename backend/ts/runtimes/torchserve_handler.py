@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from ts.batch_claims import BatchClaims
 from ts.context import Context
@@ -39,12 +39,8 @@ logger = logging.getLogger(__name__)
 DECLARATIONS: Final = ("inputs", "outputs", "decoupled")
 
 
-class Frame(NamedTuple):
-    """The rows of one message; with ``ahead``, rows that the server may have taken back."""
-
-    wire_rows: Sequence[InferRow]
-    histories: Histories
-    ahead: Ahead | None
+#: The rows of one message, what is known of their sequences, and whether the server may have taken the rows back.
+Frame = tuple[Sequence[InferRow], Histories, Ahead | None]
 
 
 class TorchServeHandler:
@@ -76,7 +72,7 @@ class TorchServeHandler:
         self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES, ahead: Ahead | None = None
     ) -> None:
         """Queue the rows of one frame as one batch, or as a part of the batch before if they join that."""
-        self._frames.append(Frame(wire_rows, histories, ahead))
+        self._frames.append((wire_rows, histories, ahead))
 
     def step(self) -> None:
         """Run the oldest batch, without rows that were cancelled in the queue; without a batch, update the store."""
@@ -97,18 +93,20 @@ class TorchServeHandler:
 
     def _next_batch(self) -> tuple[Sequence[InferRow], Histories]:
         """Return the rows of the oldest frame and of those that join it, without what was taken back."""
-        frame = self._frames.popleft()
-        if frame.ahead is None:
-            return frame.wire_rows, frame.histories
-        wire_rows: list[InferRow] = []
-        histories: dict[str, History] = {}
+        wire_rows, histories, ahead = self._frames.popleft()
+        if ahead is None:
+            return wire_rows, histories
+        claimed: list[InferRow] = []
+        known: dict[str, History] = {}
         while True:
-            if self._claims is not None and self._claims.claim(frame.ahead[0]):
-                wire_rows += frame.wire_rows
-                histories |= frame.histories
-            if not self._frames or (following := self._frames[0]).ahead is None or not following.ahead[1]:
-                return wire_rows, histories
-            frame = self._frames.popleft()
+            if self._claims is not None and self._claims.claim(ahead[0]):
+                claimed += wire_rows
+                known |= histories
+            following = self._frames[0][2] if self._frames else None
+            if following is None or not following[1]:
+                return claimed, known
+            wire_rows, histories, _ = self._frames.popleft()
+            ahead = following
 
     def run_batch(self, rows: list[Row]) -> None:
         """Call the handler once for ``rows`` and answer all of them."""
