@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,32 @@ def test_the_image_exposes_its_ports_and_starts_with_flags_that_there_are(contai
     program, flags = (yaml.safe_load(re.findall(rf"^{key} (.*)$", text, re.M)[0]) for key in ("ENTRYPOINT", "CMD"))
     assert program == ["python", "-m", "torchserve_py.container"]
     load(["--start", *flags, *STORE], {})
+
+
+def test_both_images_run_as_a_user_without_rights_and_have_what_the_server_needs() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    stages = dict(re.findall(r"^FROM \S+ AS (\w+)$(.*?)(?=^FROM|\Z)", text, re.M | re.S))
+    assert list(stages) == ["wheel", "server", "cuda", "cpu"], "docker build without a target makes the last one"
+    assert 'ARG EXTRAS="[torch,gpu]"' in stages["cuda"]
+    for name in ("cuda", "cpu"):
+        assert stages[name].rstrip().endswith("USER 1000")
+        assert '"$(echo /wheels/*.whl)${EXTRAS}"' in stages[name]
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = {name for name, _ in re.findall(r"^COPY (\S+) (\S+)$", text, re.M)} - {"."}
+    assert copied | {"backend", "frontend", "setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE"} <= sent
+    assert all((ROOT / name).exists() for name in sent)
+
+
+def test_hadolint_finds_no_fault_with_the_images() -> None:
+    hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert hadolint is not None
+    ran = subprocess.run(
+        [hadolint, "--no-color", "--failure-threshold", "style", str(DEPLOY / "Dockerfile")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_the_pods_have_the_images_ports_probes_that_answer_and_time_to_drain(container: Settings) -> None:

@@ -11,6 +11,9 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import yaml
+
+from torchserve_py.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,6 +47,14 @@ def test_what_is_pinned_is_pinned_exactly() -> None:
 
     assert all("==" in line for line in lines)
     assert "torch==2.13.0" in lines
+
+
+def test_the_newest_released_changes_and_the_citation_are_those_of_this_version() -> None:
+    headings = re.findall(r"^## \[(.+?)\](?: - (\d{4}-\d\d-\d\d))?$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == ("Unreleased", "")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert headings[1] == (__version__, citation["date-released"]) == (citation["version"], citation["date-released"])
+    assert citation["license"] == metadata()["metadata"]["license"]
 
 
 @pytest.mark.parametrize("name", ["stateful", "echo", "durable"])
