@@ -95,7 +95,6 @@ def end_if_lost(connection: Connection) -> None:
 
 
 def _device_fails() -> bool:
-    """Return whether the device that torch uses fails from now on."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return False

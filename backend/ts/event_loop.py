@@ -103,8 +103,6 @@ async def _serve(connection: Connection, runtime: AsyncRuntime, spans: JobSpans 
 
 
 class _Jobs:
-    """The running jobs, each with its task."""
-
     def __init__(self, connection: Connection, runtime: AsyncRuntime, spans: JobSpans | None) -> None:
         self._connection = connection
         self._runtime = runtime

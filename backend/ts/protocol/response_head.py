@@ -58,6 +58,5 @@ def _fault(text: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return ``value`` as a message shows it."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}…"

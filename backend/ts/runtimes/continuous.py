@@ -79,7 +79,6 @@ class ContinuousHandler(TorchServeHandler):
         return [row for row in rows if not row.done]
 
     def _run(self, live: list[Row]) -> list[Row]:
-        """Run one step; return the rows that take part in the next step."""
         batch = self.new_batch(live)
         results = batch.run()
         if results is not None:

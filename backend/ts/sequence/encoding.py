@@ -264,7 +264,6 @@ class _Tensors:
 
 
 def _safetensors(kind: str) -> Any:
-    """Return safetensors' module for ``numpy`` or ``torch``."""
     try:
         return importlib.import_module(f"safetensors.{kind}")
     except ModuleNotFoundError as error:

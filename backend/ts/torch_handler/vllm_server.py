@@ -109,7 +109,6 @@ async def _facts(engine: Any) -> dict[str, Any]:
 
 
 def _find(name: str, modules: Sequence[str]) -> Any:
-    """Return the first object of that name in these modules."""
     for module in modules:
         try:
             return getattr(importlib.import_module(module), name)

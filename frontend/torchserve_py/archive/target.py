@@ -96,7 +96,6 @@ class Target:
             raise UnsafeArchive(self.url, detail)
 
     def _read(self, path: Path, content: BinaryIO) -> Iterator[bytes]:
-        """What is written to `path`."""
         while chunk := content.read(_CHUNK_BYTES):
             yield chunk
 

@@ -120,7 +120,6 @@ class AsyncSession:
             raise ValueError("earlier steps have answers that were not received; receive them first")
 
     async def _next(self) -> Part:
-        """Return the next part of an answer."""
         progress = self._progress
         end = asyncio.get_running_loop().time() + self._patience
         while not progress.arrived:

@@ -16,8 +16,6 @@ T = TypeVar("T")
 
 
 class _Loop:
-    """An event loop in a thread."""
-
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="torchserve client", daemon=True)

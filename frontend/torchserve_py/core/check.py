@@ -63,8 +63,6 @@ def check_models(settings: Settings) -> Iterator[ModelCheck]:
 
 
 class _Check:
-    """The check of one model."""
-
     def __init__(self, settings: Settings, devices: Devices, model: StartupModel, *, at_startup: bool) -> None:
         self._settings = settings
         self._devices = devices

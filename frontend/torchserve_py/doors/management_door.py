@@ -163,7 +163,6 @@ class ManagementDoor:
         return self._done(request, self._calls.set_default(values["model_name"], values["model_version"]))
 
     def _describe_api(self, request: Request, values: PathValues) -> Sent:
-        """Answer with the OpenAPI document of the model's management."""
         model = self._serving.get(values["model_name"], values.get("model_version"))
         operations = described(route for route in self._rows() if route.path.startswith(_MODEL))
         document_of_model = document(f"RESTful Management API for: {model.name}", operations)

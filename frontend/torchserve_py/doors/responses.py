@@ -159,7 +159,6 @@ def allows_other_origins(settings: Settings) -> bool:
 
 
 def _cross_origin_lines(settings: Settings) -> str:
-    """Return the CORS headers of every response."""
     if not allows_other_origins(settings):
         return ""
     values = (settings.cors_allowed_origin, settings.cors_allowed_methods, settings.cors_allowed_headers)

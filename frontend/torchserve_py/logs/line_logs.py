@@ -136,8 +136,6 @@ class LineLog(Generic[T]):
 
 
 class _Writer:
-    """The thread that writes batches."""
-
     def __init__(self) -> None:
         self._batches: SimpleQueue[tuple[logging.Logger, Batch[Any]] | threading.Event] = SimpleQueue()
         self._thread: threading.Thread | None = None

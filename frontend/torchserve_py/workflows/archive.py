@@ -112,7 +112,6 @@ def _open(archive: Path, temp_dir: Path, url: str, cancellation: Cancellation) -
 
 
 def _handler(folder: Path, handler: str | None, spec: WorkflowSpec) -> str | None:
-    """Return the handler file of a workflow with functions."""
     if not spec.functions:
         return None
     functions = ", ".join(spec.functions)

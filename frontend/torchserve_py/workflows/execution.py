@@ -88,7 +88,6 @@ async def _try_once(node: RunnableNode, serving: Serving, given: InferenceReques
 
 
 async def _whole_answer(node: RunnableNode, parts: Parts) -> bytes:
-    """Return all parts of a response as one body."""
     pieces: list[bytes | bytearray] = []
     try:
         while True:

@@ -165,7 +165,6 @@ class TrussRuntime(AsyncRuntime):
 
 
 def _form_of(row: InferRow, model_name: str, model_version: str) -> Form:
-    """Return the form of a row, by its protocol."""
     if row[4] == TRUSS:
         return TrussForm(row)
     if row[4] is None:

@@ -82,7 +82,6 @@ class Session:
         await self._close(_NORMAL, "")
 
     async def _close(self, code: int, reason: str) -> None:
-        """Close the session, unless either side has."""
         states = (self._websocket.client_state, self._websocket.application_state)
         if all(state is WebSocketState.CONNECTED for state in states):
             await self._websocket.close(code, reason)

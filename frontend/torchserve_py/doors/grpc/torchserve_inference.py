@@ -174,8 +174,6 @@ class _SequenceStream(TwoWayCall):
 
 
 class _SequenceStep(CarriedRequest):
-    """One request of a `_SequenceStream`."""
-
     def __init__(self, service: InferenceService, call: Call, message: PredictionsRequest) -> None:
         super().__init__(message.ByteSize())
         self._service = service

@@ -37,7 +37,6 @@ def of_models(serving: Serving, name: str | None, version: str | None) -> list[d
 
 
 def _of(serving: Serving, model: ServedModel) -> dict[str, Any]:
-    """Return the statistics of one version."""
     outcomes = serving.statistics(model)
     executions = _executions(serving, model, outcomes)
     untimed = _duration(outcomes.succeeded, 0.0)

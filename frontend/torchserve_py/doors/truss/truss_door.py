@@ -94,7 +94,6 @@ class TrussDoor:
     # Paths.
 
     def _serve(self, endpoint: Endpoint, request: Request, values: PathValues) -> Reply:
-        """Serve one of the paths in `endpoints`."""
         name = values.get(_MODEL_NAME)
         model = self._find(endpoint, request, values)
         if model is not None and (self._trusses.serve_alone or endpoint not in _NAMED_IN_BODY or name):

@@ -282,7 +282,6 @@ class HttpConnection(ClientTransport):
     # Requests, from beginning to end.
 
     def _begin(self) -> None:
-        """Answer the next request of the queue."""
         self._timer.stop()
         request = self._queue.popleft()
         if isinstance(request, BadMessage):
