@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
@@ -23,6 +23,10 @@ _GONE: Final = 4410
 #: Seconds until a lost connection, or a step, is tried again; doubled each time, up to the second number.
 _FIRST_DELAY: Final = 0.05
 _MOST_DELAY: Final = 1.0
+#: Seconds of silence after which a server is pinged, and after which it is given up without an answer to the ping.
+_SILENCE: Final = 20.0
+#: Seconds after which it is noticed that a message cannot be sent at once.
+_SOON: Final = 0.1
 
 
 class AsyncSession:
@@ -43,7 +47,8 @@ class AsyncSession:
         self._progress = SessionProgress()
         self._socket: ClientConnection | None = None
         self._is_greeted = False
-        self._is_closed = False
+        #: Why the session is over, if it is.
+        self._over: SessionClosed | SequenceLost | None = None
         self._delay = _FIRST_DELAY
 
     async def __aenter__(self) -> Self:
@@ -97,7 +102,7 @@ class AsyncSession:
         socket = await self._connected()
         number, message = self._progress.step(body.encode() if isinstance(body, str) else body, end=end)
         with contextlib.suppress(ConnectionClosed):  # `receive` resumes the session, which sends the step again
-            await socket.send(message)
+            await self._send(socket, message)
         return number
 
     async def receive(self) -> Answer:
@@ -111,33 +116,50 @@ class AsyncSession:
 
     async def close(self) -> None:
         """Close the session; a stored sequence that has not ended stays until it expires."""
-        self._is_closed = True
+        self._over = self._over or SessionClosed(_ENDED, "closed by this client")
         if self._socket is not None:
             await self._socket.close()
 
     def _need_no_unanswered(self) -> None:
-        if self._progress.unanswered or self._progress.arrived:
+        if self._progress.is_awaited:
             raise ValueError("earlier steps have answers that were not received; receive them first")
 
     async def _next(self) -> Part:
         progress = self._progress
         end = asyncio.get_running_loop().time() + self._patience
-        while not progress.arrived:
-            if not progress.unanswered:
+        while not progress.has_next:
+            if not progress.is_awaited:
                 raise ValueError("all steps have been answered")
             try:
-                socket = await self._connected()
-                again = progress.take(cast(bytes, await socket.recv()))
-                if again is not None:
-                    await self._wait(end, "the step could not be run")
-                    await socket.send(again)
+                await self._go_on(end)
             except ConnectionClosed as closed:
                 self._lost(closed)
         self._delay = _FIRST_DELAY
-        arrived = progress.arrived.popleft()
+        arrived = progress.next()
         if isinstance(arrived, StepFailed):
             raise arrived
         return arrived
+
+    async def _go_on(self, end: float) -> None:
+        """Take one message, or send again the steps that are due."""
+        progress = self._progress
+        socket = await self._connected()
+        if progress.has_next:
+            return  # the session was resumed, which brings answers
+        if not progress.due:
+            self._take(await self._heard(socket))
+            return
+        await self._wait(end, "the step could not be run")
+        for number in tuple(progress.due):
+            await self._send(socket, progress.message(number))
+            progress.due.remove(number)
+
+    def _take(self, message: bytes) -> None:
+        try:
+            self._progress.take(message)
+        except SequenceLost as lost:
+            self._over = lost
+            raise
 
     # The connection.
 
@@ -145,7 +167,9 @@ class AsyncSession:
         """Return the connection, a new one with the session resumed if the last is lost."""
         end = asyncio.get_running_loop().time() + self._patience
         while self._socket is None:
-            if self._is_closed or self._progress.has_ended:
+            if self._over is not None:
+                raise self._over
+            if self._progress.has_ended:
                 raise SessionClosed(_ENDED, "The sequence has ended.")
             try:
                 await self._connect()
@@ -162,39 +186,81 @@ class AsyncSession:
         return self._socket
 
     async def _connect(self) -> None:
-        options: dict[str, Any] = {"max_size": None, "compression": None}
+        # The library's own pings would give up a server whose messages the caller is slow to take.
+        options: dict[str, Any] = {"max_size": None, "compression": None, "ping_interval": None}
         forms = [Subprotocol(SUBPROTOCOL)]
         socket = await connect(self._url, subprotocols=forms, additional_headers=self._headers, **options)
         try:
-            greeting = cast(bytes, await socket.recv())
+            greeting = await self._heard(socket)
             if not self._is_greeted:
                 self._progress.greeted(greeting)
                 self._is_greeted = True
             else:
                 await socket.send(self._progress.resume())
-                while (again := self._progress.resumed(cast(bytes, await socket.recv()))) is None:
+                while (again := self._progress.resumed(await self._heard(socket))) is None:
                     pass
                 for message in again:
-                    await socket.send(message)
-        except BaseException:
+                    await self._send(socket, message)
+        except BaseException as error:
+            if isinstance(error, SequenceLost):
+                self._over = error
             await socket.close()
             raise
         self._socket = socket
+
+    async def _heard(self, socket: ClientConnection) -> bytes:
+        """Return the next message; a server that is silent is pinged, and given up if it does not answer that."""
+        pong: Awaitable[float] | None = None
+        while True:
+            try:
+                async with asyncio.timeout(_SILENCE):
+                    return cast(bytes, await socket.recv())
+            except TimeoutError:
+                if pong is None or asyncio.ensure_future(pong).done():
+                    pong = await socket.ping()
+                else:
+                    socket.transport.abort()
+
+    async def _send(self, socket: ClientConnection, message: bytes) -> None:
+        """Send a message; take what comes meanwhile, since a server reads on only if its answers are read."""
+        sending = asyncio.ensure_future(socket.send(message))
+        try:
+            await asyncio.wait([sending], timeout=_SOON)
+            while not sending.done():
+                hearing = asyncio.ensure_future(self._heard(socket))
+                try:
+                    await asyncio.wait([sending, hearing], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    hearing.cancel()
+                    await asyncio.wait([hearing])
+                if not hearing.cancelled():
+                    self._take(hearing.result())
+            await sending
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
 
     def _lost(self, closed: ConnectionClosed) -> None:
         """The connection is lost. Raises SessionClosed, SequenceLost: the session is over with it."""
         self._socket = None
         code, reason = (_NO_CONNECTION, "") if closed.rcvd is None else (closed.rcvd.code, closed.rcvd.reason)
         if code == _GONE:
-            raise SequenceLost(410, reason.partition(":")[0], reason)
-        if code not in _RESUMABLE:
-            raise SessionClosed(code, reason)
-        if self._is_greeted and not self._progress.is_resumable:
-            raise SequenceLost(410, "sequence_lost", "The connection is lost, and the model has no store of sequences.")
+            self._over = SequenceLost(410, reason.partition(":")[0], reason)
+        elif code not in _RESUMABLE:
+            self._over = SessionClosed(code, reason)
+        elif self._is_greeted and not self._progress.is_resumable:
+            text = "The connection is lost, and the model has no store of sequences."
+            self._over = SequenceLost(410, "sequence_lost", text)
+        if self._over is not None:
+            raise self._over
 
     async def _wait(self, end: float, why: str) -> None:
         """Wait a little before the next attempt. Raises SessionClosed: the patience is at an end."""
         if asyncio.get_running_loop().time() + self._delay > end:
-            raise SessionClosed(_NO_CONNECTION, f"not within {self._patience:g} seconds: {why}")
+            self._over = SessionClosed(_NO_CONNECTION, f"not within {self._patience:g} seconds: {why}")
+            if self._socket is not None:
+                self._socket.transport.abort()
+                self._socket = None
+            raise self._over
         await asyncio.sleep(self._delay)
         self._delay = min(2 * self._delay, _MOST_DELAY)

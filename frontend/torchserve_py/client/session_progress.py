@@ -1,4 +1,7 @@
-"""How far a session is, without a connection: which steps have no answer, and what messages mean."""
+"""How far a session is, without a connection: which steps have no answer, and what messages mean.
+
+Answers are handed out in the order of the steps, even if a step is asked for again while later ones are answered.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,10 @@ _HEADERS: Final = 3
 _FAILURE: Final = 4
 _MORE = _END = 1
 #: Causes after which the step was not applied, and may be sent again.
-_TRANSIENT: Final = frozenset({"sequence_moved", "sequence_store", "request_running", "no_worker", "not_applied"})
+_TRANSIENT: Final = frozenset({"sequence_moved", "sequence_store", "no_worker", "not_applied"})
 _UNKNOWN: Final = "outcome_unknown"
+#: Causes after which the step may have been applied, or may be yet: it is asked for under its own number.
+_OPEN: Final = frozenset({_UNKNOWN, "request_running"})
 #: The server closes the session after this cause, and refuses all later steps; they are sent when it is resumed.
 _LEAVING: Final = "draining"
 _LOST: Final = frozenset({"sequence_lost", "sequence_expired"})
@@ -39,11 +44,18 @@ class Part(NamedTuple):
 
 
 class _Step:
-    """A step without an answer; what there was of a stream is known by its length and digest."""
+    """A step whose answer the caller has not had as a whole; what there was of a stream is known by length and digest.
+
+    Attributes:
+        arrived: What the caller can take: parts of the answer, or the failure.
+        is_answered: Whether nothing follows what has arrived.
+    """
 
     def __init__(self, body: bytes, *, end: bool) -> None:
         self.body = body
         self.end = end
+        self.arrived = deque[Part | StepFailed]()
+        self.is_answered = False
         self._seen, self._digest = 0, hashlib.sha256()
         self._again: bytes | None = None
 
@@ -74,17 +86,17 @@ class SessionProgress:
     Attributes:
         window: How many steps may be without an answer.
         has_ended: Whether a step was answered that the caller has marked as the last.
-        arrived: Parts of answers, and failures, that the caller has not taken.
+        due: The numbers of steps to be sent again a moment later.
     """
 
     def __init__(self) -> None:
         self.sequence = ""
         self.window = 1
         self.has_ended = False
-        self.arrived = deque[Part | StepFailed]()
+        self.due: list[int] = []
         self._token: str | None = None
         self._after = self._sent = 0
-        self._unanswered: dict[int, _Step] = {}
+        self._steps: dict[int, _Step] = {}
         self._headers: dict[str, str] = {}
 
     @property
@@ -97,6 +109,24 @@ class SessionProgress:
         """How many steps have no answer."""
         return len(self._unanswered)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether there are steps whose answers the caller has not taken."""
+        return bool(self._steps)
+
+    @property
+    def has_next(self) -> bool:
+        """Whether `next` has something to return."""
+        return next((bool(step.arrived) for step in self._steps.values()), False)
+
+    def next(self) -> Part | StepFailed:
+        """Return the next part of the answer to the oldest step that has one to come, or the step's failure."""
+        number, step = next(iter(self._steps.items()))
+        arrived = step.arrived.popleft()
+        if step.is_answered and not step.arrived:
+            del self._steps[number]
+        return arrived
+
     def greeted(self, message: bytes) -> None:
         """Take the first message of the first connection."""
         told = json.loads(message[_HEADER.size :])
@@ -105,15 +135,20 @@ class SessionProgress:
     def step(self, body: bytes, *, end: bool) -> tuple[int, bytes]:
         """Return the number of a new step, and the message that sends it."""
         self._sent += 1
-        self._unanswered[self._sent] = _Step(body, end=end)
-        return self._sent, self._message(self._sent)
+        self._steps[self._sent] = _Step(body, end=end)
+        return self._sent, self.message(self._sent)
+
+    def message(self, number: int) -> bytes:
+        """Return the message that sends a step."""
+        step = self._steps[number]
+        return _HEADER.pack(_STEP, _END if step.end else 0, 0, number) + step.body
 
     def resume(self) -> bytes:
         """Return the message that resumes the session."""
-        self._headers = {}
-        for step in self._unanswered.values():
-            step.begin_again()
-        asked = {"resume": self._token, "after": self._after, "unanswered": list(self._unanswered)}
+        self._headers, self.due = {}, []
+        for number in self._unanswered:
+            self._steps[number].begin_again()
+        asked = {"resume": self._token, "after": self._after, "unanswered": self._unanswered}
         return _HEADER.pack(_RESUME, 0, 0, 0) + json.dumps(asked).encode()
 
     def resumed(self, message: bytes) -> list[bytes] | None:
@@ -132,62 +167,62 @@ class SessionProgress:
             self.take(message)
             return None
         last = json.loads(message[_HEADER.size :])["last"]
-        for number in [number for number in self._unanswered if number <= last]:
-            text = "The step was not applied; a later one was."
-            self.arrived.append(self._failed(number, 409, "not_applied", text))
-        return [self._message(number) for number in self._unanswered]
+        for number in self._unanswered:
+            if number <= last:
+                self._fail(number, 409, "not_applied", "The step was not applied; a later one was.")
+        return [self.message(number) for number in self._unanswered]
 
-    def take(self, message: bytes) -> bytes | None:
-        """Take a message; return one to send a moment later, if a step is to be sent again.
+    def take(self, message: bytes) -> None:
+        """Take a message.
 
         Raises SequenceLost: the sequence is over.
         """
         kind, flags, status, number = _HEADER.unpack_from(message)
         body = message[_HEADER.size :]
+        step = self._steps.get(number)
         if kind == _HEADERS:
             self._headers = json.loads(body)
-        elif kind == _PART and number in self._unanswered:
-            self._take_part(number, status, body, more=bool(flags & _MORE))
-        elif kind == _FAILURE and number in self._unanswered:
-            return self._take_failure(number, **json.loads(body))
-        return None
+        elif step is None or step.is_answered:
+            return
+        elif kind == _PART:
+            self._take_part(number, step, status, body, more=bool(flags & _MORE))
+        elif kind == _FAILURE:
+            self._take_failure(number, step, **json.loads(body))
 
-    def _take_part(self, number: int, status: int, body: bytes, *, more: bool) -> None:
+    @property
+    def _unanswered(self) -> list[int]:
+        return [number for number, step in self._steps.items() if not step.is_answered]
+
+    def _take_part(self, number: int, step: _Step, status: int, body: bytes, *, more: bool) -> None:
         headers, self._headers = self._headers, {}
-        step = self._unanswered[number]
         try:
             unseen = step.unseen(number, body)
         except StepFailed as error:
-            del self._unanswered[number]
-            self.arrived.append(error)
+            step.arrived.append(error)
+            step.is_answered = True
             return
+        step.arrived.append(Part(number, more, status, headers, unseen))
         if not more:
-            del self._unanswered[number]
-            self._after = number
+            step.is_answered = True
+            self._after = max(self._after, number)
             self.has_ended = self.has_ended or step.end
-        self.arrived.append(Part(number, more, status, headers, unseen))
 
-    def _take_failure(self, number: int, status: int, cause: str, message: str) -> bytes | None:
+    def _take_failure(self, number: int, step: _Step, status: int, cause: str, message: str) -> None:
         if cause in _LOST:
             raise SequenceLost(status, cause, message)
         if cause == _LEAVING:
-            return None
-        step = self._unanswered[number]
+            return
         step.begin_again()
-        if cause == _UNKNOWN:
-            return self._message(number)  # asks what has become of it
-        if cause in _TRANSIENT and len(self._unanswered) == 1:  # else a later step might overtake it
-            del self._unanswered[number]
+        if cause in _OPEN:
+            self.due.append(number)
+        elif cause in _TRANSIENT and number == self._sent and self.unanswered == 1:  # no other step is overtaken
+            del self._steps[number]
             self._sent += 1
-            self._unanswered[self._sent] = step
-            return self._message(self._sent)
-        self.arrived.append(self._failed(number, status, cause, message))
-        return None
+            self._steps[self._sent] = step
+            self.due.append(self._sent)
+        else:
+            self._fail(number, status, cause, message)
 
-    def _failed(self, number: int, status: int, cause: str, message: str) -> StepFailed:
-        del self._unanswered[number]
-        return StepFailed(number, status, cause, message)
-
-    def _message(self, number: int) -> bytes:
-        step = self._unanswered[number]
-        return _HEADER.pack(_STEP, _END if step.end else 0, 0, number) + step.body
+    def _fail(self, number: int, status: int, cause: str, message: str) -> None:
+        self._steps[number].arrived.append(StepFailed(number, status, cause, message))
+        self._steps[number].is_answered = True

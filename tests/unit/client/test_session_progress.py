@@ -45,8 +45,21 @@ def send(progress: SessionProgress, *bodies: bytes) -> None:
         progress.step(body, end=False)
 
 
+def taken(progress: SessionProgress) -> list[Part | StepFailed]:
+    """Return what the caller can take now."""
+    got = []
+    while progress.has_next:
+        got.append(progress.next())
+    return got
+
+
 def bodies(progress: SessionProgress) -> list[bytes]:
-    return [each.body for each in progress.arrived if isinstance(each, Part)]
+    return [each.body for each in taken(progress) if isinstance(each, Part)]
+
+
+def due(progress: SessionProgress) -> list[bytes]:
+    """Return the messages that are to be sent again."""
+    return [progress.message(number) for number in progress.due]
 
 
 def test_steps_are_numbered_and_answered(progress: SessionProgress) -> None:
@@ -54,7 +67,7 @@ def test_steps_are_numbered_and_answered(progress: SessionProgress) -> None:
     assert progress.step(b"b", end=True) == (2, HEADER.pack(1, 1, 0, 2) + b"b")
     progress.take(HEADER.pack(3, 1, 200, 1) + b'{"x": "y"}')
     progress.take(part(1, b"A"))
-    assert list(progress.arrived) == [Part(1, False, 200, {"x": "y"}, b"A")]
+    assert taken(progress) == [Part(1, False, 200, {"x": "y"}, b"A")]
     assert (progress.unanswered, progress.has_ended) == (1, False)
     progress.take(part(2, b"B"))
     assert (progress.unanswered, progress.has_ended) == (0, True)
@@ -66,9 +79,10 @@ def test_a_resumed_session_gets_missed_answers_and_sends_the_rest_again(progress
     assert resume_of(progress) == {"resume": "token", "after": 1, "unanswered": [2, 3, 4]}
     assert progress.resumed(part(3, b"C")) is None
     assert progress.resumed(session(last=3)) == [HEADER.pack(1, 0, 0, 4) + b"d"]
-    assert bodies(progress) == [b"A", b"C"]
-    (failed,) = [each for each in progress.arrived if isinstance(each, StepFailed)]
+    first, failed, third = taken(progress)
+    assert isinstance(failed, StepFailed)
     assert (failed.step, failed.cause) == (2, "not_applied")
+    assert [each.body for each in (first, third) if isinstance(each, Part)] == [b"A", b"C"]
 
 
 @pytest.mark.parametrize("again", [[b"one two three"], [b"on", b"e ", b"two th", b"ree"]])
@@ -89,32 +103,56 @@ def test_a_stream_that_begins_otherwise_is_no_answer(progress: SessionProgress) 
     progress.take(part(1, b"one", more=True))
     progress.resume()
     progress.resumed(part(1, b"two, three"))
-    failed = progress.arrived[-1]
+    failed = taken(progress)[-1]
     assert isinstance(failed, StepFailed)
     assert failed.cause == "outcome_unknown"
 
 
-def test_a_step_of_unknown_outcome_is_asked_for_under_its_own_number(progress: SessionProgress) -> None:
+@pytest.mark.parametrize("cause", ["outcome_unknown", "request_running"])
+def test_a_step_of_unknown_outcome_is_asked_for_under_its_own_number(progress: SessionProgress, cause: str) -> None:
     send(progress, b"a")
-    assert progress.take(failure(1, "outcome_unknown")) == HEADER.pack(1, 0, 0, 1) + b"a"
-    assert progress.take(failure(1, "not_applied", 409)) == HEADER.pack(1, 0, 0, 2) + b"a"
+    progress.take(failure(1, cause))
+    assert due(progress) == [HEADER.pack(1, 0, 0, 1) + b"a"]
+    progress.due.clear()
+    progress.take(failure(1, "not_applied", 409))
+    assert due(progress) == [HEADER.pack(1, 0, 0, 2) + b"a"]
     progress.take(part(2, b"A"))
     assert bodies(progress) == [b"A"]
 
 
 def test_a_step_that_later_ones_may_have_overtaken_is_not_sent_again(progress: SessionProgress) -> None:
     send(progress, b"a", b"b")
-    assert progress.take(failure(1, "sequence_store")) is None
-    assert isinstance(progress.arrived[0], StepFailed)
+    progress.take(failure(1, "sequence_store"))
+    assert not due(progress)
+    assert isinstance(progress.next(), StepFailed)
+
+
+def test_a_stream_that_broke_off_and_was_overtaken_has_failed(progress: SessionProgress) -> None:
+    """Its later steps were answered while it was asked for: no part of it is joined to their answers."""
+    send(progress, b"a", b"b", b"c")
+    progress.take(part(1, b"one ", more=True))
+    progress.take(failure(1, "outcome_unknown"))
+    progress.due.clear()
+    progress.take(part(2, b"B"))
+    progress.take(part(3, b"C"))
+    assert [each.body for each in taken(progress) if isinstance(each, Part)] == [b"one "]
+    assert resume_of(progress) == {"resume": "token", "after": 3, "unanswered": [1]}
+    progress.take(failure(1, "not_applied", 409))
+    assert not due(progress)
+    failed, *others = taken(progress)
+    assert isinstance(failed, StepFailed)
+    assert (failed.step, failed.cause) == (1, "not_applied")
+    assert [(each.number, each.body) for each in others if isinstance(each, Part)] == [(2, b"B"), (3, b"C")]
+    assert not progress.is_awaited
 
 
 def test_steps_that_a_leaving_server_refuses_are_sent_when_the_session_is_resumed(progress: SessionProgress) -> None:
     send(progress, b"a", b"b")
-    assert progress.take(failure(1, "draining")) is None
-    assert not progress.arrived
+    progress.take(failure(1, "draining"))
+    assert not progress.has_next
     assert resume_of(progress)["unanswered"] == [1, 2]
     assert progress.resumed(failure(1, "sequence_moved", 409)) is None
-    assert not progress.arrived, "the server closes the connection, and the client tries again"
+    assert not progress.has_next, "the server closes the connection, and the client tries again"
 
 
 def test_a_lost_sequence_is_the_end(progress: SessionProgress) -> None:

@@ -39,20 +39,18 @@ async def resume(session: LiveSession, asked: Resume) -> Goodbye | None:
     """
     if session.last:
         return Goodbye(POLICY_VIOLATION, "A session is resumed before its first step.")
-    if len(asked.unanswered) > session.terms.window or any(number <= asked.after for number in asked.unanswered):
-        reason = f"unanswered: up to {session.terms.window} steps that follow the step of after."
-        return Goodbye(POLICY_VIOLATION, reason)
+    if len(asked.unanswered) > session.terms.window:
+        return Goodbye(POLICY_VIOLATION, f"unanswered: up to {session.terms.window} steps.")
     if not session.terms.durable:
         return await _lost(session)
     session.adopt(asked.resume)
     applied: StepExchange | None = None
-    known = [asked.after] if asked.after else []
-    for number in [*known, *asked.unanswered]:
+    for number in sorted({asked.after, *asked.unanswered} - {0}):
         step = session.ask(number)
         try:
             first = await step.next()
             applied, session.last = step, number
-            if number > asked.after:
+            if number != asked.after:
                 await step.relay(first)
         except DoorError as error:
             failure = error.failure
