@@ -1,7 +1,7 @@
 """MkDocs hook: what pages link to outside ``docs/`` becomes part of the site, under ``source/``.
 
 Links work in a checkout and in the site alike: a Markdown file becomes a page, any other file a page with its text, and
-a folder its README or a page with its files.
+a folder its README or a page with its files. What is no text stays the file that it is.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
             continue
         if not target.exists():
             raise FileNotFoundError(f"{where} links to {target.relative_to(ROOT)}, which does not exist")
-        files.append(File.generated(config, uri, content=_content(target)))
+        if uri.endswith(".md"):
+            files.append(File.generated(config, uri, content=_content(target)))
+        else:
+            files.append(File.generated(config, uri, abs_src_path=str(target)))
         waiting += _listed(target) if _readme(target).is_dir() else _links(_readme(target))
     return files
 
@@ -75,7 +78,11 @@ def _uri(target: Path) -> str:
     path = f"{FOLDER}/{target.relative_to(ROOT).as_posix()}"
     if target.is_dir():
         return f"{path}/index.md"
-    return path if target.suffix == ".md" else f"{path}.md"
+    return path if target.suffix == ".md" or _is_binary(target) else f"{path}.md"
+
+
+def _is_binary(target: Path) -> bool:
+    return target.is_file() and b"\0" in target.read_bytes()[:8192]
 
 
 def _links(page: Path) -> Iterator[tuple[Path, str]]:
