@@ -33,6 +33,8 @@ from ts.protocol.messages import CLAIMS_VARIABLE
 
 _MAX_ORDER: Final = 256 * 1024
 _MAX_DESCRIPTORS: Final = 16
+#: The most folders of a model that are searched.
+_MOST_FOLDERS: Final = 1000
 #: Python imports these by itself when it starts, from the model's folder, too.
 _IMPORTED_AT_START: Final = frozenset(("sitecustomize", "usercustomize"))
 
@@ -165,13 +167,19 @@ def _import(modules: list[str]) -> str:
 
 
 def _shadowed(folder: str) -> str:
-    """Return which file of the model's hides a module that has been imported here from elsewhere, or ''."""
-    imported = {name for name in sys.modules if "." not in name} | _IMPORTED_AT_START
-    for entry in os.scandir(folder):
-        name, _, ending = entry.name.partition(".")
-        is_package = entry.is_dir() and Path(entry.path, "__init__.py").exists()
-        if name in imported and (is_package or ending.endswith(("py", "pyc", "so"))):
-            return f"the model's {entry.name} comes before the module {name} that other models use"
+    """Return which module of the model's has the name of one that has been imported here from elsewhere, or ''.
+
+    The model's code may look for modules in any of its folders that is no package.
+    """
+    imported = {name for name in sys.modules if "." not in name} - {"__main__"} | _IMPORTED_AT_START
+    for count, (place, folders, files) in enumerate(os.walk(folder)):
+        packages = {name for name in folders if Path(place, name, "__init__.py").exists()}
+        modules = {name.partition(".")[0] for name in files if name.endswith((".py", ".pyc", ".so"))}
+        if hidden := imported & (packages | modules):
+            return f"the model has a module {min(hidden)} of its own, and the warm parent has imported another"
+        if count == _MOST_FOLDERS:
+            return f"the model has more than {_MOST_FOLDERS} folders, which may hide modules of the warm parent's"
+        folders[:] = set(folders) - packages
     return ""
 
 

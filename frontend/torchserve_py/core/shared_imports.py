@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +15,15 @@ from torchserve_py.archive.handler_name import BUILT_IN_HANDLERS
 
 logger = logging.getLogger(__name__)
 
-#: What is imported for a model whose files have the word.
-_MODULES: Final = {"torch": ("torch", "ts.torch_handler.base_handler"), "torchvision": ("torchvision",)}
+#: What is imported for a model whose files import one of these.
+_TORCH: Final = ("torch", "ts.torch_handler.base_handler")
+_IMPORTS_TORCH: Final = re.compile(
+    rb"^[ \t]*(?:import|from)[ \t].*\b(?:torch|torch_handler|torchvision|transformers)\b", re.MULTILINE
+)
+#: Variables that libraries read while torch is imported: a model that names one may set it before.
+_NAMES_READ_EARLY: Final = re.compile(
+    rb"""["'](ATEN|GOMP|KMP|MKL|NCCL|NUMEXPR|OMP|OPENBLAS|PYTORCH|TORCH)[A-Z]*_[A-Z]"""
+)
 #: Files of a model that are looked at, and bytes of each.
 _MOST_FILES: Final = 200
 _MOST_BYTES: Final = 1 << 20
@@ -23,16 +31,17 @@ _MOST_BYTES: Final = 1 << 20
 
 def shared_imports(model_dir: Path, handler: str) -> tuple[str, ...]:
     """Return the modules that are worth importing for a model. Blocks."""
-    words = [b"torch"] if handler.partition(":")[0] in BUILT_IN_HANDLERS else []
+    if importlib.util.find_spec("torch") is None:
+        return ()
+    uses_torch = handler.partition(":")[0] in BUILT_IN_HANDLERS
     for _, file in zip(range(_MOST_FILES), model_dir.rglob("*.py"), strict=False):
         try:
             with file.open("rb") as opened:
-                words.append(opened.read(_MOST_BYTES))
+                source = opened.read(_MOST_BYTES)
         except OSError as error:
             logger.debug("%s is not looked at: %s", file, error)
-    return tuple(
-        module
-        for word, modules in _MODULES.items()
-        if any(word.encode() in text for text in words) and importlib.util.find_spec(word) is not None
-        for module in modules
-    )
+            continue
+        if _NAMES_READ_EARLY.search(source):
+            return ()
+        uses_torch = uses_torch or _IMPORTS_TORCH.search(source) is not None
+    return _TORCH if uses_torch else ()

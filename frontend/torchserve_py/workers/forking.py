@@ -6,6 +6,7 @@ A forked worker is a grandchild of the server: the warm parent tells how it ende
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -35,6 +36,8 @@ _READ_LATE: Final = frozenset(("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"))
 _OURS: Final = "TS_"
 #: How long the warm parent may take to import what a worker needs and to fork it (seconds).
 _FORK_LIMIT: Final = 120.0
+#: How long the warm parent may take to tell how a worker has ended (seconds): it may be importing modules.
+_TELL_LIMIT: Final = 20.0
 #: How long the warm parent may take to end, once it is killed (seconds).
 _CLOSE_LIMIT: Final = 5.0
 
@@ -60,7 +63,16 @@ class ForkedProcess:
 
     async def wait(self) -> int:
         """Wait for the end of the process; return its exit status (negative: ended by that signal)."""
-        self.returncode = await self._status.exit_code()
+        limit = None
+        with contextlib.suppress(OSError):  # it has ended already, or there are too many open files
+            await _end_of(self.pid)
+            limit = _TELL_LIMIT
+        try:
+            async with asyncio.timeout(limit):
+                self.returncode = await self._status.exit_code()
+        except TimeoutError:
+            logger.warning("The warm parent does not tell how the worker with process id %d has ended", self.pid)
+            self.returncode = -signal.SIGKILL
         return self.returncode
 
 
@@ -110,12 +122,16 @@ class Forking:
             async with asyncio.timeout(_FORK_LIMIT):
                 await self._start(socket_path)
                 return await self._order(launch, token, label, claims)
-        except (OSError, TimeoutError) as error:
-            logger.warning("Worker %s is not forked: %s", label, error or f"it takes longer than {_FORK_LIMIT:g} s")
+        except TimeoutError:
+            logger.error("Worker %s is not forked: the warm parent has taken longer than %g s", label, _FORK_LIMIT)
+            await self.close()
+            return None
+        except OSError as error:
+            logger.warning("Worker %s is not forked: %s", label, error)
             return None
 
     async def close(self) -> None:
-        """End the warm parent, once the workers have ended."""
+        """End the warm parent, and with it all workers that it has forked."""
         if self._orders is not None and self._parent is not None and self._watching is not None:
             self._orders.close()
             self._parent.kill()
@@ -183,6 +199,22 @@ def _is_forkable(launch: Launch) -> bool:
     own = launch.venv_python or launch.packages_dir or launch.torchrun or launch.cpu_launcher
     early = [name for name in launch.environment if not (name in _READ_LATE or name.startswith(_OURS))]
     return bool(launch.imports) and not own and not early and interpreter(launch.runtime) == sys.executable
+
+
+async def _end_of(pid: int) -> None:
+    """Wait for the end of a process that is not a child of this one.
+
+    Raises:
+        OSError: There is no such process, or no descriptor for it.
+    """
+    process = os.pidfd_open(pid)
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(process, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(process)
+        os.close(process)
 
 
 async def _reader(end: int, stack: ExitStack) -> asyncio.StreamReader:
