@@ -142,6 +142,11 @@ def _batching_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
             f"sequenceBatching is true but sequenceMaxIdleMSec is {idle}; it must be the milliseconds after which a "
             "sequence without requests is closed, for example 60000",
         )
+    if config.realtime and not config.sequence_batching:
+        yield (
+            ("realtime", "sequenceBatching"),
+            "realtime is true but sequenceBatching is not; the audio of a session is a sequence, so set both",
+        )
     for name, enabled in (
         ("continuousBatching", config.continuous_batching),
         ("sequenceBatching", config.sequence_batching),
@@ -173,6 +178,8 @@ def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[st
         yield "continuousBatching", "true", "its code has no steps between which requests could join"
     if not contract.sequences and config.sequence_batching:
         yield "sequenceBatching", "true", "its code keeps no state between the requests of a sequence"
+    if not contract.sequences and config.realtime:
+        yield "realtime", "true", "its code keeps no state between the requests of a sequence"
     if not contract.stores and config.cache is not None:
         yield "handler.cache", "set", "its code has no SequenceCache that could be stored"
     if not contract.processes:

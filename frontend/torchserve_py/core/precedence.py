@@ -98,6 +98,7 @@ def resolve(
         warmup=_warmup(yaml, batch_size),
         use_venv=bool(yaml.use_venv),
         openai=_answers_openai(yaml) and CONTRACTS[contract].openai,
+        realtime=bool(yaml.realtime),
         runtime=_runtime(request, models_json, manifest_runtime),
         **_sequences(yaml),
         **_places(workers, yaml, settings, hardware, model_name),

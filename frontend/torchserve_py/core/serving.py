@@ -50,6 +50,8 @@ class ServedConfig:
     runtime: str
     openai: bool = False
     """Whether the handler answers OpenAI's requests."""
+    realtime: bool = False
+    """Whether the handler transcribes audio that arrives piece by piece."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

@@ -25,6 +25,7 @@ from torchserve_py.doors.open_inference.repository import Repository
 from torchserve_py.doors.open_inference.shared_memory import SharedMemory
 from torchserve_py.doors.openai import OpenAIDoor
 from torchserve_py.doors.predictions import InferenceDoor
+from torchserve_py.doors.realtime.realtime_door import RealtimeDoor
 from torchserve_py.doors.responses import JSON_TYPE, Responses, allows_other_origins, to_json
 from torchserve_py.doors.routing import Door, DoorContext, Route
 from torchserve_py.doors.server_doors import DescriptionDoor, HealthDoor, MetricsDoor
@@ -55,6 +56,7 @@ DOORS: Final[tuple[tuple[str, Callable[[DoorContext], Door]], ...]] = (
     ("inference_address", OpenInferenceDoor),
     ("inference_address", TrussDoor),
     ("inference_address", OpenAIDoor),
+    ("inference_address", RealtimeDoor),
     ("inference_address", HealthDoor),
     ("inference_address", InferenceSurfaces),
     ("inference_address", V1ModelsDoor),

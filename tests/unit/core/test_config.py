@@ -38,6 +38,7 @@ outputs:
   - {name: label, datatype: BYTES, shape: []}
 decoupled: false
 openai: true
+realtime: true
 concurrencyTarget: 50
 useVenv: true
 autocast: bfloat16
@@ -71,6 +72,7 @@ torchrun: {nproc-per-node: 2}
 inputs: [{name: image, datatype: FP32, shape: [-1, 3]}]
 decoupled: true
 openai: true
+realtime: true
 autocast: bfloat16
 channelsLast: true
 warmup: [{file: sample.json}]
@@ -88,7 +90,8 @@ def test_what_a_contract_cannot_do_is_refused_all_at_once(tmp_path: Path, contra
         read_model_config(path, contract)
     told = [problem for problem in refused.value.problems if f"the model's contract is {contract}: " in problem]
     keys = [
-        *("batchSize is 4", "continuousBatching is true", "sequenceBatching is true", "handler.cache is set"),
+        *("batchSize is 4", "continuousBatching is true", "sequenceBatching is true"),
+        *("realtime is true", "handler.cache is set"),
         *(
             "parallelType is tp",
             "torchrun is set",
@@ -172,6 +175,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         outputs=(schema.TensorDeclaration(name="label", datatype="BYTES", shape=[]),),
         decoupled=False,
         openai=True,
+        realtime=True,
         autocast="bfloat16",
         channels_last=True,
         warmup=(),
@@ -236,6 +240,7 @@ def test_a_wrong_value_is_named_with_what_is_right(tmp_path: Path, text: str, ex
     ("text", "named"),
     [
         ("sequenceBatching: true", ["sequenceBatching", "sequenceMaxIdleMSec is not set"]),
+        ("realtime: true", ["realtime is true", "sequenceBatching is not"]),
         ("sequenceBatching: true\nsequenceMaxIdleMSec: 0", ["sequenceBatching", "sequenceMaxIdleMSec is 0"]),
         ("minWorkers: 4\nmaxWorkers: 2", ["minWorkers is 4", "maxWorkers is 2"]),
         ("parallelLevel: 2", ["parallelLevel is 2", "parallelType is not set"]),

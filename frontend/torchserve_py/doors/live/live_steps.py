@@ -70,7 +70,15 @@ class Terms(NamedTuple):
         return self.model.is_durable
 
     def submit(
-        self, sequence_id: str, number: int, step: Step, send: SendPart, *, starts: bool = False, only_ask: bool = False
+        self,
+        sequence_id: str,
+        number: int,
+        step: Step,
+        send: SendPart,
+        *,
+        starts: bool = False,
+        only_ask: bool = False,
+        headers: tuple[tuple[str, str], ...] = (),
     ) -> StepExchange:
         """Submit a step.
 
@@ -81,10 +89,11 @@ class Terms(NamedTuple):
             send: Sends parts of the answer.
             starts: Whether it is the sequence's first step.
             only_ask: Whether only to ask for the answer that the step had before, without running it.
+            headers: Further headers that the handler gets.
         """
         sequence = self.sequence(sequence_id, starts, step.ends, number)
         inference = self.request._replace(
-            headers=(*self.request.headers, *sequence.headers),
+            headers=(*self.request.headers, *headers, *sequence.headers),
             body=step.body,
             content_type=step.content_type or self.request.content_type,
             sequence=sequence,

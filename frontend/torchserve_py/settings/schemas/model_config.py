@@ -285,4 +285,10 @@ class ModelConfigFile(Schema):
         "path as `url_path` and answers as OpenAI does",
         "whether `handler` has `vllm_engine_config`",
     )
+    realtime: Flag = key(
+        "realtime",
+        "whether the handler transcribes audio that arrives piece by piece, for clients of [OpenAI's realtime "
+        "API](realtime.md); needs `sequenceBatching`",
+        "`false`",
+    )
     handler: Handler = Field(default=HandlerKeys(), description="keys of the handler's own, and `cache`")

@@ -1,0 +1,248 @@
+"""One session of the realtime API: pieces of audio are steps of a sequence, whose answers are the transcript.
+
+Audio that was appended and not committed belongs to the next item. A transcript never covers less than its item: if the
+handler has not heard all of it, the item fails when it is committed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from torchserve_py.doors.failures import DoorError, Failure
+from torchserve_py.doors.live.live_steps import GOING, Goodbye, StepExchange, Terms
+from torchserve_py.doors.live.message_forms import Step
+from torchserve_py.doors.live.socket_session import SocketSession
+from torchserve_py.doors.realtime.client_events import BadEvent, ClientEvent, audio_in, id_in, read_event
+from torchserve_py.doors.realtime.items import Item
+from torchserve_py.doors.realtime.server_events import Event, OpenAIEvents, VllmEvents
+from torchserve_py.scheduling.effects import Cause
+
+if TYPE_CHECKING:
+    from torchserve_py.doors.realtime.session_config import SessionConfig
+    from torchserve_py.jobs.parts import Part
+    from torchserve_py.transport.http1.websocket import Message, WebSocket
+
+_APPEND: Final = "append"
+_COMMIT: Final = "commit"
+_CLEAR: Final = "clear"
+#: After these the sequence is over; after those of the second set if its state is not stored.
+_OVER: Final = (Cause.sequence_lost, Cause.sequence_expired)
+_LOSSES: Final = (Cause.worker_died, Cause.response_timeout)
+#: What the content type of every step is; its headers tell the encoding.
+_AUDIO: Final = "audio/pcm"
+
+
+class RealtimeSession(SocketSession):
+    """A session, from the upgrade to the close.
+
+    Args:
+        socket: The socket, whose handshake is accepted.
+        config: The settings that it begins with.
+        terms_of: Returns what the steps of a session with a model have in common.
+        named: Returns the model that a client means by a name, and raises `BadEvent` if there is none.
+        beta: Whether the client expects the beta.
+    """
+
+    def __init__(
+        self,
+        socket: WebSocket,
+        config: SessionConfig,
+        terms_of: Callable[[str], Terms],
+        named: Callable[[str], str],
+        *,
+        beta: bool,
+    ) -> None:
+        super().__init__(socket, terms_of(config.model), is_text=True)
+        self._config = config
+        self._terms_of = terms_of
+        self._named = named
+        self._events = OpenAIEvents(beta=beta)
+        self._item = Item()
+        self._previous: str | None = None
+        #: The first byte of a sample whose second one has not arrived.
+        self._half = b""
+        self._new_sequence()
+
+    def _new_sequence(self) -> None:
+        self.sequence_id = f"realtime-{secrets.token_hex(16)}"
+        #: Whether the sequence has had a step.
+        self.is_begun = False
+
+    async def greet(self) -> None:
+        """Tell the client of its session."""
+        await self._tell(self._events.created(self._config))
+
+    async def take(self, message: Message) -> Goodbye | None:
+        """Carry out an event of the client."""
+        await self.wait_for_room()
+        event_id = None
+        try:
+            event = read_event(message.data)
+            event_id = event.event_id
+            self._carry_out(event)
+        except BadEvent as error:
+            self._put_events(self._events.bad_event(error, event_id or id_in(message.data)))
+        return None
+
+    def _carry_out(self, event: ClientEvent) -> None:
+        match event.type:
+            case "session.update" | "transcription_session.update":
+                self._update(event)
+            case "input_audio_buffer.append":
+                self._append(audio_in(event), event.event_id)
+            case "input_audio_buffer.commit":
+                self._commit(event)
+            case "input_audio_buffer.clear":
+                self._clear(event)
+            case _:
+                known = "session.update, transcription_session.update, input_audio_buffer.append, .commit and .clear"
+                raise BadEvent(f"Unknown event {event.type[:100]!a}; there are {known}.", "unknown_event", "type")
+
+    # Settings.
+
+    def _update(self, event: ClientEvent) -> None:
+        beta = event.type != "session.update"
+        if event.session is not msgspec.UNSET:
+            config = self._config.updated(event.session, beta=beta, named=self._named)
+        elif isinstance(event.model, str) and not beta:  # vLLM's clients name the model so
+            config = self._config.for_vllm(self._named(event.model))
+        else:
+            raise BadEvent("The event has no session: its settings.", "missing_required_parameter", "session")
+        if config.format != self._config.format and (self._item.seconds or self._half):
+            raise BadEvent("The format changes only when all audio is committed or cleared.", "invalid_value", "format")
+        if config.model != self._config.model:
+            if self.is_begun:
+                raise BadEvent("The session has begun with another model.", "invalid_value", "transcription.model")
+            self.terms = self._terms_of(config.model)
+        self._config = config
+        if event.session is msgspec.UNSET:
+            self._events = VllmEvents(self._events.session_id)
+        self._put_events(self._events.updated(config, beta=beta))
+
+    # Audio.
+
+    def _append(self, audio: bytes, event_id: str | None) -> None:
+        audio = self._half + audio
+        whole = len(audio) - len(audio) % self._config.format.sample_size
+        audio, self._half = audio[:whole], audio[whole:]
+        if not audio:
+            return
+        item = self._item
+        item.seconds += self._config.format.seconds(len(audio))
+        step = self._submit(_APPEND, audio, partial(self._heard, item))
+        self.put(partial(self._relay_append, step, item, event_id), step)
+
+    def _commit(self, event: ClientEvent) -> None:
+        if isinstance(self._events, VllmEvents):
+            if event.final is not True:
+                return  # its clients say so that audio comes; it is transcribed as it comes anyway
+        elif event.final is not msgspec.UNSET:
+            message = "final is a member of vLLM's API; its clients name the model first: session.update with model."
+            raise BadEvent(message, "model_not_validated", "final")
+        if self._half:
+            raise BadEvent("The audio ends within a sample: pcm16 has two bytes for each.", "invalid_audio", "audio")
+        item = self._item
+        if not item.seconds:
+            raise BadEvent("Error committing input audio buffer: it has no audio.", "input_audio_buffer_commit_empty")
+        self._item, previous, self._previous = Item(), self._previous, item.id
+        step = self._submit(_COMMIT, b"", partial(self._heard_last, item))
+        self.put(partial(self._relay_commit, step, item, previous), step)
+
+    def _clear(self, event: ClientEvent) -> None:
+        item, self._item, self._half = self._item, Item(), b""
+        if item.seconds:
+            step = self._submit(_CLEAR, b"", _drop)
+            self.put(partial(self._relay_clear, step, event.event_id), step)
+        else:
+            self._put_events(self._events.cleared())
+
+    def _submit(self, kind: str, body: bytes, send: Callable[[Part], Awaitable[None]]) -> StepExchange:
+        config = self._config
+        headers = (
+            ("realtime_event", kind),
+            ("realtime_encoding", config.format.encoding),
+            ("realtime_rate", str(config.format.rate)),
+            ("realtime_transcription", msgspec.json.encode(config.hints).decode()),
+        )
+        starts, self.is_begun = not self.is_begun, True
+        step = Step(0, body, _AUDIO)
+        return self.terms.submit(self.sequence_id, 0, step, lambda _, part: send(part), starts=starts, headers=headers)
+
+    # Transcripts.
+
+    async def _heard(self, item: Item, part: Part) -> None:
+        """Pass on what the handler says of an item."""
+        if text := item.heard(part):
+            await self._tell(self._events.delta(item.id, text))
+
+    async def _heard_last(self, item: Item, part: Part) -> None:
+        """Pass on what the handler says of an item that is committed; its last part is the transcript."""
+        if part.more:
+            await self._heard(item, part)
+        else:
+            item.concluded(part)
+
+    async def _relay_append(self, step: StepExchange, item: Item, event_id: str | None) -> Goodbye | None:
+        failure = await self._relay(step)
+        if failure is None:
+            return None
+        item.failure = item.failure or failure
+        await self._tell(self._events.step_failed(failure, event_id))
+        return _goodbye(failure)
+
+    async def _relay_commit(self, step: StepExchange, item: Item, previous: str | None) -> Goodbye | None:
+        await self._tell(*self._events.committed(item.id, previous))
+        failure = await self._relay(step)
+        item.failure = item.failure or failure
+        if item.failure is not None:
+            await self._tell(self._events.failed(item.id, item.failure))
+        else:
+            await self._tell(self._events.completed(item.id, item.transcript, item.seconds))
+        return _goodbye(failure)
+
+    async def _relay_clear(self, step: StepExchange, event_id: str | None) -> Goodbye | None:
+        failure = await self._relay(step)
+        if failure is not None:
+            await self._tell(self._events.step_failed(failure, event_id))
+        await self._tell(self._events.cleared())
+        return _goodbye(failure)
+
+    async def _relay(self, step: StepExchange) -> Failure | None:
+        """Pass the answer to a step on; return why there is none, if so."""
+        failure: Failure | None = None
+        try:
+            await step.relay(await step.next())
+        except DoorError as error:
+            failure = error.failure
+            step.cancel()  # the handler may have answered with an error status, and go on
+        is_over = step.ends if failure is None else self._is_lost(failure)
+        sequence = step.inference.sequence
+        if is_over and sequence is not None and sequence.id == self.sequence_id:
+            self._new_sequence()
+        return failure
+
+    def _is_lost(self, failure: Failure) -> bool:
+        return failure.cause in _OVER or (failure.cause in _LOSSES and not self.terms.durable)
+
+    def _put_events(self, *events: Event) -> None:
+        self.put(partial(self._tell, *events))
+
+    async def _tell(self, *events: Event) -> None:
+        for event in events:
+            await self.send(msgspec.json.encode(event))
+
+
+async def _drop(part: Part) -> None:
+    """Take no notice of an answer."""
+
+
+def _goodbye(failure: Failure | None) -> Goodbye | None:
+    """Return why the session is over after this failure, if it is."""
+    if failure is not None and failure.cause in (Cause.draining, Cause.unregistered):
+        return Goodbye(GOING.code, failure.message)
+    return None
