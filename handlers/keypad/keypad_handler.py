@@ -22,8 +22,8 @@ ROWS: Final = (697, 770, 852, 941)  # Hz
 COLUMNS: Final = (1209, 1336, 1477, 1633)  # Hz
 KEYS: Final = "123A456B789C*0#D"
 BLOCKS_PER_SECOND: Final = 50
-#: The part of a block's energy that the two tones of a key have at least.
-PURITY: Final = 0.7
+#: The part of a block's energy that the two tones of a key have at least, and that each of them has.
+PURITY, SHARE = 0.7, 0.2
 #: Below this mean square (1 is the loudest square wave) a block is silent.
 SILENCE: Final = 1e-5
 
@@ -65,7 +65,8 @@ def keys_in(blocks: Array, rate: int) -> list[str]:
     strengths = 2 * np.abs(blocks @ waves.T / blocks.shape[1]) ** 2  # mean squares of the tones
     energy = np.mean(blocks**2, axis=1)
     rows, columns = strengths[:, : len(ROWS)], strengths[:, len(ROWS) :]
-    sounds = (energy > SILENCE) & (rows.max(axis=1) + columns.max(axis=1) > PURITY * energy)
+    row, column = rows.max(axis=1), columns.max(axis=1)
+    sounds = (energy > SILENCE) & (row + column > PURITY * energy) & (np.minimum(row, column) > SHARE * energy)
     places = rows.argmax(axis=1) * len(COLUMNS) + columns.argmax(axis=1)
     return [KEYS[place] if is_key else "" for place, is_key in zip(places, sounds, strict=True)]
 

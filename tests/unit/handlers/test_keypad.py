@@ -16,7 +16,7 @@ KEYS = "5501234567899ABCD*0#"
 @pytest.fixture
 def handler(handler_module: ModuleType, fake_context: Any) -> Any:
     made = handler_module.KeypadHandler()
-    made.initialize(fake_context({}))
+    made.initialize(fake_context({"maxNumSequence": 8}))
     return made
 
 
