@@ -45,3 +45,11 @@ def test_the_readme_lists_every_page() -> None:
     linked = set(_LINK.findall((ROOT / "README.md").read_text()))
     pages = {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md") if page.name != "index.md"}
     assert pages - linked == set()
+
+
+def test_the_navigation_of_the_site_has_every_page() -> None:
+    _, _, navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")
+    named = re.findall(r"([\w./-]+\.md)$", navigation, re.MULTILINE)
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert pages - set(named) == set(), "mkdocs.yml has to say where these pages stand"
+    assert len(set(named)) == len(named)
