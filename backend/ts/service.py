@@ -66,6 +66,8 @@ class Service:
         self.steps: Steps | None = None
         #: The handler's hook for the end of a sequence: ``on_sequence_end(sequence_id, reason)``.
         self.on_sequence_end: Callable[[str, str], Any] | None = None
+        #: What a function that is decorated with `ts.serve` takes and gives, under ``function`` of the declarations.
+        self.declared: dict[str, Any] = {}
         #: The handler's hook for rows that leave a continuous batch before their last part: ``on_cancel(request_ids)``.
         self.on_cancel: Callable[[list[str]], Any] | None = None
 

@@ -1,180 +1,33 @@
-"""The command ``torchserve-py`` (also installed as ``torchserve``): start the server, stop it, show its configuration.
-
-The server is ``python -m torchserve_py.server`` with the same arguments: a process of its own or, in the foreground,
-what this process becomes. The configuration is checked here, before the server starts.
-Messages and exit codes are TorchServe's.
-"""
+"""The command ``torchserve-py`` (also installed as ``torchserve``): TorchServe's flags, and commands beside them."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Sequence
+from typing import Final
 
-from torchserve_py import end_signals
-from torchserve_py.pid_file import PidFile, default_path
-from torchserve_py.settings.flags import Flags, parse_flags
-from torchserve_py.settings.resolution import Resolution, resolve
-from torchserve_py.version import __version__
+from torchserve_py import shell_completion
 
-if TYPE_CHECKING:
-    import psutil
-
-_KEY_FILE = "key_file.json"
-_STOP_MARGIN = 60
-_TELL_OF_WAITING_AFTER = 2.0
-#: An option without effect: those who look for TorchServe's server among processes look for this, SageMaker's toolkit
-#: for one.
-_MARK = ("-X", "org.pytorch.serve.ModelServer")
 _INTERRUPTED = 128 + signal.SIGINT
 #: Exit code of a command whose reader has closed the pipe, as a shell gives it.
 _PIPE_CLOSED = 128 + signal.SIGPIPE
-_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(16 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}
-"""The C library keeps freed buffers of up to 16 MiB, 32 MiB in all, instead of giving them back to the system: to get
-new pages for every large body and tensor costs a worker as much again as all else that it does with them."""
-
-
-@dataclass(frozen=True)
-class Launcher:
-    """Starts and stops the server that the pid file at ``pid_path`` names.
-
-    Attributes:
-        argv: The command line without the program's name; the server gets the same.
-        module: The Python module that is the server.
-        pid_path: Where the pid file lies.
-    """
-
-    argv: Sequence[str]
-    module: str = "torchserve_py.server"
-    pid_path: Path = field(default_factory=default_path)
-
-    def run(self) -> int:
-        """Do what the command line asks for and return the exit code."""
-        flags = parse_flags(self.argv)
-        if flags.version:
-            print(f"TorchServe Version is {__version__}")
-            return 0
-        if flags.schema:
-            from torchserve_py.config_schemas import schema_text
-
-            print(schema_text(flags.schema))
-            return 0
-        if flags.print_config:
-            return _print_config(resolve(flags, os.environ, Path.cwd()))
-        if flags.check_config:
-            return _check_config(resolve(flags, os.environ, Path.cwd()))
-        return self._stop() if flags.stop else self._start(flags)
-
-    @property
-    def _pid_file(self) -> PidFile:
-        return PidFile(self.pid_path, self.module)
-
-    def _running(self) -> psutil.Process | None:
-        if self._pid_file.remove_orphan():
-            print("Removing orphan pid file.")
-        return self._pid_file.server()
-
-    # Start
-
-    def _start(self, flags: Flags) -> int:
-        if flags.foreground:
-            end_signals.hold()
-        running = self._running()
-        if running is not None:
-            return _tell_of(running)
-        errors = resolve(flags, os.environ, Path.cwd()).errors
-        if errors:
-            print("\n".join(errors))
-            return 1
-        sys.stdout.flush()
-        try:
-            with self._pid_file.lock():
-                running = self._pid_file.server()  # another start may have come between
-                if running is not None:
-                    return _tell_of(running)
-                if flags.foreground:
-                    self._become_server()
-                self._launch()
-        except OSError as error:
-            print(f"The pid file {self.pid_path} cannot be written: {error.strerror}. The server is not started.")
-            return 1
-        return 0
-
-    @property
-    def _command(self) -> list[str]:
-        return [sys.executable, "-P", *_MARK, "-m", self.module, *self.argv]
-
-    def _become_server(self) -> NoReturn:
-        """Go on as the server, with this process's number: who watches, signals or kills this process has the server.
-
-        The kernel gives the lock on the pid file back; its file is removed with the pid file.
-        """
-        self._pid_file.write(os.getpid())
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.execve(sys.executable, self._command, _ALLOCATOR | os.environ)  # noqa: S606 - there is no shell to want
-
-    def _launch(self) -> None:
-        # A session of its own: Ctrl-C in the shell must not reach the server when its launcher is gone.
-        server = subprocess.Popen(
-            self._command, stdin=subprocess.DEVNULL, start_new_session=True, env=_ALLOCATOR | os.environ
-        )
-        try:
-            self._pid_file.write(server.pid)
-        except OSError:
-            server.kill()
-            server.wait()
-            raise
-
-    # Stop
-
-    def _stop(self) -> int:
-        server = self._running()
-        if server is None:
-            print("TorchServe is not currently running.")
-            return 0
-        import psutil  # loaded already, to look at the process
-
-        try:
-            limit = self._drain_timeout(server) + _STOP_MARGIN
-            key_files = {Path.cwd() / _KEY_FILE, Path(server.cwd()) / _KEY_FILE}
-            server.terminate()
-        except psutil.NoSuchProcess:
-            self._pid_file.remove(server.pid)
-            print("TorchServe already stopped.")
-            return 0
-        except psutil.AccessDenied:
-            print(f"TorchServe is process {server.pid} of user {server.username()}; only that user can stop it.")
-            return 1
-        if not _wait_until_gone(server, limit):
-            print("Stopping TorchServe took too long.")
-            print(f"Process {server.pid} still runs after {limit} s; kill -9 {server.pid} ends it at once.")
-            return 1
-        for key_file in key_files:
-            key_file.unlink(missing_ok=True)
-        self._pid_file.remove(server.pid)
-        print("TorchServe has stopped.")
-        return 0
-
-    def _drain_timeout(self, server: psutil.Process) -> int:
-        """Return the drain limit that the running server was started with, in seconds."""
-        command = server.cmdline()
-        own_flags = parse_flags(command[command.index(self.module) + 1 :])
-        environ: Mapping[str, str] = server.environ()
-        effective = resolve(own_flags, environ, Path(server.cwd())).effective.get("drain_timeout")
-        return int(effective.value) if effective is not None else 0
+#: By command: the module with its functions ``main(argv)`` and ``parser()``. Each is imported when it is called, and
+#: imports the server's settings, which take long, only when it needs them.
+COMMANDS: Final = {
+    "serve": "torchserve_py.first_minute.serve_command",
+    "init": "torchserve_py.first_minute.init_command",
+    "completion": "torchserve_py.first_minute.completion_command",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; ``argv`` defaults to the arguments of this process."""
+    argv = sys.argv[1:] if argv is None else argv
     try:
-        code = Launcher(sys.argv[1:] if argv is None else argv).run()
+        code = _run(argv)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
@@ -184,55 +37,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _PIPE_CLOSED
 
 
-def _tell_of(running: psutil.Process) -> int:
-    print("TorchServe is already running, please use torchserve --stop to stop TorchServe.")
-    since = datetime.fromtimestamp(running.create_time())
-    print(f"It is process {running.pid}, running since {since:%Y-%m-%d %H:%M:%S}.")
-    return 1
+def _run(argv: Sequence[str]) -> int:
+    if shell_completion.is_asked():
+        _complete()
+    if argv and argv[0] in COMMANDS:
+        return int(importlib.import_module(COMMANDS[argv[0]]).main(argv[1:]))
+    from torchserve_py.server_launcher import Launcher
+
+    return Launcher(argv).run()
 
 
-def _print_config(resolution: Resolution) -> int:
-    from torchserve_py.settings.report import report
+def _complete() -> None:
+    """Answer a shell, from the parsers of all commands."""
+    from torchserve_py.settings.flags import flags_parser
 
-    print("\n".join(report(resolution)))
-    return 1 if resolution.errors else 0
-
-
-def _check_config(resolution: Resolution) -> int:
-    from torchserve_py.config_check import check
-
-    result = check(resolution)
-    print("\n".join(result.lines))
-    return 0 if result.passed else 1
-
-
-def _wait_until_gone(server: psutil.Process, limit: float) -> bool:
-    """Wait until the process has ended, at most ``limit`` seconds; tell the user when that is not at once."""
-    import psutil
-
-    started = time.monotonic()
-    told = False
-    while (waited := time.monotonic() - started) < limit:
-        try:
-            server.wait(min(0.1, limit))
-        except psutil.TimeoutExpired:
-            pass
-        if _is_gone(server):
-            return True
-        if not told and waited > _TELL_OF_WAITING_AFTER:
-            awaited = "finish accepted requests and open sequences"
-            print(f"Waiting for process {server.pid} to {awaited}, at most {limit:g} s.", flush=True)
-            told = True
-    return False
-
-
-def _is_gone(server: psutil.Process) -> bool:
-    import psutil
-
-    try:
-        return not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+    parser = flags_parser()
+    commands = parser.add_subparsers()
+    for name, module in COMMANDS.items():
+        commands.add_parser(name, parents=[importlib.import_module(module).parser()], add_help=False)
+    shell_completion.offer(parser)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -50,8 +50,12 @@ from torchserve_py.workflows.registry import WorkflowRegistry
 from ts.no_new_privileges import gain_no_privileges
 
 if TYPE_CHECKING:
+    from torchserve_py.core.serving import Serving
     from torchserve_py.doors.grpc.grpc_listeners import GrpcDoors
     from torchserve_py.doors.http_listeners import Doors
+    from torchserve_py.settings.addresses import Address
+
+    Attendant = Callable[["Server"], Coroutine[None, None, None]]
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +69,10 @@ _LAST_LINES_LIMIT = 5.0
 
 _MOST_DESCRIPTORS = 1 << 20
 """A higher limit has no use, and slows down code that loops over all possible descriptors."""
+
+
+class Unservable(Exception):
+    """What the server was started for cannot be done; the message says why."""
 
 
 class Server:
@@ -118,6 +126,17 @@ class Server:
         self._background.append(asyncio.create_task(self._write_line_logs()))
         self._background.append(asyncio.create_task(give_back_now_and_then()))
         await self._snapshots.started()
+
+    @property
+    def serving(self) -> Serving:
+        """The models."""
+        return self._registry
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """The addresses in use, by setting, once the server has started."""
+        opened = [each.addresses for each in (self._doors, self._grpc_doors) if each is not None]
+        return {name: address for addresses in opened for name, address in addresses.items()}
 
     async def drain(self) -> None:
         """Refuse new work, and let accepted work finish within the drain limit."""
@@ -185,10 +204,20 @@ def _metrics_plan(settings: Settings) -> MetricsPlan:
     return MetricsPlan(config, settings.metrics_mode, settings.model_metrics_auto_detect)
 
 
-async def serve(settings: Settings) -> None:
+async def _say_started(server: Server) -> None:
+    """Tell launchers that the server has started."""
+    print(STARTED_LINE, flush=True)  # they wait for exactly this line
+    await asyncio.Event().wait()
+
+
+async def serve(settings: Settings, attend: Attendant = _say_started) -> None:
     """Run a server until a signal arrives; a signal during the start ends the start, a second one ends the drain.
 
     Raises OSError: an address cannot be bound.
+
+    Args:
+        settings: The configuration.
+        attend: Runs while the server does; the server stops when it returns or raises.
     """
     signals = asyncio.Queue[signal.Signals]()
     loop = asyncio.get_running_loop()
@@ -204,9 +233,8 @@ async def serve(settings: Settings) -> None:
             # Objects that exist now live as long as the server: freezing them spares the collector repeated scans.
             gc.collect()
             gc.freeze()
-            print(STARTED_LINE, flush=True)  # launchers wait for exactly this line
-            received = await signals.get()
-            logger.info("%s received", received.name)
+            received = await _until_signal(attend(server), signals)
+            logger.info("The server stops" if received is None else f"{received.name} received")
             await _until_signal(server.drain(), signals)
         else:
             logger.info("%s received during the start", received.name)
@@ -246,13 +274,13 @@ def raise_descriptor_limit() -> int:
     return wanted
 
 
-def run(settings: Settings) -> int:
-    """Run a server to its end and return the exit status."""
+def run(settings: Settings, attend: Attendant = _say_started) -> int:
+    """Run a server to its end and return the exit status; see `serve`."""
     raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings))
-    except (OSError, MetricsConfigError, GrpcPackagesError) as error:
+            runner.run(serve(settings, attend))
+    except (OSError, MetricsConfigError, GrpcPackagesError, Unservable) as error:
         logger.error("The server cannot run: %s", error)
         return 1
     except Exception:

@@ -5,7 +5,8 @@ Of the fenced blocks of a document, in order and all in one directory,
 * ``bash`` is run as a script: every command must succeed, and curl fails where HTTP does;
 * ``console`` is a transcript: what stands behind ``$ `` is run, and must print the lines below it in that order, with
   others between them or not. ``...`` at the end of a line stands for the rest of it;
-* a block whose first line is a comment with a path (``# folder/file``) becomes that file.
+  A server that runs in the foreground (``torchserve-py serve``) goes on until the next one starts;
+* a block whose first line is a comment with a path (``# folder/file``, ``# file.py``) becomes that file.
 
 All others are for reading only.
 """
@@ -16,16 +17,18 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.running_server import eventually
+from tests.e2e.running_server import DEADLINE, eventually
 from tests.e2e.workplace import Workplace
 
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"# ([\w./-]+/[\w.-]+)\n")
+_FILE = re.compile(r"# ([\w./-]+/[\w.-]+|[\w-]+\.py)\n")
 _REST = "..."
 #: Seconds that a command has to print what it should, counted from its end (a server goes on printing).
 PATIENCE = 20.0
 #: The tests run with what is to be tested, so nothing is installed.
 _INSTALLATION = "pip install"
+_FOREGROUND = "torchserve-py serve "
+_START = " --start "
 
 
 @dataclass(frozen=True)
@@ -91,15 +94,23 @@ def run(block: Block, workplace: Workplace) -> None:
 
 
 def _run_command(command: Command, line: int, workplace: Workplace) -> None:
-    code, printed = workplace.run(command.text)
+    patience = PATIENCE
+    if command.text.startswith(_FOREGROUND):
+        workplace.begin(command.text)
+        code, printed, patience = 0, "", DEADLINE
+    else:
+        if _START in command.text:
+            workplace.end_foreground()
+        code, printed = workplace.run(command.text)
     where = f"line {line}: {command.text}"
     assert code == 0, f"{where}\nexit code {code}\n{printed}"
     output = workplace.output  # to which a server goes on printing
     try:
-        eventually(lambda: _contains(output.read_text(errors="replace"), command.output), "the output", PATIENCE)
+        expected = [workplace.localize(each) for each in command.output]
+        eventually(lambda: _contains(output.read_text(errors="replace"), expected), "the output", patience)
     except AssertionError:
-        expected = "\n".join(command.output)
-        raise AssertionError(f"{where}\nprints\n{output.read_text()}\nand not\n{expected}") from None
+        wanted = "\n".join(command.output)
+        raise AssertionError(f"{where}\nprints\n{output.read_text()}\nand not\n{wanted}") from None
 
 
 def _contains(printed: str, expected: list[str]) -> bool:

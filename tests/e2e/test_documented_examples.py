@@ -16,9 +16,10 @@ PACK = """torch-model-archiver --model-name stateful --version 1.0 --handler han
     --config-file handlers/stateful/model-config.yaml --export-path model_store"""
 START = """torchserve-py --ncs --start --disable-token-auth --enable-model-api --model-store model_store \\
     --models stateful.mar"""
-STARTS_ITSELF = re.compile(r"torchserve(-py)? --")
+STARTS_ITSELF = re.compile(r"torchserve(-py)? (--|serve )")
 
 NEED_TORCH = {
+    "docs/first-minute.md",
     "docs/gpu.md",
     "docs/handlers.md",
     "docs/tutorials/batching-on-a-gpu.md",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -30,6 +31,7 @@ class Workplace:
     def __init__(self, directory: Path, properties: Mapping[str, Any] | None = None) -> None:
         self.directory = directory
         self._runs = 0
+        self._foreground: subprocess.Popen[bytes] | None = None
         self.ports = free_ports(len(DOCUMENTED_PORTS))
         self.inference, self.management, self.metrics = (f"http://127.0.0.1:{port}" for port in self.ports[:3])
         shutil.copytree(HANDLERS, directory / "handlers", ignore=shutil.ignore_patterns("__pycache__", "*.pt"))
@@ -64,6 +66,7 @@ class Workplace:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self.end_foreground()
         self.kill_server()
 
     def localize(self, text: str) -> str:
@@ -95,6 +98,27 @@ class Workplace:
             )
             code = shell.wait(DEADLINE)
         return code, self.output.read_text(errors="replace")
+
+    def begin(self, command: str) -> None:
+        """Start a server that stays in the foreground, in place of the one before."""
+        self.end_foreground()
+        self._runs += 1
+        with self.output.open("wb") as output:
+            self._foreground = subprocess.Popen(
+                ["bash", "-c", f"exec {self.localize(command)}"],
+                cwd=self.directory,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def end_foreground(self) -> None:
+        """End that server as Ctrl-C does."""
+        if self._foreground is not None:
+            self._foreground.send_signal(signal.SIGINT)
+            self._foreground.wait(DEADLINE)
+            self._foreground = None
 
     @property
     def output(self) -> Path:

@@ -10,8 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from torchserve_py.cli import Launcher, main
+from torchserve_py.cli import main
 from torchserve_py.pid_file import PidFile
+from torchserve_py.server_launcher import Launcher
 from torchserve_py.version import __version__
 
 DEADLINE = 30.0
@@ -76,7 +77,7 @@ def start_launcher(home, *argv, **environ):
     """Start a launcher process; it takes SIGHUP as usual, even where the tests run under nohup."""
     code = (
         "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL);"
-        "import sys; from pathlib import Path; from torchserve_py.cli import Launcher;"
+        "import sys; from pathlib import Path; from torchserve_py.server_launcher import Launcher;"
         "sys.exit(Launcher(sys.argv[1:], module='fake_server', pid_path=Path('pid')).run())"
     )
     command = [sys.executable, "-c", code, *argv, "--model-store", "store"]
@@ -244,8 +245,8 @@ def test_stop_without_a_server(home, capsys):
 
 def test_stop_gives_up_after_the_drain_limit_of_the_server_and_a_margin(home, capsys, monkeypatch):
     monkeypatch.setenv("FAKE", "stubborn")
-    monkeypatch.setattr("torchserve_py.cli._STOP_MARGIN", 0)
-    monkeypatch.setattr("torchserve_py.cli._TELL_OF_WAITING_AFTER", 0.0)
+    monkeypatch.setattr("torchserve_py.server_launcher._STOP_MARGIN", 0)
+    monkeypatch.setattr("torchserve_py.server_launcher._TELL_OF_WAITING_AFTER", 0.0)
     (home / "config.properties").write_text("drain_timeout=1")
     server = start(home)
     (home / "elsewhere").mkdir()

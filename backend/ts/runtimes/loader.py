@@ -17,6 +17,7 @@ from ts.context import Context
 from ts.metrics.metrics_cache import MetricsCache
 from ts.protocol.messages import Load
 from ts.runtimes.errors import LoadError
+from ts.serve_decorator import served_in
 from ts.service import EntryPoint, Service
 from ts.utils.util import list_classes_from_module
 
@@ -38,6 +39,8 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
     """
     module, function_name = _import_handler(load["handler"], load["model_dir"])
     entry_point, initialize, instance = _entry_point(module, function_name)
+    if getattr(instance, "is_stateful", False) and not load["sequences"]:
+        raise LoadError(f"The parameter state in {load['handler']} needs sequenceBatching: true in model-config.yaml.")
     _check_kind(entry_point, load["handler"], asynchronous=wait_for is not None)
     if load["envelope"]:
         whole_batches = not (load["continuous"] or load["asynchronous"])
@@ -55,6 +58,7 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
     service.envelope = load["envelope"]
     service.on_sequence_end = getattr(instance, "on_sequence_end", None)
     service.on_cancel = getattr(instance, "on_cancel", None)
+    service.declared = getattr(instance, "declared", {})
     context = service.context
     context.system_properties["server_version"] = load["server_version"]
     context.system_properties["model_version"] = load["model_version"]
@@ -135,6 +139,14 @@ def _import_built_in(name: str, handler: str, model_dir: str) -> ModuleType:
 
 def _entry_point(module: ModuleType, function_name: str) -> tuple[EntryPoint, Callable[[Context], Any], Any]:
     """Return the function for batches, the function that initializes the model, and the object with hooks, or None."""
+    if served := served_in(module):
+        if len(served) > 1:
+            found = ", ".join(target.__name__ for target, _ in served)
+            raise LoadError(f"{module.__name__}.py has {len(served)} models: {found}. Decorate one with ts.serve.")
+        from ts.runtimes.served_function import ServedFunction  # pydantic, which other handlers may not need
+
+        handler = ServedFunction(*served[0])
+        return handler.entry_point, handler.initialize, handler
     function: EntryPoint | None = getattr(module, function_name, None)
     if function is not None:
         return function, lambda context: function(None, context), None

@@ -125,9 +125,10 @@ class TorchServeHandler:
 
     @property
     def declares(self) -> dict[str, Any]:
-        """The inputs and outputs that the model's configuration file declares, as `Loaded` carries them."""
+        """The inputs and outputs that the model's configuration file or its function declares, as in `Loaded`."""
         config = self._service.context.model_yaml_config
-        return {key: config[key] for key in DECLARATIONS if config.get(key)}
+        declared = {key: config[key] for key in DECLARATIONS if config.get(key)}
+        return declared | ({"function": self._service.declared} if self._service.declared else {})
 
     @property
     def context(self) -> Context:

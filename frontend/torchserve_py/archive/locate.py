@@ -1,16 +1,18 @@
-"""Finds a model by its path: an archive in the model store, or any folder."""
+"""Finds a model by its path: an archive in the model store, or any folder or Python file."""
 
 from pathlib import Path
 
 from torchserve_py.archive.errors import ArchiveNotFound
 
+PYTHON_SUFFIX = ".py"
+
 
 def locate(location: str, model_store: Path | None) -> Path:
-    """Return the archive file or model folder at `location`, which is no URL.
+    """Return the archive file, model folder or handler's file at `location`, which is no URL.
 
-    In this order: an entry of the model store, unless the location starts with `.`; a folder, by its absolute path or
-    relative to the working directory; and where a path leads nowhere, the entry of the model store that has its last
-    component, as TorchServe does. Archive files are taken from the model store only.
+    In this order: an entry of the model store, unless the location starts with `.`; a folder or a Python file, by its
+    absolute path or relative to the working directory; and where a path leads nowhere, the entry of the model store
+    that has its last component, as TorchServe does. Archive files are taken from the model store only.
     Raises ArchiveNotFound with TorchServe's messages.
     """
     store = check_location(location, model_store)
@@ -28,7 +30,7 @@ def _find(location: str, store: Path) -> Path | None:
     path = Path(location)
     if not path.is_absolute() and not location.startswith(".") and (store / path).exists():
         return store / path
-    if path.is_dir():
+    if path.is_dir() or (path.suffix == PYTHON_SUFFIX and path.is_file()):
         return path
     if path.exists():
         return path if store.resolve() in path.resolve().parents else None

@@ -8,8 +8,10 @@ from pathlib import Path
 from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.contract import TORCHSERVE, contract_of
 from torchserve_py.archive.errors import ArchiveNotFound, UnreadableArchive
+from torchserve_py.archive.locate import PYTHON_SUFFIX
 from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, read
 from torchserve_py.archive.plain_folder import describe_folder
+from torchserve_py.archive.served_source import ServedSource, read_served
 from torchserve_py.archive.target import DEFAULT_LIMITS, Limits
 from torchserve_py.archive.unpack import unpack
 from torchserve_py.settings.model_spec import fallback_name
@@ -27,6 +29,7 @@ class ModelFiles:
     downloaded      the file in the model store that was downloaded for it, if any
     dependencies_dir  the private folder with the packages that were installed for it, if any
     contract        how its code is called, see `contract`
+    served          what its handler's file decorates with `ts.serve`, if anything
     """
 
     name: str
@@ -36,6 +39,7 @@ class ModelFiles:
     downloaded: Path | None = None
     dependencies_dir: Path | None = None
     contract: str = TORCHSERVE
+    served: ServedSource | None = None
 
     @property
     def config_file(self) -> Path | None:
@@ -63,9 +67,10 @@ def open_model(
     limits: Limits = DEFAULT_LIMITS,
     cancellation: Cancellation | None = None,
 ) -> ModelFiles:
-    """Open the archive file or the folder at `path`. Blocks: call it in a thread.
+    """Open the archive file, the folder or the Python file at `path`. Blocks: call it in a thread.
 
-    An archive is unpacked below `temp_dir`. `url` is what the user called it, for messages; `path` when empty.
+    A Python file is the handler of a model whose other files lie beside it, and whose name is that of the file. An
+    archive is unpacked below `temp_dir`. `url` is what the user called it, for messages; `path` when empty.
     `handler` is the one that the registration names: then none is looked for in a model without a manifest.
     Raises ArchiveNotFound, InvalidArchive, UnreadableArchive, UnsafeArchive or Cancelled; then nothing is left behind.
     """
@@ -75,6 +80,9 @@ def open_model(
         return open_folder(folder, folder.name, url, handler)
     if not path.is_file():
         raise ArchiveNotFound(f"Model not found at: {url}")
+    if path.suffix == PYTHON_SUFFIX:
+        file = path.absolute()
+        return open_folder(file.parent, file.stem, url, handler or file.name)
     unpacked = unpack(path, temp_dir.absolute(), url=url, limits=limits, cancellation=cancellation)
     try:
         return replace(open_folder(unpacked, url, url, handler), unpacked_dir=unpacked)
@@ -93,7 +101,10 @@ def open_folder(folder: Path, name: str, url: str, handler: str | None) -> Model
     try:
         root = _model_root(folder)
         names = [entry.name for entry in root.iterdir()]
-        if (root / MANIFEST_PATH).is_file():
+        served = _served(root / handler) if handler else None
+        if handler and served is not None:
+            manifest = describe_folder(root, model_name=name, handler=handler, loads_weights=False)
+        elif (root / MANIFEST_PATH).is_file():
             manifest = read(root / MANIFEST_PATH)
             for key in manifest.undated:
                 logger.warning("%s: %s is missing in %s; was it made by torch-model-archiver?", url, key, MANIFEST_PATH)
@@ -102,9 +113,15 @@ def open_folder(folder: Path, name: str, url: str, handler: str | None) -> Model
         else:
             contract = TORCHSERVE if handler else contract_of(names)
             manifest = describe_folder(root, model_name=name, handler=handler, contract=contract)
+        if served is None and manifest.handler:
+            served = _served(root / manifest.handler)
     except OSError as error:
         raise UnreadableArchive(url, str(error)) from error
-    return ModelFiles(manifest.model_name or name, root, manifest, contract=contract)
+    return ModelFiles(manifest.model_name or name, root, manifest, contract=contract, served=served)
+
+
+def _served(file: Path) -> ServedSource | None:
+    return read_served(file) if file.suffix == PYTHON_SUFFIX and file.is_file() else None
 
 
 def _model_root(folder: Path) -> Path:

@@ -16,7 +16,12 @@ _WEIGHT_SUFFIXES = (".pt", ".pth")
 
 
 def describe_folder(
-    folder: Path, *, model_name: str, handler: str | None = None, contract: str = TORCHSERVE
+    folder: Path,
+    *,
+    model_name: str,
+    handler: str | None = None,
+    contract: str = TORCHSERVE,
+    loads_weights: bool = True,
 ) -> Manifest:
     """The manifest of the model that the files in `folder` make.
 
@@ -26,7 +31,8 @@ def describe_folder(
     serialized file  `model.pt` or `model.pth`, else the only `.pt` or `.pth`
     requirements     `requirements.txt`
 
-    Missing files are left out. Models of other contracts than TorchServe's declare their other files themselves.
+    Missing files are left out, and weights unless `loads_weights`. Models of other contracts than TorchServe's declare
+    their other files themselves.
     Raises InvalidArchive, naming the candidates, where there are several.
     """
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
@@ -37,7 +43,7 @@ def describe_folder(
         handlers = [
             name for name in shown if name.endswith(".py") and "handler" in name and not name.startswith("test")
         ]
-        weights = [name for name in shown if name.endswith(_WEIGHT_SUFFIXES)]
+        weights = [name for name in shown if loads_weights and name.endswith(_WEIGHT_SUFFIXES)]
     preferred_weights = [f"model{suffix}" for suffix in _WEIGHT_SUFFIXES]
     return describe(
         model_name=model_name,

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from torchserve_py import shell_completion
 from torchserve_py.archive.errors import PackError
 from torchserve_py.archive.handler_name import BUILT_IN_HANDLERS
 from torchserve_py.archive.manifest import RUNTIMES
@@ -52,6 +53,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> PackOptions:
     add("-f", "--force", action="store_true", help="overwrite an archive that exists")
     add("-r", "--requirements-file", help="requirements.txt with the Python packages that the model needs")
     add("-c", "--config-file", help="model-config.yaml with the model's settings, such as batchSize")
+    shell_completion.offer(parser)
     options = PackOptions(**vars(parser.parse_args(arguments)))
     if options.handler is None and not options.extra_files:
         parser.error("the following arguments are required: --handler")

@@ -235,7 +235,9 @@ class Dispatcher:
         self._perform(effects, now)
         self._release(worker.id)
 
-    # Scaling and shutting down, called by the pool and the model.
+    def succeed(self, earlier: Dispatcher) -> None:
+        """Know the sequences of the dispatcher whose jobs come here from now on."""
+        self._scheduler.succeed(earlier._scheduler, self.now())
 
     def set_workers(self, count: int) -> None:
         """Tell how many workers there are meant to be; with none, requests are refused."""

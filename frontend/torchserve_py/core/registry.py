@@ -112,6 +112,7 @@ class ModelRegistry(ServedModels):
     async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
         request, saved = (restored(model), model) if isinstance(model, SavedModel) else (model, None)
         successor = self._build(await self._prepare(request, at_startup=False))
+        self._not_loaded = [spec for spec in self._not_loaded if not _is_loaded_by(spec, successor)]
         await asyncio.shield(self._changes.start(self._take_over(successor, saved)))
         return successor.served
 
@@ -236,8 +237,9 @@ class ModelRegistry(ServedModels):
             model: The model.
             saved: The saved form that it was loaded from, which tells whether it becomes the default version.
         """
-        limit = self._settings.unregister_model_timeout
         self._unserved.add(model)
+        # Steps of stored sequences wait until the workers of the earlier model have given up its sequences.
+        model.pool.hold()
         try:
             await model.start_workers(max(1, model.config.initial_workers))
         except WorkerFailed as failure:
@@ -246,6 +248,20 @@ class ModelRegistry(ServedModels):
             raise WorkersFailed(model.name, model.version, failure.status) from failure
         finally:
             self._unserved.discard(model)
+        old = self._serve(model, saved)
+        if old is None or not model.served.is_durable:
+            model.pool.resume()
+        if old is None:
+            return
+        try:
+            await self._finish(old, self._settings.unregister_model_timeout)
+            await self._end_workers(old)
+        finally:
+            model.pool.resume()
+        await asyncio.to_thread(old.files.remove)
+
+    def _serve(self, model: Model, saved: SavedModel | None) -> Model | None:
+        """Serve a model from now on, and return the one that had its name and version, whose jobs come here too."""
         versions = self._names.setdefault(model.name, Versions(model))
         old = versions.models.get(model.version)
         versions.models[model.version] = model
@@ -253,10 +269,12 @@ class ModelRegistry(ServedModels):
             versions.default = model
         versions.is_chosen |= saved is not None and saved.chosen
         self.on_change()
-        if old is not None and old is not model:
-            await self._finish(old, limit)
-            await self._end_workers(old)
-            await asyncio.to_thread(old.files.remove)
+        if old is model:
+            return None
+        if old is not None:
+            model.dispatcher.succeed(old.dispatcher)
+            self._live = {id_: model if each is old else each for id_, each in self._live.items()}
+        return old
 
     def _remove(self, model: Model, *, finishes_in: float = 0.0) -> Awaitable[bool]:
         """Take a model out of service at once, so that no other call removes it too; end it in the background.
@@ -290,7 +308,7 @@ class ModelRegistry(ServedModels):
     async def _end_workers(self, model: Model) -> bool:
         """End what is left of a model that is not served; return whether all of its workers are gone."""
         gone = await model.end(Cause.unregistered, self._settings.unregister_model_timeout)
-        del self._live[model.served.id]
+        self._live = {id_: each for id_, each in self._live.items() if each is not model}
         return gone
 
     async def _finish(self, model: Model, limit: float) -> None:

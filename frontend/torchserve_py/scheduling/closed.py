@@ -36,6 +36,11 @@ class ClosedIds:
         while len(self._ids) > REMEMBERED_IDS or now - next(iter(self._ids.values()))[1] > REMEMBERED_SECONDS:
             self._ids.popitem(last=False)
 
+    def remember_all_of(self, earlier: "ClosedIds", now: float) -> None:
+        """Remember what an earlier version of the model remembered."""
+        for sequence_id, (cause, _) in earlier._ids.items():
+            self._ids[sequence_id] = (cause, now)
+
     def refusal(self, sequence_id: str | None, now: float) -> Cause | None:
         """Return why a job that continues this sequence is refused, or None if it is not."""
         cause, closed_at = self._ids.get(sequence_id, (None, now))

@@ -194,6 +194,11 @@ class Scheduler:
             self._sequences.end_sequence(sequence_id, reason, now)
         return self._conclude(now)
 
+    def succeed(self, earlier: "Scheduler", now: float) -> None:
+        """Know the sequences of an earlier version of the model: states that only its workers have are lost."""
+        if self._sequences is not None and earlier._sequences is not None:
+            self._sequences.succeed(earlier._sequences, now)
+
     def drain(self, now: float, cause: Cause = Cause.draining) -> Effects:
         """Refuse new jobs with `cause`, except jobs of open sequences that no other server can continue."""
         self._catch_up(now)

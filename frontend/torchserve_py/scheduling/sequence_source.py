@@ -141,6 +141,14 @@ class Sequences:
         self._slots = math.ceil(self._capacity / max(count, 1))
         self._bind_pending(now)
 
+    def succeed(self, earlier: "Sequences", now: float) -> None:
+        """Refuse jobs that continue a sequence of an earlier version of the model, unless both store its state."""
+        self._closed.remember_all_of(earlier._closed, now)
+        if not (self._policy.durable and earlier._policy.durable):
+            for sequence in earlier.open.values():
+                if sequence.has_state:
+                    self._closed.remember(sequence.id, EndReason.worker_lost, now)
+
     # Ends
 
     def end_sequence(self, sequence_id: str, reason: EndReason, now: float) -> None:

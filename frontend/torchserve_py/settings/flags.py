@@ -45,11 +45,17 @@ class Flags(argparse.Namespace):
 
 def parse_flags(argv: Sequence[str]) -> Flags:
     """Parse ``argv`` (without the program's name); prints usage and exits with 2 when it is wrong, as argparse does."""
-    return _parser().parse_args(argv, namespace=Flags())
+    return flags_parser().parse_args(argv, namespace=Flags())
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="torchserve-py", description="Serve PyTorch models.")
+def flags_parser() -> argparse.ArgumentParser:
+    """Return the parser of the flags."""
+    parser = argparse.ArgumentParser(
+        prog="torchserve-py",
+        description="Serve PyTorch models.",
+        epilog="Commands beside these flags, each with --help of its own: torchserve-py serve PATH ... serves files and"
+        " folders with defaults, torchserve-py init writes a first model, torchserve-py completion SHELL completes.",
+    )
     action = parser.add_mutually_exclusive_group()
     action.add_argument("-v", "--version", action="store_true", help="print the version")
     action.add_argument("--start", action="store_true", help="start the server (what happens without any flag, too)")

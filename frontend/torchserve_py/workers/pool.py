@@ -71,6 +71,8 @@ class WorkerPool:
         self._supervisors: list[Supervisor] = []
         self._leaving: set[Supervisor] = set()
         self._departures: set[asyncio.Task[None]] = set()
+        #: Workers that are up and get no work before `resume`; None while all workers get work.
+        self._held: list[Worker] | None = None
         metrics.observe_workers(wanted=lambda: self.counts.wanted, ready=lambda: self.ready_count)
 
     @property
@@ -141,6 +143,17 @@ class WorkerPool:
             self._departures.add(departure)
             departure.add_done_callback(self._departures.discard)
 
+    def hold(self) -> None:
+        """Give no work to workers before `resume` is called."""
+        self._held = []
+
+    def resume(self) -> None:
+        """Give work to the workers that came up since `hold` was called."""
+        held, self._held = self._held, None
+        for worker in held or ():
+            if worker.ready:
+                self._events.worker_up(worker)
+
     async def stop(self, limit: float) -> list[int]:
         """Stop every worker, and wait for those that are leaving already.
 
@@ -175,10 +188,17 @@ class WorkerPool:
 
     def _start(self, place: Place) -> Supervisor:
         supervisor = Supervisor(place.worker_id, self._new_place(place), self._events, self._max_retry)
+        supervisor.on_up = self._up
         supervisor.on_ready = self._ready
         supervisor.on_restart = self._metrics.worker_restarts.inc
         supervisor.on_hopeless = self._tell_expected
         return supervisor
+
+    def _up(self, worker: Worker) -> None:
+        if self._held is None:
+            self._events.worker_up(worker)
+        else:
+            self._held.append(worker)
 
     def _ready(self, label: str, seconds: float) -> None:
         self._metrics.worker_load_time(label, seconds * 1000)

@@ -44,6 +44,8 @@ class Supervisor:
         self.restarts = 0
         self.last_end = ""
         self.worker: Worker | None = None
+        #: Called when a worker may get work.
+        self.on_up = events.worker_up
         #: Called when a worker was lost and is to be replaced.
         self.on_restart: Callable[[], None] = lambda: None
         #: Called when a worker got ready, with its label and the seconds that it took.
@@ -163,7 +165,7 @@ class Supervisor:
             self.failure = ""
             self.expected = True
             self.on_ready(worker.label, ready_at - launched)
-            self._events.worker_up(worker)
+            self.on_up(worker)
             self._attempt.set_result(None)
         await worker.disconnected.wait()
         self._await_next_attempt()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from torchserve_py import shell_completion
 from torchserve_py.archive.artifacts import Artifacts
 from torchserve_py.archive.errors import PackError
 from torchserve_py.archive.pack import check_target, make_export_folder, write_zip
@@ -101,6 +102,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> PackOptions:
         help="where the archive is written (default: the current folder); made if missing",
     )
     parser.add_argument("-f", "--force", action="store_true", help="overwrite an archive that exists")
+    shell_completion.offer(parser)
     return PackOptions(**vars(parser.parse_args(arguments)))
 
 

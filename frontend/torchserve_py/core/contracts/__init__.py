@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from torchserve_py.archive.contract import MLSERVER, TRUSS
 from torchserve_py.archive.model_files import ModelFiles
-from torchserve_py.core.config import InvalidModelConfig, ModelConfig, read_model_config
+from torchserve_py.core.config import (
+    InvalidModelConfig,
+    ModelConfig,
+    parse_model_config,
+    read_mapping,
+    read_model_config,
+)
 from torchserve_py.core.errors import InvalidModel
+from torchserve_py.settings.schemas.yaml_mapping import YamlMapping
 
 _MODULES: Final = {TRUSS: "torchserve_py.core.contracts.truss", MLSERVER: "torchserve_py.core.contracts.mlserver"}
 
@@ -53,11 +60,21 @@ def configuration_of(files: ModelFiles) -> Configured:
     Raises InvalidModel: they cannot be used, or contradict each other.
     """
     try:
-        yaml = read_model_config(files.config_file, files.contract) if files.config_file else ModelConfig()
+        yaml = _model_config(files)
         _check_samples(yaml, files.model_dir)
         return configure(files.contract, files.model_dir, yaml)
     except InvalidModelConfig as error:
         raise InvalidModel(str(error)) from error
+
+
+def _model_config(files: ModelFiles) -> ModelConfig:
+    """Return what `model-config.yaml` says, and where it says nothing, what follows from a decorated function."""
+    file = files.config_file
+    if files.served is None:
+        return read_model_config(file, files.contract) if file else ModelConfig()
+    mapping = read_mapping(file) if file else YamlMapping({}, {})
+    values = {**files.served.config, **mapping.values}
+    return parse_model_config(replace(mapping, values=values), file.name if file else files.served.name)
 
 
 def _check_samples(yaml: ModelConfig, model_dir: Path) -> None:

@@ -1,0 +1,188 @@
+"""The values of a decorated function's parameters and results, by its annotations: from a request, and into a response.
+
+A function with one parameter gets the body as its value. With several parameters the body is a JSON object with a value
+for each, or a form with a field for each. ``str`` is text, ``bytes`` is the body as it came, everything else is JSON;
+results are written by the same rule. pydantic checks and converts the values.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError, create_model
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from ts.runtimes.errors import LoadError
+from ts.serve_decorator import STATE
+
+_TEXT: Final = "text/plain"
+_BYTES: Final = "application/octet-stream"
+_JSON: Final = "application/json"
+#: JSON values, one to a line: a stream.
+_JSON_LINES: Final = "application/x-ndjson"
+_SCALARS: Final = (int, float, bool, str)
+_RAW: Final = (bytes, bytearray)
+_OPEN: Final = ConfigDict(arbitrary_types_allowed=True)
+
+
+class InvalidValue(Exception):
+    """A request does not have the values that the function takes; the message says which one is wrong."""
+
+
+class CallValues:
+    """What one function takes and gives.
+
+    Raises LoadError: the function's parameters cannot be filled from a request.
+
+    Args:
+        function: The function, or a bound method.
+        batched: Whether each parameter, and the result, is a list with a value for each request.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, batched: bool) -> None:
+        name = getattr(function, "__name__", "predict")
+        try:
+            signature = inspect.signature(function, eval_str=True)
+        except NameError as error:
+            raise LoadError(f"{name} has an annotation that means nothing: {error}") from error
+        parameters = dict(signature.parameters)
+        state = parameters.pop(STATE, None)
+        for each in parameters.values():
+            if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD, each.POSITIONAL_ONLY):
+                raise LoadError(f"{name} has the parameter {each}; each parameter needs a name that requests can use")
+        types = {each.name: _type_of(each.annotation, batched, f"{name}: {each.name}") for each in parameters.values()}
+        self.streams = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        self.new_state: Callable[[], Any] | None = None
+        if state is not None:
+            kind = _type_of(state.annotation, batched, f"{name}: {STATE}")
+            kind = typing.get_origin(kind) or kind
+            self.new_state = kind if isinstance(kind, type) else dict
+        self._types = types
+        self._single = next(iter(types)) if len(types) == 1 else None
+        defaults = {key: ... if each.default is each.empty else each.default for key, each in parameters.items()}
+        self._optional = all(each is not ... for each in defaults.values())
+        fields: dict[str, Any] = {key: (types[key], defaults[key]) for key in types}
+        try:
+            self._model = create_model(name, __config__=_OPEN, **fields)
+            self._result = TypeAdapter[Any](self._result_type(signature.return_annotation, batched, name))
+        except PydanticUserError as error:
+            raise LoadError(f"{name} has a type that values cannot be checked against: {error}") from error
+        self._takes = _media_type(types[self._single]) if self._single else _JSON
+
+    def _result_type(self, annotation: Any, batched: bool, name: str) -> Any:
+        if self.streams:  # an iterator, or a generator, of its first argument
+            annotation = next(iter(typing.get_args(annotation)), Any)
+        return _type_of(annotation, batched, f"{name}: the result")
+
+    # Requests
+
+    def read(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments in a row. Raises InvalidValue: the row lacks one, or one is of another type."""
+        given = self._given(row)
+        try:
+            checked = self._model.model_validate(given)
+        except ValidationError as error:
+            raise InvalidValue("; ".join(map(_told, error.errors(include_url=False)))) from None
+        return {name: getattr(checked, name) for name in self._model.model_fields}
+
+    def _given(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._types.keys().isdisjoint(row):  # an ordinary body
+            body = row.get("body")
+            if self._optional and (body is None or (isinstance(body, bytes | bytearray | str) and not body)):
+                return {}
+            if self._single is not None:
+                return {self._single: _value(body, self._types[self._single])}
+            row = _value(body, dict)
+            if not isinstance(row, dict):
+                raise InvalidValue(f"the body is to be a JSON object with the members {', '.join(self._types)}")
+        return {name: _value(value, self._types[name]) for name, value in row.items() if name in self._types}
+
+    # Responses
+
+    def written(self, value: Any) -> tuple[Any, str]:
+        """Return a result as what a handler may return, and its media type.
+
+        Raises ValueError: the result cannot be written as JSON.
+        """
+        if isinstance(value, str):
+            return value, _TEXT
+        if isinstance(value, bytes | bytearray):
+            return value, _BYTES
+        try:
+            return to_jsonable_python(value, fallback=_plain), _JSON
+        except PydanticSerializationError as error:
+            raise ValueError(f"the result cannot be written as JSON: {error}") from error
+
+    def written_part(self, value: Any) -> tuple[str | bytes | bytearray, str]:
+        """Return one part of a streamed result, as `written` does; JSON values stand on lines of their own."""
+        plain, media_type = self.written(value)
+        return (json.dumps(plain) + "\n", _JSON_LINES) if media_type is _JSON else (plain, media_type)
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """What the function takes and gives: the media type and JSON Schema of a request, the schema of a response."""
+        request = _schema(TypeAdapter(self._model))
+        if self._single is not None:
+            definitions = {"$defs": request["$defs"]} if "$defs" in request else {}
+            request = request.get("properties", {}).get(self._single, {}) | definitions
+        kinds = {"streams": self.streams, "stateful": self.new_state is not None}
+        return {"takes": self._takes, "request": request, "response": _schema(self._result), **kinds}
+
+
+def _type_of(annotation: Any, batched: bool, what: str) -> Any:
+    """Return the type of one request's value, given the annotation; that of a batched function is a list."""
+    if annotation is inspect.Parameter.empty or annotation is Any:
+        return Any
+    if not batched:
+        return annotation
+    if typing.get_origin(annotation) is not list and annotation is not list:
+        raise LoadError(f"{what} is to be a list, since batch_size was given; it is {annotation}")
+    return next(iter(typing.get_args(annotation)), Any)
+
+
+def _media_type(kind: Any) -> str:
+    if kind is str:
+        return _TEXT
+    return _BYTES if kind in _RAW else _JSON
+
+
+def _value(given: Any, kind: Any) -> Any:
+    """Return a value as pydantic can check it: a tensor as its numbers, what came without a content type as text."""
+    if isinstance(kind, type) and isinstance(given, kind):
+        return given
+    if hasattr(given, "tolist"):
+        return given.item() if given.size == 1 and kind in _SCALARS else given.tolist()
+    if isinstance(given, bytes | bytearray) and kind not in _RAW:
+        try:
+            given = given.decode()
+        except UnicodeDecodeError:
+            return given
+    if isinstance(given, str) and kind is not str and given.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(given)
+        except ValueError:
+            return given
+    return given
+
+
+def _plain(value: Any) -> Any:
+    """Return what arrays and tensors hold, as lists."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a value of type {type(value).__name__}")
+
+
+def _told(error: Any) -> str:
+    given = "" if error["type"] == "missing" else f", given {str(error['input'])[:60]!r}"
+    return f"{'.'.join(map(str, error['loc']))}: {error['msg']}{given}"
+
+
+def _schema(adapter: TypeAdapter[Any]) -> dict[str, Any]:
+    try:
+        return adapter.json_schema()
+    except PydanticUserError:  # a type of the user's own, which JSON Schema has no words for
+        return {}

@@ -1,0 +1,64 @@
+"""`serve`: makes a function, or a class with a method ``predict``, a model, without TorchServe's handler interface.
+
+    from ts import serve
+
+    @serve(batch_size=8)
+    def shout(texts: list[str]) -> list[str]:
+        return [text.upper() for text in texts]
+
+The decorated function or class stays what it is, so that tests can call it. `ts.runtimes.served_function` runs it in a
+worker. The server reads the arguments of `serve` from the source, without running the source, so they are literals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final, Literal, NamedTuple, TypeVar, overload
+
+_MARK: Final = "__torchserve__"
+#: The name of the parameter that gets the state of the request's sequence.
+STATE: Final = "state"
+#: The method of a decorated class that answers requests.
+METHOD: Final = "predict"
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+class Options(NamedTuple):
+    """The arguments of `serve`."""
+
+    batch_size: int | None = None
+    max_batch_delay: int | None = None
+    store: str = "memory"
+
+
+@overload
+def serve(target: T) -> T: ...
+@overload
+def serve(
+    *, batch_size: int | None = None, max_batch_delay: int | None = None, store: Literal["memory", "file"] = "memory"
+) -> Callable[[T], T]: ...
+def serve(target: T | None = None, **options: Any) -> T | Callable[[T], T]:
+    """Mark the one function or class of a file that is the model.
+
+    Args:
+        target: The function, or a class with a method ``predict`` and perhaps ``setup(device)``.
+        batch_size: The most requests that one call gets; then each parameter is a list with a value of each request,
+            and so is the result.
+        max_batch_delay: How long a request waits for others to fill its batch, in milliseconds.
+        store: Where the parameter ``state`` is kept: ``memory`` of the worker, or a ``file`` that outlives it.
+    """
+    chosen = Options(**options)
+
+    def mark(marked: T) -> T:
+        setattr(marked, _MARK, chosen)
+        return marked
+
+    return mark if target is None else mark(target)
+
+
+def served_in(module: ModuleType) -> list[tuple[Callable[..., Any], Options]]:
+    """Return the decorated functions and classes that a module itself defines, with their options."""
+    defined = {id(each): each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__}
+    return [(each, vars(each)[_MARK]) for each in defined.values() if _MARK in getattr(each, "__dict__", ())]

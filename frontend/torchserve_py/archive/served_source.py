@@ -1,0 +1,121 @@
+"""What a Python file that is decorated with `ts.serve` says about how it is to be served, read without running it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from torchserve_py.archive.errors import InvalidArchive
+from ts.serve_decorator import METHOD, STATE, Options
+
+_DECORATOR: Final = "serve"
+_PACKAGE: Final = "ts"
+#: How long a request waits for others, unless the file says otherwise (milliseconds): the server's own default is for
+#: batches that are worth a longer wait.
+_DELAY: Final = 10
+_MAX_SEQUENCES: Final = 1000
+_MAX_IDLE: Final = 600_000
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class ServedSource:
+    """The decorated function or class of a file.
+
+    Attributes:
+        name: Its name.
+        config: The keys of `model-config.yaml` that follow from it.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+
+
+def read_served(file: Path) -> ServedSource | None:
+    """Return what the file decorates; None if it decorates nothing, or is no Python: its worker will tell where.
+
+    Raises:
+        InvalidArchive: The decorator is used in a way that cannot work; the message has the file and the line.
+        OSError: The file cannot be read.
+    """
+    text = file.read_bytes()
+    if _DECORATOR.encode() not in text:
+        return None
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
+    names = set(_names_of_decorator(tree))
+    found = [
+        (node, decorator)
+        for node in tree.body
+        if isinstance(node, _Function | ast.ClassDef)
+        for decorator in node.decorator_list
+        if ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator) in names
+    ]
+    if not found:
+        return None
+    node, decorator = found[-1]
+    if len(found) > 1:
+        names_found = ", ".join(each.name for each, _ in found)
+        raise _refusal(file, node, f"a file has one model, and {names_found} are decorated with {_DECORATOR}")
+    return ServedSource(node.name, _config(file, node, _options(file, decorator)))
+
+
+def _names_of_decorator(tree: ast.Module) -> Iterator[str]:
+    """Yield the names under which a module knows the decorator."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module == _PACKAGE and not node.level:
+            yield from (each.asname or each.name for each in node.names if each.name == _DECORATOR)
+        elif isinstance(node, ast.Import):
+            yield from (f"{each.asname or each.name}.{_DECORATOR}" for each in node.names if each.name == _PACKAGE)
+
+
+def _options(file: Path, decorator: ast.expr) -> Options:
+    given: dict[str, Any] = {}
+    for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
+        if keyword.arg not in Options._fields:
+            known = ", ".join(Options._fields)
+            raise _refusal(file, keyword, f"{_DECORATOR} has no argument {keyword.arg or '**'}; it has {known}")
+        try:
+            given[keyword.arg] = ast.literal_eval(keyword.value)
+        except ValueError:
+            value = ast.unparse(keyword.value)
+            text = f"{keyword.arg} is to be written out, as the server reads it without running the file: {value}"
+            raise _refusal(file, keyword, text) from None
+    return Options(**given)
+
+
+def _config(file: Path, node: _Function | ast.ClassDef, options: Options) -> dict[str, Any]:
+    function = node
+    if isinstance(node, ast.ClassDef):
+        methods = [each for each in node.body if isinstance(each, _Function) and each.name == METHOD]
+        if not methods:
+            raise _refusal(file, node, f"the class {node.name} needs a method {METHOD}, which answers requests")
+        function = methods[-1]
+    assert isinstance(function, _Function)
+    is_async = isinstance(function, ast.AsyncFunctionDef)
+    arguments = function.args
+    stateful = STATE in [each.arg for each in (*arguments.args, *arguments.kwonlyargs)]
+    config: dict[str, Any] = {}
+    if is_async:
+        if stateful or options.batch_size is not None:
+            what = f"the parameter {STATE}" if stateful else "batch_size"
+            text = f"{function.name} is async, so each request is a call of its own: {what} needs def without async"
+            raise _refusal(file, function, text)
+        config["asyncCommunication"] = True
+    if options.batch_size is not None:
+        delay = _DELAY if options.max_batch_delay is None else options.max_batch_delay
+        config |= {"batchSize": options.batch_size, "maxBatchDelay": delay}
+    if stateful:
+        config |= {"sequenceBatching": True, "sequenceMaxIdleMSec": _MAX_IDLE, "maxNumSequence": _MAX_SEQUENCES}
+    if options.store != "memory":
+        config["handler"] = {"cache": {"store": options.store}}
+    return config
+
+
+def _refusal(file: Path, node: ast.AST, text: str) -> InvalidArchive:
+    return InvalidArchive(f"{file}:{getattr(node, 'lineno', 1)}: {text}")

@@ -1,0 +1,44 @@
+"""`torchserve-py init [DIR]`: writes the files of a first model, which serves as it is and whose test passes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+_STARTER: Final = "starter"
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="torchserve-py init",
+        description="Write a model to begin with: a handler, its configuration, its test and a Dockerfile.",
+    )
+    parser.add_argument("folder", nargs="?", default=".", metavar="DIR", help="where to, made if missing; here if none")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    folder = Path(parser().parse_args(argv).folder)
+    starter = sorted(
+        (each for each in (files(__package__) / _STARTER).iterdir() if each.is_file()), key=lambda f: f.name
+    )
+    taken = [each.name for each in starter if (folder / each.name).exists()]
+    if taken:
+        print(f"{folder} has {', '.join(taken)} already; nothing is written. Name another folder.", file=sys.stderr)
+        return 1
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in starter:
+            (folder / each.name).write_bytes(each.read_bytes())
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
+    print(f"Written to {folder.absolute()}: {', '.join(each.name for each in starter)}")
+    print(f"\n  torchserve-py serve {folder} --watch\n  python -m pytest {folder}")
+    return 0

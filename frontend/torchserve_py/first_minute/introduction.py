@@ -1,0 +1,103 @@
+"""What `torchserve-py serve` tells of a model that is ready: where it answers, what it takes, and a curl that works."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from torchserve_py.archive.contract import CONTRACTS, MLSERVER, TRUSS
+from torchserve_py.core.serving import ServedModel
+from torchserve_py.first_minute.examples import example_of, tensors_of
+
+_JSON: Final = "application/json"
+_TEXT: Final = "text/plain"
+#: What the platform of a model is called in front of a user.
+_NAMES: Final = {CONTRACTS[TRUSS]: "Truss", CONTRACTS[MLSERVER]: "MLServer model"}
+_SAMPLES: Final = ("sample", "samples", "examples")
+_MEDIA_TYPES: Final = {".json": _JSON, ".txt": _TEXT, ".jpg": "image/jpeg", ".png": "image/png", ".wav": "audio/wav"}
+
+
+def introduction(
+    model: ServedModel, declared: Mapping[str, Any], folder: Path, base: str, key: str | None
+) -> Iterator[str]:
+    """Yield the lines about one model.
+
+    Args:
+        model: The model.
+        declared: What it declares, see `ts.protocol.messages.Loaded`.
+        folder: Where its files lie.
+        base: The URL of the inference API.
+        key: What requests must carry as a token, or None.
+    """
+    takes, path, data = _request(model, declared, folder)
+    kinds = [each for each, holds in (("stateful", model.is_stateful), ("streams", _streams(declared))) if holds]
+    about = f" ({', '.join(kinds)})" if kinds else ""
+    yield f"{model.name}{about}  {_NAMES.get(model.contract, 'takes')} {takes}".rstrip()
+    options = ["-N"] if "streams" in kinds else []
+    options += ["-H", f"Authorization: Bearer {key}"] if key is not None else []
+    options += ["-H", "ts_request_sequence_id: demo"] if model.is_stateful else []
+    yield f"  curl {shlex.join([f'{base}{path}', *options, *data])}"
+
+
+def _streams(declared: Mapping[str, Any]) -> bool:
+    return bool((declared.get("function") or {}).get("streams") or declared.get("decoupled"))
+
+
+def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> tuple[str, str, list[str]]:
+    """Return what a model takes in words, the path of its requests, and curl's options for a body."""
+    predictions = f"/predictions/{model.name}"
+    if (function := declared.get("function")) is not None:
+        schema = function["request"]
+        example = example_of(schema)
+        media_type = function["takes"]
+        body = example if media_type == _TEXT and isinstance(example, str) else json.dumps(example)
+        return f"{_in_words(schema)} ({media_type})", predictions, _body(media_type, body)
+    path = {TRUSS: f"/v1/models/{model.name}:predict", MLSERVER: f"/v2/models/{model.name}/infer"}.get(
+        model.contract.name, predictions
+    )
+    if (sample := _sample(folder)) is not None:
+        content_type = _MEDIA_TYPES.get(sample.suffix, "application/octet-stream")
+        options = ["-H", f"content-type: {content_type}", "--data-binary", f"@{_short(sample)}"]
+        return f"{content_type}, such as {_short(sample)}", path, options
+    if inputs := declared.get("inputs"):
+        words = ", ".join(f"{each['name']} {each['datatype']}{list(each['shape'])}" for each in inputs)
+        example = tensors_of(inputs)
+        if example is not None:
+            return words, f"/v2/models/{model.name}/infer", _body(_JSON, json.dumps(example))
+        return words, f"/v2/models/{model.name}", []
+    if schema := (declared.get("schema") or {}).get("input_schema"):
+        return _in_words(schema), path, _body(_JSON, json.dumps(example_of(schema)))
+    if model.contract.name == TRUSS:
+        return "takes what its predict takes, as JSON", path, _body(_JSON, "{}")
+    if model.contract.name == MLSERVER:
+        return "takes tensors that it does not declare; this shows its metadata", f"/v2/models/{model.name}", []
+    return "what its handler takes", path, _body(_TEXT, "hello")
+
+
+def _in_words(schema: Mapping[str, Any]) -> str:
+    """Return a JSON Schema in a few words."""
+    if "$ref" in schema:
+        schema = schema.get("$defs", {}).get(str(schema["$ref"]).rpartition("/")[2], {})
+    members = schema.get("properties")
+    if not members:
+        return str(schema.get("type") or "any JSON")
+    return "{" + ", ".join(f"{name}: {each.get('type', 'any')}" for name, each in members.items()) + "}"
+
+
+def _body(media_type: str, body: str) -> list[str]:
+    return ["-H", f"content-type: {media_type}", "-d", body]
+
+
+def _sample(folder: Path) -> Path | None:
+    """Return the first file of the folder with samples that may lie beside a model."""
+    places = [folder / name for name in _SAMPLES if (folder / name).is_dir()]
+    files = sorted(file for place in places for file in place.iterdir() if file.is_file() and file.suffix != ".md")
+    return files[0] if files else None
+
+
+def _short(file: Path) -> str:
+    here = Path.cwd()
+    return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)

@@ -1,0 +1,131 @@
+"""`torchserve-py serve PATH ...`: serves Python files, folders and archives with defaults for a first minute.
+
+It is the server with its usual settings (config.properties, environment), but for what the user has not set: one
+address for all of HTTP, one worker for each model, no token on loopback, and a terminal that shows less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final
+
+from torchserve_py import end_signals
+
+#: How long Ctrl-C waits for open requests and sequences.
+_DRAIN_SECONDS: Final = 3
+_MODULE: Final = "torchserve_py.first_minute.serve_command"
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="torchserve-py serve",
+        description="Serve models with defaults, in the foreground. Settings are read from config.properties and the"
+        " environment as by the server itself.",
+    )
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="a Python file, a folder (handler, Truss, MLServer model), or a .mar"
+    )
+    parser.add_argument("--watch", action="store_true", help="load a model again when its files change")
+    parser.add_argument("--host", help="host to listen at, 127.0.0.1 by default; any other needs tokens")
+    parser.add_argument("--port", type=int, help="port to listen at, 8080 by default; 0 takes a free one")
+    parser.add_argument("--workers", type=int, default=1, help="workers of each model, 1 by default")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; this process becomes the server."""
+    parser().parse_args(argv)
+    from torchserve_py.server_launcher import become  # after the arguments: it is slow to import
+
+    become(_MODULE, argv)
+
+
+def _serve(argv: Sequence[str]) -> int:
+    arguments = parser().parse_args(argv)
+    folder = Path(tempfile.mkdtemp(prefix="torchserve-py-"))
+    try:
+        return _serve_from(folder, arguments)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
+    from torchserve_py.first_minute.attendant import Attendant
+    from torchserve_py.first_minute.source import NoSource, Source
+    from torchserve_py.first_minute.terminal_log import show_less
+    from torchserve_py.logs.setup import configure_logging
+    from torchserve_py.server import run
+    from torchserve_py.settings.log_config import LogConfigError
+    from torchserve_py.settings.resolution import SettingsError
+
+    try:
+        sources = [Source.of(path, store) for path in arguments.paths]
+        settings = _settings(arguments, store, tuple(source.spec for source in sources))
+        configure_logging(settings)
+    except (NoSource, SettingsError, LogConfigError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    if settings.log_config is None:
+        show_less()
+    if arguments.watch:  # what is compiled may be older than a change of the same second that leaves the size as it is
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    attendant = Attendant(
+        sources,
+        settings.default_workers_per_model,
+        watch=arguments.watch,
+        has_tokens=not settings.disable_token_authorization,
+    )
+    return run(settings, attendant.attend)
+
+
+def _settings(arguments: argparse.Namespace, store: Path, specs: tuple[Any, ...]) -> Any:
+    from torchserve_py.settings.addresses import Address
+    from torchserve_py.settings.flags import parse_flags
+    from torchserve_py.settings.resolution import resolve
+    from torchserve_py.settings.table import DEFAULT_ORIGIN, Effective
+
+    resolution = resolve(parse_flags(["--ncs", "--model-store", str(store)]), os.environ, Path.cwd())
+    resolution.settings()  # raises what is wrong
+    effective = resolution.effective
+
+    def set_default(name: str, value: Any) -> None:
+        if effective[name].origin == DEFAULT_ORIGIN:
+            effective[name] = Effective(value, "serve")
+
+    address: Address = effective["inference_address"].value
+    if arguments.host is not None or arguments.port is not None:
+        port = address.port if arguments.port is None else arguments.port
+        address = Address("http", arguments.host or address.host, port)
+        effective["inference_address"] = Effective(address, "serve")
+    is_local = address.is_unix or _is_loopback(address.host)
+    set_default("management_address", address if is_local else Address("http", "127.0.0.1", 0))
+    set_default("metrics_address", address)
+    set_default("grpc_inference_address", address.host or "127.0.0.1")
+    set_default("grpc_inference_port", 0)
+    set_default("grpc_management_port", 0)
+    set_default("disable_token_authorization", is_local)
+    set_default("default_workers_per_model", arguments.workers)
+    set_default("metrics_mode", "prometheus")
+    set_default("drain_timeout", _DRAIN_SECONDS)
+    effective["load_models"] = Effective(specs, "serve")
+    return resolution.settings()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+if __name__ == "__main__":
+    end_signals.hold()
+    sys.exit(_serve(sys.argv[1:]))

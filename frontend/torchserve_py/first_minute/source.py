@@ -1,0 +1,92 @@
+"""What `torchserve-py serve` is given: a Python file, a folder or an archive; and whether its files have changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from torchserve_py.archive.locate import PYTHON_SUFFIX
+from torchserve_py.settings.model_spec import ARCHIVE_SUFFIXES, ModelSpec
+
+#: What a Python file may read beside it, of which a change counts.
+_BESIDE: Final = (PYTHON_SUFFIX, ".yaml", ".yml", ".json", ".toml")
+_NOT_SOURCE: Final = ("__pycache__", "logs", "node_modules")
+_ENVIRONMENT_FILE: Final = "pyvenv.cfg"
+#: More files than this are not looked at: a folder with so many holds other things than a model.
+_MAX_FILES: Final = 10_000
+#: By file: the moment of the last change, and the size.
+Stamps = Mapping[str, tuple[int, int]]
+
+
+class NoSource(ValueError):
+    """There is no model at a path; the message says what would be one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One model to serve.
+
+    Attributes:
+        path: Where it lies.
+        spec: What the server loads.
+    """
+
+    path: Path
+    spec: ModelSpec
+
+    @classmethod
+    def of(cls, text: str, store: Path) -> Source:
+        """Return the source at a path that a user has typed; an archive is linked into the model store.
+
+        Raises:
+            NoSource: There is no model there.
+        """
+        path = Path(text).absolute().resolve()
+        if path.is_dir() or (path.suffix == PYTHON_SUFFIX and path.is_file()):
+            return cls(path, ModelSpec(None, str(path)))
+        if not path.exists():
+            raise NoSource(f"{text}: there is no such file or folder")
+        if not path.name.endswith((*ARCHIVE_SUFFIXES, ".tgz")):
+            raise NoSource(f"{text} is no Python file, folder or archive ({', '.join(ARCHIVE_SUFFIXES)})")
+        link = store / path.name
+        if link.is_symlink():
+            raise NoSource(f"{text}: another archive has the name {path.name}; give one of them another name")
+        link.symlink_to(path)
+        return cls(path, ModelSpec(None, path.name))
+
+    def stamps(self, others: Set[Path] = frozenset()) -> Stamps:
+        """Return the state of the files of which a change counts, without those at or below other paths. Blocks."""
+        found: dict[str, tuple[int, int]] = {}
+        for file in self._files():
+            if others and not others.isdisjoint((file, *file.parents)):
+                continue
+            try:
+                status = file.stat()
+            except OSError:  # an editor is replacing it
+                continue
+            found[str(file)] = (status.st_mtime_ns, status.st_size)
+            if len(found) == _MAX_FILES:
+                break
+        return found
+
+    def _files(self) -> Iterator[Path]:
+        if self.path.is_dir():
+            yield from _files_below(self.path)
+        elif self.path.suffix == PYTHON_SUFFIX:
+            yield from (file for file in _files_below(self.path.parent) if file.suffix in _BESIDE)
+        else:
+            yield self.path
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(folder):
+        here = Path(place)
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and name not in _NOT_SOURCE and not (here / name / _ENVIRONMENT_FILE).exists()
+        ]
+        yield from (here / name for name in files if not name.startswith("."))

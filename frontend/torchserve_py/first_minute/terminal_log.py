@@ -1,0 +1,47 @@
+"""What `torchserve-py serve` shows of the logs: what models print, requests, what goes wrong. The files have all."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Final
+
+from tqdm import tqdm
+
+from torchserve_py.logs import access_log
+from torchserve_py.logs.console import BatchConsole
+from torchserve_py.logs.formatters import LineFormatter
+from torchserve_py.logs.handlers import Console
+from torchserve_py.logs.setup import MODEL_LOGGER
+
+_MODEL_LINES: Final = "%(message)s"
+_OTHER_LINES: Final = "%(level)s %(message)s"
+_ACCESS_LINES: Final = "%(asctime)s %(message)s"
+
+
+class _Terminal(logging.Handler):
+    """Writes records to standard output, above a progress bar if there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._model_lines = LineFormatter(_MODEL_LINES)
+        self.setFormatter(LineFormatter(_OTHER_LINES))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        try:
+            is_model = record.name == MODEL_LOGGER
+            tqdm.write(self._model_lines.format(record) if is_model else self.format(record), file=sys.stdout)
+        except Exception:
+            self.handleError(record)
+
+
+def show_less() -> None:
+    """Replace what the built-in logging writes to standard output."""
+    terminal = _Terminal()
+    terminal.addFilter(lambda record: record.name == MODEL_LOGGER or record.levelno >= logging.WARNING)
+    root = logging.getLogger()
+    root.handlers = [terminal, *(each for each in root.handlers if not isinstance(each, Console))]
+    for handler in logging.getLogger(access_log.LOGGER_NAME).handlers:
+        if isinstance(handler, BatchConsole):
+            handler.setFormatter(LineFormatter(_ACCESS_LINES))

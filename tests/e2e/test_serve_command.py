@@ -1,0 +1,169 @@
+"""`torchserve-py serve`: from one's own file to an answer, every kind of model, and what a user sees of errors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+from tests.e2e.running_server import DEADLINE, HANDLERS
+from tests.e2e.serve_command import COMMAND, ServeCommand, environment, run_curl
+
+from torchserve_py.archive.pack import PackOptions, pack
+
+SHOUT = """\
+from ts import serve
+
+
+@serve
+def shout(text: str) -> str:
+    return text.upper()
+"""
+ADD = """\
+import ts
+
+
+@ts.serve(batch_size=4)
+def add(a: list[int], b: list[float]) -> list[float]:
+    return [x + y for x, y in zip(a, b)]
+"""
+COUNT = """\
+import asyncio
+from collections.abc import AsyncIterator
+
+from ts import serve
+
+
+@serve
+class Count:
+    async def setup(self, device: str) -> None:
+        self.device = device
+
+    async def predict(self, number: int = 3) -> AsyncIterator[dict]:
+        for value in range(number):
+            await asyncio.sleep(0)
+            yield {"value": value, "device": self.device[:3]}
+"""
+TRUSS = """\
+from pydantic import BaseModel
+
+
+class Question(BaseModel):
+    name: str
+
+
+class Model:
+    def predict(self, question: Question) -> dict:
+        return {"greeting": f"hello {question.name}"}
+"""
+
+
+def write_models(folder: Path) -> list[str]:
+    """Write one model of each kind, and return their paths."""
+    for name, text in (("shout.py", SHOUT), ("add.py", ADD), ("count.py", COUNT)):
+        (folder / name).write_text(text)
+    (folder / "weights.pt").write_bytes(b"of another program")
+    (folder / "other.pt").write_bytes(b"of another program")
+    truss = folder / "greeter"
+    (truss / "model").mkdir(parents=True)
+    (truss / "config.yaml").write_text("model_name: greeter\n")
+    (truss / "model" / "model.py").write_text(TRUSS)
+    shutil.copytree(HANDLERS / "sentences", folder / "sentences")
+    shutil.rmtree(folder / "sentences" / "sample")
+    shutil.copytree(HANDLERS / "echo", folder / "echo")
+    handler = str(HANDLERS / "stateful" / "stateful_handler.py")
+    config = str(HANDLERS / "stateful" / "model-config.yaml")
+    pack(PackOptions(model_name="packed", version="1.0", handler=handler, config_file=config, export_path=str(folder)))
+    return ["shout.py", "add.py", "./count.py", "greeter", "sentences/", "echo", "packed.mar"]
+
+
+def test_each_kind_of_model_answers_the_curl_that_is_printed_for_it(tmp_path: Path) -> None:
+    with ServeCommand(tmp_path, *write_models(tmp_path)) as command:
+        command.wait_until_serving()
+        printed = command.printed()
+        answers = {curl.split("/")[4].split()[0]: curl for curl in command.curls()}
+        shout, add, count, greeter, sentences, _echo, packed = command.curls()
+        assert len(answers) > 1
+        assert run_curl(shout) == "HELLO"
+        assert run_curl(add) == "1.5"
+        assert [json.loads(line) for line in run_curl(count).splitlines()][-1] == {"value": 2, "device": "cpu"}
+        assert json.loads(run_curl(greeter)) == {"greeting": "hello hello"}
+        assert json.loads(run_curl(sentences))["outputs"][0]["data"]
+        assert run_curl(packed.replace("hello", "5")) == "5"
+        assert "add  takes {a: integer, b: number} (application/json)" in printed
+        assert "count (streams)  takes integer (application/json)" in printed
+        assert "packed (stateful)" in printed
+        assert requests.get(f"{command.base}/ready", timeout=DEADLINE).status_code == 200
+        assert requests.get(f"{command.base}/metrics", timeout=DEADLINE).status_code == 200
+        wrong = requests.post(f"{command.base}/predictions/add", json={"a": "x"}, timeout=DEADLINE)
+        assert wrong.status_code == 400
+        assert wrong.json()["message"].startswith("a: Input should be a valid integer")
+        assert "b: Field required" in wrong.json()["message"]
+        workers = psutil.Process(command.process.pid).children(recursive=True)
+        assert command.ended() == 0
+        assert [each for each in workers if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
+        assert list(command.temp.glob("torchserve-py-*")) == []
+        assert list(command.temp.glob("models/*")) == []
+
+
+def test_an_address_of_the_network_needs_a_token_and_opens_no_management(tmp_path: Path) -> None:
+    (tmp_path / "shout.py").write_text(SHOUT)
+    with ServeCommand(tmp_path, "shout.py", "--host", "0.0.0.0") as command:
+        command.wait_until_serving()
+        assert command.predict("shout", "hello").status_code == 400
+        (curl,) = command.curls()
+        key = json.loads((tmp_path / "key_file.json").read_text())["inference"]["key"]
+        assert run_curl(curl.replace("$KEY", key)) == "HELLO"
+        assert key not in command.printed()
+        assert requests.get(f"{command.base}/models", timeout=DEADLINE).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("from ts import serve\n\n\n@serve\ndef shout(text):\n    return text.upper(\n", 'shout.py", line 6'),
+        ("from ts import serve\n\nmissing()\n\n\n@serve\ndef shout(text):\n    return text\n", 'shout.py", line 3'),
+        (
+            "from ts import serve\n\n\n@serve(batches=3)\ndef shout(text):\n    return text\n",
+            "shout.py:4: serve has no",
+        ),
+        ("from ts import serve\n\n\n@serve(batch_size=3)\ndef shout(text: str):\n    return text\n", "to be a list"),
+        ("def shout(text):\n    return text\n", "one class in custom service code or a function entry point"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_ends_the_command_and_tells_where(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "shout.py").write_text(text)
+    with ServeCommand(tmp_path, "shout.py") as command:
+        assert command.process.wait(DEADLINE) == 1
+        assert told in command.printed()
+        assert f"{tmp_path / 'shout.py'} cannot be loaded" in command.printed()
+
+
+def test_wrong_arguments_are_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "shout.py").write_text(SHOUT)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for arguments, told in (
+            (["none.py"], "none.py: there is no such file or folder"),
+            (["notes.txt"], "notes.txt is no Python file, folder or archive"),
+            (["shout.py", "--port", port], "in use"),
+        ):
+            done = subprocess.run(
+                [*COMMAND, "serve", *arguments],
+                cwd=tmp_path,
+                env=environment(tmp_path),
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE,
+                check=False,
+            )
+            assert done.returncode == 1
+            assert told in done.stdout + done.stderr
