@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.doors.answering import Application
 from torchserve_py.doors.failures import too_many_connections
+from torchserve_py.doors.live.bidirectional_stream import BidirectionalStreamDoor
 from torchserve_py.doors.live.live_session_door import LiveSessionDoor
 from torchserve_py.doors.management_calls import ManagementCalls
 from torchserve_py.doors.management_door import ManagementDoor
@@ -62,6 +63,7 @@ DOORS: Final[tuple[tuple[str, Callable[[DoorContext], Door]], ...]] = (
     ("inference_address", V1ModelsDoor),
     ("inference_address", InferenceDoor),
     ("inference_address", LiveSessionDoor),
+    ("inference_address", BidirectionalStreamDoor),
     ("inference_address", WorkflowInferenceDoor),
     ("management_address", ManagementDoor),
     ("management_address", WorkflowManagementDoor),

@@ -13,7 +13,7 @@ the handler's row; on the others the query is ignored. SageMaker's paths have it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from torchserve_py.doors.failures import DoorError, bad_request, not_found
 from torchserve_py.doors.form_fields import FORM_TYPE, MULTIPART_TYPE, form_field
@@ -22,9 +22,14 @@ from torchserve_py.doors.routing import AfterBody, DoorContext, PathValues, Repl
 from torchserve_py.doors.sagemaker_sessions import SageMakerSessions
 from torchserve_py.transport.http1.request import Request
 
+if TYPE_CHECKING:
+    from torchserve_py.core.serving import Serving
+
 _PREDICT: Final[Pairs] = (("explain", "False"),)
 _EXPLAIN: Final[Pairs] = (("explain", "True"),)
 _MODEL_NAME: Final = "model_name"
+#: Where SageMaker opens a WebSocket; `live.bidirectional_stream` serves it, and `truss` for Trusses.
+BIDIRECTIONAL_STREAM: Final = "/invocations-bidirectional-stream"
 
 
 class InferenceSurfaces:
@@ -58,7 +63,7 @@ class InferenceSurfaces:
         return self._predictions.infer(request, values["model_name"], None, _PREDICT)
 
     def _predict_only(self, request: Request, values: PathValues) -> Reply:
-        name = self._only_startup_model()
+        name = only_startup_model(self._serving)
         if name is None:
             raise bad_request("There is not exactly one model that was loaded at start-up: name the model in the path.")
         return self._predictions.infer(request, name, None, _PREDICT)
@@ -97,28 +102,29 @@ class InferenceSurfaces:
         parameters = tuple(request.query)
         name = next((value for key, value in parameters if key == _MODEL_NAME and value), None)
         if name is None:
-            name = self._only_startup_model()
+            name = only_startup_model(self._serving)
         if name is None and request.content_type in (FORM_TYPE, MULTIPART_TYPE):
             return AfterBody(self._max_body, lambda body: self._invoke_named(request, parameters, body))
         if name is None:
-            raise _unnamed()
+            raise unnamed()
         return self._run(request, name, parameters)
 
     def _invoke_named(self, request: Request, parameters: Pairs, body: bytes) -> Reply:
         """Run the model that a field of a form names."""
         name = form_field(request.headers.get("Content-Type", ""), body, _MODEL_NAME)
         if name is None:
-            raise _unnamed()
+            raise unnamed()
         return self._run(request, name, parameters, body)
 
-    def _only_startup_model(self) -> str | None:
-        names = [
-            each.name
-            for each in self._serving.models()
-            if any(model.loaded_at_startup for model in self._serving.versions(each.name))
-        ]
-        return names[0] if len(names) == 1 else None
+
+def only_startup_model(serving: Serving) -> str | None:
+    """Return the one model that was loaded at start-up, None if there are several or none."""
+    names = [
+        each.name for each in serving.models() if any(model.loaded_at_startup for model in serving.versions(each.name))
+    ]
+    return names[0] if len(names) == 1 else None
 
 
-def _unnamed() -> DoorError:
+def unnamed() -> DoorError:
+    """Return the error for a request that names no model where there is not one to be meant."""
     return bad_request("Parameter model_name is required.")

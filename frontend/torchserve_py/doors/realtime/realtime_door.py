@@ -8,30 +8,27 @@ It is a WebSocket. vLLM's clients use the same path without the query; what they
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.doors.failures import DoorError, Failure, bad_request
 from torchserve_py.doors.live.handshakes import (
     SUBPROTOCOL,
-    SWITCHING_PROTOCOLS,
     admit,
     first_known,
     socket_of,
-    terms_of,
 )
+from torchserve_py.doors.live.open_sessions import OpenSessions
 from torchserve_py.doors.openai import DIALECT
 from torchserve_py.doors.realtime.client_events import BadEvent
 from torchserve_py.doors.realtime.realtime_session import RealtimeSession
 from torchserve_py.doors.realtime.session_config import SessionConfig
 from torchserve_py.doors.responses import Sent
 from torchserve_py.doors.routing import DoorContext, PathValues, Route
-from torchserve_py.doors.sequences import SequenceHeaders
-from torchserve_py.jobs.inference_request import SequenceRequest
 
 if TYPE_CHECKING:
     from torchserve_py.doors.live.live_steps import Terms
     from torchserve_py.transport.http1.request import Request
-    from torchserve_py.transport.http1.websocket import WebSocket
 
 #: Subprotocols of OpenAI's browser clients: that of the API, the beta, and the begin of the one with the key.
 _REALTIME: Final = "realtime"
@@ -47,9 +44,7 @@ class RealtimeDoor:
     def __init__(self, context: DoorContext) -> None:
         self._context = context
         self._serving = context.serving
-        self._headers = SequenceHeaders(context.settings)
-        self._sessions: set[RealtimeSession] = set()
-        context.on_close.append(self._close)
+        self._sessions = OpenSessions(context)
 
     @property
     def routes(self) -> Sequence[Route]:
@@ -70,11 +65,28 @@ class RealtimeDoor:
             name = self._named(request.parameter("model"))
         except BadEvent as error:
             raise DoorError(Failure(404, "ModelNotFoundException", str(error), error.code)) from error
+        return self.open(request, name, offered)
+
+    def open(self, request: Request, name: str, offered: Sequence[str] = ()) -> Coroutine[Any, Any, Sent]:
+        """Open a session that begins with this model, whose client offers these subprotocols.
+
+        Raises:
+            DoorError: The request is no handshake, no subprotocol is known, the server shuts down, …
+        """
         socket = socket_of(self._context, request, self._serving.get(name))
         beta = _BETA in offered or "realtime=v1" in request.headers.get(_BETA_HEADER, "")
         answered = [(SUBPROTOCOL, first_known(offered, (_REALTIME, _BETA)))] if offered else []
-        self._terms(request, name)  # so that unusable headers are refused now
-        return self._serve(request, socket, SessionConfig(name), answered, beta=beta)
+        terms = self._terms(request, name)
+
+        def make() -> RealtimeSession:
+            return RealtimeSession(
+                socket, SessionConfig(name), terms, partial(self._terms, request), self._named, beta=beta
+            )
+
+        return self._sessions.serve(request, socket, make, answered)
+
+    def _terms(self, request: Request, name: str) -> Terms:
+        return self._sessions.terms(request, self._serving.get(name))
 
     def _named(self, name: str | None) -> str:
         """Return the model that a client means by a name; the only one, whatever the name is.
@@ -89,35 +101,3 @@ class RealtimeDoor:
             return names[0]
         known = f"Models that transcribe: {', '.join(names)}." if names else "No model declares realtime: true."
         raise BadEvent(f"The model {name!a} does not exist. {known}", "model_not_found", "model")
-
-    def _terms(self, request: Request, name: str) -> Terms:
-        return terms_of(self._context, request, self._serving.get(name), None, self._sequence)
-
-    def _sequence(self, sequence_id: str, starts: bool, ends: bool, number: int) -> SequenceRequest:
-        return self._headers.request_of(sequence_id, "true" if starts else None, "true" if ends else None)
-
-    async def _serve(
-        self, request: Request, socket: WebSocket, config: SessionConfig, answered: list[tuple[str, str]], *, beta: bool
-    ) -> Sent:
-        session = RealtimeSession(socket, config, lambda name: self._terms(request, name), self._named, beta=beta)
-        request.log_fields = {"sequence_id": session.sequence_id}
-        socket.accept(answered)
-        self._sessions.add(session)
-        try:
-            await session.run()
-        finally:
-            self._sessions.discard(session)
-            self._leave(session)
-        return Sent(SWITCHING_PROTOCOLS)
-
-    def _leave(self, session: RealtimeSession) -> None:
-        """Cancel what is on its way, and end the sequence: the session is over."""
-        for step in session.unanswered():
-            step.cancel()
-        if session.is_begun:
-            self._serving.release_sequence(session.terms.model, session.sequence_id)
-
-    def _close(self) -> None:
-        """Close the sessions, because the server shuts down."""
-        for session in self._sessions:
-            session.close_later()

@@ -43,7 +43,8 @@ class RealtimeSession(SocketSession):
     Args:
         socket: The socket, whose handshake is accepted.
         config: The settings that it begins with.
-        terms_of: Returns what the steps of a session with a model have in common.
+        terms: What its steps have in common.
+        terms_of: Returns the terms of a session with another model.
         named: Returns the model that a client means by a name, and raises `BadEvent` if there is none.
         beta: Whether the client expects the beta.
     """
@@ -52,12 +53,13 @@ class RealtimeSession(SocketSession):
         self,
         socket: WebSocket,
         config: SessionConfig,
+        terms: Terms,
         terms_of: Callable[[str], Terms],
         named: Callable[[str], str],
         *,
         beta: bool,
     ) -> None:
-        super().__init__(socket, terms_of(config.model), is_text=True)
+        super().__init__(socket, terms, is_text=True)
         self._config = config
         self._terms_of = terms_of
         self._named = named
@@ -71,7 +73,7 @@ class RealtimeSession(SocketSession):
     def _new_sequence(self) -> None:
         self.sequence_id = f"realtime-{secrets.token_hex(16)}"
         #: Whether the sequence has had a step.
-        self.is_begun = False
+        self._is_begun = False
 
     async def greet(self) -> None:
         """Tell the client of its session."""
@@ -116,7 +118,7 @@ class RealtimeSession(SocketSession):
         if config.format != self._config.format and (self._item.seconds or self._half):
             raise BadEvent("The format changes only when all audio is committed or cleared.", "invalid_value", "format")
         if config.model != self._config.model:
-            if self.is_begun:
+            if self._is_begun:
                 raise BadEvent("The session has begun with another model.", "invalid_value", "transcription.model")
             self.terms = self._terms_of(config.model)
         self._config = config
@@ -169,7 +171,7 @@ class RealtimeSession(SocketSession):
             ("realtime_rate", str(config.format.rate)),
             ("realtime_transcription", msgspec.json.encode(config.hints).decode()),
         )
-        starts, self.is_begun = not self.is_begun, True
+        starts, self._is_begun = not self._is_begun, True
         step = Step(0, body, _AUDIO)
         return self.terms.submit(self.sequence_id, 0, step, lambda _, part: send(part), starts=starts, headers=headers)
 

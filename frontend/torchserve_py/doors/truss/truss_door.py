@@ -15,6 +15,7 @@ from torchserve_py.doors.pipeline import Answer, HttpDialect, HttpExchange
 from torchserve_py.doors.requests import request_line
 from torchserve_py.doors.responses import Sent
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, PathValues, Reply, Route
+from torchserve_py.doors.surfaces import BIDIRECTIONAL_STREAM
 from torchserve_py.doors.truss import probes, truss_document
 from torchserve_py.doors.truss.endpoints import ALIASES, PATHS, Endpoint, method_of
 from torchserve_py.doors.truss.truss_dialect import TRUSS_DIALECT, ErrorCode, error_answer, json_answer, not_ready
@@ -56,6 +57,8 @@ class TrussDoor:
         for path, endpoint in PATHS:
             serve, is_meant = partial(self._serve, endpoint), partial(self._is_meant, endpoint)
             yield Route(path, serve, (method_of(endpoint),), dialect=TRUSS_DIALECT, applies=is_meant)
+        stream = partial(self._serve, Endpoint.websocket)
+        yield Route(BIDIRECTIONAL_STREAM, stream, _GET, dialect=TRUSS_DIALECT, applies=self._serve_alone)
         yield Route("/ping", self._ping, _GET, dialect=TRUSS_DIALECT, applies=self._serve_alone)
         yield Route("/", self._live, _GET, None, TRUSS_DIALECT, applies=self._is_root)
         if self._has_metrics:  # otherwise the path shows the server's metrics

@@ -60,7 +60,10 @@ async def connect(serving: OpenDoors) -> AsyncIterator[Connect]:
         await each.close()
 
 
-@pytest.mark.parametrize("path", [SOCKET, "/v1/models/mine/websocket", "/v1/models/mine/v1/websocket"])
+@pytest.mark.parametrize(
+    "path",
+    [SOCKET, "/v1/models/mine/websocket", "/v1/models/mine/v1/websocket", "/invocations-bidirectional-stream"],
+)
 async def test_frames_go_both_ways(path: str, connect: Connect) -> None:
     talk = await connect(path)
     assert talk.call.more_input
