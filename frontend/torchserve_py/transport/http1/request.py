@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
@@ -33,6 +34,22 @@ class Request:
     whether it has answered or not; then the next request of the connection begins.
     """
 
+    #: Called when the client disconnects before `finish` was called.
+    on_lost: Callable[[], None] | None = None
+    #: The status of the response; 0 until its head is sent.
+    status = 0
+    #: Whether all of the response was sent.
+    is_answered = False
+    #: Fields of the access log that the request itself does not hold.
+    log_fields: Mapping[str, str | None] = MappingProxyType({})
+    #: How many bytes of the body have arrived, and how many bytes count in the budget of the server.
+    _size = _held = 0
+    _is_complete = _is_chunked = False
+    _body_error: BodyError | None = None
+    _limit: int | None = None
+    _then: Callable[[bytes | BodyError], None] | None = None
+    _unsent_head = b""
+
     def __init__(self, head: Head, connection: HttpConnection) -> None:
         self.method = head.method
         #: The target as it was sent: a path with its query, or an absolute URL.
@@ -44,30 +61,13 @@ class Request:
         self.keep_alive = head.keep_alive
         #: Whether the client asks for a WebSocket.
         self.upgrades = head.upgrades
-        #: Called when the client disconnects before `finish` was called.
-        self.on_lost: Callable[[], None] | None = None
-        #: The status of the response; 0 until its head is sent.
-        self.status = 0
-        #: Whether all of the response was sent.
-        self.is_answered = False
-        #: Fields of the access log that the request itself does not hold.
-        self.log_fields: Mapping[str, str | None] = {}
         #: When the head was complete, on the event loop's clock.
         self.arrived = connection.loop.time()
         self._connection = connection
         self._length = head.length
         self._awaits_continue = head.expects_continue
-        #: What has arrived of the body, unless it is not wanted any more; and how many bytes have arrived in all.
+        #: What has arrived of the body, unless it is not wanted any more.
         self._body = Body()
-        self._size = 0
-        #: How many bytes count in the budget of the server.
-        self._held = 0
-        self._is_complete = False
-        self._body_error: BodyError | None = None
-        self._limit: int | None = None
-        self._then: Callable[[bytes | BodyError], None] | None = None
-        self._is_chunked = False
-        self._unsent_head = b""
 
     # The head.
 
