@@ -60,7 +60,6 @@ def plan_of(
     """Return the plan of a model version.
 
     Args:
-        request: The registration.
         files: The model's files.
         configured: The configuration in these files, as read by `contracts.configuration_of`.
         settings: The server's settings.

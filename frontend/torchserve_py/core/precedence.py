@@ -58,7 +58,6 @@ def resolve(
     """Return the effective configuration of one model version.
 
     Args:
-        request: The registration.
         yaml: The model's configuration file.
         models_json: The entry of this name and version in the `models` JSON (without values if it has no entry).
         settings: The server's defaults.

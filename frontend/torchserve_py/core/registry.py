@@ -234,7 +234,6 @@ class ModelRegistry(ServedModels):
         """Start the workers of a model that is not served yet; then serve it in place of the one with its version.
 
         Args:
-            model: The model.
             saved: The saved form that it was loaded from, which tells whether it becomes the default version.
         """
         self._unserved.add(model)
@@ -280,7 +279,6 @@ class ModelRegistry(ServedModels):
         """Take a model out of service at once, so that no other call removes it too; end it in the background.
 
         Args:
-            model: The model.
             finishes_in: Seconds within which accepted jobs may finish.
 
         Returns:

@@ -162,7 +162,6 @@ class Doors:
 
         Args:
             names: The settings that name the address.
-            address: The address.
             listener: Serves the address.
 
         Raises:
@@ -204,8 +203,6 @@ async def start_doors(
 
     Args:
         settings: Addresses, limits, header names.
-        serving: The models.
-        workflows: The workflows.
         metrics: What the doors count in, and what ``/metrics`` shows.
         key_file: Where the tokens are written, unless token authorization is off.
 

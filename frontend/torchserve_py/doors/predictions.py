@@ -83,8 +83,6 @@ class InferenceDoor:
         """Run a request on a model; where the method is OPTIONS, describe the model's API instead.
 
         Args:
-            request: The request.
-            name: The model.
             version: Its version; None for the default one.
             server_headers: What the server tells the handler about the path; wins over the client's headers.
             parameters: Names and values that become values of the row beside the body's.

@@ -59,7 +59,6 @@ async def read_body(request: Request, max_size: int) -> bytes:
     """Return the whole body.
 
     Args:
-        request: The request.
         max_size: Bytes allowed. A larger body is refused at its ``Content-Length`` or at the first excess byte.
 
     Raises:
@@ -86,7 +85,6 @@ async def read_small_body(request: Request, max_size: int) -> bytes:
     """Return the decompressed body of a call that takes only a few parameters.
 
     Args:
-        request: The request.
         max_size: Bytes that the server allows for any body.
 
     Raises:
@@ -129,7 +127,6 @@ def request_line(request: Request, endpoint: str, scheme: str = "http") -> tuple
     """Return pseudo headers such as ``:path``, from which workers make the request that the model's code sees.
 
     Args:
-        request: The request.
         endpoint: The endpoint that the server has chosen.
         scheme: ``http`` or ``ws``; an ``s`` is added on an encrypted connection.
     """

@@ -69,7 +69,6 @@ class Responses:
         """Write a whole answer; the transport takes care of a slow reader.
 
         Args:
-            request: The request.
             status: 200 to 599.
             body: The body; not sent where HTTP forbids a body (HEAD, 204, 304).
             headers: Further headers; headers that only the server may set are left out.

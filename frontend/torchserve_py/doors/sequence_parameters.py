@@ -31,8 +31,6 @@ def sequence_of(
 
     Args:
         headers: The headers that the handler gets.
-        serving: The models.
-        model: The model.
         parameters: The parameters as bool, int, float, str or None.
 
     Raises:

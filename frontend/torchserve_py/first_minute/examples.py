@@ -17,7 +17,6 @@ def example_of(schema: Mapping[str, Any], whole: Mapping[str, Any] | None = None
     """Return a value that a JSON Schema of pydantic's allows; members with a default are left out.
 
     Args:
-        schema: The schema.
         whole: The schema that `schema` is a part of, which has its definitions.
         depth: How many schemas it lies in.
     """

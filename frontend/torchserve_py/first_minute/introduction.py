@@ -26,7 +26,6 @@ def introduction(
     """Yield the lines about one model.
 
     Args:
-        model: The model.
         declared: What it declares, see `ts.protocol.messages.Loaded`.
         folder: Where its files lie.
         base: The URL of the inference API.

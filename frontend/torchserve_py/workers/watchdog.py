@@ -46,7 +46,6 @@ class Watchdog:
     """Watches one worker.
 
     Args:
-        worker: The worker.
         ranks: The worker's processes, which are pinged.
         response: For how many seconds the worker may say nothing about its jobs.
         heartbeat: For how many seconds the worker may leave pings unanswered.

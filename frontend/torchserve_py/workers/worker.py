@@ -187,7 +187,6 @@ class Worker:
         """Send a batch.
 
         Args:
-            jobs: The batch.
             moment_of: Makes monotonic seconds of the scheduler's; None unless states of sequences are stored.
 
         Raises:
@@ -201,7 +200,6 @@ class Worker:
         """Send a batch to a worker that runs another; until it begins the batch, `take_back` can stop it.
 
         Args:
-            jobs: The batch.
             moment_of: Makes monotonic seconds of the scheduler's; None unless states of sequences are stored.
             joins: Whether the jobs belong to the batch that was sent ahead last.
 

@@ -187,7 +187,6 @@ async def start_grpc_doors(
 
     Args:
         settings: Hosts, ports, limits, TLS files.
-        serving: The models.
         tokens: The keys that clients must know; None while token authorization is off.
         repository: Loads and unloads models; the REST door uses the same.
         memory: The shared memory that clients have registered; the REST door uses the same.

@@ -69,7 +69,6 @@ def add_service(
     """Let a server serve a service.
 
     Args:
-        server: The server.
         service: The definition of the service.
         methods: The methods of the service by name, and possibly others.
         tokens: None while token authorization is off.

@@ -50,7 +50,6 @@ class OpenInferenceService:
 
     Args:
         settings: For the metadata of the server, and the limits of calls.
-        serving: The models.
         repository: Loads and unloads models; the REST door uses the same.
         open_calls: Where calls of `ModelStreamInfer` are entered while they run.
         memory: The shared memory that clients have registered; the REST door uses the same.

@@ -113,7 +113,6 @@ async def only_response(exchange: Exchange, part: Part, endpoint: str, stream: s
     """Return the only response of a model that may give several, with the headers that were set last.
 
     Args:
-        exchange: The request.
         part: The first part of the answer.
         endpoint: What the client has called, for the message of the error …
         stream: The endpoint for any number of responses.

@@ -81,7 +81,6 @@ class CustomRoutes:
         The server answers if no model declares the path, or if the query names a model without such a route.
 
         Args:
-            request: The request.
             refuses: Whether a request is refused if several models declare the path; otherwise the server answers.
 
         Raises:

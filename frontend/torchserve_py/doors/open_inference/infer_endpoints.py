@@ -58,7 +58,6 @@ class OpenInferenceCalls:
 
     Args:
         settings: Limits, and the names of the headers of sequences.
-        serving: The models.
         responses: Writes answers.
         memory: Where tensors may be that are not sent.
     """
@@ -79,8 +78,6 @@ class OpenInferenceCalls:
         """Run a request.
 
         Args:
-            request: The request.
-            model: The model.
             version: The version that the client named, or None.
             endpoint: One of `ENDPOINTS`.
 

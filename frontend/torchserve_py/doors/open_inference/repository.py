@@ -32,7 +32,6 @@ class Repository:
     """Loads and unloads models by name, for all doors of a server.
 
     Args:
-        serving: The models.
         calls: Registers and unregisters.
     """
 

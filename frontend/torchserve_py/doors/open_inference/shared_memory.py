@@ -68,13 +68,8 @@ class SharedMemory:
     def check_enabled(self) -> None:
         """Raise DoorError if no region can be registered."""
         if not self._keys:
-            raise DoorError(
-                Failure(
-                    501,
-                    "NotImplementedException",
-                    "Shared memory is off: the setting shared_memory_keys names no keys. Send tensors in the message.",
-                )
-            )
+            message = "Shared memory is off: the setting shared_memory_keys names no keys. Send tensors in the message."
+            raise DoorError(Failure(501, "NotImplementedException", message))
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
         """Describe one region, or with an empty name all.
@@ -102,19 +97,13 @@ class SharedMemory:
             )
         bare = found[1]
         if not any(fnmatchcase(bare, pattern.removeprefix("/")) for pattern in self._keys):
-            raise DoorError(
-                Failure(
-                    403,
-                    "ForbiddenException",
-                    f"The key {key!r} of region {name!r} is not allowed by the setting shared_memory_keys.",
-                )
-            )
+            message = f"The key {key!r} of region {name!r} is not allowed by the setting shared_memory_keys."
+            raise DoorError(Failure(403, "ForbiddenException", message))
         _check_number(f"The offset of region {name!r}", offset, 0)
         _check_number(f"The byte_size of region {name!r}", size, 1)
         if name in self._regions:
-            raise DoorError(
-                Failure(409, "ConflictStatusException", f"The region {name!r} is registered already; unregister it.")
-            )
+            message = f"The region {name!r} is registered already; unregister it."
+            raise DoorError(Failure(409, "ConflictStatusException", message))
         if len(self._regions) >= MAX_REGIONS:
             raise bad_request(f"There are {MAX_REGIONS} regions, which is the most; unregister some.")
         self._regions[name] = _Region(name, key, offset, size, self._open(name, bare, offset + size))

@@ -51,7 +51,6 @@ def with_binary_tensors(
 
     Args:
         memory: The regions.
-        body: The request.
         json_size: The size of its JSON.
         hold: Counts bytes that the server holds for the request.
 

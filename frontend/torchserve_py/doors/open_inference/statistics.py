@@ -22,7 +22,6 @@ def of_models(serving: Serving, name: str | None, version: str | None) -> list[d
     """Return the statistics of one version, of all versions of a model, or of all models.
 
     Args:
-        serving: The models.
         name: The model; None for all.
         version: Its version; None for all.
 

@@ -39,7 +39,6 @@ def document_of(model: ServedModel, declared: Mapping[str, Any], name: str, *, a
     """Describe a loaded model.
 
     Args:
-        model: The model.
         declared: What the model declares.
         name: The model's name in paths.
         alone: Whether the paths of aliases name no model, as on a Truss's own server.

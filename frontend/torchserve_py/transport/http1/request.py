@@ -150,7 +150,6 @@ class Request:
         """Return the body decompressed; what comes out counts in the budget of the server.
 
         Args:
-            body: The body.
             window: One of the windows of `transport.decompression`.
             limit: Bytes allowed.
 

@@ -45,12 +45,7 @@ class ServedCall(Protocol):
 
 
 class HandlerRun:
-    """The handler of one call, from the moment that it is asked for.
-
-    Args:
-        call: The call.
-        handler: The handler.
-    """
+    """The handler of one call, from the moment that it is asked for."""
 
     __slots__ = ("_beginning", "_call", "_handler", "_later", "_task", "has_begun", "is_running")
 
