@@ -60,6 +60,7 @@ class Step:
 
     __slots__ = (
         "_answer",
+        "_is_marked_last",
         "_later_headers",
         "_parts",
         "_size",
@@ -82,7 +83,7 @@ class Step:
         self.sequence_id = sequence_id
         self.request_id = request_id
         self.starts = starts
-        self.ends = ends
+        self.ends = self._is_marked_last = ends
         self.history = history
         self.is_first = False
         self.digest = b""
@@ -129,13 +130,20 @@ class Step:
             for name, value in headers
         )
 
-    def encoded(self, *, interrupted: bool = False) -> bytes:
-        """Return the answer encoded for the store, the parts of a stream joined to one body."""
+    def encoded(self, end_header: str, *, interrupted: bool = False) -> bytes:
+        """Return the answer encoded for the store, the parts of a stream joined to one body.
+
+        Args:
+            end_header: The name of the header that says which sequences have ended. A repeated answer has it, whoever
+                has ended the sequence: who asks again may not know that the request had the marker.
+            interrupted: Whether the stream goes on.
+        """
         _, _, status, reason, headers, body, _ = self._answer or _NOTHING_YET
+        ended = ((end_header, self.sequence_id),) if self._is_marked_last else ()
         if self._size:
             if self._parts is None:
                 text = f"The step was applied, but its streamed response was too large to be kept: {self._size} bytes."
-                return bytes(_pack((500, "", (), b"", text, self.digest)))
+                return bytes(_pack((500, "", ended, b"", text, self.digest)))
             body = b"".join(self._parts)
         if headers or self._later_headers:
             replaced = {_STREAM_NEXT, *self._later_headers}
@@ -143,6 +151,8 @@ class Step:
             headers += [pair for name, pair in self._later_headers.items() if name != _STREAM_NEXT]
         if interrupted:
             headers = [*headers, (INTERRUPTED_HEADER, "true")]
+        elif ended:
+            headers = [*headers, *ended]
         packed: bytes = _pack((status, reason, headers, body, None, self.digest))
         return packed
 

@@ -81,7 +81,8 @@ class StoredSteps(Steps):
         super().__init__(context, cache)
         self._store = store
         self._lease_seconds = settings.lease
-        self._end_header = context.header_key_sequence_end.lower()
+        self._end_header = context.header_key_sequence_end
+        self._declares_end = self._end_header.lower()
         self._restart_expired = restart_expired
         self._max_answer = max_answer
         self._holdings = Holdings(cache, store, settings, self._end_live)
@@ -154,7 +155,7 @@ class StoredSteps(Steps):
             if step is None:
                 continue
             if answer[6] is None:
-                step.add(answer, self._max_answer, self._end_header)
+                step.add(answer, self._max_answer, self._declares_end)
                 if answer[1]:
                     continue
                 step.index = index
@@ -230,10 +231,12 @@ class StoredSteps(Steps):
         for step in steps:
             if step.ends:
                 self._ended.add(sequence_id)
-            kept.append((step.place(lease), step.request_id, step.encoded()))
+            kept.append((step.place(lease), step.request_id, step.encoded(self._end_header)))
         if sequence_id in self._live_of:  # the state includes the changes of the sequence's steps that still run
-            others = self._live_of[sequence_id]
-            kept += [(step.place(lease), step.request_id, step.encoded(interrupted=True)) for step in others]
+            kept += [
+                (step.place(lease), step.request_id, step.encoded(self._end_header, interrupted=True))
+                for step in self._live_of[sequence_id]
+            ]
         elif sequence_id in self._ended:
             return Commit(lease, None, ENDED, kept)
         return Commit(lease, encoded, "", kept)

@@ -119,6 +119,7 @@ def terms_of(
         window=min(MOST_STEPS, model.config.max_sequence_job_queue_size),
         max_message_size=context.settings.max_request_size,
         max_idle=model.config.sequence_max_idle_ms / 1000 or math.inf,
+        read_limit=context.settings.default_response_timeout,
     )
 
 

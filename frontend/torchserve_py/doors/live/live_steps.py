@@ -52,6 +52,7 @@ class Terms(NamedTuple):
         window: How many steps may be without an answer.
         max_message_size: Bytes allowed in a message, and in all steps without an answer together if there are several.
         max_idle: Seconds without a step after which the sequence expires.
+        read_limit: Seconds within which a client must have read what it was sent.
     """
 
     serving: Serving
@@ -63,6 +64,7 @@ class Terms(NamedTuple):
     window: int
     max_message_size: int
     max_idle: float
+    read_limit: float
 
     @property
     def durable(self) -> bool:

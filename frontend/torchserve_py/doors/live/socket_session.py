@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 #: Seconds without a sign of the client after which it is pinged, and after which it is given up.
 _PING_AFTER: Final = 20.0
 _GIVE_UP_AFTER: Final = 40.0
+#: A library answers no ping while so many messages before it wait for its caller.
+_READ_AHEAD: Final = 8
 #: Seconds within which a client must confirm that the connection is closed.
 _CLOSE_LIMIT: Final = 5.0
 
@@ -54,6 +56,7 @@ class SocketSession(ABC):
         self._told: asyncio.Future[Goodbye | None] = asyncio.get_running_loop().create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._heard_at = self.active_at = asyncio.get_running_loop().time()
+        self._sent = 0  # messages since the client was heard
 
     @abstractmethod
     async def greet(self) -> None:
@@ -117,7 +120,7 @@ class SocketSession(ABC):
         """Take what the client sends, to its close."""
         while True:
             message = await self._socket.receive()
-            self._heard_at = asyncio.get_running_loop().time()
+            self._heard_at, self._sent = asyncio.get_running_loop().time(), 0
             if message.kind is Kind.close:
                 return None
             if message.kind is Kind.pong:
@@ -130,11 +133,18 @@ class SocketSession(ABC):
                 return goodbye
 
     async def wait_for_room(self) -> None:
-        """Wait until one more step may be on its way."""
-        while self._count >= self.terms.window or (self._count and self._bytes >= self.terms.max_message_size):
+        """Wait until one more step may be on its way; none follows a last step, unless that fails."""
+        terms = self.terms
+        while self._count and (self._is_ending or self._count >= terms.window or self._bytes >= terms.max_message_size):
             self._room_comes = asyncio.get_running_loop().create_future()
             await self._room_comes
             self._heard_at = asyncio.get_running_loop().time()  # meanwhile its pongs were not read
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether the latest step on its way is the last of the sequence."""
+        step = self._queue[-1][0] if self._queue else self._answered
+        return step is not None and step.ends
 
     @property
     def is_idle(self) -> bool:
@@ -164,23 +174,31 @@ class SocketSession(ABC):
                 self._count -= 1
                 self._bytes -= step.size
                 self.active_at = asyncio.get_running_loop().time()
-                _wake(self._room_comes)
             if goodbye is not None:
                 return goodbye
+            _wake(self._room_comes)
 
     async def send(self, message: bytes) -> None:
         """Send a message; waits for a client that reads slowly."""
+        self._sent += 1
         await self._socket.send(message, is_text=self._is_text)
 
     # Clients that have disappeared or are idle.
 
     def _check(self) -> None:
-        """Ping a silent client, or close a session that is idle too long or whose client is gone; check again later."""
-        loop, max_idle, is_full = asyncio.get_running_loop(), self.terms.max_idle, self._count >= self.terms.window
+        """Ping a silent client, or close a session that is idle too long or whose client is gone; check again later.
+
+        A client that is not read from, or has answers to read before the ping, may be slow without being gone.
+        """
+        loop, max_idle, give_up_after = asyncio.get_running_loop(), self.terms.max_idle, _GIVE_UP_AFTER
+        if self._socket.is_reader_slow or (self._room_comes is not None and not self._room_comes.done()):
+            self._heard_at = loop.time()
+        elif self._sent > _READ_AHEAD:
+            give_up_after = max(give_up_after, self.terms.read_limit)
         idle, silent = loop.time() - self.active_at, loop.time() - self._heard_at
         if not self._count and idle >= max_idle:
             self.tell(Goodbye(GONE, f"sequence_expired: no step for {max_idle:g} seconds"))
-        elif silent >= _GIVE_UP_AFTER and not is_full:
+        elif silent >= give_up_after:
             self.tell(SILENT)
         else:
             if silent >= _PING_AFTER:

@@ -90,6 +90,11 @@ class WebSocket:
         """Whether messages can be sent: neither side has begun to close."""
         return self._connection is not None and self._protocol.state is OPEN
 
+    @property
+    def is_reader_slow(self) -> bool:
+        """Whether so much output is unread that no input is taken."""
+        return self._request.is_reader_slow
+
     def accept(self, headers: Iterable[Sequence[str]]) -> None:
         """Finish the handshake; add `headers`, which must be valid in HTTP, to the response."""
         response = self._response
@@ -205,7 +210,7 @@ class WebSocket:
     def _has_room(self) -> bool:
         """Whether more may be parsed: the receiver keeps up, and the client reads what it is sent, pongs included."""
         may_wait = len(self._waiting) < _MAX_WAITING and self._waiting_size < self._max_size
-        return may_wait and (self._lost.is_set() or not self._request.is_reader_slow)
+        return may_wait and (self._lost.is_set() or not self.is_reader_slow)
 
     def _parse(self, data: bytes) -> None:
         self._protocol.receive_data(data)

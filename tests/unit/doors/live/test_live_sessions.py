@@ -22,7 +22,6 @@ from tests.unit.doors.live.conftest import (
     until,
 )
 
-from torchserve_py.doors.live import socket_session
 from torchserve_py.scheduling.effects import Cause
 
 
@@ -222,19 +221,27 @@ async def test_an_idle_session_is_closed(live: Open) -> None:
     assert await session.closed() == (4410, "sequence_expired: no step for 0.2 seconds")
 
 
-async def test_a_silent_client_is_given_up(live: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket_session, "_PING_AFTER", 0.1)
-    monkeypatch.setattr(socket_session, "_GIVE_UP_AFTER", 0.5)
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_follows_a_last_step_waits_for_what_becomes_of_it(live: Open, fails: bool) -> None:
+    """It would begin the sequence anew. If the last step fails, the sequence goes on."""
     model = stateful()
-    alive = await live(model, ping_interval=None)
-    await asyncio.sleep(1)
-    await alive.send(body="still here")  # its library has answered the pings
-    assert (await alive.receive())["step"] == 1
-    silent = await live(model, ping_interval=None)
-    silent.socket.transport.pause_reading()
-    await asyncio.sleep(1)
-    silent.socket.transport.resume_reading()
-    assert (await silent.closed())[0] in (1011, 1006)
+    model.behave = lambda call: None
+    session = await live(model)
+    await session.send(body="a", end=True)
+    await session.send(body="b")
+    await until(lambda: model.calls, "the first has come")
+    await asyncio.sleep(0.1)
+    assert len(model.calls) == 1
+    if not fails:
+        model.calls[0].part(b"bye")
+        assert await session.closed() == (1000, "The sequence has ended.")
+        assert len(model.calls) == 1
+        return
+    model.calls[0].part(error="no", status=503)
+    assert (await session.receive())["error"]["cause"] == "handler_error"
+    await until(lambda: len(model.calls) == 2, "the second comes")
+    model.calls[1].part(b"on")
+    assert (await session.receive())["body"] == "on"
 
 
 async def test_a_closing_server_says_so(live: Open, start: Start) -> None:

@@ -138,3 +138,12 @@ def test_a_sequence_whose_first_step_does_not_count_is_held_by_nobody(durable_wo
     assert answered(one, step("j1", "s", "5"), step("j2", "s", "2", end=True)) == ["5", "7"]
     assert answered(other, step("j3", "s", "boom")) == [(503, "")]
     assert answered(one, step("j4", "s", "4", start=True)) == ["4"]
+
+
+def test_a_repeated_answer_says_that_its_step_ended_the_sequence(durable_worker: Make) -> None:
+    """Who asks again may not know that the request had the marker."""
+    first = durable_worker(TOTAL)
+    assert answered(first, step("j1", "s", "5", request_id="1"), step("j2", "s", "2", request_id="2", end=True))
+    second = durable_worker(TOTAL)
+    results = second.infer(step("j3", "s", "2", request_id="2"), step("j4", "s", "5", request_id="1"))
+    assert [dict(each[4]).get("ts_request_sequence_end") for each in results] == ["s", None]

@@ -1,0 +1,65 @@
+"""Clients of live sessions that say nothing: those that are gone, and those that are only slow."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.doors.fake_serving import Call
+from tests.unit.doors.live.conftest import Open, stateful, until
+
+from torchserve_py.doors.live import socket_session
+
+
+async def test_a_silent_client_is_given_up(live: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_session, "_PING_AFTER", 0.1)
+    monkeypatch.setattr(socket_session, "_GIVE_UP_AFTER", 0.5)
+    model = stateful()
+    alive = await live(model, ping_interval=None)
+    await asyncio.sleep(1)
+    await alive.send(body="still here")  # its library has answered the pings
+    assert (await alive.receive())["step"] == 1
+    silent = await live(model, ping_interval=None)
+    silent.socket.transport.pause_reading()
+    await asyncio.sleep(1)
+    silent.socket.transport.resume_reading()
+    assert (await silent.closed())[0] in (1011, 1006)
+
+
+async def test_a_client_that_reads_slowly_is_not_given_up(live: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its library answers no ping while it does not read."""
+    monkeypatch.setattr(socket_session, "_PING_AFTER", 0.1)
+    monkeypatch.setattr(socket_session, "_GIVE_UP_AFTER", 0.3)
+    model = stateful()
+
+    def stream(call: Call) -> None:
+        for _ in range(40):
+            call.part(b"x", more=True)
+        call.part(b"y")
+
+    model.behave = stream
+    session = await live(model, ping_interval=None, max_queue=1)
+    await session.send(body="a")
+    await asyncio.sleep(1)
+    assert [(await session.receive())["body"] for _ in range(41)] == ["x"] * 40 + ["y"]
+    await session.send(body="b")
+    assert (await session.receive())["step"] == 2
+
+
+async def test_a_client_whose_large_steps_are_on_their_way_is_not_given_up(
+    live: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not read from meanwhile, its pongs included."""
+    monkeypatch.setattr(socket_session, "_PING_AFTER", 0.1)
+    monkeypatch.setattr(socket_session, "_GIVE_UP_AFTER", 0.3)
+    model = stateful()
+    model.behave = lambda call: None
+    session = await live(model, settings={"max_request_size": 65536})
+    for _ in range(3):
+        await session.send(body="x" * 40_000)
+    await until(lambda: len(model.calls) == 2, "as many bytes as a message may have are on their way")
+    await asyncio.sleep(1)
+    for number in range(3):
+        await until(lambda number=number: len(model.calls) > number, "the next step comes")
+        model.calls[number].part(b"done")
+    assert [(await session.receive())["step"] for _ in range(3)] == [1, 2, 3]
