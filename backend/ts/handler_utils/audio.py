@@ -1,7 +1,9 @@
-"""The audio that clients of OpenAI's realtime API send (``docs/realtime.md``), as samples."""
+"""The audio that clients of OpenAI's realtime API send (``docs/realtime.md``), as samples at the rate of a model."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+from math import gcd
 from typing import Any, Final
 
 import numpy as np
@@ -43,3 +45,56 @@ def _a_law() -> Samples:
 
 
 _G711: Final = {"g711_ulaw": _mu_law(), "g711_alaw": _a_law()}
+
+#: Samples of the lower rate on either side of a moment from which the sample at this moment is computed.
+_REACH: Final = 16
+
+
+class Resampler:
+    """Brings audio that arrives piece by piece to another rate; what comes out does not depend on the cuts.
+
+    Args:
+        rate: Samples per second of what arrives.
+        wanted: Samples per second of what comes out; frequencies above half of either rate are filtered out.
+        rest: The attribute of this name of the `Resampler` that goes on here, for states that are stored.
+        offset: Likewise.
+    """
+
+    def __init__(self, rate: int, wanted: int, rest: bytes | None = None, offset: int = 0) -> None:
+        common = gcd(rate, wanted)
+        self._up, self._down = wanted // common, rate // common
+        self._filters = _filters(self._up, self._down)
+        span = self._filters.shape[1]
+        #: Samples (float32) that the next ones are computed from, and the place of the next one among them [1 / up].
+        self.rest = bytes(4 * (span // 2 - 1)) if rest is None else rest
+        self.offset = offset
+
+    def hear(self, samples: Samples) -> Samples:
+        """Return the samples at the wanted rate that are known with this piece."""
+        if self._up == self._down:
+            return samples
+        known = np.concatenate([np.frombuffer(self.rest, np.float32), samples])
+        span = self._filters.shape[1]
+        places = np.arange(self.offset, max(0, len(known) - span + 1) * self._up, self._down)
+        if not len(places):
+            self.rest = known.tobytes()
+            return np.zeros(0, np.float32)
+        windows = np.lib.stride_tricks.sliding_window_view(known, span)[places // self._up]
+        heard: Samples = np.einsum("ij,ij->i", windows, self._filters[places % self._up]).astype(np.float32)
+        following = int(places[-1]) + self._down
+        begin = min(following // self._up, len(known))
+        self.rest, self.offset = known[begin:].tobytes(), following - begin * self._up
+        return heard
+
+
+@lru_cache(maxsize=8)
+def _filters(up: int, down: int) -> Samples:
+    """Return the low-pass filter for each place between two samples [up, samples]: a sinc under a Kaiser window."""
+    scale = max(up, down) / up  # samples of the input for one of the lower rate
+    half = int(np.ceil(_REACH * scale))
+    moments = np.arange(-half + 1, half + 1)[None, :] - np.arange(up)[:, None] / up
+    window = np.i0(8 * np.sqrt(np.maximum(0, 1 - (moments / (half + 1)) ** 2))) / np.i0(8)
+    filters = np.sinc(0.95 * moments / scale) * window
+    filters /= filters.sum(axis=1, keepdims=True)
+    normal: Samples = filters.astype(np.float32)
+    return normal

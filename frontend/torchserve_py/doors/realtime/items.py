@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from torchserve_py.jobs.parts import Part
 
 _BAD_REQUEST: Final = 400
+#: The response header by which a handler says that its text is the whole transcript.
+_WHOLE: Final = "realtime_whole_transcript"
 
 
 class Item:
@@ -22,39 +24,32 @@ class Item:
         failure: Why it has no transcript, if that is known.
     """
 
-    __slots__ = ("_final", "_said", "failure", "id", "seconds")
+    __slots__ = ("_said", "failure", "id", "seconds")
 
     def __init__(self) -> None:
         self.id = f"item_{secrets.token_hex(12)}"
         self.seconds = 0.0
         self.failure: Failure | None = None
         self._said: list[str] = []
-        self._final = ""
 
     def heard(self, part: Part) -> str:
-        """Take a part of what the handler says, and return its text; empty if the item has failed.
+        """Take a part of what the handler says; return what the client is told of it now.
 
-        Raises:
-            DoorError: The handler has set an error status.
+        Raises DoorError: the handler has set an error status.
         """
         text = _text(part)
         if self.failure is not None:
             return ""
+        if any(name.lower() == _WHOLE for name, _ in part.headers):
+            self._said = [text]
+            return ""
         self._said.append(text)
         return text
 
-    def concluded(self, part: Part) -> None:
-        """Take the last part of the answer to the commit.
-
-        Raises:
-            DoorError: The handler has set an error status.
-        """
-        self._final = _text(part)
-
     @property
     def transcript(self) -> str:
-        """The handler's last word; if that is empty, all that it has said."""
-        return self._final or "".join(self._said)
+        """All that the handler has said, or what it has said last if that replaces the rest."""
+        return "".join(self._said)
 
 
 def _text(part: Part) -> str:

@@ -152,7 +152,7 @@ class RealtimeSession(SocketSession):
         if not item.seconds:
             raise BadEvent("Error committing input audio buffer: it has no audio.", "input_audio_buffer_commit_empty")
         self._item, previous, self._previous = Item(), self._previous, item.id
-        step = self._submit(_COMMIT, b"", partial(self._heard_last, item))
+        step = self._submit(_COMMIT, b"", partial(self._heard, item))
         self.put(partial(self._relay_commit, step, item, previous), step)
 
     def _clear(self, event: ClientEvent) -> None:
@@ -181,13 +181,6 @@ class RealtimeSession(SocketSession):
         """Pass on what the handler says of an item."""
         if text := item.heard(part):
             await self._tell(self._events.delta(item.id, text))
-
-    async def _heard_last(self, item: Item, part: Part) -> None:
-        """Pass on what the handler says of an item that is committed; its last part is the transcript."""
-        if part.more:
-            await self._heard(item, part)
-        else:
-            item.concluded(part)
 
     async def _relay_append(self, step: StepExchange, item: Item, event_id: str | None) -> Goodbye | None:
         failure = await self._relay(step)

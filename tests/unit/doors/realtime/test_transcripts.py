@@ -52,13 +52,30 @@ async def test_pieces_are_steps_and_answers_are_the_transcript(listen: Open) -> 
     }
 
 
-async def test_the_last_part_of_the_answer_to_a_commit_is_the_transcript(listen: Open) -> None:
+async def test_what_the_handler_says_to_a_commit_belongs_to_the_transcript(listen: Open) -> None:
+    def conclude(call: Call) -> None:
+        if kind_of(call) == "append":
+            call.part(b"wreck ")
+        else:
+            call.part(b"a nice ", more=True)
+            call.part(b"beach")
+
+    model = transcriber()
+    model.behave = conclude
+    client = await listen(model)
+    await client.append(b"12")
+    await client.commit()
+    events = await client.events(COMPLETED)
+    assert [event["delta"] for event in events if event["type"] == DELTA] == ["wreck ", "a nice ", "beach"]
+    assert events[-1]["transcript"] == "wreck a nice beach"
+
+
+async def test_a_handler_may_replace_what_it_has_said(listen: Open) -> None:
     def revise(call: Call) -> None:
         if kind_of(call) == "append":
             call.part(b"wreck a nice beach")
         else:
-            call.part(b"?", more=True)
-            call.part(b"recognize speech")
+            call.part(b"recognize speech", headers=[("Realtime_Whole_Transcript", "true")])
 
     model = transcriber()
     model.behave = revise
@@ -66,7 +83,7 @@ async def test_the_last_part_of_the_answer_to_a_commit_is_the_transcript(listen:
     await client.append(b"12")
     await client.commit()
     events = await client.events(COMPLETED)
-    assert [event["delta"] for event in events if event["type"] == DELTA] == ["wreck a nice beach", "?"]
+    assert [event["delta"] for event in events if event["type"] == DELTA] == ["wreck a nice beach"]
     assert events[-1]["transcript"] == "recognize speech"
 
 

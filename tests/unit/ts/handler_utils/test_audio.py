@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ts.handler_utils.audio import decode_audio
+from ts.handler_utils.audio import Resampler, decode_audio
 
 #: Values of ITU-T G.711 by code, scaled to 16 bits.
 MU_LAW = {0x00: -32124, 0x0F: -16764, 0x7F: 0, 0x80: 32124, 0xFE: 8, 0xFF: 0}
@@ -33,3 +33,35 @@ def test_what_cannot_be_read() -> None:
         decode_audio(b"abc", "pcm16")
     with pytest.raises(ValueError, match="'mp3' is none of pcm16, g711_ulaw, g711_alaw"):
         decode_audio(b"abc", "mp3")
+
+
+def wave(frequency: float, rate: int, seconds: float = 1.0) -> np.ndarray:
+    return np.sin(2 * np.pi * frequency * np.arange(int(rate * seconds)) / rate).astype(np.float32)
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 24_000, 44_100, 48_000])
+def test_a_tone_sounds_the_same_at_another_rate(rate: int) -> None:
+    heard = Resampler(rate, 16_000).hear(wave(1000, rate))
+    assert heard.dtype == np.float32
+    assert abs(len(heard) - 16_000) < 40
+    steady = slice(200, len(heard) - 200)
+    assert np.abs(heard - wave(1000, 16_000, 2)[: len(heard)])[steady].max() < 2e-3
+
+
+@pytest.mark.parametrize("rate", [24_000, 44_100])
+def test_what_the_wanted_rate_cannot_have_is_filtered_out(rate: int) -> None:
+    heard = Resampler(rate, 16_000).hear(wave(9_500, rate))
+    assert np.abs(heard[200:-200]).max() < 0.01
+
+
+@pytest.mark.parametrize("rate", [8_000, 24_000, 44_100])
+def test_how_a_sound_is_cut_does_not_matter(rate: int) -> None:
+    sound = np.random.default_rng(3).normal(size=rate // 4).astype(np.float32)
+    whole = Resampler(rate, 16_000).hear(sound)
+    pieces, begin, resampler = [], 0, Resampler(rate, 16_000)
+    for size in [1, 2, 3, 50, 0, 7, 900, 1] * 40:
+        pieces.append(resampler.hear(sound[begin : begin + size]))
+        resampler = Resampler(rate, 16_000, resampler.rest, resampler.offset)
+        begin += size
+    pieces.append(resampler.hear(sound[begin:]))
+    assert np.array_equal(np.concatenate(pieces), whole)
