@@ -9,11 +9,21 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError, create_model
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+)
+from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ts.runtimes.errors import LoadError
@@ -26,6 +36,8 @@ _JSON: Final = "application/json"
 _JSON_LINES: Final = "application/x-ndjson"
 _SCALARS: Final = (int, float, bool, str)
 _RAW: Final = (bytes, bytearray)
+#: How arrays and tensors look in JSON.
+_NUMBERS: Final = {"type": "array", "items": {"type": "number"}}
 _OPEN: Final = ConfigDict(arbitrary_types_allowed=True)
 
 
@@ -65,12 +77,13 @@ class CallValues:
         self._single = next(iter(types)) if len(types) == 1 else None
         defaults = {key: ... if each.default is each.empty else each.default for key, each in parameters.items()}
         self._optional = all(each is not ... for each in defaults.values())
-        fields: dict[str, Any] = {key: (types[key], defaults[key]) for key in types}
+        fields: dict[str, Any] = {key: (_checked(types[key]), defaults[key]) for key in types}
         try:
             self._model = create_model(name, __config__=_OPEN, **fields)
-            self._result = TypeAdapter[Any](self._result_type(signature.return_annotation, batched, name))
         except PydanticUserError as error:
-            raise LoadError(f"{name} has a type that values cannot be checked against: {error}") from error
+            reason = str(error).splitlines()[0]
+            raise LoadError(f"{name} has a type that values cannot be checked against: {reason}") from None
+        self._result = _checked(self._result_type(signature.return_annotation, batched, name))
         self._takes = _media_type(types[self._single]) if self._single else _JSON
 
     def _result_type(self, annotation: Any, batched: bool, name: str) -> Any:
@@ -114,8 +127,14 @@ class CallValues:
             return value, _BYTES
         try:
             return to_jsonable_python(value, fallback=_plain), _JSON
-        except PydanticSerializationError as error:
+        except (PydanticSerializationError, TypeError) as error:
             raise ValueError(f"the result cannot be written as JSON: {error}") from error
+
+    @staticmethod
+    def holds_arrays(value: Any) -> bool:
+        """Whether a result is an array or a tensor, or has one under each name."""
+        values = list(value.values()) if isinstance(value, dict) else [value]
+        return bool(values) and all(hasattr(each, "tolist") for each in values)
 
     def written_part(self, value: Any) -> tuple[str | bytes | bytearray, str]:
         """Return one part of a streamed result, as `written` does; JSON values stand on lines of their own."""
@@ -125,7 +144,7 @@ class CallValues:
     @property
     def declared(self) -> dict[str, Any]:
         """What the function takes and gives: the media type and JSON Schema of a request, the schema of a response."""
-        request = _schema(TypeAdapter(self._model))
+        request = _schema(self._model)
         if self._single is not None:
             definitions = {"$defs": request["$defs"]} if "$defs" in request else {}
             request = request.get("properties", {}).get(self._single, {}) | definitions
@@ -144,6 +163,23 @@ def _type_of(annotation: Any, batched: bool, what: str) -> Any:
     return next(iter(typing.get_args(annotation)), Any)
 
 
+def _maker_of(kind: Any) -> Callable[[Any], Any] | None:
+    """Return what makes an array or a tensor of lists, if that is the type; None for other types."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")  # imported if a type is theirs
+    maker: Callable[[Any], Any] | None = None
+    if numpy is not None and kind is numpy.ndarray:
+        maker = numpy.asarray
+    elif torch is not None and kind is torch.Tensor:
+        maker = torch.as_tensor
+    return maker
+
+
+def _checked(kind: Any) -> Any:
+    """Return a type as pydantic is to check it."""
+    maker = _maker_of(kind)
+    return kind if maker is None else Annotated[kind, BeforeValidator(maker), WithJsonSchema(_NUMBERS)]
+
+
 def _media_type(kind: Any) -> str:
     if kind is str:
         return _TEXT
@@ -152,9 +188,9 @@ def _media_type(kind: Any) -> str:
 
 def _value(given: Any, kind: Any) -> Any:
     """Return a value as pydantic can check it: a tensor as its numbers, what came without a content type as text."""
-    if isinstance(kind, type) and isinstance(given, kind):
-        return given
     if hasattr(given, "tolist"):
+        if _maker_of(kind) is not None:
+            return given
         return given.item() if given.size == 1 and kind in _SCALARS else given.tolist()
     if isinstance(given, bytes | bytearray) and kind not in _RAW:
         try:
@@ -181,8 +217,15 @@ def _told(error: Any) -> str:
     return f"{'.'.join(map(str, error['loc']))}: {error['msg']}{given}"
 
 
-def _schema(adapter: TypeAdapter[Any]) -> dict[str, Any]:
+class _AnySchema(GenerateJsonSchema):
+    """Makes JSON Schemas in which types that JSON Schema has no words for may be anything."""
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
+        return {}
+
+
+def _schema(kind: Any) -> dict[str, Any]:
     try:
-        return adapter.json_schema()
-    except PydanticUserError:  # a type of the user's own, which JSON Schema has no words for
+        return TypeAdapter(kind).json_schema(schema_generator=_AnySchema)
+    except PydanticUserError:  # a type of the user's own, which pydantic does not know
         return {}

@@ -110,7 +110,8 @@ class _Rows:
 
     def calls(self, *, batched: bool) -> Iterator[_Call]:
         """Yield the calls to make; refuse rows without the values that the function takes."""
-        read = [(index, arguments) for index, row in enumerate(self._data) if (arguments := self._read(index, row))]
+        rows = [(index, self._read(index, row)) for index, row in enumerate(self._data)]
+        read = [(index, arguments) for index, arguments in rows if arguments is not None]
         if batched and read:
             names = read[0][1]
             lists = {name: [arguments[name] for _, arguments in read] for name in names}
@@ -149,7 +150,7 @@ class _Rows:
 
     def _written(self, index: int, value: Any, *, streams: bool) -> Any:
         if self._context.get_open_inference_request(index) is not None:  # the protocol has a form of its own
-            return self._values.written(value)[0]
+            return value if self._values.holds_arrays(value) else self._values.written(value)[0]
         written, media_type = self._values.written_part(value) if streams else self._values.written(value)
         self._context.set_response_content_type(index, media_type)
         return written

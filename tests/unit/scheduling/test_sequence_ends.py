@@ -1,5 +1,7 @@
 """How sequences end, and what a later job for the same id hears."""
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.scheduling.play import Play, sequences
 
@@ -222,3 +224,30 @@ def test_which_sequences_are_known():
     play.submit("b", "t", ends_sequence=True)
     play.answer("b")
     assert not play.scheduler.knows_sequence("t", play.now)
+
+
+@pytest.mark.parametrize(
+    ("durable_before", "durable_after", "goes_on"),
+    [(False, False, False), (True, True, True), (False, True, False), (True, False, False)],
+)
+def test_a_version_that_takes_over_goes_on_with_what_both_store(durable_before, durable_after, goes_on):
+    policy = sequences(batch_size=2, max_sequences=8)
+    before, after = (
+        Play(replace(policy, sequences=replace(policy.sequences, durable=durable)))
+        for durable in (durable_before, durable_after)
+    )
+    before.submit("a", "s")
+    before.answer("a")
+    after.scheduler.succeed(before.scheduler, after.now)
+    assert after.submit("b", "s") == (["w1 <- b"] if goes_on else ["b: sequence_lost"])
+    assert after.submit("c", "of no version before") != ["c: sequence_lost"]
+    assert after.submit("d", "s", starts_sequence=True) != ["d: sequence_lost"]
+
+
+def test_a_version_that_takes_over_remembers_what_had_expired_before():
+    before, after = Play(sequences(max_idle=10.0)), Play(sequences(max_idle=10.0))
+    before.submit("a", "s")
+    before.answer("a")
+    before.at(10.0).tick()
+    after.scheduler.succeed(before.scheduler, after.now)
+    assert after.submit("b", "s") == ["b: sequence_expired"]

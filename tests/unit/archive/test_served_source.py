@@ -1,0 +1,105 @@
+"""Files with a function or class decorated with `ts.serve`: read without running them, and served where they lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchserve_py.archive.errors import InvalidArchive
+from torchserve_py.archive.model_files import open_model
+from torchserve_py.archive.served_source import read_served
+from torchserve_py.core.contracts import configuration_of
+from torchserve_py.core.errors import InvalidModel
+
+STATEFUL = {"sequenceBatching": True, "sequenceMaxIdleMSec": 600_000, "maxNumSequence": 1000}
+
+
+def source(folder: Path, decorated: str, heading: str = "from ts import serve") -> Path:
+    file = folder / "shout.py"
+    file.write_text(f"{heading}\n\n\n{decorated}\n")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("decorated", "config"),
+    [
+        ("@serve\ndef shout(text): ...", {}),
+        ("@serve()\ndef shout(text): ...", {}),
+        ("@serve(batch_size=8)\ndef shout(text): ...", {"batchSize": 8, "maxBatchDelay": 10}),
+        ("@serve(batch_size=8, max_batch_delay=0)\ndef shout(text): ...", {"batchSize": 8, "maxBatchDelay": 0}),
+        ("@serve\nasync def shout(text): ...", {"asyncCommunication": True}),
+        ("@serve\ndef shout(text, state): ...", STATEFUL),
+        ("@serve\ndef shout(text, *, state): ...", STATEFUL),
+        ("@serve(store='file')\ndef shout(state): ...", {**STATEFUL, "handler": {"cache": {"store": "file"}}}),
+        ("@serve\nclass Shout:\n    async def predict(self, text): ...", {"asyncCommunication": True}),
+        ("@serve\nclass Shout:\n    def predict(self, text, state): ...", STATEFUL),
+    ],
+)
+def test_the_decorator_says_how_the_model_is_served(decorated: str, config: dict[str, Any], tmp_path: Path) -> None:
+    found = read_served(source(tmp_path, decorated))
+    assert found is not None
+    assert (found.name.lower(), found.config) == ("shout", config)
+
+
+@pytest.mark.parametrize(
+    ("heading", "decorator"),
+    [("import ts", "@ts.serve"), ("import ts as t", "@t.serve(batch_size=1)"), ("from ts import serve as s", "@s")],
+)
+def test_the_decorator_is_found_under_each_name(heading: str, decorator: str, tmp_path: Path) -> None:
+    assert read_served(source(tmp_path, f"{decorator}\ndef shout(text): ...", heading)) is not None
+
+
+@pytest.mark.parametrize(
+    ("decorated", "heading"),
+    [
+        ("def shout(text): ...", "from ts import serve"),
+        ("@serve\ndef shout(text): ...", "from bentoml import serve"),
+        ("@serve\ndef shout(text): ...", "from .ts import serve"),
+        ("@serve\ndef shout(text: ...", "from ts import serve"),
+        ("# serve\0", ""),
+    ],
+)
+def test_other_files_are_left_to_the_worker(decorated: str, heading: str, tmp_path: Path) -> None:
+    assert read_served(source(tmp_path, decorated, heading)) is None
+
+
+@pytest.mark.parametrize(
+    ("decorated", "told"),
+    [
+        ("@serve(batch=8)\ndef shout(text): ...", "shout.py:4: serve has no argument batch; it has batch_size, "),
+        ("@serve(**more)\ndef shout(text): ...", "shout.py:4: serve has no argument **"),
+        ("@serve(batch_size=SIZE)\ndef shout(text): ...", "shout.py:4: batch_size is to be written out"),
+        ("@serve\nclass Shout:\n    pass", "shout.py:5: the class Shout needs a method predict"),
+        ("@serve(batch_size=8)\nasync def shout(text): ...", "shout.py:5: shout is async, .*: batch_size needs def"),
+        ("@serve\nasync def shout(state): ...", "shout.py:5: shout is async, .*: the parameter state needs def"),
+        ("@serve\ndef one(): ...\n\n@serve\ndef two(): ...", "shout.py:8: a file has one model, and one, two are"),
+    ],
+)
+def test_what_cannot_work_is_told_with_file_and_line(decorated: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArchive, match=told.replace("**", r"\*\*")):
+        open_model(source(tmp_path, decorated), tmp_path)
+
+
+def test_a_file_is_a_model_with_what_lies_beside_it(tmp_path: Path) -> None:
+    file = source(tmp_path, "@serve(batch_size=8)\ndef shout(text): ...")
+    (tmp_path / "model-config.yaml").write_text("batchSize: 2\nresponseTimeout: 5\n")
+    for name in ("one.pt", "two.pt", "other_handler.py", "third_handler.py"):  # of other models
+        (tmp_path / name).write_text("")
+    files = open_model(file, tmp_path)
+    assert (files.name, files.model_dir, files.manifest.handler) == ("shout", tmp_path, "shout.py")
+    config = configuration_of(files).config
+    assert (config.batch_size, config.max_batch_delay_ms, config.response_timeout) == (2, 10, 5)
+
+
+def test_an_option_out_of_range_is_refused_like_a_key_of_the_configuration(tmp_path: Path) -> None:
+    files = open_model(source(tmp_path, "@serve(batch_size=0)\ndef shout(text): ..."), tmp_path)
+    with pytest.raises(InvalidModel, match="batchSize"):
+        configuration_of(files)
+
+
+def test_a_handler_file_without_decorator_is_a_model_too(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def handle(data, context):\n    return data\n")
+    files = open_model(tmp_path / "mine.py", tmp_path)
+    assert (files.name, files.manifest.handler, files.served) == ("mine", "mine.py", None)

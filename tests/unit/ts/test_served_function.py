@@ -1,0 +1,279 @@
+"""Functions and classes decorated with `ts.serve`: what they take from a request, and what becomes of their results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import BaseModel, Field
+
+from ts import serve
+from ts.context import Context, RequestProcessor
+from ts.runtimes.call_values import CallValues, InvalidValue
+from ts.runtimes.errors import JobsCancelled, LoadError
+from ts.runtimes.served_function import ServedFunction
+from ts.serve_decorator import Options
+
+
+@dataclass
+class Box:
+    width: float
+    height: float = 1.0
+
+
+@dataclass
+class Count:
+    steps: int = 0
+
+
+class Question(BaseModel):
+    text: str = Field(min_length=2)
+
+
+def row(**values: Any) -> dict[str, Any]:
+    return values
+
+
+class Call:
+    """One call of a decorated function by the worker; ``answers`` is what each row got, parts and errors first."""
+
+    def __init__(self, function: Any, options: Options = Options(), gpu: int | None = None) -> None:  # noqa: B008
+        self.context = Context("model", "/model", None, 8, gpu, "1.0")
+        self.context.cache_settings = {"capacity": 10, "store": "memory"}
+        self.handler = ServedFunction(function, options)
+        self.outcome = self.handler.initialize(self.context)
+        self.sent: list[tuple[int, Any]] = []
+
+    def __call__(self, *rows: dict[str, Any], sequences: tuple[str, ...] = ()) -> list[Any]:
+        names = [*sequences, *[""] * (len(rows) - len(sequences))]
+        self.context.request_ids = {index: str(index) for index in range(len(rows))}
+        self.context.request_processor = [RequestProcessor({"ts_request_sequence_id": name}) for name in names]
+        self.context.send_part = self._send
+        results = self.handler.entry_point(list(rows), self.context)
+        return asyncio.run(results) if asyncio.iscoroutine(results) else results
+
+    def _send(self, ret: Any, req_id_map: Any, message: str, code: int) -> None:
+        for index in req_id_map:
+            self.sent.append((index, ret[index] if code == 200 else (code, message)))
+        if code != 200:
+            raise JobsCancelled("every row has ended")
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "result"),
+    [
+        (lambda text: text, row(body="hello"), "hello"),
+        (lambda text: text, row(body=b'{"a": [1]}'), {"a": [1]}),
+    ],
+)
+def test_what_has_no_annotation_is_what_the_request_says(function: Any, given: dict[str, Any], result: Any) -> None:
+    assert Call(function)(given) == [result]
+
+
+def test_the_annotation_of_the_only_parameter_says_what_the_body_is() -> None:
+    def text(value: str) -> str:
+        return value.upper()
+
+    def raw(value: bytes) -> bytes:
+        return value[::-1]
+
+    def number(value: int) -> int:
+        return value + 1
+
+    def box(value: Box) -> dict[str, float]:
+        return {"area": value.width * value.height}
+
+    def question(value: Question | None = None) -> list[str]:
+        return [] if value is None else [value.text]
+
+    assert Call(text)(row(body="hello")) == Call(text)(row(body=bytearray(b"hello"))) == ["HELLO"]
+    assert Call(raw)(row(body=bytearray(b"\xff\x00"))) == [b"\x00\xff"]
+    assert Call(number)(row(body=1)) == Call(number)(row(body="1")) == Call(number)(row(value=np.array([1]))) == [2]
+    assert Call(box)(row(body={"width": 3})) == Call(box)(row(body='{"width": 3}')) == [{"area": 3.0}]
+    assert Call(question)(row(body=b"")) == Call(question)({}) == [[]]
+    assert Call(question)(row(body={"text": "why"})) == [["why"]]
+
+
+def test_several_parameters_come_from_an_object_a_form_or_tensors() -> None:
+    def add(a: int, b: float = 0.5) -> float:
+        return a + b
+
+    call = Call(add)
+    assert call(row(body={"a": 1, "b": 2})) == [3.0]
+    assert call(row(body={"a": 1})) == [1.5]
+    assert call(row(a=bytearray(b"1"), b="2.5")) == [3.5]
+    assert call(row(a=np.array([[1]]), b=np.array([2.0]))) == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (row(body={"b": 1}), "a: Field required"),
+        (row(body={"a": "x"}), "a: Input should be a valid integer, unable to parse string as an integer, given 'x'"),
+        (row(body=[1]), "the body is to be a JSON object with the members a, b"),
+        (row(body=None), "the body is to be a JSON object with the members a, b"),
+        (row(a=b"\xff"), "a: Input should be a valid integer"),
+    ],
+)
+def test_a_request_that_does_not_fit_is_refused_with_the_name_of_the_value(given: dict[str, Any], told: str) -> None:
+    def add(a: int, b: float = 0.5) -> float:
+        return a + b
+
+    with pytest.raises(InvalidValue) as refused:
+        CallValues(add, batched=False).read(given)
+    assert str(refused.value).startswith(told)
+    call = Call(add)
+    assert call(given) == [b""]
+    assert [(index, code) for index, (code, _) in call.sent] == [(0, 400)]
+
+
+def test_a_batch_is_one_call_without_the_rows_that_do_not_fit() -> None:
+    calls = []
+
+    def double(value: list[int]) -> list[int]:
+        calls.append(value)
+        return [2 * each for each in value]
+
+    call = Call(double, Options(batch_size=8))
+    assert call(row(body=1), row(body="x"), row(body=3)) == [2, b"", 6]
+    assert calls == [[1, 3]]
+    assert [index for index, _ in call.sent] == [1]
+
+
+@pytest.mark.parametrize("result", [[1], 1, (1, 2)])
+def test_a_batch_needs_a_result_for_each_row(result: Any) -> None:
+    def wrong(value: list[int]) -> Any:
+        return result
+
+    with pytest.raises(ValueError, match="for 2 requests; return a list with one for each"):
+        Call(wrong, Options(batch_size=8))(row(body=1), row(body=2))
+
+
+def test_results_are_text_bytes_or_json() -> None:
+    def give(what: str) -> Any:
+        known = {"box": Box(1), "question": Question(text="why"), "array": np.array([[1, 2]]), "nothing": None}
+        return known.get(what, what)
+
+    call = Call(give)
+    for what, result, media_type in (
+        ("text", "text", "text/plain"),
+        ("box", {"width": 1, "height": 1.0}, "application/json"),
+        ("question", {"text": "why"}, "application/json"),
+        ("array", [[1, 2]], "application/json"),
+        ("nothing", None, "application/json"),
+    ):
+        assert call(row(body=what)) == [result]
+        assert call.context.get_response_content_type(0) == media_type
+
+
+def test_a_result_that_is_no_json_names_its_type() -> None:
+    with pytest.raises(ValueError, match="a value of type object"):
+        Call(lambda text: [object()])(row(body=""))
+
+
+def test_a_generator_streams_and_its_last_part_is_empty() -> None:
+    def texts(count: int) -> Iterator[str]:
+        yield from map(str, range(count))
+
+    async def objects(count: int) -> AsyncIterator[dict[str, int]]:
+        for value in range(count):
+            await asyncio.sleep(0)
+            yield {"value": value}
+
+    call = Call(texts)
+    assert call(row(body=2)) == [b""]
+    assert call.sent == [(0, "0"), (0, "1")]
+    call = Call(objects)
+    assert call(row(body=2)) == [b""]
+    assert call.sent == [(0, '{"value": 0}\n'), (0, '{"value": 1}\n')]
+    assert call.context.get_response_content_type(0) == "application/x-ndjson"
+
+
+def test_state_is_made_for_each_sequence_and_kept() -> None:
+    def said(text: list[str], state: list[dict]) -> list[list[str]]:  # type: ignore[type-arg]
+        for each, own in zip(text, state, strict=True):
+            own.setdefault("said", []).append(each)
+        return [list(own["said"]) for own in state]
+
+    def count(state: Count) -> int:
+        state.steps += 1
+        return state.steps
+
+    call = Call(said, Options(batch_size=8))
+    assert call(row(body="a"), row(body="b"), sequences=("one", "two")) == [["a"], ["b"]]
+    assert call(row(body="c"), sequences=("one",)) == [["a", "c"]]
+    call = Call(count)
+    assert [call({}, sequences=(name,)) for name in ("one", "one", "two")] == [[1], [2], [1]]
+
+
+def test_a_class_is_set_up_with_its_device() -> None:
+    class Model:
+        async def setup(self, device: str) -> None:
+            self.device = device
+
+        def predict(self) -> str:
+            return self.device
+
+    for gpu, device in ((None, "cpu"), (1, "cuda:1")):
+        call = Call(Model, gpu=gpu)
+        asyncio.run(call.outcome)
+        assert call({}) == [device]
+
+
+def test_what_it_takes_is_declared() -> None:
+    def ask(question: Question, tries: int = 3) -> Iterator[Box]:
+        yield Box(tries)
+
+    declared = CallValues(ask, batched=False).declared
+    assert declared["takes"] == "application/json"
+    assert declared["request"]["required"] == ["question"]
+    assert declared["request"]["$defs"]["Question"]["properties"]["text"]["minLength"] == 2
+    assert declared["response"]["properties"]["width"]["type"] == "number"
+    assert (declared["streams"], declared["stateful"]) == (True, False)
+
+
+class NoPredict:
+    """A class that is no model."""
+
+
+def unknown(value: Missing) -> None:  # type: ignore[name-defined]  # noqa: F821
+    """Has an annotation that means nothing."""
+
+
+def single(value: int) -> int:
+    return value
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "told"),
+    [
+        (lambda *values: values, Options(), "each parameter needs a name"),
+        (NoPredict, Options(), "no method predict"),
+        (unknown, Options(), "name 'Missing' is not defined"),
+        (single, Options(batch_size=2), "is to be a list, since batch_size was given"),
+    ],
+)
+def test_a_function_that_no_request_can_call_does_not_load(
+    function: Callable[..., Any], options: Options, told: str
+) -> None:
+    with pytest.raises(LoadError, match=told):
+        ServedFunction(function, options)
+
+
+def test_the_decorator_leaves_a_function_as_it_is() -> None:
+    @serve
+    def one(text: str) -> str:
+        return text
+
+    @serve(batch_size=2, max_batch_delay=5, store="file")
+    def many(text: list[str]) -> list[str]:
+        return text
+
+    assert one("a") == "a"
+    assert many(["a", "b"]) == ["a", "b"]
+    with pytest.raises(TypeError, match="batches"):
+        serve(batches=2)  # type: ignore[call-overload]
