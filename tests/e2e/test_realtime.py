@@ -15,7 +15,7 @@ import numpy as np
 import openai
 import pytest
 from tests.e2e.keypad_tones import pieces, tones
-from tests.e2e.running_server import ROOT, RunningServer
+from tests.e2e.running_server import ROOT, RunningServer, eventually
 from websockets.asyncio.client import connect as connect_async
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
@@ -153,6 +153,26 @@ def test_a_worker_killed_in_mid_transcription_fails_the_item_and_no_other(
             connection.input_audio_buffer.append(audio=piece)
         connection.input_audio_buffer.commit()
         assert until(connection, COMPLETED)[-1].transcript == "34"
+
+
+def test_where_states_are_stored_nobody_notices_a_killed_worker(tmp_path: Path) -> None:
+    model = tmp_path / "keypad"
+    model.mkdir()
+    for file in (ROOT / "handlers" / "keypad").glob("*.*"):
+        (model / file.name).write_text(file.read_text())
+    with (model / "model-config.yaml").open("a") as config:
+        config.write(f"handler:\n  cache: {{store: file, path: {tmp_path}/sounds.db}}\n")
+    with RunningServer({"keypad": model}) as server:
+        server.wait_ready()
+        with connect(url_of(server)) as socket:
+            for number, piece in enumerate(pieces(tones("0123456789"), 3000)):
+                if number % 8 == 4:
+                    eventually(server.workers, "there is a worker")[0].kill()
+                socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": piece}))
+            socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
+            while (event := json.loads(socket.recv(LIMIT)))["type"] != COMPLETED:
+                assert event["type"] not in ("error", FAILED), event
+            assert event["transcript"] == "0123456789"
 
 
 async def test_thirty_sessions_at_once(server: RunningServer) -> None:

@@ -41,7 +41,7 @@ class StreamSession(SocketSession):
     def __init__(self, socket: WebSocket, terms: Terms) -> None:
         super().__init__(socket, terms, is_text=True)
         self.sequence_id = f"stream-{secrets.token_hex(16)}"
-        self._is_begun = False
+        self._steps = 0
 
     async def greet(self) -> None:
         """Send nothing: the client begins."""
@@ -50,8 +50,9 @@ class StreamSession(SocketSession):
         """Submit a step."""
         await self.wait_for_room()
         send = partial(self._send_part, message.kind is Kind.text)
-        starts, self._is_begun = not self._is_begun, True
-        exchange = self.terms.submit(self.sequence_id, 0, Step(0, message.data), send, starts=starts)
+        self._steps += 1
+        step = Step(self._steps, message.data)
+        exchange = self.terms.submit(self.sequence_id, self._steps, step, send, starts=self._steps == 1)
         self.put(partial(self._relay, exchange), exchange)
         return None
 

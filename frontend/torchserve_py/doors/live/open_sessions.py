@@ -37,7 +37,7 @@ class OpenSessions:
         return terms_of(self._context, request, model, None, self._sequence)
 
     def _sequence(self, sequence_id: str, starts: bool, ends: bool, number: int) -> SequenceRequest:
-        return self._headers.request_of(sequence_id, "true" if starts else None, "true" if ends else None)
+        return self._headers.request_of(sequence_id, "true" if starts else None, "true" if ends else None, str(number))
 
     async def serve(
         self,

@@ -72,8 +72,8 @@ class RealtimeSession(SocketSession):
 
     def _new_sequence(self) -> None:
         self.sequence_id = f"realtime-{secrets.token_hex(16)}"
-        #: Whether the sequence has had a step.
-        self._is_begun = False
+        #: The steps that the sequence has had; their numbers tell a store which of them it knows.
+        self._steps = 0
 
     async def greet(self) -> None:
         """Tell the client of its session."""
@@ -118,7 +118,7 @@ class RealtimeSession(SocketSession):
         if config.format != self._config.format and (self._item.seconds or self._half):
             raise BadEvent("The format changes only when all audio is committed or cleared.", "invalid_value", "format")
         if config.model != self._config.model:
-            if self._is_begun:
+            if self._steps:
                 raise BadEvent("The session has begun with another model.", "invalid_value", "transcription.model")
             self.terms = self._terms_of(config.model)
         self._config = config
@@ -171,9 +171,15 @@ class RealtimeSession(SocketSession):
             ("realtime_rate", str(config.format.rate)),
             ("realtime_transcription", msgspec.json.encode(config.hints).decode()),
         )
-        starts, self._is_begun = not self._is_begun, True
-        step = Step(0, body, _AUDIO)
-        return self.terms.submit(self.sequence_id, 0, step, lambda _, part: send(part), starts=starts, headers=headers)
+        self._steps += 1
+        return self.terms.submit(
+            self.sequence_id,
+            self._steps,
+            Step(self._steps, body, _AUDIO),
+            lambda _, part: send(part),
+            starts=self._steps == 1,
+            headers=headers,
+        )
 
     # Transcripts.
 
