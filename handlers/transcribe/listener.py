@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from pocketsphinx import Endpointer
 from recognisers import Recogniser, Recognisers
+
+from ts.handler_utils.audio import Resampler, decode_audio
+
+RATE = 16_000
 
 #: 30 ms of sound (bytes). All sound passes in such frames, so that it does not matter in which pieces it came.
 FRAME = 960
@@ -25,19 +30,25 @@ class Listener:
     listener, the sound since the last pause is heard again.
     """
 
-    def __init__(self, sound: bytes = b"", mean: str | None = None) -> None:
+    def __init__(self, sound: bytes = b"", mean: str | None = None, rest: bytes | None = None, offset: int = 0) -> None:
         self._sound = bytearray(sound)
         self._mean = mean
+        #: What a `Resampler` goes on with, if the sound comes at another rate.
+        self._rest, self._offset = rest, offset
         self.lose_recogniser()
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a store keeps."""
-        return {"sound": bytes(self._sound), "mean": self._mean}
+        return {"sound": bytes(self._sound), "mean": self._mean, "rest": self._rest, "offset": self._offset}
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Listener:
         """Return the listener that `to_dict` wrote down."""
         return cls(**stored)
+
+    def renewed(self) -> Listener:
+        """Return a listener for a new sound of the same voice and microphone."""
+        return Listener(mean=self._mean)
 
     def lose_recogniser(self) -> None:
         """Note that another listener has got the recogniser: the sound since the last pause is to be heard again."""
@@ -54,6 +65,13 @@ class Listener:
             self._heard += FRAME
             texts += self._hear_frame(frame, recognisers)
         return texts
+
+    def converted(self, audio: bytes | bytearray, encoding: str, rate: int) -> bytes:
+        """Return the next piece of a sound in another encoding or at another rate, as `hear` takes it."""
+        resampler = Resampler(rate, RATE, self._rest, self._offset)
+        samples = resampler.hear(decode_audio(audio, encoding))
+        self._rest, self._offset = resampler.rest, resampler.offset
+        return (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
 
     def finish(self) -> list[str]:
         """End the utterance, if there is one, because the sound is over; return its text."""

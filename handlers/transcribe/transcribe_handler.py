@@ -6,6 +6,8 @@ second. The response has the utterances that a pause has ended, and what is reco
     {"final": ["hello world"], "partial": "where do"}
 
 The request that ends the sequence ends the last utterance as well. A row that cannot be read gets status 400 alone.
+Clients of OpenAI's realtime API may send sound in other encodings and at other rates, and get text: one utterance after
+the other, each with a space behind it.
 
 A recogniser is about 100 MB of pocketsphinx's memory that nothing can write down. So a sequence's state is its sound
 since the last pause (`listener.Listener`), from which any worker and any recogniser comes to the same words.
@@ -40,6 +42,8 @@ class TranscribeHandler:
     def _hear(self, idx: int, sound: Any, context: Context) -> Any:
         sequence_id = context.get_sequence_id(idx)
         assert sequence_id is not None, "every request of a model with sequenceBatching has one"
+        if event := context.get_request_header(idx, "realtime_event"):
+            return self._transcribe(idx, sound, event, context)
         if not isinstance(sound, bytes | bytearray) or len(sound) % 2:
             context.set_response_status(400, "Bad Request", idx)
             return "Send 16-bit samples, 16,000 per second, as bytes; their number is even."
@@ -49,3 +53,19 @@ class TranscribeHandler:
             final += listener.finish()
         self.listeners[sequence_id] = listener
         return {"final": final, "partial": listener.partial()}
+
+    def _transcribe(self, idx: int, sound: bytes, event: str, context: Context) -> str:
+        """Answer an event of the realtime API with the utterances that it has ended."""
+        sequence_id = context.get_sequence_id(idx)
+        listener = self.listeners.get(sequence_id) or Listener()
+        texts: list[str] = []
+        if event == "append":
+            encoding = context.get_request_header(idx, "realtime_encoding")
+            rate = int(context.get_request_header(idx, "realtime_rate"))
+            texts = listener.hear(listener.converted(sound, encoding, rate), self.recognisers)
+        else:
+            if event == "commit":
+                texts = listener.finish()
+            listener = listener.renewed()
+        self.listeners[sequence_id] = listener
+        return "".join(f"{text} " for text in texts)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import openai
 import pytest
 from tests.e2e.running_server import HANDLERS, RunningServer
 from tests.speech import VOICE, say, silence
 
 from torchserve_py.client import Client, Session
+from ts.handler_utils.audio import Resampler, decode_audio
 
 for package in ("onnxruntime", "pocketsphinx", "silero_vad"):
     pytest.importorskip(package)
@@ -75,3 +79,22 @@ def test_a_transcript_is_the_same_if_its_worker_dies_in_mid_speech(server: Runni
                     os.kill(server.describe("transcribe")[0]["workers"][0]["pid"], signal.SIGKILL)
         assert disturbed == {0, 1}
         assert answers == undisturbed
+
+
+def test_openais_client_gets_the_words_as_they_come(server: RunningServer) -> None:
+    spoken = decode_audio(b"".join(pieces(SENTENCES)), "pcm16")
+    sound = (np.clip(Resampler(16_000, 24_000).hear(spoken), -1, 1) * 32767).astype("<i2").tobytes()
+    client = openai.OpenAI(base_url=f"{server.inference}/v1", api_key="none")
+    with client.realtime.connect(model="transcribe", extra_query={"intent": "transcription"}) as connection:
+        for begin in range(0, len(sound), 9600):
+            connection.input_audio_buffer.append(audio=base64.b64encode(sound[begin : begin + 9600]).decode())
+        connection.input_audio_buffer.commit()
+        deltas: list[str] = []
+        for event in connection:
+            assert event.type != "error", event
+            if event.type == "conversation.item.input_audio_transcription.delta":
+                deltas.append(event.delta or "")
+            if event.type == "conversation.item.input_audio_transcription.completed":
+                break
+        assert [delta.strip() for delta in deltas] == SENTENCES
+        assert event.transcript.split() == " ".join(SENTENCES).split()
