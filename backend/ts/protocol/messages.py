@@ -56,6 +56,7 @@ OPEN_INFERENCE_REST: Final = "open_inference_rest"  # the HTTP body: JSON, or JS
 OPEN_INFERENCE_GRPC: Final = "open_inference_grpc"  # a serialized `inference.ModelInferRequest`
 TRUSS: Final = "truss"  # the HTTP body; pseudo headers such as ``:path`` describe the request line
 CUSTOM: Final = "custom"  # the same, for a route that the model itself has declared
+OPENPI: Final = "openpi"  # a map of msgpack with numpy arrays, as openpi's clients write it
 
 #: ``(job id, headers, content type, body, protocol, more input)``. Headers are pairs of ``bytes`` (as they came over
 #: HTTP) or ``str`` (set by the server); later pairs win. The body is ``bytes`` (a large one arrives as a ``bytearray``

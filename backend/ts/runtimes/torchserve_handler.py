@@ -16,6 +16,7 @@ from ts.context import Context
 from ts.frontend_connection import Connection
 from ts.protocol.messages import (
     NO_HISTORIES,
+    OPENPI,
     STATUS_CANCELLED,
     Ahead,
     EndedSequence,
@@ -167,6 +168,10 @@ class TorchServeHandler:
         """Return a row decoded for the handler. Raises Failure: the row cannot be parsed."""
         if wire_row[4] is None:
             return self._reader.read(wire_row)
+        if wire_row[4] == OPENPI:
+            from ts.runtimes.openpi_rows import read_openpi_row
+
+            return read_openpi_row(wire_row)
         if self._open_inference_rows is None:
             from ts.runtimes.open_inference_rows import OpenInferenceRows
 

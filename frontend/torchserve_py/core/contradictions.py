@@ -122,6 +122,11 @@ def _step_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
     asked_for = f"parallelType is {config.parallel_type}"
     if config.parallel_type == "custom" and config.torchrun:
         together, asked_for = not config.async_communication, f"{asked_for} with torchrun"
+    if config.openpi is not None and not config.sequence_batching:
+        yield (
+            ("openpi", "sequenceBatching"),
+            "openpi is set but sequenceBatching is not true; an episode is a sequence, so set both",
+        )
     for name, enabled in (
         ("continuousBatching", config.continuous_batching),
         ("asyncCommunication", config.async_communication),
@@ -180,6 +185,8 @@ def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[st
         yield "sequenceBatching", "true", "its code keeps no state between the requests of a sequence"
     if not contract.sequences and config.realtime:
         yield "realtime", "true", "its code keeps no state between the requests of a sequence"
+    if not contract.sequences and config.openpi is not None:
+        yield "openpi", "set", "its code keeps no state between the requests of a sequence"
     if not contract.stores and config.cache is not None:
         yield "handler.cache", "set", "its code has no SequenceCache that could be stored"
     if not contract.processes:

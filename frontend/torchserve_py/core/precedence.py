@@ -156,6 +156,7 @@ def _sequences(yaml: ModelConfig) -> dict[str, Any]:
         "max_sequence_job_queue_size": yaml.max_sequence_job_queue_size or 1,
         "restart_expired_sequences": yaml.on_expired_sequence == "restart",
         "cache": yaml.cache or CacheConfig(),
+        "openpi": yaml.openpi,
     }
 
 

@@ -52,6 +52,8 @@ class ServedConfig:
     """Whether the handler answers OpenAI's requests."""
     realtime: bool = False
     """Whether the handler transcribes audio that arrives piece by piece."""
+    openpi: Mapping[str, Any] | None = None
+    """What the clients of a policy for robots are told first; None for any other model."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

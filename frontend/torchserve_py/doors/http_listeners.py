@@ -19,6 +19,7 @@ from torchserve_py.doors.answering import Application
 from torchserve_py.doors.failures import too_many_connections
 from torchserve_py.doors.live.bidirectional_stream import BidirectionalStreamDoor
 from torchserve_py.doors.live.live_session_door import LiveSessionDoor
+from torchserve_py.doors.live.openpi_door import OpenpiDoor
 from torchserve_py.doors.management_calls import ManagementCalls
 from torchserve_py.doors.management_door import ManagementDoor
 from torchserve_py.doors.open_inference.open_inference_door import OpenInferenceDoor
@@ -58,6 +59,7 @@ DOORS: Final[tuple[tuple[str, Callable[[DoorContext], Door]], ...]] = (
     ("inference_address", TrussDoor),
     ("inference_address", OpenAIDoor),
     ("inference_address", RealtimeDoor),
+    ("inference_address", OpenpiDoor),
     ("inference_address", HealthDoor),
     ("inference_address", InferenceSurfaces),
     ("inference_address", V1ModelsDoor),

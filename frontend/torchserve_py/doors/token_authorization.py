@@ -21,7 +21,8 @@ from torchserve_py.doors.failures import DoorError, Failure
 
 KEY_FILE: Final = "key_file.json"
 _KEY_BYTES: Final = 6
-_SCHEME: Final = "Bearer "
+#: How clients name the key; the second one is Baseten's and openpi's.
+_SCHEMES: Final = ("Bearer ", "Api-Key ")
 _REASON: Final = "failed. Token either incorrect, expired, or not provided correctly"
 
 
@@ -70,7 +71,7 @@ class TokenAuthorization:
 
         Args:
             kind: The API that the request calls.
-            authorization: The request's ``Authorization`` header, ``Bearer <key>``.
+            authorization: The request's ``Authorization`` header, ``Bearer <key>`` or ``Api-Key <key>``.
         """
         key = self._keys[kind]
         if not _matches(authorization, key.text) or self._now() >= key.expires_at:
@@ -117,7 +118,8 @@ class TokenAuthorization:
 
 
 def _matches(authorization: str | None, key: str) -> bool:
-    if authorization is None or not authorization.startswith(_SCHEME):
+    scheme = next((each for each in _SCHEMES if authorization is not None and authorization.startswith(each)), None)
+    if authorization is None or scheme is None:
         return False
-    token = authorization[len(_SCHEME) :]
+    token = authorization[len(scheme) :]
     return hmac.compare_digest(token.encode("utf-8", "surrogateescape"), key.encode())

@@ -39,6 +39,7 @@ outputs:
 decoupled: false
 openai: true
 realtime: true
+openpi: {action_horizon: 10}
 concurrencyTarget: 50
 useVenv: true
 autocast: bfloat16
@@ -73,6 +74,7 @@ inputs: [{name: image, datatype: FP32, shape: [-1, 3]}]
 decoupled: true
 openai: true
 realtime: true
+openpi: {}
 autocast: bfloat16
 channelsLast: true
 warmup: [{file: sample.json}]
@@ -91,7 +93,7 @@ def test_what_a_contract_cannot_do_is_refused_all_at_once(tmp_path: Path, contra
     told = [problem for problem in refused.value.problems if f"the model's contract is {contract}: " in problem]
     keys = [
         *("batchSize is 4", "continuousBatching is true", "sequenceBatching is true"),
-        *("realtime is true", "handler.cache is set"),
+        *("realtime is true", "openpi is set", "handler.cache is set"),
         *(
             "parallelType is tp",
             "torchrun is set",
@@ -176,6 +178,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         decoupled=False,
         openai=True,
         realtime=True,
+        openpi={"action_horizon": 10},
         autocast="bfloat16",
         channels_last=True,
         warmup=(),
@@ -241,6 +244,7 @@ def test_a_wrong_value_is_named_with_what_is_right(tmp_path: Path, text: str, ex
     [
         ("sequenceBatching: true", ["sequenceBatching", "sequenceMaxIdleMSec is not set"]),
         ("realtime: true", ["realtime is true", "sequenceBatching is not"]),
+        ("openpi: {}", ["openpi is set", "sequenceBatching is not"]),
         ("sequenceBatching: true\nsequenceMaxIdleMSec: 0", ["sequenceBatching", "sequenceMaxIdleMSec is 0"]),
         ("minWorkers: 4\nmaxWorkers: 2", ["minWorkers is 4", "maxWorkers is 2"]),
         ("parallelLevel: 2", ["parallelLevel is 2", "parallelType is not set"]),

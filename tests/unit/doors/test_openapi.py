@@ -38,6 +38,7 @@ LISTENERS = {
         ("/api-description", "get"): ("api-description", {"200", "500"}),
         ("/ping", "get"): ("ping", {"200", "500"}),
         ("/live", "get"): ("liveness", {"200"}),
+        ("/healthz", "get"): ("healthz", {"200"}),
         ("/ready", "get"): ("readiness", {"200", "503"}),
         ("/predictions/{model_name}", "post"): ("predictions", PREDICT),
         ("/v1/models/{model_name}:predict", "post"): ("v1_predictions", PREDICT),

@@ -60,6 +60,7 @@ async def test_each_door_wants_its_own_key(guarded, door, method, path, kind):
         {"Authorization": key},
         {"Authorization": f"bearer {key}"},
         {"Authorization": f"Bearer {key}x"},
+        {"Authorization": f"Api-Key {key}x"},
         {"Authorization": "Bearer "},
         {"Authorization": "Bearer é"},
     ]
@@ -67,8 +68,9 @@ async def test_each_door_wants_its_own_key(guarded, door, method, path, kind):
         answer = await guarded.request(method, path, door=door, headers=headers)
         assert answer.status == 400
         assert answer.json() == {"code": 400, "type": "InvalidKeyException", "message": REFUSED}
-    answer = await guarded.request(method, path, door=door, headers=bearer(guarded, kind))
-    assert answer.status == 200
+    for headers in (bearer(guarded, kind), {"Authorization": f"Api-Key {key}"}):
+        answer = await guarded.request(method, path, door=door, headers=headers)
+        assert answer.status == 200
 
 
 @pytest.mark.parametrize(("door", "path"), [("metrics", "/metrics"), ("inference", "/live"), ("inference", "/ready")])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
 
@@ -20,6 +20,7 @@ from torchserve_py.settings.schemas.values import (
     Nested,
     Text,
     is_inside,
+    is_plain_map,
     unexpected,
 )
 from ts.open_inference.datatypes import DATATYPES
@@ -290,5 +291,11 @@ class ModelConfigFile(Schema):
         "whether the handler transcribes audio that arrives piece by piece, for clients of [OpenAI's realtime "
         "API](realtime.md); needs `sequenceBatching`",
         "`false`",
+    )
+    openpi: Annotated[dict[str, Any] | None, Expected("a map of plain values", is_plain_map)] = key(
+        "openpi",
+        "declares a policy for robots, for [clients of openpi](robots.md): the metadata that a client is told first; "
+        "needs `sequenceBatching`",
+        "none",
     )
     handler: Handler = Field(default=HandlerKeys(), description="keys of the handler's own, and `cache`")

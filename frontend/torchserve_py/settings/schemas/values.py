@@ -15,6 +15,7 @@ from math import inf
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, Final, get_args
 
+import msgpack
 from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -178,6 +179,14 @@ def is_inside(value: object) -> bool:
     if not isinstance(value, str) or not value or "\0" in value:
         return False
     return not {"..", "/"} & set(PurePosixPath(value).parts)
+
+
+def is_plain_map(value: object) -> bool:
+    """Return whether a value is a map of texts to texts, numbers, truth values, nulls, and lists and maps of these."""
+    try:
+        return isinstance(value, dict) and all(isinstance(name, str) for name in value) and bool(msgpack.packb(value))
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def is_number(value: object) -> bool:

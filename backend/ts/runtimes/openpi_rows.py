@@ -1,0 +1,107 @@
+"""Observations of openpi's clients for a TorchServe handler, and its actions for them: msgpack with numpy arrays.
+
+The handler's row has the observation, a dict, under ``body``; arrays in it are read-only. The handler returns a dict,
+whose values may be arrays (numpy's or torch's), plain values, and dicts and lists of these. An array is a map with the
+keys ``__ndarray__``, ``data``, ``dtype`` and ``shape`` (all ``bytes``), a numpy scalar one with ``__npgeneric__``,
+``data`` and ``dtype``. Arrays of objects would need pickle and are refused, in both directions; so are structured and
+complex ones, as by openpi.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgpack
+import numpy as np
+
+from ts.context import RequestProcessor
+from ts.protocol.frames import Buffer
+from ts.protocol.messages import InferRow
+from ts.runtimes.decoded_rows import Row
+from ts.runtimes.errors import Failure, HandlerFailed
+
+#: Truth values, numbers, dates and texts, as numpy writes their types.
+_DTYPE: Final = re.compile(r"[<>|=]?(b1|[iu][1248]|f(2|4|8|16)|[SU][1-9]\d{0,5}|[mM]8(\[\d*[a-zA-Z]{1,2}\])?)")
+
+
+def read_openpi_row(wire_row: InferRow) -> Row:
+    """Return the row as the handler sees it. Raises Failure: the body is no observation."""
+    try:
+        observation = msgpack.unpackb(wire_row[3], object_hook=_value_of)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise Failure(400, f"No observation of openpi: {error}") from error
+    if not isinstance(observation, dict):
+        raise Failure(400, f"An observation is a map, and this is a value of type {type(observation).__name__}.")
+    row = Row(wire_row[0], {"body": observation}, RequestProcessor(None, wire_row[1]))
+    row.encode = _encode
+    return row
+
+
+def _value_of(given: dict[Any, Any]) -> Any:
+    """Return the array or the scalar that a map stands for, or the map itself. Raises ValueError."""
+    if b"__ndarray__" in given:
+        dtype, data, shape = _dtype(given), given.get(b"data"), given.get(b"shape")
+        if not isinstance(data, bytes) or not isinstance(shape, list) or not all(map(_is_size, shape)):
+            raise ValueError("an array has the bytes of its elements as data, and its shape is a list of sizes")
+        if math.prod(shape) * dtype.itemsize != len(data):
+            raise ValueError(f"an array of {dtype} with the shape {shape} has not {len(data)} bytes")
+        return np.frombuffer(data, dtype).reshape(shape)
+    if b"__npgeneric__" in given:
+        data = given.get(b"data")
+        if not isinstance(data, bool | int | float | str | bytes):
+            raise ValueError("the data of a scalar is a truth value, a number, or a text")
+        try:
+            return _dtype(given).type(data)
+        except (TypeError, OverflowError) as error:
+            raise ValueError(f"a scalar's data does not fit its type: {error}") from error
+    return given
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _dtype(given: Mapping[Any, Any]) -> np.dtype[Any]:
+    """Return the type of an array's elements. Raises ValueError: openpi has no such arrays."""
+    name = given.get(b"dtype")
+    if not isinstance(name, str) or not _DTYPE.fullmatch(name):
+        raise ValueError(
+            f"arrays of {str(name)[:40]!a} are not taken: numbers, truth values, dates and texts are, objects never"
+        )
+    return np.dtype(name)
+
+
+def _encode(row: Row, value: Any, more: bool) -> Buffer:
+    """Return the body for a handler's result.
+
+    Raises Failure: the handler chose the status of an error, or the result is no dict that msgpack can write.
+    """
+    status = row.processor.get_response_status_code()
+    if status is not None and status >= 400:
+        raise Failure(status, value if isinstance(value, str) else str(value))
+    if not isinstance(value, dict):
+        raise HandlerFailed(f"A policy answers with a dict, and this one has returned a {type(value).__name__}.")
+    try:
+        return bytes(msgpack.packb(value, default=_plain))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise HandlerFailed(f"The answer of the policy cannot be written: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """Return the map that stands for an array or a scalar. Raises TypeError: nothing stands for the value."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    if not isinstance(value, np.ndarray | np.generic):
+        raise TypeError(f"no form for a value of type {type(value).__name__}")
+    if not _DTYPE.fullmatch(value.dtype.str):
+        raise TypeError(f"no form for arrays of {value.dtype}")
+    if isinstance(value, np.ndarray):
+        data = {b"data": value.tobytes(), b"dtype": value.dtype.str, b"shape": value.shape}
+        return {b"__ndarray__": True, **data}
+    return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
