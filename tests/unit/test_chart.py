@@ -107,6 +107,8 @@ def test_everything_selects_the_pods_of_the_chart(render: Callable[..., Objects]
     assert all(selector.items() <= labels.items() for selector in selectors)
     service = found["Service"]
     monitor = found["ServiceMonitor"]["spec"]
+    job = service["metadata"]["labels"][monitor["jobLabel"]]
+    assert f'up{{job="{job}"}}' in (ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text()
     assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert monitor["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
     assert found["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == found["Deployment"]["metadata"]["name"]
