@@ -66,10 +66,16 @@ class _Ends(NamedTuple):
 
 
 class WarmParent:
-    """Takes orders and forks workers; ``orders`` is the server's socket."""
+    """Takes orders and forks workers.
 
-    def __init__(self, orders: socket.socket) -> None:
+    Args:
+        orders: The server's socket.
+        arguments: The arguments of the workers.
+    """
+
+    def __init__(self, orders: socket.socket, arguments: list[str]) -> None:
         self._orders = orders
+        self._arguments = arguments
         #: The process and the status pipe of each worker, by the descriptor that tells of its end.
         self._workers: dict[int, tuple[int, int]] = {}
         self._poll = select.poll()
@@ -106,7 +112,7 @@ class WarmParent:
             return False
         if pid == 0:
             self._leave()
-            _start(order, ends, parent)
+            _start(order, ends, self._arguments, parent)
             return True
         ended = os.pidfd_open(pid)
         self._workers[ended] = pid, os.dup(ends.status)
@@ -142,12 +148,8 @@ def main(arguments: list[str]) -> int:
     die_with_parent()
     gain_no_privileges()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server
-    if WarmParent(orders).run() is None:
-        return 0
     arguments = ["--socket", path]
-    sys.argv = [worker.__file__, *arguments]
-    _show_command([sys.executable, "-P", "-m", "ts.worker", *arguments])
-    return worker.main(arguments)
+    return 0 if WarmParent(orders, arguments).run() is None else worker.main(arguments)
 
 
 def _tell(status: int, line: str) -> None:
@@ -200,7 +202,7 @@ def _threads() -> int:
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - only their number counts
 
 
-def _start(order: Order, ends: _Ends, parent: int) -> None:
+def _start(order: Order, ends: _Ends, arguments: list[str], parent: int) -> None:
     """Make this forked process what a worker is that was started in an interpreter of its own."""
     os.setsid()
     die_with_parent()
@@ -219,6 +221,8 @@ def _start(order: Order, ends: _Ends, parent: int) -> None:
     sys.path.insert(sys.path.index(own) if own in sys.path else 0, folder)
     importlib.invalidate_caches()
     _seed()
+    sys.argv = [worker.__file__, *arguments]
+    _show_command([sys.executable, "-P", "-m", "ts.worker", *arguments])
     os.write(ends.status, f"pid {os.getpid()}\n".encode())  # fails if the server does not want the worker any more
     os.close(ends.status)
 
