@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -46,12 +51,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("models")
     models = {
         "reach": HANDLERS / "reach",
+        "kept": kept_reach(folder),
         "echo": model_folder(folder, "echo", ECHO, CONFIG),
         "pair": model_folder(folder, "pair", ECHO, f"{CONFIG}batchSize: 2\nmaxBatchDelay: 1000\n"),
     }
     with RunningServer(models, {"drain_timeout": 1}) as running:
         running.wait_ready()
         yield running
+
+
+def kept_reach(folder: Path) -> Path:
+    """The same policy, with a store beneath its episodes."""
+    kept = shutil.copytree(HANDLERS / "reach", folder / "kept")
+    config = (kept / "model-config.yaml").read_text().partition("openpi:")[0]
+    (kept / "model-config.yaml").write_text(f"{config}handler: {{cache: {{store: file}}}}\n")
+    return kept
 
 
 def client_of(server: RunningServer, path: str = "", **more: Any) -> Any:
@@ -120,6 +134,26 @@ def test_a_model_is_named_by_path_or_query(server: RunningServer, path: str) -> 
     assert answer["got"]["one"] == 0.5
     assert answer["types"]["one"] == "<class 'numpy.float32'>"
     assert answer["got"]["raw"] == b"\0"
+
+
+@pytest.mark.parametrize("model", ["reach", "kept"])
+def test_an_episode_outlives_its_worker_if_it_is_stored_and_else_says_that_it_is_lost(
+    server: RunningServer, model: str
+) -> None:
+    client = client_of(server, f"/openpi/{model}")
+    observation = {"state": np.zeros(3, np.float32), "target": np.ones(3, np.float32)}
+    first = client.infer(observation)["actions"]
+    os.kill(server.describe(model)[0]["workers"][0]["pid"], signal.SIGKILL)
+    if model == "kept":
+        np.testing.assert_allclose(
+            client.infer(observation | {"state": first[-1]})["actions"], alone(1.0, 2)[1], rtol=1e-5
+        )
+        return
+    with pytest.raises(ConnectionClosed) as closed:
+        for _ in range(3):
+            with contextlib.suppress(RuntimeError):
+                client.infer(observation)
+    assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (4410, "sequence_lost")
 
 
 def test_episodes_share_a_batch(server: RunningServer) -> None:
