@@ -126,14 +126,11 @@ def test_an_address_of_the_network_needs_a_token_and_opens_no_management(tmp_pat
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("from ts import serve\n\n\n@serve\ndef shout(text):\n    return text.upper(\n", 'shout.py", line 6'),
         ("from ts import serve\n\nmissing()\n\n\n@serve\ndef shout(text):\n    return text\n", 'shout.py", line 3'),
         (
             "from ts import serve\n\n\n@serve(batches=3)\ndef shout(text):\n    return text\n",
             "shout.py:4: serve has no",
         ),
-        ("from ts import serve\n\n\n@serve(batch_size=3)\ndef shout(text: str):\n    return text\n", "to be a list"),
-        ("def shout(text):\n    return text\n", "one class in custom service code or a function entry point"),
     ],
 )
 def test_a_model_that_cannot_be_loaded_ends_the_command_and_tells_where(tmp_path: Path, text: str, told: str) -> None:

@@ -63,11 +63,15 @@ class Attendant:
         for source in self._sources:
             self._introduce(source, serving)
         self._say_where(server)
-        while self._watch:
-            for source in self._sources:
-                await self._follow(source, seen, serving)
-            await asyncio.sleep(_WATCH_INTERVAL)
-        await asyncio.Event().wait()
+        try:
+            while self._watch:
+                for source in self._sources:
+                    await self._follow(source, seen, serving)
+                await asyncio.sleep(_WATCH_INTERVAL)
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:  # a signal
+            _say("", "Ending, once accepted requests are answered. Ctrl-C again ends at once.")
+            raise
 
     # Loading
 

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from torchserve_py.archive.contract import CONTRACTS, MLSERVER, TRUSS
+from torchserve_py.archive.contract import MLSERVER, TRUSS
 from torchserve_py.core.serving import ServedModel
 from torchserve_py.first_minute.examples import example_of, tensors_of
 
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain"
-#: What the platform of a model is called in front of a user.
-_NAMES: Final = {CONTRACTS[TRUSS]: "Truss", CONTRACTS[MLSERVER]: "MLServer model"}
+_NAMES: Final = {TRUSS: "Truss", MLSERVER: "MLServer"}
 _SAMPLES: Final = ("sample", "samples", "examples")
 _MEDIA_TYPES: Final = {".json": _JSON, ".txt": _TEXT, ".jpg": "image/jpeg", ".png": "image/png", ".wav": "audio/wav"}
 
@@ -32,17 +31,14 @@ def introduction(
         key: What requests must carry as a token, or None.
     """
     takes, path, data = _request(model, declared, folder)
-    kinds = [each for each, holds in (("stateful", model.is_stateful), ("streams", _streams(declared))) if holds]
-    about = f" ({', '.join(kinds)})" if kinds else ""
-    yield f"{model.name}{about}  {_NAMES.get(model.contract, 'takes')} {takes}".rstrip()
-    options = ["-N"] if "streams" in kinds else []
+    streams = bool((declared.get("function") or {}).get("streams"))
+    kinds = [_NAMES.get(model.contract.name), "stateful" if model.is_stateful else None, "streams" if streams else None]
+    about = ", ".join(each for each in kinds if each)
+    yield f"{model.name} ({about})  takes {takes}" if about else f"{model.name}  takes {takes}"
+    options = ["-N"] if streams else []
     options += ["-H", f"Authorization: Bearer {key}"] if key is not None else []
     options += ["-H", "ts_request_sequence_id: demo"] if model.is_stateful else []
     yield f"  curl {shlex.join([f'{base}{path}', *options, *data])}"
-
-
-def _streams(declared: Mapping[str, Any]) -> bool:
-    return bool((declared.get("function") or {}).get("streams") or declared.get("decoupled"))
 
 
 def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> tuple[str, str, list[str]]:
@@ -70,10 +66,10 @@ def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> t
     if schema := (declared.get("schema") or {}).get("input_schema"):
         return _in_words(schema), path, _body(_JSON, json.dumps(example_of(schema)))
     if model.contract.name == TRUSS:
-        return "takes what its predict takes, as JSON", path, _body(_JSON, "{}")
+        return "JSON, which its predict gets", path, _body(_JSON, "{}")
     if model.contract.name == MLSERVER:
-        return "takes tensors that it does not declare; this shows its metadata", f"/v2/models/{model.name}", []
-    return "what its handler takes", path, _body(_TEXT, "hello")
+        return "tensors that it does not declare; this shows its metadata", f"/v2/models/{model.name}", []
+    return "what its handler takes; this is a guess", path, _body(_TEXT, "hello")
 
 
 def _in_words(schema: Mapping[str, Any]) -> str:
