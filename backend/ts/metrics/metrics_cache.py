@@ -138,16 +138,7 @@ class MetricsCache(MetricMethods):
             named.append(Dimension("Level", "Model"))
         self._report(name, value, unit, self._request_id(idx), named, metric_type)
 
-    def _add(
-        self,
-        name: str,
-        value: float,
-        unit: str,
-        idx: int | None,
-        dimensions: list[Dimension] | None,
-        metric_type: MetricTypes,
-    ) -> None:
-        self.add_metric(name, value, unit, idx, dimensions, metric_type)
+    _add = add_metric
 
     def add_error(self, name: str, value: float, dimensions: list[Dimension] | None = None) -> None:
         """Count an error, with the dimension ``Level`` = ``Error``."""
