@@ -28,13 +28,13 @@ class OpenSessions:
         self._sessions: set[SocketSession] = set()
         context.on_close.append(self._close)
 
-    def terms(self, request: Request, model: ServedModel) -> Terms:
-        """Return what the steps of a session with the default version of a model have in common.
+    def terms(self, request: Request, model: ServedModel, version: str | None = None) -> Terms:
+        """Return what the steps of a session with a model have in common; ``version`` is the one that the client named.
 
         Raises:
             DoorError: The content type or the priority of the handshake is unusable.
         """
-        return terms_of(self._context, request, model, None, self._sequence)
+        return terms_of(self._context, request, model, version, self._sequence)
 
     def _sequence(self, sequence_id: str, starts: bool, ends: bool, number: int) -> SequenceRequest:
         return self._headers.request_of(sequence_id, "true" if starts else None, "true" if ends else None, str(number))

@@ -13,20 +13,17 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.doors.failures import bad_request
-from torchserve_py.doors.live.handshakes import SWITCHING_PROTOCOLS, admit, socket_of, terms_of
+from torchserve_py.doors.live.handshakes import admit, socket_of
+from torchserve_py.doors.live.open_sessions import OpenSessions
 from torchserve_py.doors.live.openpi_session import OpenpiSession
 from torchserve_py.doors.openapi import TEXT, Operation
 from torchserve_py.doors.responses import Responses, Sent
 from torchserve_py.doors.routing import READING, DoorContext, PathValues, Route
-from torchserve_py.doors.sequences import SequenceHeaders
-from torchserve_py.jobs.inference_request import SequenceRequest
 from ts.protocol.messages import OPENPI
 
 if TYPE_CHECKING:
     from torchserve_py.core.serving import ServedModel
-    from torchserve_py.doors.live.live_steps import Terms
     from torchserve_py.transport.http1.request import Request
-    from torchserve_py.transport.http1.websocket import WebSocket
 
 _PLAIN: Final = "text/plain"
 _HEALTHZ: Final = Operation(
@@ -41,9 +38,7 @@ class OpenpiDoor:
         self._context = context
         self._serving = context.serving
         self._responses: Responses = context.responses
-        self._headers = SequenceHeaders(context.settings)
-        self._sessions: set[OpenpiSession] = set()
-        context.on_close.append(self._close)
+        self._sessions = OpenSessions(context)
 
     @property
     def routes(self) -> Sequence[Route]:
@@ -68,8 +63,9 @@ class OpenpiDoor:
         name = values.get("model_name") or request.parameter("model")
         model = self._serving.get(name, version) if name else self._only_policy()
         socket = socket_of(self._context, request, model, version)
-        terms = terms_of(self._context, request, model, version, self._sequence)
-        return self._serve(request, socket, terms._replace(request=terms.request._replace(protocol=OPENPI)))
+        terms = self._sessions.terms(request, model, version)
+        terms = terms._replace(request=terms.request._replace(protocol=OPENPI))
+        return self._sessions.serve(request, socket, lambda: OpenpiSession(socket, terms, model.config.openpi or {}))
 
     def _only_policy(self) -> ServedModel:
         """Return the model that declares itself a policy.
@@ -83,26 +79,3 @@ class OpenpiDoor:
         names = ", ".join(model.name for model in policies)
         told = f"several models declare openpi: {names}" if policies else "no model declares openpi"
         raise bad_request(f"Name the model, as in /openpi/NAME or /?model=NAME: {told} in its model-config.yaml.")
-
-    def _sequence(self, sequence_id: str, starts: bool, ends: bool, number: int) -> SequenceRequest:
-        return self._headers.request_of(sequence_id, "true" if starts else None, "true" if ends else None)
-
-    async def _serve(self, request: Request, socket: WebSocket, terms: Terms) -> Sent:
-        session = OpenpiSession(socket, terms, terms.model.config.openpi or {})
-        request.log_fields = {"sequence_id": session.sequence_id}
-        socket.accept([])
-        self._sessions.add(session)
-        try:
-            await session.run()
-        finally:
-            self._sessions.discard(session)
-            for step in session.unanswered():
-                step.cancel()
-            if session.count:
-                self._serving.release_sequence(terms.model, session.sequence_id)
-        return Sent(SWITCHING_PROTOCOLS)
-
-    def _close(self) -> None:
-        """Close the sessions, because the server shuts down."""
-        for session in self._sessions:
-            session.close_later()
