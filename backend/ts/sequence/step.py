@@ -9,6 +9,7 @@ and its request id, which is unique within an incarnation:
   has lost the answer to the start. Every other id begins a new incarnation, even an id that a later step has used.
 * The id of an incarnation's first step begins a new incarnation once the old one is over and had further steps: a
   client that has sent further steps has received the answer to the first.
+* A client that only asks what has become of a step begins nothing: any id that the latest incarnation has seen will do.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Past(NamedTuple):
     only_ask: str
 
 
+#: What `Past.only_ask` is if the client asks, not the server.
+CLIENT_ASKS: Final = "not_applied"
 #: The past of a step that has no earlier delivery.
 NEW: Final = Past(math.inf, was_sent=False, only_ask="")
 
@@ -182,6 +185,8 @@ def is_repeated(step: Step, lease: Lease, *, restart_expired: bool, has_same_bod
         restart_expired: Whether a step of an expired sequence begins a new one.
         has_same_body: Returns whether the incarnation's first step had the same body; called only if that decides.
     """
+    if step.history.only_ask == CLIENT_ASKS:
+        return step.request_id == lease.first_id or step.request_id in lease.request_ids
     if step.request_id == lease.first_id:
         may_begin = step.starts or lease.closed == ENDED or bool(lease.closed and restart_expired)
         if may_begin and lease.closed and lease.steps:

@@ -121,6 +121,8 @@ class AsyncSession:
             await self._socket.close()
 
     def _need_no_unanswered(self) -> None:
+        if self._over is not None:
+            raise self._over
         if self._progress.is_awaited:
             raise ValueError("earlier steps have answers that were not received; receive them first")
 

@@ -130,10 +130,23 @@ class StepExchange(Exchange):
     async def write(self, parts: Sequence[Part]) -> None:
         """Send parts; waits for a client that reads slowly."""
         for part in parts:
-            for name, value in part.headers:
-                if name.lower() == self._end_header:
-                    self.ends |= self._sequence_id in map(str.strip, value.split(SEQUENCE_ID_SEPARATOR))
+            self._note_end(part)
             await self._send(self.number, part)
+
+    def usable(self, outcome: Part | Cause) -> Part:
+        """Return the outcome if it is a part without an error; note of every part whether the sequence ends with it.
+
+        Raises:
+            DoorError: The outcome is a cause, or a part with an error.
+        """
+        if not isinstance(outcome, Cause):
+            self._note_end(outcome)
+        return super().usable(outcome)
+
+    def _note_end(self, part: Part) -> None:
+        for name, value in part.headers:
+            if name.lower() == self._end_header:
+                self.ends |= self._sequence_id in map(str.strip, value.split(SEQUENCE_ID_SEPARATOR))
 
 
 def end_of(failure: Failure) -> Goodbye | None:

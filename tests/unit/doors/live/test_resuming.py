@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
 from tests.unit.doors.fake_serving import Call
 from tests.unit.doors.live.conftest import Open, stateful, until
 
@@ -81,3 +83,14 @@ async def test_a_step_may_be_unanswered_though_a_later_one_was_answered(live: Op
     first, second, told = [await session.receive() for _ in range(3)]
     assert [(each["step"], each["body"]) for each in (first, second)] == [(1, "1"), (4, "4")]
     assert told["last"] == 4
+
+
+@pytest.mark.parametrize("answer", [{"body": b"7"}, {"error": "too large to be kept", "status": 500}])
+async def test_a_client_that_has_the_last_answer_is_told_that_the_sequence_has_ended(
+    live: Open, answer: dict[str, Any]
+) -> None:
+    model = stateful(is_durable=True)
+    session = await live(model)
+    model.behave = lambda call: call.part(headers=[["ts_request_sequence_end", call.sequence_id or ""]], **answer)
+    await session.send(resume="a token", after=2)
+    assert await session.closed() == (1000, "The sequence has ended.")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
-from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, close, step
+from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, close, step, told
 
 
 @pytest.fixture(params=["the same worker", "another worker"])
@@ -147,3 +148,16 @@ def test_a_repeated_answer_says_that_its_step_ended_the_sequence(durable_worker:
     second = durable_worker(TOTAL)
     results = second.infer(step("j3", "s", "2", request_id="2"), step("j4", "s", "5", request_id="1"))
     assert [dict(each[4]).get("ts_request_sequence_end") for each in results] == ["s", None]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_client_may_ask_for_the_first_answer_of_a_sequence_that_has_ended(durable_worker: Make, count: int) -> None:
+    """It begins nothing, so its body does not matter."""
+    first = durable_worker(TOTAL)
+    for number in range(1, count + 1):
+        answered(first, step(f"j{number}", "s", "5", request_id=str(number), end=number == count))
+    second = durable_worker(TOTAL)
+    row = step("asks", "s", "", request_id="1")
+    second.runtime.admit([row], {"asks": (time.monotonic(), False, "not_applied")})
+    second.runtime.step()
+    assert told(second, row) == "5"
