@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ts.handler_utils.audio import decode_audio
+from ts.handler_utils.audio import audio_of
 from ts.sequence import SequenceCache
 
 if TYPE_CHECKING:
@@ -45,10 +45,13 @@ class KeypadHandler:
         if context.get_request_header(idx, "realtime_event") != "append":  # commit, or clear
             self.states[sequence_id] = {"rest": b"", "key": "", "blocks": 0}
             return ""
-        encoding = context.get_request_header(idx, "realtime_encoding")
-        rate = int(context.get_request_header(idx, "realtime_rate"))
+        try:
+            samples, rate = audio_of(context, idx, body)
+        except ValueError as error:
+            context.set_response_status(400, "Bad Request", idx)
+            return f"The sound cannot be read: {error}"
         state = self.states.get(sequence_id) or {"rest": b"", "key": "", "blocks": 0}
-        samples = np.concatenate([np.frombuffer(state["rest"], np.float32), decode_audio(body, encoding)])
+        samples = np.concatenate([np.frombuffer(state["rest"], np.float32), samples])
         size = rate // BLOCKS_PER_SECOND
         whole = len(samples) - len(samples) % size
         pressed = "".join(_press(state, key) for key in keys_in(samples[:whole].reshape(-1, size), rate))

@@ -8,7 +8,7 @@ import numpy as np
 from pocketsphinx import Endpointer
 from recognisers import Recogniser, Recognisers
 
-from ts.handler_utils.audio import Resampler, decode_audio
+from ts.handler_utils.audio import Resampler, Samples
 
 RATE = 16_000
 
@@ -66,12 +66,12 @@ class Listener:
             texts += self._hear_frame(frame, recognisers)
         return texts
 
-    def converted(self, audio: bytes | bytearray, encoding: str, rate: int) -> bytes:
-        """Return the next piece of a sound in another encoding or at another rate, as `hear` takes it."""
+    def converted(self, samples: Samples, rate: int) -> bytes:
+        """Return the next piece of a sound at another rate as `hear` takes it."""
         resampler = Resampler(rate, RATE, self._rest, self._offset)
-        samples = resampler.hear(decode_audio(audio, encoding))
+        heard = resampler.hear(samples)
         self._rest, self._offset = resampler.rest, resampler.offset
-        return (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
+        return (np.clip(heard, -1, 1) * 32767).astype("<i2").tobytes()
 
     def finish(self) -> list[str]:
         """End the utterance, if there is one, because the sound is over; return its text."""

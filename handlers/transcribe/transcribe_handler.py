@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from listener import Listener
 from recognisers import Recognisers
 
+from ts.handler_utils.audio import audio_of
 from ts.sequence import SequenceCache
 
 if TYPE_CHECKING:
@@ -54,15 +55,18 @@ class TranscribeHandler:
         self.listeners[sequence_id] = listener
         return {"final": final, "partial": listener.partial()}
 
-    def _transcribe(self, idx: int, sound: bytes, event: str, context: Context) -> str:
+    def _transcribe(self, idx: int, sound: Any, event: str, context: Context) -> str:
         """Answer an event of the realtime API with the utterances that it has ended."""
         sequence_id = context.get_sequence_id(idx)
         listener = self.listeners.get(sequence_id) or Listener()
         texts: list[str] = []
         if event == "append":
-            encoding = context.get_request_header(idx, "realtime_encoding")
-            rate = int(context.get_request_header(idx, "realtime_rate"))
-            texts = listener.hear(listener.converted(sound, encoding, rate), self.recognisers)
+            try:
+                samples, rate = audio_of(context, idx, sound)
+            except ValueError as error:
+                context.set_response_status(400, "Bad Request", idx)
+                return f"The sound cannot be read: {error}"
+            texts = listener.hear(listener.converted(samples, rate), self.recognisers)
         else:
             if event == "commit":
                 texts = listener.finish()

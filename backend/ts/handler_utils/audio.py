@@ -4,11 +4,31 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import gcd
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from ts.context import Context
+
 Samples = np.ndarray[Any, np.dtype[np.float32]]
+
+_RATES: Final = range(8_000, 48_001)
+
+
+def audio_of(context: Context, idx: int, body: Any) -> tuple[Samples, int]:
+    """Return the samples of the piece of audio that a step brings, and how many of them are a second.
+
+    Raises:
+        ValueError: The body is no audio, or the step's headers do not tell its encoding and rate.
+    """
+    encoding = context.get_request_header(idx, "realtime_encoding") or ""
+    rate = context.get_request_header(idx, "realtime_rate") or ""
+    if not rate.isdecimal() or int(rate) not in _RATES:
+        raise ValueError(f"realtime_rate: {rate!r} is no number of samples per second from {_RATES[0]} to {_RATES[-1]}")
+    if not isinstance(body, bytes | bytearray):
+        raise ValueError(f"audio is bytes, not {type(body).__name__}")
+    return decode_audio(body, encoding), int(rate)
 
 
 def decode_audio(audio: bytes | bytearray, encoding: str) -> Samples:
@@ -58,9 +78,15 @@ class Resampler:
         wanted: Samples per second of what comes out; frequencies above half of either rate are filtered out.
         rest: The attribute of this name of the `Resampler` that goes on here, for states that are stored.
         offset: Likewise.
+
+    Raises:
+        ValueError: A rate is not from 8,000 to 48,000.
     """
 
     def __init__(self, rate: int, wanted: int, rest: bytes | None = None, offset: int = 0) -> None:
+        for given in (rate, wanted):
+            if given not in _RATES:
+                raise ValueError(f"{given} samples per second; rates are from {_RATES[0]} to {_RATES[-1]}")
         common = gcd(rate, wanted)
         self._up, self._down = wanted // common, rate // common
         self._filters = _filters(self._up, self._down)

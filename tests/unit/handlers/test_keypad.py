@@ -58,3 +58,25 @@ def test_sequences_are_apart_and_a_commit_forgets(handler: Any, fake_context: An
     assert hear(handler, context, sound[:1200], name="c") == ""
     assert hear(handler, context, b"", "commit", name="c") == ""
     assert hear(handler, context, sound[1200:2000], name="c") == "", "the first block was forgotten"
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "rate"),
+    [
+        (b"abc", "pcm16", "24000"),
+        (b"ab", "mp3", "24000"),
+        (b"ab", "pcm16", None),
+        (b"ab", "pcm16", "1"),
+        ("ab", "pcm16", "8000"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_alone(
+    handler: Any, fake_context: Any, body: Any, encoding: str, rate: Any
+) -> None:
+    context, common = fake_context({}), {"realtime_event": "append", "realtime_encoding": encoding}
+    given = common if rate is None else {**common, "realtime_rate": rate}
+    usable = {**common, "realtime_encoding": "pcm16", "realtime_rate": "24000", "ts_request_sequence_id": "b"}
+    context.next_batch([("1", {**given, "ts_request_sequence_id": "a"}), ("2", usable)])
+    refused, heard = handler.handle([{"body": body}, {"body": tones("7")}], context)
+    assert refused.startswith("The sound cannot be read: ")
+    assert (heard, context.status) == ("7", {0: (400, "Bad Request")})

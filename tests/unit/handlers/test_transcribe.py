@@ -127,3 +127,20 @@ def test_a_row_that_is_no_sound_fails_alone(server: Server, body: Any) -> None:
 def test_it_needs_a_recogniser(handler_module: ModuleType, fake_context: type) -> None:
     with pytest.raises(ValueError, match="recognisers: 0; at least 1"):
         Server(handler_module, fake_context({"handler": {"recognisers": 0}}))
+
+
+def test_events_of_the_realtime_api(server: Server) -> None:
+    def post(kind: str, body: Any = b"", rate: str = "16000", encoding: str = "pcm16") -> str:
+        told = {"realtime_event": kind, "realtime_rate": rate, "realtime_encoding": encoding}
+        server.context.next_batch([("r", {SEQUENCE_ID: "a", **told})])
+        return str(server.handler.handle([{"body": body}], server.context)[0])
+
+    whole = sound("hello world", "many years ago").rstrip(b"\0")
+    assert "".join(post("append", piece) for piece in pieces_of(whole)) == "hello world "
+    assert post("commit").endswith("years ago "), "a commit ends the utterance"
+    assert "".join(post("append", piece) for piece in pieces_of(whole)[:3]) == ""
+    assert post("clear") == ""
+    assert post("commit") == "", "what was cleared is forgotten"
+    for wrong in ({"rate": "x"}, {"rate": "1000000007"}, {"encoding": "mp3"}, {"body": b"abc"}, {"body": "text"}):
+        assert post("append", **{"body": b"ab", **wrong}).startswith("The sound cannot be read: ")
+        assert server.context.status == {0: (400, "Bad Request")}
