@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,7 @@ def series(scene: Scene) -> dict[str, set[str]]:
         for sample in family.samples:
             found.setdefault(sample.name, set(ADDED)).update(sample.labels)
     for rule in rules("recording-rules.yaml"):
-        values = eventually(lambda name=rule["record"]: scene.prometheus.values(name), f"{rule['record']} is recorded")
+        values = eventually(partial(scene.prometheus.values, rule["record"]), f"{rule['record']} is recorded")
         found[rule["record"]] = {label for labels, _ in values for label in labels}
     return found
 

@@ -105,7 +105,7 @@ def test_both_have_every_file_of_the_packages(built: Built) -> None:
         in_wheel, in_sdist = set(wheel.namelist()), {name.partition("/")[2] for name in sdist.getnames()}
     for source in SOURCES:
         for path in (ROOT / source).rglob("*"):
-            if path.is_file() and not MADE_BY_PYTHON("", path.relative_to(ROOT).parts):
+            if path.is_file() and not MADE_BY_PYTHON("", list(path.relative_to(ROOT).parts)):
                 assert path.relative_to(ROOT / source).as_posix() in in_wheel
                 assert path.relative_to(ROOT).as_posix() in in_sdist
     assert {"LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "constraints.txt"} <= in_sdist
