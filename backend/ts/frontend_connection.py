@@ -18,8 +18,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ts.connection_threads import SHORTEST_STEP, ConnectionThreads, Overlap
-from ts.protocol.frames import SEND_BUFFER, Buffer, FrameBuffer, encode
+from ts.protocol.frames import Buffer, FrameBuffer, encode
 from ts.protocol.messages import CANCEL, HELLO, METRICS, ResultRow, encode_results
+from ts.worker_socket import connect, unread
 
 logger = logging.getLogger(__name__)
 
@@ -41,19 +42,19 @@ class Connection:
     """One connection to the frontend.
 
     Raises:
-        OSError: The frontend does not listen at ``path``.
+        OSError: The frontend does not listen at ``address`` (see `ts.worker_socket`).
 
     Attributes:
         cancelled: Ids of jobs that the frontend has cancelled and that this worker may not have answered yet.
     """
 
-    def __init__(self, path: str, channel: str, token: str, rank: int = 0) -> None:
+    def __init__(self, address: str, channel: str, token: str, rank: int = 0) -> None:
         self.cancelled: set[str] = set()
         self._messages: deque[list[Any]] = deque()
         self._buffer = FrameBuffer()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        self._socket.connect(path)
+        self._socket = connect(address)
+        #: A TLS socket sends one buffer at a time, and must not be read while another thread writes it.
+        self._is_plain = type(self._socket) is socket.socket
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._threads: ConnectionThreads | None = None
@@ -81,7 +82,7 @@ class Connection:
         """
         if self._threads is not None:
             self._threads.raise_error()
-        elif self._poll.poll(_NO_WAIT):
+        elif self._poll.poll(_NO_WAIT):  # of TLS, all that had arrived before was read
             began = time.perf_counter()
             self._read()
             self._transfer_seconds += time.perf_counter() - began
@@ -114,7 +115,7 @@ class Connection:
 
     def overlap(self) -> None:
         """Read and write in threads from now on, while the thread that calls this one runs the handler."""
-        if self._threads is None:
+        if self._threads is None and self._is_plain:
             self._threads = ConnectionThreads(self._poll.poll, self._read, self._write_now)
 
     def flush(self) -> None:
@@ -141,18 +142,23 @@ class Connection:
         return bool(self._messages)
 
     def _read(self) -> None:
-        try:
-            count = self._socket.recv_into(self._buffer.writable())
-        except ConnectionError as error:
-            raise FrontendGone(0) from error
-        if count == 0:
-            raise FrontendGone(0)
-        self._buffer.received(count)
+        self._receive_bytes()
+        while not self._is_plain and unread(self._socket):
+            self._receive_bytes()
         for message in self._buffer.messages():
             if message[0] == CANCEL:
                 self.cancelled.update(message[1])
             else:
                 self._messages.append(message)
+
+    def _receive_bytes(self) -> None:
+        try:
+            count = self._socket.recv_into(self._buffer.writable())
+        except OSError as error:
+            raise FrontendGone(0) from error
+        if count == 0:
+            raise FrontendGone(0)
+        self._buffer.received(count)
 
     def _write(self, buffers: Sequence[Buffer]) -> None:
         if self._threads is None:
@@ -172,9 +178,11 @@ class Connection:
         try:
             if len(buffers) == 1:
                 self._socket.sendall(buffers[0])
-            else:
+            elif self._is_plain:
                 self._write_many([memoryview(buffer) for buffer in buffers])
-        except ConnectionError as error:
+            else:
+                self._socket.sendall(b"".join(buffers))
+        except OSError as error:
             raise FrontendGone(0) from error
 
     def _write_many(self, views: list[memoryview]) -> None:

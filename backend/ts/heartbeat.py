@@ -17,12 +17,12 @@ from ts.protocol.messages import HEARTBEAT_CHANNEL, PING, PONG
 _GRACE_SECONDS = 10.0
 
 
-def start_heartbeat(path: str, token: str, rank: int = 0) -> None:
+def start_heartbeat(address: str, token: str, rank: int = 0) -> None:
     """Connect to the frontend and answer its pings from now on.
 
-    Raises OSError: the frontend does not listen at ``path``.
+    Raises OSError: the frontend does not listen at ``address``.
     """
-    connection = Connection(path, HEARTBEAT_CHANNEL, token, rank)
+    connection = Connection(address, HEARTBEAT_CHANNEL, token, rank)
     threading.Thread(target=_answer_pings, args=(connection,), name="heartbeat", daemon=True).start()
 
 

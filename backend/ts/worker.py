@@ -1,10 +1,10 @@
 """The worker process: one copy of one model on one device.
 
-    TS_WORKER_TOKEN=… python -P -m ts.worker --socket PATH        (in the model's folder)
+    TS_WORKER_TOKEN=… python -P -m ts.worker --socket ADDRESS        (in the model's folder)
 
-The worker connects to the frontend's Unix socket, loads the model that the first message describes, and then runs the
-jobs that the frontend sends, until the frontend sends a stop message or closes the connection. `serve` is the main loop
-for synchronous models, `ts.event_loop` the one for asynchronous models.
+The worker connects to the frontend (`ts.worker_socket` says what an address is), loads the model that the first message
+describes, and then runs the jobs that the frontend sends, until the frontend sends a stop message or closes the
+connection. `serve` is the main loop for synchronous models, `ts.event_loop` the one for asynchronous models.
 
 A parallel worker consists of several such processes. torchrun starts them and sets each one's rank in RANK; only rank 0
 sends answers.
@@ -74,9 +74,9 @@ _RANK_FROM_ENVIRONMENT = "--rank-from-environment"
 def main(arguments: list[str]) -> int:
     """Run a worker; return its exit code."""
     if len(arguments) < 2 or arguments[0] != "--socket" or arguments[2:] not in ([], [_RANK_FROM_ENVIRONMENT]):
-        print(f"usage: python -P -m ts.worker --socket PATH [{_RANK_FROM_ENVIRONMENT}]", file=sys.stderr)
+        print(f"usage: python -P -m ts.worker --socket ADDRESS [{_RANK_FROM_ENVIRONMENT}]", file=sys.stderr)
         return 2
-    path = arguments[1]
+    address = arguments[1]
     rank = int(os.environ["RANK"]) if arguments[2:] else 0
     # Arm the signal before connecting: if the frontend dies before this call, connecting fails; if it dies later, the
     # kernel kills this process.
@@ -86,8 +86,8 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_output()
     token = os.environ.pop(TOKEN_VARIABLE, "")
-    connection = (Connection if rank == 0 else FollowerConnection)(path, JOBS_CHANNEL, token, rank)
-    start_heartbeat(path, token, rank)
+    connection = (Connection if rank == 0 else FollowerConnection)(address, JOBS_CHANNEL, token, rank)
+    start_heartbeat(address, token, rank)
     serve_model = load(connection)
     if serve_model is None:
         return 1
@@ -115,8 +115,10 @@ def load(connection: Connection) -> Callable[[], None] | None:
     message = connection.receive(wait=True)
     if message is None or message[0] != LOAD:
         raise ValueError(f"expected the message {LOAD!r} first, got {message!r}")
+    loading: Load = message[1]
+    loading["model_dir"] = loading["model_dir"] or os.getcwd()  # noqa: PTH109 - a text
     try:
-        serve_model, declares = load_model(message[1], connection)
+        serve_model, declares = load_model(loading, connection)
     except Exception as error:
         place = users_traceback(error)
         logger.error("Loading the model failed", exc_info=(type(error), error, place))

@@ -144,7 +144,7 @@ class Load(TypedDict):
     contract: str  # "torchserve", "truss" or "mlserver"
     model_name: str
     model_version: str
-    model_dir: str
+    model_dir: str  # '' for the folder that the worker runs in
     manifest: dict[str, Any]
     handler: str
     gpu_id: int | None  # among the devices that the worker sees, so 0 unless it is one of several processes

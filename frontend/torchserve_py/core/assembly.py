@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.contract import CONTRACTS
@@ -38,6 +39,9 @@ from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.pool import Place, WorkerPool
 from torchserve_py.workers.process import NO_LIMIT
 from torchserve_py.workers.worker import Worker
+
+if TYPE_CHECKING:
+    from torchserve_py.workers.ray_workers import RayCluster
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +74,8 @@ class Assembly:
             self._traces = destination_of(settings.traces)
             self._tracing = Tracing(self._traces)
         self._listener = listener
+        #: Where Ray places workers; None: they run on this machine.
+        self.cluster: RayCluster | None = None
         self._metrics = metrics
         self._usage = usage
         gpus = list_gpus()
@@ -79,8 +85,19 @@ class Assembly:
         self._next_distribution_number = settings.initial_distribution_port
         hidden = settings.blacklist_env_vars
         self._hidden_variables = frozenset(name for name in os.environ if hidden and hidden.fullmatch(name))
-        forks = settings.fork_workers and not settings.debug and can_fork()
+        forks = settings.fork_workers and settings.worker_launcher == "local" and not settings.debug and can_fork()
         self._forking = Forking(confinement, self._hidden_variables) if forks else None
+
+    async def start(self) -> None:
+        """Join the cluster whose nodes workers are to run on.
+
+        Raises OSError: there is none, or the packages for it are missing.
+        """
+        if self._settings.worker_launcher == "ray":
+            from torchserve_py.workers.ray_workers import RayCluster  # most servers do without
+
+            self.cluster = RayCluster(self._listener, self._settings.ray_address, self._settings.ray_worker_host)
+            await self.cluster.join()
 
     async def prepare(self, request: RegisterRequest, *, at_startup: bool) -> Plan:
         """Obtain the model's files, settle its configuration and install its dependencies; this may take long.
@@ -133,9 +150,11 @@ class Assembly:
         return replace(plan, files=files, imports=imports)
 
     async def close(self) -> None:
-        """End what the workers were forked from, once they have ended."""
+        """End what the workers were forked from, and leave the cluster, once all workers have ended."""
         if self._forking is not None:
             await self._forking.close()
+        if self.cluster is not None:
+            await self.cluster.leave()
 
     def _plan(self, request: RegisterRequest, files: ModelFiles, configured: Configured, *, at_startup: bool) -> Plan:
         for warning in configured.config.warnings[:_MAX_WARNINGS]:
@@ -157,15 +176,7 @@ class Assembly:
             stream_buffer_size=settings.stream_buffer_size,
             record_model_metrics=lambda entries: self._metrics.record_model_metrics(plan.name, entries),
         )
-        limits = WorkerLimits(
-            connect=_CONNECT_LIMIT,
-            load=config.startup_timeout,
-            response=config.response_timeout,
-            stop=_STOP_LIMIT,
-            heartbeat=settings.worker_heartbeat_timeout,
-        )
-        if settings.debug:
-            limits = replace(limits, connect=NO_LIMIT, load=NO_LIMIT, response=NO_LIMIT, heartbeat=NO_LIMIT)
+        limits = self._limits(config)
 
         devices: dict[str, DeviceAssignment] = {}
 
@@ -182,13 +193,19 @@ class Assembly:
                 hidden_variables=self._hidden_variables,
                 traces=self._traces,
                 forking=self._forking,
+                cluster=self.cluster,
             )
             load = load_message(plan, device, place, settings, self._metrics.declared_model_metrics)
             return lambda: Worker(place.worker_id, label, launch, load, limits, self._listener, dispatcher)
 
+        def end_place(worker_id: str) -> None:
+            plan.devices.give_back(devices.pop(worker_id))
+            if self.cluster is not None:
+                self.cluster.forget(worker_id)
+
         pool = WorkerPool(
             new_place,
-            lambda worker_id: plan.devices.give_back(devices.pop(worker_id)),
+            end_place,
             lambda: self._new_worker_id(config),
             dispatcher,
             metrics,
@@ -202,6 +219,18 @@ class Assembly:
             label = f"Model {plan.name} version {plan.version}"
             autoscaler = Autoscaler(label, config.scaling, pool, dispatcher, metrics)
         return Model(plan, dispatcher, pool, self._usage, self._tracing, autoscaler)
+
+    def _limits(self, config: EffectiveConfig) -> WorkerLimits:
+        limits = WorkerLimits(
+            connect=_CONNECT_LIMIT,
+            load=config.startup_timeout,
+            response=config.response_timeout,
+            stop=_STOP_LIMIT,
+            heartbeat=self._settings.worker_heartbeat_timeout,
+        )
+        if self._settings.debug:
+            return replace(limits, connect=NO_LIMIT, load=NO_LIMIT, response=NO_LIMIT, heartbeat=NO_LIMIT)
+        return limits
 
     def _new_worker_id(self, config: EffectiveConfig) -> str:
         if not config.ranks:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from torchserve_py.core.serving import ServedConfig
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.scheduling.scaling import ScalingPolicy
 from torchserve_py.settings.schemas.cache import CacheConfig
-from torchserve_py.settings.schemas.model_config import TorchrunConfig, WarmupRequest
+from torchserve_py.settings.schemas.model_config import RayConfig, TorchrunConfig, WarmupRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,7 @@ class EffectiveConfig(ServedConfig):
     cache: CacheConfig
     torchrun: TorchrunConfig | None
     warmup: tuple[WarmupRequest, ...] = ()
+    ray: RayConfig = field(default_factory=RayConfig)
 
     @property
     def served(self) -> ServedConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchserve_py.core.dependencies import packages_dir, venv_python
 from torchserve_py.core.effective import EffectiveConfig
@@ -21,6 +21,9 @@ from torchserve_py.workers.process import Launch
 from ts.protocol.log_records import FORMAT_VARIABLE
 from ts.protocol.messages import Load, Warmup
 
+if TYPE_CHECKING:
+    from torchserve_py.workers.ray_workers import RayCluster, RemoteLaunch
+
 _TORCHRUN_LOGS = "torchelastic_ts"  # TorchServe's name
 
 
@@ -34,11 +37,12 @@ def launch_of(
     hidden_variables: frozenset[str],
     traces: str | None,
     forking: Forking | None,
+    cluster: RayCluster | None,
 ) -> Launch:
     """Return how the workers in a place of a model's pool are launched.
 
     ``hidden_variables`` are names of the server's variables that workers must not see, ``traces`` is where spans go,
-    ``forking`` forks workers where it can.
+    ``forking`` forks workers where it can, ``cluster`` is where Ray places workers; None: they run on this machine.
     """
     config = plan.config
     environment = {**plan.environment, **_variables(settings, traces), **device.environment}
@@ -69,6 +73,7 @@ def launch_of(
         torchrun=torchrun,
         cpu_launcher=cpu_launcher,
         ahead=sends_ahead(config, settings),
+        remote=_remote(plan, environment, torchrun, cluster),
         by_hand=settings.debug,
         confinement=confinement,
         imports=plan.imports,
@@ -94,24 +99,40 @@ def _variables(settings: Settings, traces: str | None) -> dict[str, str]:
     return variables
 
 
+def _remote(
+    plan: Plan, environment: Mapping[str, str], torchrun: Torchrun | None, cluster: RayCluster | None
+) -> RemoteLaunch | None:
+    """Return how Ray starts a worker. A parallel worker is on one node, with the GPUs of all its processes."""
+    if cluster is None:
+        return None
+    from torchserve_py.workers.ray_workers import Demand, RemoteLaunch  # most servers do without
+
+    config, asked = plan.config, plan.config.ray
+    demand = Demand(
+        asked.num_cpus, asked.num_gpus * max(1, config.ranks), asked.resources or {}, asked.label_selector or {}
+    )
+    return RemoteLaunch(cluster, demand, plan.files.model_dir, environment, torchrun)
+
+
 def sends_ahead(config: EffectiveConfig, settings: Settings) -> bool:
     """Whether workers are sent batches ahead: they run batches, each in one process that the server itself starts."""
     batches = not (config.continuous or config.async_communication)
-    return batches and not (config.ranks or settings.cpu_launcher_enable or settings.debug)
+    one_process = not (config.ranks or settings.cpu_launcher_enable or settings.debug)
+    return batches and one_process and settings.worker_launcher == "local"
 
 
 def load_message(plan: Plan, device: Assignment, place: Place, settings: Settings, metrics: list[list[Any]]) -> Load:
     """Return what a worker in this place is told to load."""
-    config = plan.config
+    config, is_remote = plan.config, settings.worker_launcher == "ray"
     return Load(
         contract=plan.files.contract,
         model_name=plan.name,
         model_version=plan.version,
-        model_dir=str(plan.files.model_dir),
+        model_dir="" if is_remote else str(plan.files.model_dir),
         manifest=_plain(plan.files.manifest.raw),
         handler=plan.handler,
         gpu_id=device.gpu_id,
-        processors=max(1, available_processors() // place.count),
+        processors=max(1, int(config.ray.num_cpus) if is_remote else available_processors() // place.count),
         batch_size=config.batch_size,
         continuous=config.continuous,
         asynchronous=config.async_communication,

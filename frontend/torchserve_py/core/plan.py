@@ -19,7 +19,7 @@ from torchserve_py.core.precedence import Hardware, resolve
 from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.settings.schemas.versions import VersionSettings
 from torchserve_py.settings.table import Settings
-from torchserve_py.workers.devices import Devices, ModelDevices, UnsuitableDevices, available_processors
+from torchserve_py.workers.devices import Devices, ModelDevices, UnsuitableDevices, available_processors, on_nodes
 
 #: Bytes of a name or a version in UTF-8: file names, which may have 255 bytes, contain a name and more.
 MAX_NAME_BYTES: Final = 200
@@ -72,6 +72,7 @@ def plan_of(
         NotEnoughDevices: One worker needs more devices than there are.
     """
     manifest = files.manifest
+    is_remote = settings.worker_launcher == "ray"
     name = request.model_name or configured.name or files.name
     version = configured.version or manifest.model_version
     check_names(name, version)
@@ -82,12 +83,15 @@ def plan_of(
             settings.models.get(name, {}).get(version, VersionSettings()),
             settings,
             model_name=name,
-            hardware=Hardware(gpus=devices.count, cpus=available_processors()),
+            hardware=Hardware(gpus=0, cpus=1) if is_remote else Hardware(devices.count, available_processors()),
             at_startup=at_startup,
             manifest_runtime=manifest.runtime,
             contract=files.contract,
         )
-        model_devices = devices.for_model(config.device_type, config.device_ids, config.parallel_level)
+        if is_remote:
+            model_devices = on_nodes(gpus=config.ray.num_gpus > 0)
+        else:
+            model_devices = devices.for_model(config.device_type, config.device_ids, config.parallel_level)
     except (InvalidModelConfig, UnsuitableDevices) as error:
         raise InvalidModel(str(error)) from error
     handler = request.handler or manifest.handler

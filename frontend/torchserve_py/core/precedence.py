@@ -17,8 +17,8 @@ from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import BadParameter, NotEnoughDevices
 from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.scheduling.scaling import ScalingPolicy
-from torchserve_py.settings.schemas.cache import CacheConfig
-from torchserve_py.settings.schemas.model_config import WarmupRequest
+from torchserve_py.settings.schemas.cache import STORES, CacheConfig
+from torchserve_py.settings.schemas.model_config import RayConfig, WarmupRequest
 from torchserve_py.settings.schemas.values import MAX_INT
 from torchserve_py.settings.schemas.versions import VersionSettings
 from torchserve_py.settings.table import Settings
@@ -35,7 +35,7 @@ RUNTIMES = ("python", "python3")
 """Interpreters that run a worker: the server's own, or `python3` from PATH. The C++ backend `LSP` is not run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Hardware:
     """The host's resources for workers: GPUs that the server may use, and processors."""
 
@@ -66,8 +66,7 @@ def resolve(
         manifest_runtime: The `runtime` of the model's manifest.
         contract: The contract of the model's code.
 
-    Raises:
-        BadParameter: A setting of the registration is invalid.
+    Raises BadParameter: A setting of the registration is invalid.
         InvalidModelConfig: `yaml` is invalid on this hardware.
         NotEnoughDevices: One worker needs more devices than there are.
     """
@@ -95,6 +94,7 @@ def resolve(
         async_communication=asynchronous,
         concurrency_target=yaml.concurrency_target or MAX_ASYNC_JOBS,
         warmup=_warmup(yaml, batch_size),
+        ray=_ray(yaml, settings),
         use_venv=bool(yaml.use_venv),
         openai=_answers_openai(yaml) and CONTRACTS[contract].openai,
         realtime=bool(yaml.realtime),
@@ -128,6 +128,32 @@ def _check_no_batches(yaml: ModelConfig, contract: str, batch_size: int) -> None
         why = "asyncCommunication is true" if yaml.async_communication else f"the model's contract is {contract}"
         problem = f"{why} but the batch size is {batch_size}; each request is a call of its own, so it must be 1"
         raise InvalidModelConfig(yaml.source, [problem])
+
+
+def _ray(yaml: ModelConfig, settings: Settings) -> RayConfig:
+    """Return what a worker needs of its node.
+
+    Raises InvalidModelConfig: A setting means this machine, but the workers run on others, or the other way round.
+    """
+    if settings.worker_launcher != "ray":
+        if yaml.ray is not None:
+            problem = "ray is set but worker_launcher is local; take ray out, or set worker_launcher=ray"
+            raise InvalidModelConfig(yaml.source, [problem])
+        return RayConfig()
+    reasons = {
+        "deviceIds": (yaml.device_ids is not None, "Ray chooses the GPUs; use ray.num_gpus"),
+        "useVenv": (bool(yaml.use_venv), "install the packages on the nodes"),
+        "handler.cache.store: file": (
+            STORES[(yaml.cache or CacheConfig()).store].in_file,
+            "a file is of one machine; use handler.cache.store: redis",
+        ),
+    }
+    problems = [
+        f"{name} is set but worker_launcher is ray; {what}" for name, (is_set, what) in reasons.items() if is_set
+    ]
+    if problems:
+        raise InvalidModelConfig(yaml.source, problems)
+    return yaml.ray or RayConfig()
 
 
 def _warmup(yaml: ModelConfig, batch_size: int) -> tuple[WarmupRequest, ...]:

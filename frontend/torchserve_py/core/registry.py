@@ -72,7 +72,11 @@ class ModelRegistry(ServedModels):
     # Changing.
 
     async def load_startup_models(self) -> None:
-        """Register the models that the settings name; a model that cannot be registered is logged and skipped."""
+        """Register the models that the settings name; a model that cannot be registered is logged and skipped.
+
+        Raises OSError: workers are to run on other machines, and those cannot be reached.
+        """
+        await self._assembly.start()
         wanted = startup_models(self._settings)
         plans: list[asyncio.Task[Plan | None]] = []
         try:

@@ -17,6 +17,7 @@ def contradictions(effective: Mapping[str, Effective]) -> Iterator[str]:
     snapshot, store = effective.get("model_snapshot"), effective.get("model_store")
     if snapshot is not None and snapshot.value is not None and store is not None:
         yield from snapshot.value.missing(store.value)
+    yield from _local_only(effective)
     for place, version in _versions(effective):
         low, high = version.min_workers, version.max_workers
         if low and high and low > high:
@@ -42,6 +43,16 @@ def doubts(effective: Mapping[str, Effective]) -> Iterator[str]:
     for place, version in _versions(effective):
         for key in sorted((version.model_extra or {}).keys() - set(VERSION_KEYS)):
             yield f"{place}.{key} is not known and has no effect; known are {', '.join(VERSION_KEYS)}"
+
+
+def _local_only(effective: Mapping[str, Effective]) -> Iterator[str]:
+    """Yield the settings that are about processes of this machine, if workers run on others."""
+    values = {name: each.value for name, each in effective.items()}
+    if values.get("worker_launcher") != "ray":
+        return
+    for name in ("debug", "cpu_launcher_enable", "install_py_dep_per_model", "worker_user", "worker_memory_limit"):
+        if values.get(name):
+            yield f"Invalid configuration: {name} is about processes of this machine, but worker_launcher is ray"
 
 
 def _missing_tls_files(effective: Mapping[str, Effective]) -> Iterator[str]:

@@ -212,6 +212,13 @@ class Settings(ClosedSchema):
     fork_workers: Switch = _setting(
         True, "whether workers of models that use torch are forked from a process that has imported it (Linux)"
     )
+    worker_launcher: Annotated[Literal["local", "ray"], Choice("local", "ray")] = _setting(
+        "local", "where workers run: on this machine, or on the nodes of a [Ray cluster](ray.md)"
+    )
+    ray_address: Name = _setting("auto", "the Ray cluster; `auto`: the one that this machine belongs to")
+    ray_worker_host: OptionalName = _setting(
+        None, "an address of this machine that Ray's nodes reach; workers connect to it", "Ray's"
+    )
     blacklist_env_vars: Annotated[re.Pattern[str] | None, kinds.REGEX] = _setting(
         None, "environment variables whose whole name matches are hidden from workers"
     )

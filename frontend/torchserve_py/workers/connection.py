@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -49,6 +50,8 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = "a process that has not said who it is"
         #: The id of the process at the other end, as the kernel tells it; None where it does not.
         self.peer_pid: int | None = None
+        #: What is known of the peer's certificate; None on a Unix socket.
+        self.tls: ssl.SSLObject | None = None
         self._transport: asyncio.Transport | None = None
         self._error = ""
         #: Whether its owner wants nothing at present; whether messages are here that have to wait for the next turn.
@@ -100,7 +103,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         connected = transport.get_extra_info("socket")
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        self.peer_pid = peer_pid(connected)
+        self.tls = transport.get_extra_info("ssl_object")
+        if self.tls is None:
+            self.peer_pid = peer_pid(connected)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.writable()
@@ -162,3 +167,15 @@ class Connection(asyncio.BufferedProtocol):
             self._lost = reason
         else:
             self.on_close(self, self._error or reason)
+
+
+def token_of(tls: ssl.SSLObject) -> str:
+    """Return the token that the verified certificate of a peer names.
+
+    Raises ValueError: it names none.
+    """
+    certificate: Any = tls.getpeercert() or {}
+    names = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
+    if not names:
+        raise ValueError("the certificate of the worker names no token")
+    return str(names[0])

@@ -220,3 +220,8 @@ def _quota(cgroup: Path) -> float | None:
         if len(fields) == 2 and all(field.isdigit() for field in fields) and int(fields[1]):
             return int(fields[0]) / int(fields[1])
     return None
+
+
+def on_nodes(*, gpus: bool) -> ModelDevices:
+    """Return what leaves the choice of GPUs to the nodes of a cluster; ``gpus``: whether a worker has any."""
+    return ModelDevices(None, Assignment(0 if gpus else None))

@@ -1,4 +1,8 @@
-"""The Unix socket that worker processes connect to, and the tokens by which they identify themselves."""
+"""The sockets that worker processes connect to, and the tokens by which they identify themselves.
+
+Workers of this machine use a Unix socket, workers on other machines TLS, with certificates of the server's own
+`authority`.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,12 @@ import logging
 import os
 import secrets
 import shutil
+import ssl
 import tempfile
 from pathlib import Path
 from typing import Any, Protocol
 
-from torchserve_py.workers.connection import Connection
+from torchserve_py.workers.connection import Connection, token_of
 from ts.protocol.messages import HELLO, Hello
 
 logger = logging.getLogger(__name__)
@@ -47,7 +52,7 @@ class WorkerListener:
         self._temp_dir = temp_dir
         self._group = group
         self._directory: Path | None = None
-        self._server: asyncio.AbstractServer | None = None
+        self._servers: list[asyncio.AbstractServer] = []
         self._expected: dict[str, Expected] = {}
         self._strangers: dict[Connection, asyncio.TimerHandle] = {}
 
@@ -67,18 +72,32 @@ class WorkerListener:
                 " the system allows: choose a shorter temporary directory (environment variable TEMP)"
             )
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(self._accept, str(self.path))
+        self._servers.append(await loop.create_unix_server(self._accept, str(self.path)))
         if self._group is not None:
             for path, mode in ((self.path, 0o660), (self._directory, 0o710)):
                 os.chown(path, -1, self._group)
                 path.chmod(mode)
 
+    async def listen(self, host: str, context: ssl.SSLContext) -> int:
+        """Listen for workers on other machines, too; return the port.
+
+        Args:
+            host: An address of this machine that they reach.
+            context: Takes only workers whose certificate names their token.
+
+        Raises OSError: it is no address of this machine.
+        """
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self._accept, host, 0, ssl=context, ssl_handshake_timeout=HELLO_LIMIT)
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
     async def close(self) -> None:
         """Stop listening and remove the directory."""
         for connection in list(self._strangers):
             connection.close()
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -106,7 +125,7 @@ class WorkerListener:
         kind, said = message
         if kind != HELLO:
             raise ValueError(f"expected {HELLO!r} as the first message, got {kind!r}")
-        token = str(said["token"])
+        token = str(said["token"]) if connection.tls is None else token_of(connection.tls)
         hello = Hello(token=token, channel=str(said["channel"]), rank=int(said["rank"]))
         # Compared in constant time against every expected token: a dictionary look-up would leak by timing.
         owner = None

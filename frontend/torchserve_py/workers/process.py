@@ -29,6 +29,7 @@ from ts.protocol.server_identity import started
 
 if TYPE_CHECKING:
     from torchserve_py.workers.forking import Forking
+    from torchserve_py.workers.ray_workers import RemoteLaunch
 
 logger = logging.getLogger(__name__)
 model_log = logging.getLogger("MODEL_LOG")
@@ -54,6 +55,7 @@ class Launch:
     torchrun: Torchrun | None = None  # starts several processes for the worker
     cpu_launcher: CpuLauncher | None = None  # binds the worker to its share of the cores
     ahead: bool = False  # the worker may be sent a batch while it runs one
+    remote: RemoteLaunch | None = None  # where Ray starts it, instead of this machine
     by_hand: bool = False  # a person starts it, not the server
     confinement: Confinement = field(default_factory=Confinement)  # as which user it runs, and with how much memory
     imports: Sequence[str] = ()  # modules that the model needs and that others need, too
@@ -139,8 +141,8 @@ class WorkerProcess:
         assert process.stdout is not None
         assert process.stderr is not None
         self._pumps = asyncio.gather(
-            _log_lines(process.stdout, f"{label}-stdout", logging.INFO),
-            _log_lines(process.stderr, f"{label}-stderr", logging.WARNING),
+            log_lines(process.stdout, f"{label}-stdout", logging.INFO),
+            log_lines(process.stderr, f"{label}-stderr", logging.WARNING),
         )
 
     @classmethod
@@ -271,7 +273,14 @@ def describe_exit(code: int) -> str:
     return f"was killed by {name}"
 
 
-async def _log_lines(stream: asyncio.StreamReader, label: str, level: int) -> None:
+class Readable(Protocol):
+    """What a process prints."""
+
+    async def read(self, n: int = -1, /) -> bytes:
+        """Wait for further bytes; b'' at the end."""
+
+
+async def log_lines(stream: Readable, label: str, level: int) -> None:
     """Log every line, some in each turn of the event loop; one longer than what is read at once is logged in pieces."""
     turns, rest = running_turns(), b""
     while data := await stream.read(_READ_SIZE):

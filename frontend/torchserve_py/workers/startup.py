@@ -25,12 +25,14 @@ class WorkerFailed(Exception):
         status: 507 when memory ran out, else 500.
         message: Why.
         traceback_printed: Whether the worker has printed why, with a traceback.
+        unplaced: Whether no machine has room for the worker at present: the model is not to blame.
     """
 
-    def __init__(self, status: int, message: str, *, traceback_printed: bool = False) -> None:
+    def __init__(self, status: int, message: str, *, traceback_printed: bool = False, unplaced: bool = False) -> None:
         super().__init__(message)
         self.status = status
         self.traceback_printed = traceback_printed
+        self.unplaced = unplaced
 
 
 class Startup:
@@ -84,8 +86,7 @@ class Startup:
     def loaded(self, loaded: Loaded) -> None:
         """A process has loaded the model, or failed to.
 
-        Raises:
-            ValueError: All processes have loaded it already, or one has failed; or the message is malformed.
+        Raises ValueError: all processes have loaded it already, or one has failed; or the message is malformed.
         """
         if self._loaded.done():
             raise ValueError("the model has been loaded before, or failed to")

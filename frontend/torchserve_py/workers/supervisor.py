@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds before each restart of a failing worker: Fibonacci numbers as in TorchServe, but the first at once.
 RESTART_DELAYS = (0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
+#: Seconds before each further attempt to find a machine with room for a worker, which is no failure of the worker.
+PLACE_DELAY = 1
 #: A worker that was ready this long (seconds) before it died starts the delays anew.
 _STABLE_AFTER = 10.0
 #: Seconds of failed starts after which requests no longer wait for the worker. A worker that fails at once has then
@@ -29,7 +31,8 @@ WORTH_WAITING = 10.0
 class Supervisor:
     """One place of a pool; its id is that of every worker that fills it in turn.
 
-    It gives up when a worker has not got ready for ``max_retry`` seconds since the first failure.
+    It gives up when a worker has not got ready for ``max_retry`` seconds since the first failure, but it looks for a
+    machine with room for a worker as long as it takes.
     """
 
     def __init__(self, worker_id: str, make_worker: Callable[[], Worker], events: PoolEvents, max_retry: float) -> None:
@@ -46,6 +49,7 @@ class Supervisor:
         self.worker: Worker | None = None
         #: Called when a worker may get work.
         self.on_up = events.worker_up
+        self._unplaced = False
         #: Called when a worker was lost and is to be replaced.
         self.on_restart: Callable[[], None] = lambda: None
         #: Called when a worker got ready, with its label and the seconds that it took.
@@ -128,17 +132,19 @@ class Supervisor:
                     attempt = 0
             now = time.monotonic()
             failing_since = failing_since or now
-            if now - failing_since > self._max_retry:
+            if now - failing_since > self._max_retry and not self._unplaced:
                 self._give_up()
                 break
             if self.expected and now - failing_since > WORTH_WAITING:
                 self.expected = False
                 self.on_hopeless()
-            delay = RESTART_DELAYS[min(attempt, len(RESTART_DELAYS) - 1)]
-            attempt += 1
-            logger.info("Worker %s starts again in %d s", self.id, delay)
-            self.restarts += 1
-            self.on_restart()
+            delay = PLACE_DELAY
+            if not self._unplaced:
+                delay = RESTART_DELAYS[min(attempt, len(RESTART_DELAYS) - 1)]
+                attempt += 1
+                logger.info("Worker %s starts again in %d s", self.id, delay)
+                self.restarts += 1
+                self.on_restart()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay)
 
@@ -149,7 +155,9 @@ class Supervisor:
         try:
             await worker.start()
         except WorkerFailed as failure:
-            if not self._stopping.is_set():
+            is_known = failure.unplaced and self.failure == str(failure)
+            self._unplaced = failure.unplaced
+            if not self._stopping.is_set() and not is_known:
                 if failure.traceback_printed:
                     # Without the error's name, so that a search for it finds the traceback in the model log.
                     logger.error("Worker %s could not load the model; the model log tells why", worker.label)
@@ -159,6 +167,7 @@ class Supervisor:
             self._attempt.set_result(failure)
             self._await_next_attempt()
             return None
+        self._unplaced = False
         ready_at = time.monotonic()
         if worker.state is WorkerState.READY:
             logger.info("Worker %s (pid %d) is ready after %.2f s", worker.label, worker.pid, ready_at - launched)

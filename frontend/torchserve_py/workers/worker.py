@@ -19,10 +19,11 @@ from torchserve_py.workers.connection import Connection
 from torchserve_py.workers.events import WorkerEvents
 from torchserve_py.workers.lifecycle import WORKER_TRANSITIONS, WorkerEvent, WorkerLimits, WorkerState
 from torchserve_py.workers.listener import WorkerListener
-from torchserve_py.workers.process import HandStarted, Launch, WorkerProcess
+from torchserve_py.workers.process import Launch
 from torchserve_py.workers.questions import Questions
 from torchserve_py.workers.ranks import Ranks
 from torchserve_py.workers.result_rows import part_of
+from torchserve_py.workers.started_process import StartedProcess, start_process
 from torchserve_py.workers.startup import Startup, WorkerFailed, checked_declarations
 from torchserve_py.workers.watchdog import Watchdog
 from ts.protocol.frames import encode
@@ -97,7 +98,7 @@ class Worker:
         self.declares: Mapping[str, Any] = {}
         self._launch, self._load, self._limits = launch, load, limits
         self._listener, self._events = listener, events
-        self._process: WorkerProcess | HandStarted | None = None
+        self._process: StartedProcess | None = None
         torchrun = launch.torchrun
         self._ranks = Ranks(torchrun.processes if torchrun else 1, every_rank=bool(torchrun and torchrun.every_rank))
         #: The connection that results come from.
@@ -344,13 +345,11 @@ class Worker:
         self.state = WORKER_TRANSITIONS[self.state, event]
 
     async def _launch_process(self, token: str) -> None:
-        launched = (self._launch, self._listener.path, token, self.label)
+        self._tokens = BatchTokens() if self._launch.ahead else None
         try:
-            if self._launch.by_hand:
-                self._process = HandStarted.launch(*launched)
-            else:
-                self._tokens = BatchTokens() if self._launch.ahead else None
-                self._process = await WorkerProcess.launch(*launched, self._tokens)
+            self._process = await start_process(
+                self._launch, self._listener.path, token, self.id, self.label, self._tokens
+            )
         except OSError as error:
             raise WorkerFailed(500, f"worker {self.label} could not be started: {error}") from error
         for pid in self._ranks.pids:
@@ -371,7 +370,7 @@ class Worker:
         if not self.ended.done():
             self.ended.set_result("was never started")
 
-    async def _reap(self, process: WorkerProcess | HandStarted) -> None:
+    async def _reap(self, process: StartedProcess) -> None:
         """Wait for the end of the process; results that it sent before are still taken."""
         reason = await process.wait()
         if self._jobs is not None:

@@ -22,6 +22,7 @@ class Server:
     default_startup_timeout = 130
     job_queue_size = 100
     debug = False
+    worker_launcher = "local"
 
     def __init__(self, **values: int) -> None:
         self.__dict__.update(values)

@@ -266,7 +266,7 @@ def test_wrong_arguments_are_told() -> None:
     )
 
     assert result.returncode == 2
-    assert "usage: python -P -m ts.worker --socket PATH" in result.stderr
+    assert "usage: python -P -m ts.worker --socket ADDRESS" in result.stderr
 
 
 def test_a_worker_whose_steps_are_long_goes_on_with_threads(start: Callable[..., Any], tmp_path: Path) -> None:

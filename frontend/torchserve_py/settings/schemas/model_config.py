@@ -11,6 +11,8 @@ from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, key
 from torchserve_py.settings.schemas.values import (
     MAX_INT,
     MAX_LONG,
+    NOT_NEGATIVE,
+    POSITIVE,
     TEXT,
     Choice,
     Expected,
@@ -59,6 +61,21 @@ class ScalingConfig(ClosedSchema):
         "with `minWorkers: 0`: after how long without a request the last worker is taken down",
         "300",
         otherwise=300,
+    )
+
+
+class RayConfig(ClosedSchema):
+    """The `ray` map: what a worker needs of its node, under the names of Ray's options."""
+
+    num_cpus: Annotated[float, NOT_NEGATIVE] = key("num_cpus", "processors", "1", otherwise=1.0)
+    num_gpus: Annotated[float, NOT_NEGATIVE] = key(
+        "num_gpus", "GPUs, or a part of one; a parallel worker has `parallelLevel` of them", "0", otherwise=0.0
+    )
+    resources: Annotated[dict[str, Annotated[float, POSITIVE]] | None, Nested("a map, for example {a100: 1}")] = key(
+        "resources", "other resources of nodes, with amounts", "none"
+    )
+    label_selector: Annotated[dict[str, Annotated[str, TEXT]] | None, Nested("a map, for example {zone: a}")] = key(
+        "label_selector", "labels that the node must have", "none"
     )
 
 
@@ -135,6 +152,7 @@ _SCALING = Nested("a map, for example {targetWaitMSec: 500}, or {}")
 _WARMUP = Listed("a list of requests, for example [{file: sample.json, contentType: application/json}]")
 _WARMUP_REQUEST = Nested("a map, for example {file: sample.json, contentType: application/json}")
 _TORCHRUN = Nested("a map of torchrun options, for example {nproc-per-node: 4}")
+_RAY = Nested("a map of Ray's options, for example {num_cpus: 2, num_gpus: 0.5}")
 AtLeastOne = Annotated[int | None, Integer(1)]
 AtLeastZero = Annotated[int | None, Integer(0)]
 Milliseconds = Annotated[int | None, Integer(0, unit="milliseconds")]
@@ -263,6 +281,9 @@ class ModelConfigFile(Schema):
     )
     warmup: Annotated[tuple[Annotated[WarmupRequest, _WARMUP_REQUEST], ...] | None, _WARMUP] = key(
         "warmup", "requests that each worker runs before it is ready, see [Warm-up](gpu.md#warm-up)", "none"
+    )
+    ray: Annotated[RayConfig | None, _RAY] = key(
+        "ray", "what a worker needs of its node, with `worker_launcher=ray`; see [Ray](ray.md)", "one processor"
     )
     use_venv: Flag = key("useVenv", "whether the model's packages go into a virtual environment of its own", "`false`")
     inputs: Tensors = key(

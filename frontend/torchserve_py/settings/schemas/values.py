@@ -211,6 +211,7 @@ def _number(text: str) -> float | str:
 
 FLAG: Final = Expected("true or false", lambda value: isinstance(value, bool), _flag)
 POSITIVE: Final = Expected("a number above 0", lambda value: is_number(value) and 0 < value < inf, _number)
+NOT_NEGATIVE: Final = Expected("a number from 0", lambda value: is_number(value) and 0 <= value < inf, _number)
 TEXT: Final = Expected("a text", lambda value: isinstance(value, str) and value != "")
 ANY_TEXT: Final = Expected("a text", lambda value: isinstance(value, str), str)
 NAME: Final = Expected("a text that is not empty", lambda value: isinstance(value, str) and value.strip() != "")

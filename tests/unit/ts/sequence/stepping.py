@@ -59,9 +59,16 @@ def answered(worker: Worker, *rows: list[Any]) -> list[Any]:
     return [_said(results[each[0]]) for each in rows]
 
 
+#: The ``lifetime`` of sequences that expire as soon as they are idle, and how long ago (seconds) the scheduler has
+#: closed one: the clocks of a worker and of its store may differ by what an answer of the store takes.
+AT_ONCE = -1.0
+JUST_BEFORE = 1.0
+
+
 def close(worker: Worker, **reasons: str) -> None:
-    """The server's scheduler closes sequences now, each for a reason."""
-    worker.runtime.end_sequences([(each, reason, time.monotonic()) for each, reason in reasons.items()])
+    """The server's scheduler has closed sequences just before, each for a reason."""
+    moment = time.monotonic() - JUST_BEFORE
+    worker.runtime.end_sequences([(each, reason, moment) for each, reason in reasons.items()])
 
 
 def admit(worker: Worker, row: list[Any], active_since: float) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.unit.ts.frontend_stub import Worker
-from tests.unit.ts.sequence.stepping import TOTAL, Make, admit, answered, close, step
+from tests.unit.ts.sequence.stepping import AT_ONCE, TOTAL, Make, admit, answered, close, step
 
 from ts.sequence.stores import file_sweep
 from ts.sequence.stores.store import StoreError
@@ -68,7 +68,7 @@ def test_a_sequence_expires_when_the_scheduler_closes_it_however_late_the_worker
 
 
 def test_a_server_that_takes_a_sequence_over_begins_its_idle_time_anew(durable_worker: Make) -> None:
-    lost = durable_worker(TOTAL, lifetime=0.0, lease=0.0)
+    lost = durable_worker(TOTAL, lifetime=AT_ONCE, lease=0.0)
     assert answered(lost, step("j1", "s", "5")) == ["5"]
     dying = durable_worker(TOTAL, owner=ELSEWHERE)
     assert answered(dying, step("j2", "s", "boom")) == [(503, "")]
@@ -78,7 +78,7 @@ def test_a_server_that_takes_a_sequence_over_begins_its_idle_time_anew(durable_w
 
 @pytest.mark.parametrize("start", [False, True])
 def test_a_sequence_of_which_no_step_counts_never_expires(durable_worker: Make, start: bool) -> None:
-    worker = durable_worker(TOTAL, lifetime=0.0)
+    worker = durable_worker(TOTAL, lifetime=AT_ONCE)
     assert answered(worker, step("j1", "s", "boom", start=start)) == [(503, "")]
     close(worker, s="idle")
     assert answered(worker, step("j2", "t", "1")) == ["1"]  # the store hears of what has left before that
@@ -140,31 +140,31 @@ def test_to_wait_for_redis_is_no_idle_time(durable_worker: Make, kind: str) -> N
 
 
 def test_what_the_server_knows_to_be_active_does_not_expire(durable_worker: Make) -> None:
-    before = time.monotonic()
-    answered(durable_worker(TOTAL, lifetime=0.0), step("j1", "s", "5"), step("j2", "t", "5"))
-    other = durable_worker(TOTAL, lifetime=0.0)
+    before = time.monotonic() + 2 * AT_ONCE
+    answered(durable_worker(TOTAL, lifetime=AT_ONCE), step("j1", "s", "5"), step("j2", "t", "5"))
+    other = durable_worker(TOTAL, lifetime=AT_ONCE)
     assert admit(other, step("j3", "s", "1"), before) == "6"
     assert admit(other, step("j4", "t", "1"), time.monotonic()) == (410, "sequence_expired")
 
 
 def test_what_a_server_had_that_did_not_let_go_of_it_does_not_expire(durable_worker: Make) -> None:
-    lost = durable_worker(TOTAL, lifetime=0.0, lease=0.0)
+    lost = durable_worker(TOTAL, lifetime=AT_ONCE, lease=0.0)
     answered(lost, step("j1", "s", "5"))
-    elsewhere = durable_worker(TOTAL, lifetime=0.0, owner=ELSEWHERE)
+    elsewhere = durable_worker(TOTAL, lifetime=AT_ONCE, owner=ELSEWHERE)
     assert answered(elsewhere, step("j2", "s", "1")) == ["6"]
 
 
 def test_what_a_server_has_let_go_of_expires(durable_worker: Make) -> None:
-    drained = durable_worker(TOTAL, lifetime=0.0)
+    drained = durable_worker(TOTAL, lifetime=AT_ONCE)
     answered(drained, step("j1", "s", "5"))
     drained.runtime.close()
-    elsewhere = durable_worker(TOTAL, lifetime=0.0, owner=ELSEWHERE)
+    elsewhere = durable_worker(TOTAL, lifetime=AT_ONCE, owner=ELSEWHERE)
     assert answered(elsewhere, step("j2", "s", "1")) == [(410, "sequence_expired")]
     assert answered(elsewhere, step("j3", "s", "1")) == [(410, "sequence_expired")]
 
 
 def test_a_state_that_made_room_does_not_expire_before_the_scheduler_says_so(durable_worker: Make) -> None:
-    worker = durable_worker(TOTAL, capacity=1, lifetime=0.0)
+    worker = durable_worker(TOTAL, capacity=1, lifetime=AT_ONCE)
     assert answered(worker, step("j1", "s", "5")) == ["5"]
     assert answered(worker, step("j2", "t", "5")) == ["5"]
     assert answered(worker, step("j3", "s", "1")) == ["6"]
@@ -173,7 +173,7 @@ def test_a_state_that_made_room_does_not_expire_before_the_scheduler_says_so(dur
 
 
 def test_a_sweep_leaves_alone_what_may_only_be_slow(durable_worker: Make) -> None:
-    frozen = durable_worker(TOTAL, lifetime=0.0, lease=0.0)
+    frozen = durable_worker(TOTAL, lifetime=AT_ONCE, lease=0.0)
     answered(frozen, step("j1", "s", "5"))
     elsewhere = durable_worker(TOTAL, owner=ELSEWHERE, lease=0.0)
     answered(elsewhere, step("j2", "t", "5"))
@@ -184,9 +184,9 @@ def test_a_sweep_leaves_alone_what_may_only_be_slow(durable_worker: Make) -> Non
 def test_what_was_asked_for_while_the_store_failed_is_active(
     durable_worker: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = time.monotonic()
-    answered(durable_worker(TOTAL, lifetime=0.0), step("j1", "s", "5"))
-    other = durable_worker(TOTAL, lifetime=0.0)
+    before = time.monotonic() + 2 * AT_ONCE
+    answered(durable_worker(TOTAL, lifetime=AT_ONCE), step("j1", "s", "5"))
+    other = durable_worker(TOTAL, lifetime=AT_ONCE)
     with monkeypatch.context() as failing:
         failing.setattr(other.service.steps._store, "acquire", fail)  # type: ignore[union-attr]
         assert admit(other, step("j2", "s", "1"), before) == (503, "sequence_store")

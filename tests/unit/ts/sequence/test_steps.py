@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.unit.ts.frontend_stub import Worker
-from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, close, step
+from tests.unit.ts.sequence.stepping import AT_ONCE, TOTAL, Make, answered, close, step
 
 from ts.protocol.messages import OPEN_INFERENCE_REST
 from ts.runtimes.errors import LoadError
@@ -119,7 +119,7 @@ def test_an_expired_sequence_is_refused(durable_worker: Make) -> None:
 
 
 def test_a_sequence_that_was_abandoned_is_refused(durable_worker: Make) -> None:
-    answered(durable_worker(TOTAL, lifetime=0.0), step("j1", "s", "5"))
+    answered(durable_worker(TOTAL, lifetime=AT_ONCE), step("j1", "s", "5"))
     assert answered(durable_worker(TOTAL), step("j2", "s", "1")) == [(410, "sequence_expired")]
 
 

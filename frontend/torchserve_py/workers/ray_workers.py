@@ -1,0 +1,320 @@
+"""Workers that Ray places on the nodes of a cluster, and that connect back to this server.
+
+Ray chooses the node, counts its processors and GPUs, and tells of its end; `ts.ray_host` runs there. Nothing secret
+passes through Ray: a worker's key is made on its node, and the server signs its certificate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from torchserve_py.version import __version__
+from torchserve_py.workers.launchers import Torchrun
+from torchserve_py.workers.listener import WorkerListener
+from torchserve_py.workers.process import describe_exit, log_lines
+from torchserve_py.workers.startup import WorkerFailed
+from ts.ray_host import STDERR, STDOUT
+
+logger = logging.getLogger(__name__)
+
+#: How long an attempt to place a worker takes (seconds). Its demand stays with Ray until the next one.
+_PLACE_LIMIT: Final = 10.0
+#: How long the files may take to get to a node and the process to start there (seconds).
+_START_LIMIT: Final = 600.0
+#: How long Ray may take to tell of the end of a worker that was killed (seconds).
+_KILL_LIMIT: Final = 5.0
+#: Bytes of a model's files that pass through Ray's object store in one piece.
+_PART: Final = 64 << 20
+#: Pieces of output that wait to be logged.
+_MOST_UNREAD: Final = 32
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a worker needs of its node: the options of Ray's actors with the same names."""
+
+    num_cpus: float = 1
+    num_gpus: float = 0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    label_selector: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        wanted = {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources}
+        amounts = [f"{amount:g} {name}" for name, amount in wanted.items() if amount]
+        labels = [f"label {name}={value}" for name, value in self.label_selector.items()]
+        return ", ".join([*amounts, *labels]) or "nothing in particular"
+
+
+class RayCluster:
+    """This server's part in a Ray cluster.
+
+    Args:
+        listener: Where workers of this machine connect.
+        address: Of the cluster, as `ray.init` takes it.
+        host: An address of this machine that the nodes reach; None for the one by which Ray knows this machine.
+    """
+
+    def __init__(self, listener: WorkerListener, address: str, host: str | None) -> None:
+        self._listener = listener
+        self._address = address
+        self._host = host
+        self._port = 0
+        self._archives = Archives()
+        #: Actors without a node, by the place of the worker that they are for.
+        self._unplaced: dict[str, Any] = {}
+
+    async def join(self) -> None:
+        """Connect to the cluster, and listen for its workers.
+
+        Raises OSError: the packages are missing, there is no such cluster, or the address is not this machine's.
+        """
+        try:
+            import ray
+
+            from torchserve_py.workers.authority import Authority
+        except ModuleNotFoundError as error:
+            raise OSError(f"worker_launcher=ray needs {error.name}: pip install torchserve-py[ray]") from error
+        try:
+            # In a thread: Ray blocks, and would handle this process's signals itself.
+            await asyncio.to_thread(ray.init, self._address, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise OSError(f"ray_address = {self._address}: there is no such cluster: {error}") from error
+        self._host = self._host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        self._authority = await asyncio.to_thread(Authority)
+        context = await asyncio.to_thread(self._authority.server_context)
+        self._port = await self._listener.listen(self._host, context)
+        logger.info("Workers are placed by Ray at %s, and connect to %s:%d", self._address, self._host, self._port)
+
+    async def leave(self) -> None:
+        """End all actors of this server, and disconnect."""
+        import ray
+
+        await asyncio.to_thread(ray.shutdown)
+
+    def forget(self, worker_id: str) -> None:
+        """Withdraw the demand of a place that is no more."""
+        if (actor := self._unplaced.pop(worker_id, None)) is not None:
+            _end(actor)
+
+    async def host(self, worker_id: str, demand: Demand, token: str) -> tuple[Any, bytes]:
+        """Return an actor on a node with room for a worker, and the worker's certificate.
+
+        Raises WorkerFailed: no node has room at present, or the node cannot run the worker.
+        """
+        actor = self._unplaced.pop(worker_id, None) or _new_actor(demand)
+        try:
+            async with asyncio.timeout(_PLACE_LIMIT):
+                version, request = await actor.certificate_request.remote()
+        except TimeoutError:
+            self._unplaced[worker_id] = actor
+            text = f"no node of the Ray cluster has room for it yet; it needs {demand}"
+            raise WorkerFailed(503, text, unplaced=True) from None
+        except Exception as error:  # Ray has many
+            _end(actor)
+            raise WorkerFailed(500, f"Ray cannot run it: {_first_line(error)}") from error
+        if version != __version__:
+            _end(actor)
+            raise WorkerFailed(500, f"its node has version {version} of torchserve-py, this server has {__version__}")
+        return actor, self._authority.sign(request, token)
+
+    async def start(self, actor: Any, certificate: bytes, remote: RemoteLaunch) -> None:
+        """Start the worker at its node.
+
+        Raises WorkerFailed: it could not be started.
+        """
+        try:
+            files = await asyncio.to_thread(self._archives.of, remote.model_dir)
+            address = (self._host, self._port)
+            launcher = remote.launcher()
+            async with asyncio.timeout(_START_LIMIT):
+                await actor.start.remote(
+                    certificate, self._authority.certificate, address, files, dict(remote.environment), launcher
+                )
+        except TimeoutError:
+            _end(actor)
+            raise WorkerFailed(500, f"it could not be started within {_START_LIMIT:g} s") from None
+        except Exception as error:  # Ray has many
+            _end(actor)
+            raise WorkerFailed(500, f"it could not be started: {_first_line(error)}") from error
+
+
+@dataclass(frozen=True)
+class RemoteLaunch:
+    """How a worker is started on a node of a cluster."""
+
+    cluster: RayCluster
+    demand: Demand
+    model_dir: Path
+    environment: Mapping[str, str]
+    torchrun: Torchrun | None
+
+    def launcher(self) -> list[str]:
+        """Return what comes before the worker's own command line, the interpreter left out."""
+        if self.torchrun is None:
+            return []
+        logs = Path(tempfile.gettempdir()) / self.torchrun.log_dir.name
+        return replace(self.torchrun, log_dir=logs).wrap("", [])[1:]
+
+
+class RemoteProcess:
+    """A worker process on a node.
+
+    Attributes:
+        pid: -1; its number means nothing on this machine.
+    """
+
+    pid = -1
+
+    def __init__(self, actor: Any, label: str) -> None:
+        self._actor = actor
+        self._killed = asyncio.Event()
+        self._ended: asyncio.Future[int] = asyncio.ensure_future(_result(actor.run.remote()))
+        streams = {STDOUT: OutputStream(), STDERR: OutputStream()}
+        self._output = asyncio.gather(
+            self._read(streams),
+            log_lines(streams[STDOUT], f"{label}-stdout", logging.INFO),
+            log_lines(streams[STDERR], f"{label}-stderr", logging.WARNING),
+        )
+
+    @classmethod
+    async def launch(cls, remote: RemoteLaunch, worker_id: str, token: str, label: str) -> RemoteProcess:
+        """Have Ray place the worker, and start it.
+
+        Raises WorkerFailed: no node has room, or it could not be started.
+        """
+        actor, certificate = await remote.cluster.host(worker_id, remote.demand, token)
+        await remote.cluster.start(actor, certificate, remote)
+        return cls(actor, label)
+
+    def adopt(self, pid: int) -> None:
+        """Do nothing: the processes of a worker end with its actor."""
+
+    @property
+    def running(self) -> bool:
+        """Whether its end is not known yet."""
+        return not self._ended.done() and not self._killed.is_set()
+
+    async def wait(self) -> str:
+        """Wait for the end of the process and of its output; return why it ended."""
+        killed: asyncio.Future[Any] = asyncio.create_task(self._killed.wait())
+        await asyncio.wait([self._ended, killed], return_when=asyncio.FIRST_COMPLETED)
+        killed.cancel()
+        await asyncio.wait([self._ended], timeout=_KILL_LIMIT)
+        await asyncio.wait([self._output], timeout=1.0)
+        self._output.cancel()
+        _end(self._actor)
+        if not self._ended.done():
+            self._ended.cancel()
+            return "was given up with its node, which does not answer"
+        if (error := self._ended.exception()) is not None:
+            return f"was lost with its node or the actor there: {_first_line(error)}"
+        return describe_exit(self._ended.result())
+
+    def kill(self) -> None:
+        """End the actor, and the process with it."""
+        if self.running:
+            self._killed.set()
+            _end(self._actor)
+
+    async def _read(self, streams: Mapping[int, OutputStream]) -> None:
+        try:
+            while True:
+                for number, data in await self._actor.output.remote():
+                    if number not in streams:
+                        return
+                    await streams[number].pieces.put(data)
+        except Exception as error:  # the actor is gone: `wait` says why
+            logger.debug("The output of a worker has ended: %s", _first_line(error))
+        finally:
+            for stream in streams.values():
+                await stream.pieces.put(b"")
+
+
+class OutputStream:
+    """What a process on a node prints."""
+
+    def __init__(self) -> None:
+        self.pieces = asyncio.Queue[bytes](_MOST_UNREAD)
+
+    async def read(self, _: int = -1, /) -> bytes:
+        """Wait for further output; b'' at its end."""
+        return await self.pieces.get()
+
+
+class Archives:
+    """The files of models in Ray's object store, each version once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[object, tuple[str, list[Any]]]] = {}
+
+    def of(self, folder: Path) -> tuple[str, list[Any]]:
+        """Return the SHA-256 digest of an archive of the folder, and references to the archive's parts. Blocks."""
+        import ray
+
+        state = [(path.relative_to(folder), *_state(path)) for path in sorted(folder.rglob("*"))]
+        known = self._known.get(folder)
+        if known is not None and known[0] == state:
+            return known[1]
+        digest, parts = hashlib.sha256(), []
+        with tempfile.TemporaryFile() as file:
+            with tarfile.open(fileobj=file, mode="w") as packed:
+                packed.add(folder, arcname=".", filter=_anonymous)
+            file.seek(0)
+            while piece := file.read(_PART):
+                digest.update(piece)
+                parts.append(ray.put(piece))
+        found = (digest.hexdigest(), parts)
+        self._known[folder] = (state, found)
+        return found
+
+
+def _state(path: Path) -> Iterator[int]:
+    status = path.lstat()
+    yield from (status.st_mode, status.st_size, status.st_mtime_ns)
+
+
+def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Leave out what differs between two copies of the same files."""
+    if "__pycache__" in Path(entry.name).parts:
+        return None
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    entry.mtime = 0
+    return entry
+
+
+def _new_actor(demand: Demand) -> Any:
+    import ray
+
+    from ts.ray_host import WorkerHost
+
+    options: dict[str, Any] = {"num_cpus": demand.num_cpus, "num_gpus": demand.num_gpus}
+    if demand.resources:
+        options["resources"] = dict(demand.resources)
+    if demand.label_selector:
+        options["label_selector"] = dict(demand.label_selector)
+    return ray.remote(WorkerHost).options(max_restarts=0, **options).remote()
+
+
+def _end(actor: Any) -> None:
+    import ray
+
+    ray.kill(actor)
+
+
+async def _result(reference: Any) -> Any:
+    return await reference
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of an error of Ray's, whose messages are long."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

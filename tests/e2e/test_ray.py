@@ -1,0 +1,186 @@
+"""Workers on the nodes of a Ray cluster: placed, lost with their node, placed again; and nobody else gets in."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import requests
+from tests.e2e.running_server import RunningServer, eventually, model_folder
+from tests.programs import need_program
+from tests.ray_cluster import RayNodes
+from tests.redis_server import RedisServer
+
+pytest.importorskip("ray")
+
+DOUBLE = """
+import os, pathlib
+
+
+def handle(data, context):
+    if data is None:
+        return None
+    print("a batch of", len(data), flush=True)
+    note = pathlib.Path(context.system_properties["model_dir"], "note.txt").read_text()
+    return [f"{os.getpid()} {note} {bytes(row.get('body') or row.get('data')).decode() * 2}" for row in data]
+"""
+COUNT = """
+from ts.sequence import SequenceCache
+
+
+class Handler:
+    def initialize(self, context):
+        self.cache = SequenceCache(context)
+
+    def handle(self, data, context):
+        return [self.count(context.get_sequence_id(index)) for index in range(len(data))]
+
+    def count(self, sequence_id):
+        self.cache[sequence_id] = self.cache.get(sequence_id, 0) + 1
+        return str(self.cache[sequence_id])
+"""
+SEQUENCES = "sequenceBatching: true\nsequenceMaxIdleMSec: 600000\nmaxNumSequence: 100\nmaxSequenceJobQueueSize: 10\n"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayNodes]:
+    with RayNodes() as nodes:
+        yield nodes
+
+
+@pytest.fixture(autouse=True)
+def no_nodes(cluster: RayNodes) -> Iterator[None]:
+    yield
+    cluster.remove_all()
+
+
+def serving(cluster: RayNodes, folder: Path, **properties: Any) -> RunningServer:
+    settings = {"worker_launcher": "ray", "ray_address": cluster.address, "worker_heartbeat_timeout": 5}
+    return RunningServer({"m": folder}, {**settings, **properties})
+
+
+def post(server: RunningServer, body: str = "x", **headers: str) -> requests.Response:
+    return requests.post(f"{server.inference}/predictions/m", data=body.encode(), headers=headers, timeout=120)
+
+
+def ready_workers(server: RunningServer) -> int:
+    (model,) = requests.get(f"{server.management}/models/m", timeout=60).json()
+    return sum(worker["status"] == "READY" for worker in model["workers"])
+
+
+def test_workers_are_placed_lost_with_their_node_and_placed_again(cluster: RayNodes, tmp_path: Path) -> None:
+    doomed, _ = cluster.add(num_cpus=1), cluster.add(num_cpus=1)
+    folder = model_folder(tmp_path, "m", DOUBLE, "minWorkers: 2\nmaxWorkers: 2\n")
+    (folder / "note.txt").write_text("noted")
+    with serving(cluster, folder) as server:
+        server.wait_ready()
+        answers = [post(server, f"{number}").text.split() for number in range(10)]
+        assert [(note, text) for _, note, text in answers] == [("noted", str(number) * 2) for number in range(10)]
+        assert len({pid for pid, _, _ in answers}) == 2
+        eventually(lambda: server.log().count("MODEL_LOG - a batch of 1") == 10, "what workers print is logged")
+        cluster.remove(doomed)
+        assert {post(server).status_code for _ in range(10)} == {200}
+        eventually(lambda: "no node of the Ray cluster has room for it yet; it needs 1 CPU" in server.log(), "it waits")
+        assert ready_workers(server) == 1
+        cluster.add(num_cpus=1)
+        eventually(lambda: ready_workers(server) == 2, "the place is filled again")
+
+
+def test_no_worker_outlives_its_server(cluster: RayNodes, tmp_path: Path) -> None:
+    cluster.add(num_cpus=1)
+    folder = model_folder(tmp_path, "m", DOUBLE)
+    (folder / "note.txt").write_text("noted")
+    with serving(cluster, folder) as server:
+        server.wait_ready()
+        pid = int(post(server).text.split()[0])
+        server.server.kill()
+        eventually(lambda: not psutil.pid_exists(pid), "the worker has ended")
+
+
+def test_a_scaled_down_place_withdraws_its_demand(cluster: RayNodes, tmp_path: Path) -> None:
+    cluster.add(num_cpus=1)
+    folder = model_folder(tmp_path, "m", DOUBLE)
+    (folder / "note.txt").write_text("noted")
+    with serving(cluster, folder) as server:
+        server.wait_ready()
+        requests.put(f"{server.management}/models/m?min_worker=2&max_worker=2", timeout=60)
+        eventually(lambda: "has room for it yet" in server.log(), "the second waits for a place")
+        answer = requests.put(f"{server.management}/models/m?min_worker=1&max_worker=1&synchronous=true", timeout=60)
+        assert answer.status_code == 200
+        cluster.add(num_cpus=1)
+        assert post(server).status_code == 200
+        assert ready_workers(server) == 1
+
+
+@pytest.mark.parametrize("store", ["memory", "redis"])
+def test_sequences_go_on_elsewhere_or_are_told_to_be_lost(cluster: RayNodes, tmp_path: Path, store: str) -> None:
+    node = cluster.add(num_cpus=1)
+    need_program("redis-server")
+    (tmp_path / "redis").mkdir()
+    with RedisServer(tmp_path / "redis") as redis:
+        cache = f"handler: {{cache: {{store: redis, url: '{redis.url}', lease: 2}}}}\n" if store == "redis" else ""
+        folder = model_folder(tmp_path, "m", COUNT, SEQUENCES + cache)
+        with serving(cluster, folder) as server:
+            server.wait_ready()
+            steps = [post(server, ts_request_sequence_id="s") for _ in range(3)]
+            assert [each.text for each in steps] == ["1", "2", "3"]
+            cluster.remove(node)
+            cluster.add(num_cpus=1)
+            answer = eventually(lambda: settled(post(server, ts_request_sequence_id="s")), "the step has an outcome")
+            expected = (200, "4") if store == "redis" else (410, "sequence_lost")
+            assert (answer.status_code, answer.headers.get("ts-error-cause") or answer.text) == expected
+
+
+def settled(answer: requests.Response) -> requests.Response | None:
+    return None if "retry-after" in answer.headers or answer.status_code == 500 else answer
+
+
+def test_who_has_no_certificate_does_not_get_in(cluster: RayNodes, tmp_path: Path) -> None:
+    cluster.add(num_cpus=1)
+    folder = model_folder(tmp_path, "m", DOUBLE)
+    (folder / "note.txt").write_text("noted")
+    with serving(cluster, folder) as server:
+        server.wait_ready()
+        line = next(line for line in server.log().splitlines() if "Workers are placed by Ray" in line)
+        host, _, port = line.rpartition(" ")[2].rpartition(":")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with socket.create_connection((host, int(port)), timeout=30) as plain:
+            plain.sendall(b"\x00\x00\x00\x10" + b"x" * 16)
+            assert plain.recv(100) == b"" or True  # closed, whatever it says
+        with (
+            pytest.raises((ssl.SSLError, ConnectionError)),
+            socket.create_connection((host, int(port)), timeout=30) as connected,
+            context.wrap_socket(connected) as secured,
+        ):
+            secured.sendall(b"x" * 100)
+            assert secured.recv(100) == b""
+            raise ConnectionError("closed")
+        assert post(server).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ("useVenv: true\n", "useVenv is set but worker_launcher is ray; install the packages on the nodes"),
+        ("ray: {num_cpus: -1}\n", "ray.num_cpus is -1 (int), it must be a number from 0"),
+        ("ray: {cpus: 1}\n", "ray.cpus is not known"),
+        (f"{SEQUENCES}handler: {{cache: {{store: file}}}}\n", "handler.cache.store: redis"),
+    ],
+)
+def test_what_cannot_be_obeyed_is_refused(cluster: RayNodes, tmp_path: Path, config: str, problem: str) -> None:
+    folder = model_folder(tmp_path, "m", DOUBLE, config)
+    with serving(cluster, folder) as server:
+        eventually(lambda: problem in server.log(), "the model is refused")
+
+
+def test_a_cluster_that_is_not_there_is_told(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, "m", DOUBLE)
+    server = RunningServer({"m": folder}, {"worker_launcher": "ray", "ray_address": "127.0.0.1:1"})
+    with pytest.raises(AssertionError, match=r"ray_address = 127\.0\.0\.1:1: there is no such cluster"), server:
+        raise RuntimeError("it has started")
