@@ -88,10 +88,8 @@ def plan_of(
             manifest_runtime=manifest.runtime,
             contract=files.contract,
         )
-        if is_remote:
-            model_devices = on_nodes(gpus=config.ray.num_gpus > 0)
-        else:
-            model_devices = devices.for_model(config.device_type, config.device_ids, config.parallel_level)
+        places = config.device_type, config.device_ids, config.parallel_level
+        model_devices = on_nodes(gpus=config.ray.num_gpus > 0) if is_remote else devices.for_model(*places)
     except (InvalidModelConfig, UnsuitableDevices) as error:
         raise InvalidModel(str(error)) from error
     handler = request.handler or manifest.handler

@@ -25,6 +25,8 @@ from ts.ray_host import STDERR, STDOUT
 
 logger = logging.getLogger(__name__)
 
+#: How long the address of the cluster may take to answer (seconds).
+_REACH_LIMIT: Final = 10.0
 #: How long an attempt to place a worker takes (seconds). Its demand stays with Ray until the next one.
 _PLACE_LIMIT: Final = 10.0
 #: How long the files may take to get to a node and the process to start there (seconds).
@@ -82,6 +84,7 @@ class RayCluster:
             from torchserve_py.workers.authority import Authority
         except ModuleNotFoundError as error:
             raise OSError(f"worker_launcher=ray needs {error.name}: pip install torchserve-py[ray]") from error
+        await _reach(self._address)
         try:
             # In a thread: Ray blocks, and would handle this process's signals itself.
             await asyncio.to_thread(ray.init, self._address, log_to_driver=False, configure_logging=False)
@@ -289,6 +292,23 @@ def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
     entry.uname = entry.gname = ""
     entry.mtime = 0
     return entry
+
+
+async def _reach(address: str) -> None:
+    """Find out whether somebody listens at the address of a cluster, which Ray itself would wait for.
+
+    Raises OSError: nobody does.
+    """
+    host, separator, port = address.rpartition(":")
+    if not separator or "/" in address:
+        return
+    try:
+        async with asyncio.timeout(_REACH_LIMIT):
+            _, writer = await asyncio.open_connection(host, int(port))
+        writer.close()
+    except (OSError, TimeoutError, ValueError) as error:
+        reason = error or f"no answer within {_REACH_LIMIT:g} s"
+        raise OSError(f"ray_address = {address}: there is no such cluster: {reason}") from None
 
 
 def _new_actor(demand: Demand) -> Any:
