@@ -148,7 +148,10 @@ def test_wrong_arguments_are_told_at_once(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "shout.py").write_text(SHOUT)
         for arguments, told in (
+            (["shout.py", "other/shout.py", "--port", "0"], "version 1.0 is already registered"),
             (["none.py"], "none.py: there is no such file or folder"),
             (["notes.txt"], "notes.txt is no Python file, folder or archive"),
             (["shout.py", "--port", port], "in use"),

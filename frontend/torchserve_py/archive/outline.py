@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from torchserve_py.archive.locate import PYTHON_SUFFIX
 from torchserve_py.archive.model_files import ModelFiles, open_folder, open_model
 from torchserve_py.archive.target import Target
 from torchserve_py.archive.unpack import unpack_into
@@ -26,7 +27,7 @@ def outline(path: Path, *, url: str, handler: str | None = None) -> Iterator[Mod
 
     Raises ArchiveError with what unpacking it would raise.
     """
-    if not path.is_file():
+    if not path.is_file() or path.suffix == PYTHON_SUFFIX:
         yield open_model(path, path, url=url, handler=handler)
         return
     with tempfile.TemporaryDirectory(prefix="torchserve-outline-") as folder:

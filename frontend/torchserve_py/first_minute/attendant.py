@@ -79,18 +79,19 @@ class Attendant:
         """Wait until a source that the server loads at its start is ready, or has failed."""
         location = source.spec.location
         while True:
-            model = next((each for each in serving.models() if each.url == location), None)
+            versions = (each for model in serving.models() for each in serving.versions(model.name))
+            model = next((each for each in versions if each.url == location), None)
             status = None if model is None else serving.status(model)
             failures = [] if status is None else [each.failure for each in status.workers if each.failure]
-            if failures or source.spec in serving.not_loaded:
+            if failures or model is None:  # every model has been registered before the addresses were opened
                 why = f": {failures[0]}" if failures else "; the line above tells why"
                 if not self._watch:
                     raise Unservable(f"{source.path} cannot be loaded{why}")
                 if model is not None:
-                    await serving.unload(model.name)
+                    await serving.unload(model.name, model.version)
                 _say(f"{source.path} cannot be loaded{why}. It is tried again when its files change.")
                 return
-            if model is not None and status is not None and status.ready:
+            if status is not None and status.ready:
                 self._served[location] = model
                 return
             bar.refresh()

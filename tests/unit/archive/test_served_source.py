@@ -9,6 +9,7 @@ import pytest
 
 from torchserve_py.archive.errors import InvalidArchive
 from torchserve_py.archive.model_files import open_model
+from torchserve_py.archive.outline import outline
 from torchserve_py.archive.served_source import read_served
 from torchserve_py.core.contracts import configuration_of
 from torchserve_py.core.errors import InvalidModel
@@ -91,6 +92,11 @@ def test_a_file_is_a_model_with_what_lies_beside_it(tmp_path: Path) -> None:
     assert (files.name, files.model_dir, files.manifest.handler) == ("shout", tmp_path, "shout.py")
     config = configuration_of(files).config
     assert (config.batch_size, config.max_batch_delay_ms, config.response_timeout) == (2, 10, 5)
+
+
+def test_a_check_of_the_configuration_reads_a_file_as_a_registration_does(tmp_path: Path) -> None:
+    with outline(source(tmp_path, "@serve(batch_size=8)\ndef shout(text): ..."), url="shout.py") as files:
+        assert configuration_of(files).config.batch_size == 8
 
 
 def test_an_option_out_of_range_is_refused_like_a_key_of_the_configuration(tmp_path: Path) -> None:
