@@ -26,6 +26,9 @@ from ts.sequence import SequenceCache
 if TYPE_CHECKING:
     from ts.context import Context
 
+#: 30 seconds (bytes): the others of a batch wait while a piece is heard, which takes up to half of its duration.
+MOST_OF_A_PIECE = 960_000
+
 
 class TranscribeHandler:
     """Lets each sequence's listener hear the pieces of its sound."""
@@ -43,6 +46,9 @@ class TranscribeHandler:
     def _hear(self, idx: int, sound: Any, context: Context) -> Any:
         sequence_id = context.get_sequence_id(idx)
         assert sequence_id is not None, "every request of a model with sequenceBatching has one"
+        if isinstance(sound, bytes | bytearray) and len(sound) > MOST_OF_A_PIECE:
+            context.set_response_status(413, "Content Too Large", idx)
+            return f"A piece has {len(sound)} bytes; {MOST_OF_A_PIECE} is the most. Send the sound in smaller pieces."
         if event := context.get_request_header(idx, "realtime_event"):
             return self._transcribe(idx, sound, event, context)
         if not isinstance(sound, bytes | bytearray) or len(sound) % 2:

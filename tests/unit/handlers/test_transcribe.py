@@ -107,13 +107,20 @@ def test_the_last_utterance_ends_with_its_sequence(server: Server) -> None:
     assert server.post({"s": b""}, end=True) == {"s": {"final": ["hello world"], "partial": ""}}
 
 
-def test_little_of_a_silence_is_kept_and_no_endless_speech(server: Server) -> None:
-    server.post({"s": silence(60)})
+def test_little_of_a_silence_is_kept_and_no_endless_speech(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("listener.MOST_SPEECH", 4 * 32_000)
+    for _ in range(2):
+        server.post({"s": silence(30)})
     assert len(server.handler.listeners["s"].to_dict()["sound"]) <= 32_000
-    babble = say("one two three four five six seven eight nine ten " * 5, *VOICE, "-g", "0")
-    assert len(babble) > 16 * 32_000, "longer than any utterance"
+    babble = say("one two three four five six seven eight nine ten " * 2, *VOICE, "-g", "0")
+    assert len(babble) > 5 * 32_000, "longer than any utterance"
     assert server.post({"t": babble})["t"]["final"]
-    assert len(server.handler.listeners["t"].to_dict()["sound"]) <= 15 * 32_000
+    assert len(server.handler.listeners["t"].to_dict()["sound"]) <= 4 * 32_000
+
+
+def test_a_piece_that_would_hold_up_the_others_is_refused(server: Server) -> None:
+    assert "960000 is the most" in server.post({"s": silence(30.1)})["s"]
+    assert server.context.status == {0: (413, "Content Too Large")}
 
 
 @pytest.mark.parametrize("body", [b"odd", "text", [1, 2]])
