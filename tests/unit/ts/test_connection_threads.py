@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -103,3 +104,21 @@ def test_threads_pay_for_long_steps_that_move_many_bytes() -> None:
     assert not after(100, 5e-3, 1e-5), "there is nothing to move"
     assert not after(100, 1e-4, 1e-3), "the step is over before the threads have begun"
     assert not after(3, 5e-3, 1e-3), "three steps tell nothing"
+
+
+@pytest.mark.parametrize(("size", "start"), [(2_000_000, True), (10, False)])
+def test_long_steps_with_large_answers_start_the_threads(frontend: FrontendStub, size: int, start: bool) -> None:
+    connection, peer = frontend.connect()
+    steps, before = 40, set(threading.enumerate())
+
+    def step() -> None:
+        time.sleep(0.002)
+        connection.send_results(results("1", bytes(size)), 0.002)
+
+    reader = threading.Thread(target=lambda: [peer.receive() for _ in range(steps)])
+    reader.start()
+    for _ in range(steps):
+        connection.run_step(step)
+    connection.flush()
+    reader.join(DEADLINE_SECONDS)
+    assert len(set(threading.enumerate()) - before) == (2 if start else 0)
