@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import os
+import select
 import signal
 import socket
 import sys
@@ -139,8 +140,10 @@ class Forking:
 
     async def _start(self, socket_path: Path) -> None:
         async with self._starting:
-            if self._parent is not None and self._parent.running:
-                return
+            if self._orders is not None and self._watching is not None:
+                if not _is_closed(self._orders):
+                    return
+                await asyncio.wait([self._watching], timeout=_CLOSE_LIMIT)
             if self._parent is not None and not self._has_forked:
                 raise OSError("the warm parent has failed before it could fork one")
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -199,6 +202,15 @@ def _is_forkable(launch: Launch) -> bool:
     own = launch.venv_python or launch.packages_dir or launch.torchrun or launch.cpu_launcher
     early = [name for name in launch.environment if not (name in _READ_LATE or name.startswith(_OURS))]
     return bool(launch.imports) and not own and not early and interpreter(launch.runtime) == sys.executable
+
+
+def _is_closed(connected: socket.socket) -> bool:
+    """Return whether an end of a socket is closed; the kernel closes that of a dying process before it ends others."""
+    if connected.fileno() < 0:
+        return True
+    poll = select.poll()
+    poll.register(connected, 0)
+    return bool(poll.poll(0))
 
 
 async def _end_of(pid: int) -> None:
