@@ -21,6 +21,18 @@ const several = ["c", "d", "e"].map((text) => session.step(text));
 opened.at(-1).close(); // the server goes on with what has arrived
 console.log((await Promise.all(several)).map(({ step, body }) => `${step}=${body}`).join("; "));
 console.log("connections", opened.length);
+console.log("restart");
+const waiting = session.step("slow"); // sent before, during or after the restart
+await new Promise((resolve) => process.stdin.once("data", resolve));
+process.stdin.unref();
+console.log((await waiting).body);
+const window = ["w", "w", "w", "w"].map((text) => session.step(text));
+try {
+  await session.step("one too many");
+} catch (error) {
+  console.log(error.name, error.message);
+}
+console.log((await Promise.all(window)).length);
 try {
   await session.step("fail");
 } catch (error) {
@@ -32,3 +44,8 @@ try {
 } catch (error) {
   console.log(error instanceof SessionClosed, error.code);
 }
+
+const left = await LiveSession.open(`${url}/sequences/diary`, { contentType: "text/plain" });
+const pending = left.step("slow").catch((error) => console.log("pending", error.reason));
+left.close();
+await pending;

@@ -84,7 +84,7 @@ export class LiveSession {
 
   /** Close the session; a stored sequence that has not ended stays until it expires. */
   close() {
-    this.#failure ??= new SessionClosed(1000, "closed by this client");
+    this.#fail(new SessionClosed(1000, "closed by this client"));
     this.#socket?.close(1000);
   }
 
@@ -109,6 +109,7 @@ export class LiveSession {
     const { key, patience, WebSocket } = this.#options;
     const until = Date.now() + patience;
     for (;;) {
+      if (this.#failure) throw this.#failure; // closed meanwhile
       const socket = new WebSocket(this.#url, key ? [SUBPROTOCOL, `bearer.${key}`] : [SUBPROTOCOL]);
       const closed = await this.#begin(socket);
       if (!closed) break;
@@ -127,6 +128,7 @@ export class LiveSession {
       socket.onmessage = ({ data }) => {
         const message = JSON.parse(data);
         if (message.sequence === undefined) return this.#take(message);
+        if (this.#failure) return socket.close(1000); // closed meanwhile
         if (this.#told && !this.#resuming) {
           this.#resuming = true;
           for (const step of this.#steps.values()) step.again = step.seen === "" ? null : "";
@@ -143,12 +145,16 @@ export class LiveSession {
         open = true;
         resolve(null);
       };
-      socket.onerror = () => {}; // a close follows
+      socket.onerror = () => {
+        if (open) return; // a close follows
+        this.#resuming = false;
+        resolve({ code: 1006, reason: "no connection" }); // a close follows in browsers, but not in every Node.js
+      };
       socket.onclose = (closed) => {
         this.#resuming = false;
         if (!open) return resolve(closed);
         this.#socket = null;
-        if (this.#failure) return undefined;
+        if (this.#failure) return this.#fail(this.#failure);
         if (!RESUMABLE.has(closed.code) || !this.#told.resume) {
           return this.#fail(new SessionClosed(closed.code, closed.reason));
         }
@@ -187,7 +193,7 @@ export class LiveSession {
   #takeFailure({ step: number, error }, step) {
     if (error.cause === "draining") return; // the step is sent again when the session is resumed
     if (this.#resuming && error.cause !== "handler_error") return; // a close follows, and the session is resumed later
-    if (error.cause === "outcome_unknown") {
+    if (error.cause === "outcome_unknown" || error.cause === "request_running") {
       step.again = step.seen === "" ? null : "";
       setTimeout(() => this.#socket?.send(step.message), MOST_DELAY); // asks what has become of it
       return;
