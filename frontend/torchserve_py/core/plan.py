@@ -62,8 +62,6 @@ def plan_of(
     Args:
         files: The model's files.
         configured: The configuration in these files, as read by `contracts.configuration_of`.
-        settings: The server's settings.
-        devices: The host's devices.
         at_startup: Whether the server loads the model when it starts.
 
     Raises:
