@@ -133,8 +133,8 @@ class Attendant:
             _say(f"{source.path} has changed and cannot be loaded: {error}.{goes_on}")
             return
         self._served[source.spec.location] = model
-        _say(f"{model.name} is reloaded, {time.monotonic() - started:.1f} s after {source.path.name} has changed.")
-        if before is None:
+        _say(f"{model.name} is reloaded in {time.monotonic() - started:.1f} s: {source.path.name} has changed.")
+        if before is None or before.name != model.name:
             self._introduce(source, serving)
 
     # What the user reads

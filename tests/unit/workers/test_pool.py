@@ -54,8 +54,11 @@ class FakeDispatcher:
     def __init__(self) -> None:
         self.expected: asyncio.Queue[int] = asyncio.Queue()
         self.taken_out: list[str] = []
+        self.up: list[str] = []
 
-    def worker_up(self, worker: Worker) -> None: ...
+    def worker_up(self, worker: Worker) -> None:
+        self.up.append(worker.id)
+
     def worker_lost(self, worker: Worker) -> None: ...
     def take_out(self, worker: Worker) -> None:
         self.taken_out.append(worker.id)
@@ -118,6 +121,19 @@ async def test_scaling_to_the_number_that_is_set_waits_for_workers_that_load() -
     async with asyncio.timeout(60):
         await asyncio.gather(first, again)
     assert pool.pool.ready_count == 1
+    assert await pool.pool.stop(60) == []
+
+
+async def test_workers_of_a_pool_on_hold_get_work_once_it_resumes() -> None:
+    pool = Pool(renew_to_scale=False)
+    pool.pool.hold()
+    assert await pool.scale(3) == ["1", "2", "3"]
+    assert pool.dispatcher.up == []
+    await pool.scale(2)  # a worker that is gone again gets none
+    pool.pool.resume()
+    assert pool.dispatcher.up == ["1", "2"]
+    await pool.scale(3)
+    assert pool.dispatcher.up == ["1", "2", "4"]
     assert await pool.pool.stop(60) == []
 
 
