@@ -191,6 +191,7 @@ class Model:
                 restarts=supervisor.restarts,
                 last_end=supervisor.last_end,
                 running=0 if supervisor.worker is None else len(supervisor.worker.in_flight),
+                launched_at=None if supervisor.worker is None else supervisor.worker.started_at,
             )
             for supervisor in self.pool.supervisors
         ]

@@ -93,6 +93,7 @@ class WorkerStatus:
     restarts: int = 0
     last_end: str = ""  # why the last worker ended that was not told to, "" if none did
     running: int = 0  # jobs
+    launched_at: datetime | None = None  # when the process was started; `started_at` is when its place was
 
 
 @dataclass(frozen=True, kw_only=True)

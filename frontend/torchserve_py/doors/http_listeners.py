@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.doors.answering import Application
+from torchserve_py.doors.console.console_door import ConsoleDoor
 from torchserve_py.doors.failures import too_many_connections
 from torchserve_py.doors.live.bidirectional_stream import BidirectionalStreamDoor
 from torchserve_py.doors.live.live_session_door import LiveSessionDoor
@@ -69,6 +70,7 @@ DOORS: Final[tuple[tuple[str, Callable[[DoorContext], Door]], ...]] = (
     ("inference_address", WorkflowInferenceDoor),
     ("management_address", ManagementDoor),
     ("management_address", WorkflowManagementDoor),
+    ("management_address", ConsoleDoor),
     ("metrics_address", MetricsDoor),
 )
 _BACKLOG: Final = 1024

@@ -128,6 +128,9 @@ class Settings(ClosedSchema):
     predict_route: OptionalRoute = _setting(
         None, "one more path of `/v1/models/{model}:predict`, for the only model loaded at start-up"
     )
+    enable_console: Switch = _setting(
+        True, "whether the management listener has the console, a page for browsers at `/console`"
+    )
     grpc_inference_address: Name = _setting("127.0.0.1", "host that the gRPC inference API binds to")
     grpc_management_address: Name = _setting("127.0.0.1", "host that the gRPC management API binds to")
     grpc_inference_port: Port = _setting(7070, "port of the gRPC inference API")

@@ -28,13 +28,14 @@ SWITCHING_PROTOCOLS: Final = 101
 _OF_HANDSHAKE: Final = (b"connection", b"upgrade", b"sec-websocket-", b"content-length")
 
 
-def admit(context: DoorContext, request: Request, key_prefix: str) -> list[str]:
+def admit(context: DoorContext, request: Request, key_prefix: str, token: TokenType = TokenType.inference) -> list[str]:
     """Check the client's key and its page's origin, and return the subprotocols that it offers.
 
     Args:
         context: The keys and the settings.
         request: The handshake.
-        key_prefix: The begin of the subprotocol by which a browser, which cannot set headers, offers the inference key.
+        key_prefix: The begin of the subprotocol by which a browser, which cannot set headers, offers its key.
+        token: The API whose key the client must have.
 
     Raises:
         DoorError: The key is wrong, or the page is of another origin.
@@ -43,7 +44,7 @@ def admit(context: DoorContext, request: Request, key_prefix: str) -> list[str]:
     if context.tokens is not None:
         key = next((name.removeprefix(key_prefix) for name in offered if name.startswith(key_prefix)), None)
         given = request.headers.get("Authorization", None if key is None else f"Bearer {key}")
-        context.tokens.check(TokenType.inference, given)
+        context.tokens.check(token, given)
     _check_origin(context, request)
     return [name for name in offered if not name.startswith(key_prefix)]
 

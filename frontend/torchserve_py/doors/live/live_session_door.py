@@ -27,6 +27,7 @@ from torchserve_py.doors.live.message_forms import FORMS, Form
 from torchserve_py.doors.responses import Sent
 from torchserve_py.doors.routing import DoorContext, PathValues, Route
 from torchserve_py.doors.sequences import SequenceHeaders
+from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.jobs.inference_request import SequenceRequest
 from torchserve_py.jobs.parts import JobFailed
 from torchserve_py.transport.http1.request import Request
@@ -53,15 +54,17 @@ class LiveSessionDoor:
     def routes(self) -> Sequence[Route]:
         """The door's table; the door itself checks the key, because browsers cannot send it in a header."""
         paths = ("/sequences/{model_name}", "/sequences/{model_name}/{model_version}")
-        return [Route(path, self._open, ("GET",), token=None) for path in paths]
+        return [Route(path, self.open, ("GET",), token=None) for path in paths]
 
-    def _open(self, request: Request, values: PathValues) -> Coroutine[Any, Any, Sent]:
-        """Open a session.
+    def open(
+        self, request: Request, values: PathValues, token: TokenType = TokenType.inference
+    ) -> Coroutine[Any, Any, Sent]:
+        """Open a session for a client that has the key for ``token``.
 
         Raises:
             DoorError: The key is wrong, the request is no handshake, the model keeps no sequences, …
         """
-        offered = admit(self._context, request, _BEARER)
+        offered = admit(self._context, request, _BEARER, token)
         version = values.get("model_version")
         model = self._serving.get(values["model_name"], version)
         socket = socket_of(self._context, request, model, version)

@@ -1,0 +1,112 @@
+// What a model version does: charts, the batches that were formed, and its failures by cause.
+
+import { chart } from "./chart.js";
+import { h, reconcile, setText } from "./dom.js";
+import { bytes, count, milliseconds, number } from "./format.js";
+import { rangeSwitch } from "./range_switch.js";
+import { tiles } from "./tiles.js";
+
+const TILES = [
+  { label: "Answers per second", column: "answers", format: number, color: "--accent" },
+  { label: "Wait, mean", column: "waiting", format: milliseconds, color: "--warm" },
+  { label: "Handler, mean", column: "handler", format: milliseconds, color: "--cool" },
+  { label: "Jobs in a batch", column: "batch_size", format: number, color: "--violet" },
+  { label: "Running", column: "running", format: count, color: "--good" },
+  { label: "Memory", column: "memory", format: bytes, color: "--accent" },
+];
+const points = { spanGaps: true };
+const CHARTS = [
+  [
+    "Answers and failures per second",
+    number,
+    [
+      { column: "answers", label: "answers", color: "--accent", fill: true },
+      { column: "failures", label: "failures", color: "--bad", fill: true },
+    ],
+  ],
+  [
+    "Waiting in the queue",
+    milliseconds,
+    [
+      { column: "waiting_p95", label: "95 % within", color: "--warm", dash: [4, 4], ...points },
+      { column: "waiting", label: "mean", color: "--warm", fill: true, ...points },
+    ],
+  ],
+  [
+    "A call of the handler",
+    milliseconds,
+    [
+      { column: "handler_p95", label: "95 % within", color: "--cool", dash: [4, 4], ...points },
+      { column: "handler", label: "mean", color: "--cool", fill: true, ...points },
+    ],
+  ],
+  [
+    "Requests in the server",
+    count,
+    [
+      { column: "running", label: "running", color: "--good", fill: true },
+      { column: "queued", label: "waiting", color: "--warm", fill: true },
+    ],
+  ],
+  ["Jobs in a batch", number, [{ column: "batch_size", label: "mean", color: "--violet", fill: true, ...points }]],
+];
+const SEQUENCES = ["Open sequences", count, [{ column: "sequences", label: "open", color: "--violet", fill: true }]];
+const WORKERS = ["Workers ready", count, [{ column: "workers", label: "ready", color: "--good", fill: true }]];
+
+/** Return the tab. */
+export function liveTab({ server, model, signal }) {
+  const top = tiles(TILES, signal);
+  const kinds = [...CHARTS, model.stateful ? SEQUENCES : WORKERS];
+  const charts = kinds.map(([title, format, lines]) => chart(title, lines, format, signal));
+  const draw = () => charts.forEach((each) => each.show(model.history, range.current()));
+  const range = rangeSwitch(draw);
+  const batches = bars("Batches formed", "Since the model was registered, by the number of requests in them.", "--violet");
+  const failures = bars("Failures by cause", "Since the model was registered.", "--bad");
+  return {
+    element: h(
+      "div",
+      {},
+      top.element,
+      h("div", { class: "tools" }, range.element),
+      h("div", { class: "charts" }, charts.map((each) => each.card), batches.card, failures.card),
+    ),
+    update(now) {
+      top.show(now.history, { Running: { text: `${count(now.queued)} waiting, room for ${count(now.free)}` } });
+      draw();
+      batches.show(sizes(now.batches, server.batch_bounds));
+      failures.show(Object.entries(now.failures).sort(([, a], [, b]) => b - a));
+    },
+  };
+}
+
+/** Name the buckets of sizes that were counted: 1, 2, 3–4, … */
+function sizes(counts, bounds) {
+  const named = counts.map((many, index) => {
+    const [low, high] = [(bounds[index - 1] ?? 0) + 1, bounds[index]];
+    return [high === undefined ? `over ${bounds.at(-1)}` : low === high ? `${high}` : `${low}–${high}`, many];
+  });
+  return named.filter(([, many]) => many);
+}
+
+function bars(title, remark, color) {
+  const list = h("ol", { class: "bars" });
+  const none = h("p", { class: "empty" }, "None so far.");
+  const card = h("section", { class: "card" }, h("h2", {}, title), h("p", { class: "note" }, remark), none, list);
+  return {
+    card,
+    show(entries) {
+      none.hidden = entries.length > 0;
+      const most = Math.max(...entries.map(([, many]) => many), 1);
+      const create = ([name]) => {
+        const bar = h("i", { class: "fill" });
+        bar.style.setProperty("background", `var(${color})`);
+        const many = h("b");
+        return Object.assign(h("li", {}, h("span", {}, name), h("div", { class: "track" }, bar), many), { bar, many });
+      };
+      reconcile(list, entries, ([name]) => name, create, (element, [, many]) => {
+        element.bar.style.setProperty("width", `${Math.max(1, (100 * many) / most)}%`);
+        setText(element.many, count(many));
+      });
+    },
+  };
+}

@@ -1,0 +1,88 @@
+// The table of models: filtered, sorted, and with a limited number of rows.
+
+import { path } from "./api.js";
+import { h, reconcile, setText, table } from "./dom.js";
+import { count, milliseconds, number } from "./format.js";
+import { sparkline } from "./sparkline.js";
+
+const MOST_ROWS = 150;
+const [ANSWERS, , , , WAITING_P95, HANDLER] = [0, 1, 2, 3, 4, 5];
+const ORDERS = {
+  name: (a, b) => a.name.localeCompare(b.name) || a.version.localeCompare(b.version, undefined, { numeric: true }),
+  busiest: (a, b) => busy(b) - busy(a) || ORDERS.name(a, b),
+  failing: (a, b) => b.failed - a.failed || ORDERS.name(a, b),
+};
+const COLUMNS = [["Model"], ["Workers"], ["Answers / s", "number wide"], ["", "spark"], ["Waiting", "number"], ["Wait p95", "number wide"], ["Handler", "number wide"], ["Sequences", "number wide"], ["Failed", "number"]];
+
+const busy = (row) => (row.last?.[ANSWERS] ?? 0) + row.queued + row.running;
+
+/** Return the table; `show(rows)` fills it. */
+export function modelsTable(signal) {
+  let rows = [];
+  const search = h("input", { type: "search", placeholder: "Search models", ariaLabel: "Search models", oninput: draw });
+  const order = h("select", { ariaLabel: "Order", onchange: draw }, Object.keys(ORDERS).map((name) => h("option", { value: name }, `by ${name}`)));
+  const body = h("tbody");
+  const note = h("p", { class: "note", role: "status" });
+
+  function draw() {
+    const text = search.value.trim().toLowerCase();
+    const found = rows.filter((row) => `${row.name} ${row.version} ${row.contract}`.toLowerCase().includes(text));
+    const first = found.sort(ORDERS[order.value]).slice(0, MOST_ROWS);
+    reconcile(body, first, (row) => row.id, create, update);
+    const more = found.length > first.length ? ` The first ${MOST_ROWS} are shown.` : "";
+    setText(note, rows.length ? `${count(found.length)} of ${count(rows.length)} model versions.${more}` : "No model is registered.");
+  }
+
+  return {
+    element: h("section", { class: "card models" }, h("div", { class: "tools" }, search, order, note), table("Models", COLUMNS, body)),
+    show(every) {
+      rows = every;
+      if (!signal.aborted) draw();
+    },
+  };
+}
+
+function create(row) {
+  const fields = {
+    workers: h("span", { class: "workers" }),
+    answers: h("td", { class: "number wide" }),
+    queued: h("td", { class: "number" }),
+    wait: h("td", { class: "number wide" }),
+    handler: h("td", { class: "number wide" }),
+    sequences: h("td", { class: "number wide" }),
+    failed: h("td", { class: "number" }),
+  };
+  const canvas = h("canvas", { ariaHidden: "true" });
+  const name = h(
+    "td",
+    {},
+    h("a", { href: `#/models/${path(row.name, row.version)}` }, row.name),
+    " ",
+    h("span", { class: "badge" }, row.version),
+    row.contract === "torchserve" ? null : h("span", { class: "badge wide" }, row.contract),
+    row.durable ? h("span", { class: "badge wide" }, "stored") : row.stateful ? h("span", { class: "badge wide" }, "sequences") : null,
+  );
+  const element = h("tr", {}, name, h("td", {}, fields.workers), fields.answers, h("td", { class: "spark" }, canvas));
+  element.append(fields.queued, fields.wait, fields.handler, fields.sequences, fields.failed);
+  return Object.assign(element, { fields, draw: sparkline(canvas), drawn: "" });
+}
+
+function update(element, row) {
+  const { fields, draw } = element;
+  const last = row.last ?? [];
+  setText(fields.workers, `${row.workers} / ${row.wanted}`);
+  fields.workers.dataset.state = row.failing ? "bad" : row.workers < row.wanted ? "warm" : row.workers ? "good" : "none";
+  setText(fields.answers, number(last[ANSWERS] ?? 0));
+  setText(fields.queued, count(row.queued));
+  setText(fields.wait, milliseconds(last[WAITING_P95]));
+  setText(fields.handler, milliseconds(last[HANDLER]));
+  setText(fields.sequences, row.stateful ? count(row.sequences) : "");
+  setText(fields.failed, count(row.failed));
+  fields.failed.classList.toggle("bad", row.failed > 0);
+  const values = row.spark.join();
+  if (values !== element.drawn) {
+    // a line that stays flat need not be drawn again
+    element.drawn = values;
+    draw(row.spark);
+  }
+}

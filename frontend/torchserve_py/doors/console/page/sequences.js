@@ -1,0 +1,71 @@
+// The open sequences of a model version: searched at the server, which sends the first of them.
+
+import { call, path } from "./api.js";
+import { h, reconcile, setText, table } from "./dom.js";
+import { count, duration } from "./format.js";
+import { attempt, confirmed, notify } from "./notices.js";
+
+const EVERY = 2000;
+const LIMIT = 100;
+const ORDERS = { oldest: "oldest first", newest: "newest first", idle: "longest idle first" };
+const COLUMNS = [["Sequence"], ["State"], ["Age", "number"], ["Idle for", "number"], ["Worker"], ["Waiting", "number wide"], ["Running", "number wide"], [""]];
+
+/** Return the tab. */
+export function sequencesTab({ model, signal }) {
+  const target = `console/api/sequences/${path(model.name, model.version)}`;
+  const search = h("input", { type: "search", placeholder: "Search ids", ariaLabel: "Search ids of sequences", oninput: () => look() });
+  const order = h("select", { ariaLabel: "Order", onchange: () => look() }, Object.entries(ORDERS).map(([value, label]) => h("option", { value }, label)));
+  const note = h("p", { class: "note", role: "status" }, "Looking …");
+  const body = h("tbody");
+  let timer = null;
+  let turn = 0;
+
+  async function look() {
+    clearTimeout(timer);
+    const mine = ++turn;
+    try {
+      const page = await call("GET", target, { text: search.value, order: order.value, limit: LIMIT });
+      if (signal.aborted || mine !== turn) return;
+      reconcile(body, page.sequences, (each) => `${each.id} ${each.worker_id}`, (each) => create(target, model, each, look), update);
+      const more = page.found > page.sequences.length ? ` The first ${count(page.sequences.length)} are shown.` : "";
+      setText(note, `${count(page.found)} of ${count(page.open)} open sequences.${more}`);
+    } catch (error) {
+      if (signal.aborted || mine !== turn) return;
+      setText(note, error.message);
+    }
+    if (mine === turn) timer = setTimeout(look, EVERY);
+  }
+
+  signal.addEventListener("abort", () => clearTimeout(timer));
+  look();
+  return { element: h("section", { class: "card" }, h("div", { class: "tools" }, search, order, note), table("Sequences", COLUMNS, body)) };
+}
+
+function create(target, model, { id, worker_id: worker }, look) {
+  const cell = (kind = "") => h("td", { class: kind });
+  const state = h("span", { class: "state-word" });
+  const fields = { age: cell("number"), idle: cell("number"), worker: cell(), waiting: cell("number wide"), running: cell("number wide") };
+  const end = h("button", { type: "button", class: "small", onclick: () => endSequence(end, target, id, look), ariaLabel: `End sequence ${id}` }, "End");
+  if (worker) fields.worker.append(h("a", { href: `#/logs/${path(worker, model.name, model.version)}` }, worker));
+  const element = h("tr", {}, h("td", { class: "id" }, id), h("td", {}, state), Object.values(fields), h("td", { class: "number" }, end));
+  return Object.assign(element, { fields, state });
+}
+
+function update(element, each) {
+  const { fields, state } = element;
+  setText(state, each.state);
+  state.dataset.state = { idle: "none", running: "busy", ready: "warm" }[each.state] ?? "warm";
+  setText(fields.age, duration(each.age));
+  setText(fields.idle, duration(each.idle));
+  setText(fields.waiting, count(each.waiting));
+  setText(fields.running, count(each.in_flight));
+}
+
+async function endSequence(button, target, id, look) {
+  if (!(await confirmed(`Sequence ${id} ends, and its state is dropped.`, "End the sequence"))) return;
+  const done = await attempt(button, () => call("DELETE", target, { id }));
+  if (done) {
+    notify(done.status);
+    look();
+  }
+}

@@ -1,0 +1,138 @@
+"""What the page shows: values for JSON, and streams of events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from torchserve_py.core.errors import ModelError
+from torchserve_py.doors.console.event_stream import Event
+from torchserve_py.doors.console.history import COLUMNS, ends_coarse, short
+from torchserve_py.metrics.model_metrics import BATCH_BOUNDS
+from torchserve_py.settings.model_spec import fallback_name
+from torchserve_py.version import __version__
+
+if TYPE_CHECKING:
+    from torchserve_py.core.serving import ServedModel, WorkerStatus
+    from torchserve_py.doors.console.sampler import Sampler
+    from torchserve_py.doors.routing import DoorContext
+    from torchserve_py.logs.worker_tails import WorkerTails
+
+#: Seconds between two looks for new lines, and looks without a line before the connection is kept alive.
+_LOOK: Final = 0.25
+_QUIET_LOOKS: Final = 60
+
+
+class Views:
+    """Makes what the page shows.
+
+    Args:
+        context: The models, and the settings.
+        sampler: The histories.
+        tails: The last lines of workers.
+    """
+
+    def __init__(self, context: DoorContext, sampler: Sampler, tails: WorkerTails) -> None:
+        self._context = context
+        self._serving = context.serving
+        self._sampler = sampler
+        self._tails = tails
+
+    def server(self) -> dict[str, Any]:
+        """Return what does not change while the server runs."""
+        settings = self._context.settings
+        return {
+            "version": __version__,
+            "inference": str(settings.inference_address),
+            "needs_key": self._context.tokens is not None,
+            "model_api": settings.enable_model_api,
+            "max_request_size": settings.max_request_size,
+            "sequence_header": settings.ts_header_key_sequence_id,
+            "columns": COLUMNS,
+            "batch_bounds": BATCH_BOUNDS,
+        }
+
+    async def overview(self) -> AsyncGenerator[Event, None]:
+        """Yield all models with the history of their sums, and each second what has changed."""
+        sampler = self._sampler
+        sent, tick = sampler.ids(), sampler.tick
+        whole = {"models": sampler.rows(), "sparks": sampler.sparks(), "history": sampler.totals.as_json()}
+        yield "overview", {**self._second(), **whole}
+        while await sampler.next():
+            now = sampler.ids()
+            yield "second", {**self._second(), "models": sampler.rows(tick), "gone": list(sent - now)}
+            sent, tick = now, sampler.tick
+
+    def _second(self) -> dict[str, Any]:
+        totals = self._sampler.totals
+        second: dict[str, Any] = {"point": short(totals.last), "problems": self._problems()}
+        if ends_coarse(self._sampler.tick):
+            second["coarse"] = short(totals.last_coarse)
+        return second
+
+    def _problems(self) -> list[str]:
+        names = [spec.name or fallback_name(spec.location) for spec in self._serving.not_loaded]
+        problems = [f'The start-up model "{name}" could not be loaded; the log says why.' for name in names]
+        return [*problems, *(["The server is shutting down."] if self._context.is_draining else [])]
+
+    async def model(self, model: ServedModel) -> AsyncGenerator[Event, None]:
+        """Yield a model version with its history, and each second what it does; end once it is unregistered."""
+        history = self._sampler.histories.get(model.id)
+        config = {key: value for key, value in asdict(model.config).items() if value not in (None, "")}
+        whole: dict[str, Any] = {
+            "id": model.id,
+            "name": model.name,
+            "version": model.version,
+            "url": model.url,
+            "contract": model.contract.name,
+            "stateful": model.is_stateful,
+            "durable": model.is_durable,
+            "config": config,
+            "history": None if history is None else history.as_json(),
+        }
+        try:
+            yield "model", {**whole, **self._second_of(model)}
+            while await self._sampler.next():
+                yield "second", self._second_of(model)
+        except ModelError:
+            yield "gone", None
+
+    def _second_of(self, model: ServedModel) -> dict[str, Any]:
+        history, status = self._sampler.histories.get(model.id), self._serving.status(model)
+        activity = self._serving.activity(model)
+        second: dict[str, Any] = {
+            "point": None if history is None else short(history.last),
+            "versions": [each.version for each in self._serving.versions(model.name)],
+            "default": self._serving.get(model.name).version,
+            "workers": [_worker(each) for each in status.workers],
+            "min_workers": status.min_workers,
+            "max_workers": status.max_workers,
+            "queued": status.queue_pending,
+            "free": status.queue_remaining,
+            "running": activity.running,
+            "sequences": activity.sequences,
+            "succeeded": activity.succeeded,
+            "failures": activity.failures,
+            "batches": activity.batches,
+        }
+        if history is not None and ends_coarse(self._sampler.tick):
+            second["coarse"] = short(history.last_coarse)
+        return second
+
+    async def log(self, worker_id: str) -> AsyncGenerator[Event, None]:
+        """Yield the last lines of a worker, and further ones as they come."""
+        number, quiet = -1, 0
+        while self._sampler.is_open:
+            lines = self._tails.since(worker_id, number)
+            if lines or number < 0:
+                number, quiet = lines[-1].number if lines else 0, 0
+                yield "lines", [each._asdict() for each in lines]
+            elif (quiet := quiet + 1) % _QUIET_LOOKS == 0:
+                yield None
+            await asyncio.sleep(_LOOK)
+
+
+def _worker(worker: WorkerStatus) -> dict[str, Any]:
+    return {**asdict(worker), "launched_at": (worker.launched_at or worker.started_at).timestamp()}

@@ -1,0 +1,81 @@
+"""The last lines of each worker: what it has printed, and what the server has said about it. Bounded in size."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+#: What is kept: lines of a worker, characters of a line, workers. Above the last, the longest silent one is forgotten.
+MOST_LINES: Final = 400
+MOST_CHARACTERS: Final = 1000
+MOST_WORKERS: Final = 256
+#: The loggers whose records tell of workers.
+LOGGERS: Final = ("MODEL_LOG", "torchserve_py.workers.supervisor")
+_LABEL: Final = re.compile(r"W-([^-]+)-.*?(-stderr)?")
+
+
+class TailLine(NamedTuple):
+    """One line; its number is greater than those of the lines before."""
+
+    number: int
+    at: float  # seconds since 1970
+    level: str
+    source: str  # stdout, stderr or server
+    text: str
+
+
+@dataclass(slots=True)
+class _Tail:
+    lines: deque[TailLine] = field(default_factory=lambda: deque(maxlen=MOST_LINES))
+    count: int = 0
+
+
+class WorkerTails(logging.Handler):
+    """Keeps the last lines of each worker, by the worker's id."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tails: OrderedDict[str, _Tail] = OrderedDict()
+
+    def attach(self) -> None:
+        """Take records from now on."""
+        for name in LOGGERS:
+            logging.getLogger(name).addHandler(self)
+
+    def detach(self) -> None:
+        """Take no more records."""
+        for name in LOGGERS:
+            logging.getLogger(name).removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record that tells of a worker."""
+        worker_id, source = _origin(record)
+        if not worker_id:
+            return
+        tail = self._tails.setdefault(worker_id, _Tail())
+        self._tails.move_to_end(worker_id)
+        if len(self._tails) > MOST_WORKERS:
+            self._tails.popitem(last=False)
+        tail.count += 1
+        text = record.getMessage()
+        exception = getattr(record, "exception", None)
+        if isinstance(exception, str):
+            text = f"{text}\n{exception}"
+        tail.lines.append(TailLine(tail.count, record.created, record.levelname, source, text[-MOST_CHARACTERS:]))
+
+    def since(self, worker_id: str, number: int) -> list[TailLine]:
+        """Return the lines of a worker behind the line of this number, oldest first."""
+        with self.lock:  # type: ignore[union-attr]
+            tail = self._tails.get(worker_id)
+            return [] if tail is None or tail.count <= number else [each for each in tail.lines if each.number > number]
+
+
+def _origin(record: logging.LogRecord) -> tuple[Any, str]:
+    """Return the id of the worker that a record tells of, if any, and who says it."""
+    if (label := getattr(record, "worker", None)) is not None:
+        match = _LABEL.fullmatch(label.removesuffix("-stdout"))
+        return ("", "") if match is None else (match[1], "stderr" if match[2] else "stdout")
+    return getattr(record, "of_worker", ""), "server"

@@ -1,0 +1,63 @@
+"""Chromium, driven by selenium, for tests of pages: empty profile, no request to anywhere but the test's server."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from tests.programs import need_program
+
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--use-fake-device-for-media-stream",
+    "--use-fake-ui-for-media-stream",
+)
+
+
+class Browser(webdriver.Chrome):
+    """A window, and what tests ask of it."""
+
+    def complaints(self) -> list[str]:
+        """Return what the console of the page has got since the last call: errors, and violations of its policy."""
+        entries: list[dict[str, Any]] = self.get_log("browser")
+        return [each["message"] for each in entries if each["level"] in ("SEVERE", "WARNING")]
+
+    def resize(self, width: int, height: int) -> None:
+        """Let the page have this size."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+    def prefer(self, scheme: str) -> None:
+        """Prefer dark or light."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Run a browser."""
+    with tempfile.TemporaryDirectory(prefix="tsbrowser-", ignore_cleanup_errors=True) as profile:
+        options = Options()
+        options.binary_location = need_program("chromium")
+        for flag in (*_FLAGS, f"--user-data-dir={profile}"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        browser = Browser(options=options, service=Service(need_program("chromedriver")))
+        try:
+            browser.resize(1280, 900)
+            yield browser
+        finally:
+            browser.quit()
