@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from torchserve_py import end_signals
 from torchserve_py.pid_file import PidFile, default_path
+from torchserve_py.server_process import become, command_of, environment
 from torchserve_py.settings.flags import Flags, parse_flags
 from torchserve_py.settings.resolution import Resolution, resolve
 from torchserve_py.version import __version__
@@ -29,12 +30,6 @@ if TYPE_CHECKING:
 _KEY_FILE = "key_file.json"
 _STOP_MARGIN = 60
 _TELL_OF_WAITING_AFTER = 2.0
-#: An option without effect: those who look for TorchServe's server among processes look for this, SageMaker's toolkit
-#: for one.
-_MARK = ("-X", "org.pytorch.serve.ModelServer")
-_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(16 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}
-"""The C library keeps freed buffers of up to 16 MiB, 32 MiB in all, instead of giving them back to the system: to get
-new pages for every large body and tensor costs a worker as much again as all else that it does with them."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +109,10 @@ class Launcher:
     def _launch(self) -> None:
         # A session of its own: Ctrl-C in the shell must not reach the server when its launcher is gone.
         server = subprocess.Popen(
-            _command(self.module, self.argv),
+            command_of(self.module, self.argv),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            env=_ALLOCATOR | os.environ,
+            env=environment(),
         )
         try:
             self._pid_file.write(server.pid)
@@ -163,17 +158,6 @@ class Launcher:
         environ: Mapping[str, str] = server.environ()
         effective = resolve(own_flags, environ, Path(server.cwd())).effective.get("drain_timeout")
         return int(effective.value) if effective is not None else 0
-
-
-def become(module: str, argv: Sequence[str]) -> NoReturn:
-    """Go on as a module that is a server."""
-    sys.stdout.flush()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.execve(sys.executable, _command(module, argv), _ALLOCATOR | os.environ)  # noqa: S606 - there is no shell to want
-
-
-def _command(module: str, argv: Sequence[str]) -> list[str]:
-    return [sys.executable, "-P", *_MARK, "-m", module, *argv]
 
 
 def _tell_of(running: psutil.Process) -> int:

@@ -373,7 +373,9 @@ def test_prefixes_of_flags_are_accepted(home):
 def test_the_command_imports_nothing_heavy(home):
     code = "import sys; import torchserve_py.cli; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"aiohttp", "asyncio", "prometheus_client", "psutil", "torch", "numpy", "yaml"} & set(modules)
+    assert not {"aiohttp", "asyncio", "prometheus_client", "psutil", "pydantic", "torch", "numpy", "yaml"} & set(
+        modules
+    )
 
 
 def test_the_pid_file_is_where_torchserve_keeps_it():

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchserve_py import end_signals
+from torchserve_py.server_process import become
 
 #: How long Ctrl-C waits for open requests and sequences.
 _DRAIN_SECONDS: Final = 3
@@ -43,8 +44,6 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Run the command; this process becomes the server."""
     parser().parse_args(argv)
-    from torchserve_py.server_launcher import become  # after the arguments: it is slow to import
-
     become(_MODULE, argv)
 
 
