@@ -40,6 +40,7 @@ decoupled: false
 openai: true
 realtime: true
 openpi: {action_horizon: 10}
+ray: {num_cpus: 2}
 concurrencyTarget: 50
 useVenv: true
 autocast: bfloat16
@@ -179,6 +180,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         openai=True,
         realtime=True,
         openpi={"action_horizon": 10},
+        ray=schema.RayConfig(num_cpus=2),
         autocast="bfloat16",
         channels_last=True,
         warmup=(),
