@@ -21,6 +21,7 @@ from torchserve_py.settings.table import Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
+STARTER = ROOT / "frontend" / "torchserve_py" / "first_minute" / "starter"
 UNIT = DEPLOY / "torchserve-py.service"
 STORE = ["--model-store", str(ROOT / "model_store")]
 
@@ -87,7 +88,14 @@ def test_hadolint_finds_no_fault_with_the_images() -> None:
     hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert hadolint is not None
     ran = subprocess.run(
-        [hadolint, "--no-color", "--failure-threshold", "style", str(DEPLOY / "Dockerfile")],
+        [
+            hadolint,
+            "--no-color",
+            "--failure-threshold",
+            "style",
+            str(DEPLOY / "Dockerfile"),
+            str(STARTER / "Dockerfile"),
+        ],
         capture_output=True,
         text=True,
         check=False,

@@ -1,0 +1,52 @@
+"""`torchserve-py init`: what it writes, and that it replaces nothing. docs/first-minute.md shows that it serves."""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+
+import pytest
+
+from torchserve_py.archive.model_files import open_model
+from torchserve_py.cli import main
+from torchserve_py.core.contracts import configuration_of
+
+ROOT = Path(__file__).parents[2]
+STARTER = ROOT / "frontend" / "torchserve_py" / "first_minute" / "starter"
+FILES = ["Dockerfile", "handler.py", "model-config.yaml", "test_handler.py"]
+
+
+def test_a_first_model_is_written_with_a_configuration_without_warnings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "new" / "model"
+    assert main(["init", str(folder)]) == 0
+    assert sorted(file.name for file in folder.iterdir()) == FILES
+    assert str(folder) in capsys.readouterr().out
+    files = open_model(folder, tmp_path)
+    assert (files.name, files.manifest.handler) == ("model", "handler.py")
+    assert files.served is not None
+    assert configuration_of(files).config.warnings == ()
+
+
+def test_files_that_are_there_stay_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "handler.py").write_text("mine")
+    assert main(["init"]) == 1
+    assert "has handler.py already; nothing is written" in capsys.readouterr().err
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("handler.py", "mine")]
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["init", str(tmp_path / "file" / "model")]) == 1
+    assert "Not a directory" in capsys.readouterr().err
+
+
+def test_the_files_are_part_of_the_package() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    assert setup["options.package_data"]["torchserve_py.first_minute"] == "starter/*"
+    assert sorted(file.name for file in STARTER.iterdir() if file.is_file()) == FILES
