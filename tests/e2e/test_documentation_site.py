@@ -9,12 +9,16 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
+from threading import Thread
 
 import pytest
-from tests.e2e.running_server import DEADLINE, ROOT
+from tests.e2e.browser import chromium
+from tests.e2e.running_server import DEADLINE, ROOT, eventually
 
 from torchserve_py.settings.table import SOURCES
 
@@ -106,3 +110,20 @@ def test_files_of_the_repository_that_pages_link_to_are_pages(site: Path) -> Non
     assert "handlers/durable" in (site / "source" / "handlers" / "durable" / "index.html").read_text()
     operations = (site / "operations.html").read_text()
     assert 'href="source/deploy/Dockerfile.html"' in operations
+
+
+def test_search_works_from_a_server_and_from_a_folder(published: Path) -> None:
+    handler = partial(SimpleHTTPRequestHandler, directory=str(published))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, chromium() as browser:
+        Thread(target=server.serve_forever, daemon=True).start()
+        own = f"http://127.0.0.1:{server.server_address[1]}"
+        for address in (f"{own}/latest/index.html", f"file://{published}/0.1/index.html"):
+            browser.get(address)
+            box = browser.find_element("css selector", "input.md-search__input")
+            box.click()
+            box.send_keys("drain_timeout")
+            found = f"{address} finds the page about settings"
+            eventually(lambda: "Configuration" in browser.find_element("css selector", ".md-search-result").text, found)
+            fetched = browser.execute_script("return performance.getEntriesByType('resource').map(each => each.name)")
+            assert all(each.startswith((own, "file:")) for each in fetched)
+        server.shutdown()
