@@ -19,6 +19,7 @@ from torchserve_py.doors.token_authorization import KEY_FILE
 from torchserve_py.first_minute.introduction import introduction
 from torchserve_py.first_minute.source import Source, Stamps
 from torchserve_py.server import Server, Unservable
+from torchserve_py.settings.addresses import Address
 
 _INTERVAL: Final = 0.1
 #: How often files are looked at, and how long they must rest after a change before they are read (seconds).
@@ -51,7 +52,7 @@ class Attendant:
             Unservable: A model cannot be loaded, and no change of its files will be noticed.
         """
         serving = server.serving
-        self._base = str(server.addresses["inference_address"]).replace("//0.0.0.0:", "//127.0.0.1:")
+        self._base = _url(server.addresses["inference_address"])
         seen = {each.spec.location: await self._stamps(each) for each in self._sources}
         bar: tqdm[Any] = tqdm(
             total=len(self._sources), bar_format="{desc} {elapsed}", leave=False, disable=not sys.stderr.isatty()
@@ -156,7 +157,16 @@ class Attendant:
         grpc = server.addresses["grpc_inference_port"]
         keys = f", with the inference key in {Path(KEY_FILE).absolute()}" if self._has_tokens else ""
         watched = " Changes of files are loaded." if self._watch else ""
-        _say("", f"Serving at {self._base} (gRPC {grpc.host}:{grpc.port}){keys}.{watched} Ctrl-C ends it.")
+        where = f"{self._base} (gRPC {_url(grpc).partition('//')[2]})"
+        _say("", f"Serving at {where}{keys}.{watched} Ctrl-C ends it.")
+
+
+def _url(address: Address) -> str:
+    """Return the URL of a listener for a client on this machine."""
+    if address.is_unix:
+        return str(address)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104 - nothing is bound
+    return f"{address.scheme}://{f'[{host}]' if ':' in host else host}:{address.port}"
 
 
 def _say(*lines: str) -> None:

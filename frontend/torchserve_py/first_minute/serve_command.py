@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
@@ -36,9 +36,18 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--watch", action="store_true", help="load a model again when its files change")
     parser.add_argument("--host", help="host to listen at, 127.0.0.1 by default; any other needs tokens")
-    parser.add_argument("--port", type=int, help="port to listen at, 8080 by default; 0 takes a free one")
-    parser.add_argument("--workers", type=int, default=1, help="workers of each model, 1 by default")
+    parser.add_argument("--port", type=_number(0, 65535), help="port to listen at, 8080 by default; 0 takes a free one")
+    parser.add_argument("--workers", type=_number(1, 1000), default=1, help="workers of each model, 1 by default")
     return parser
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not (text.isdecimal() and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text} is to be a number from {least} to {most}")
+        return int(text)
+
+    return number
 
 
 def main(argv: Sequence[str]) -> int:
