@@ -6,8 +6,10 @@ import asyncio
 import json
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 import aiohttp
 from tests.chaos.ledger import Contradiction, Ledger
@@ -104,10 +106,22 @@ class Tally:
 
 
 class Sender:
-    """Sends steps to one of several servers."""
+    """Sends steps to one of several servers.
 
-    def __init__(self, servers: list[str], session: aiohttp.ClientSession, tally: Tally) -> None:
+    Args:
+        servers: Their addresses.
+        proxy: What statuses mean that a proxy before the servers answers itself, without a cause.
+    """
+
+    def __init__(
+        self,
+        servers: list[str],
+        session: aiohttp.ClientSession,
+        tally: Tally,
+        proxy: Mapping[int, Result] = MappingProxyType({}),
+    ) -> None:
         self.servers = servers
+        self._proxy = proxy
         self._session = session
         self._tally = tally
 
@@ -165,6 +179,8 @@ class Sender:
         if response.status == 200:
             return Attempt(Result.ANSWERED, 200, tokens=_tokens(body), request_id=request_id)
         cause = response.headers.get("ts-error-cause", "")
+        if not cause and response.status in self._proxy:
+            return Attempt(self._proxy[response.status])
         result = Result.UNKNOWN if cause == "outcome_unknown" else Result.REFUSED
         if result is Result.UNKNOWN and "retry-after" in response.headers:
             raise Contradiction("an unknown outcome with Retry-After")

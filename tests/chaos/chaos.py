@@ -51,6 +51,8 @@ class Report:
     """What was survived."""
 
     store: str
+    clients: int = CLIENTS
+    servers: int = SERVERS
     seconds: float = 0.0
     events: Counter[str] = field(default_factory=Counter)
     tally: Tally = field(default_factory=Tally)
@@ -60,7 +62,7 @@ class Report:
         events = ", ".join(f"{count} × {name}" for name, count in sorted(self.events.items()))
         outcomes = ", ".join(f"{count} × {name}" for name, count in tally.outcomes.most_common())
         return (
-            f"{self.store}: {self.seconds:.0f} s, {CLIENTS} clients, {SERVERS} servers. Survived: {events}.\n"
+            f"{self.store}: {self.seconds:.0f} s, {self.clients} clients, {self.servers} servers. Survived: {events}.\n"
             f"  sequences {tally.incarnations}, requests {tally.requests}, steps acknowledged {tally.acknowledged}, "
             f"unknown outcomes settled by asking {tally.asked}, slowest step {tally.slowest:.1f} s\n"
             f"  requests: {outcomes}\n"
@@ -93,7 +95,7 @@ def run(store: str, seconds: float) -> Report:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
         limits = {"worker_heartbeat_timeout": 2, "drain_timeout": 1}
-        disasters = Disasters(store, Path(directory), ("chaos", MODEL), CONFIG, Timeline(IDLE_LIMIT), limits)
+        disasters = Disasters(store, Path(directory), {"chaos": MODEL}, CONFIG, Timeline(IDLE_LIMIT), limits)
         with disasters.running():
             asyncio.run(_run(disasters, report.tally, seconds))
             disasters.count_deaths()

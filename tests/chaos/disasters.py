@@ -35,20 +35,22 @@ class Disasters:
     Args:
         store: ``file``, ``redis``, or ``memory`` for none.
         directory: What the servers share.
-        model: The name and the folder of the model that they serve.
-        config: Its configuration, with the places ``{store}`` and ``{place}``.
+        models: The names and the folders of the models that they serve.
+        config: The configuration of each, with the places ``{store}`` and ``{place}``.
         timeline: What happened when.
         properties: Of the servers.
+        servers: How many there are.
     """
 
     def __init__(
         self,
         store: str,
         directory: Path,
-        model: tuple[str, Path],
+        models: Mapping[str, Path],
         config: str,
         timeline: Timeline,
         properties: Mapping[str, Any],
+        servers: int = SERVERS,
     ) -> None:
         self.happened = Counter[str]()
         self.timeline = timeline
@@ -59,15 +61,13 @@ class Disasters:
         self._events.touch()
         places = {"memory": "", "file": f"path: {directory / 'sequences.db'},"}
         place = places[store] if self.redis is None else f"url: '{self.redis.url}',"
-        name, source = model
-        folder = directory / "model"
-        shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(HAZARDS, folder)
-        (folder / "model-config.yaml").write_text(config.format(store=store, place=place))
+        folders = {name: directory / f"model-{name}" for name in models}
+        for name, folder in folders.items():
+            shutil.copytree(models[name], folder, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copy(HAZARDS, folder)
+            (folder / "model-config.yaml").write_text(config.format(store=store, place=place))
         environment = {"CHAOS_DIRECTORY": str(directory)}
-        self.servers = [
-            RunningServer({name: folder}, properties=properties, environment=environment) for _ in range(SERVERS)
-        ]
+        self.servers = [RunningServer(folders, properties=properties, environment=environment) for _ in range(servers)]
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

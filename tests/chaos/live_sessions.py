@@ -63,6 +63,8 @@ class Report:
     """What was survived."""
 
     store: str
+    clients: int = SESSIONS
+    servers: int = SERVERS
     seconds: float = 0.0
     events: Counter[str] = field(default_factory=Counter)
     answers: int = 0
@@ -76,7 +78,7 @@ class Report:
         events = ", ".join(f"{count} × {name}" for name, count in sorted(self.events.items()))
         failures = ", ".join(f"{count} × {name}" for name, count in self.failures.most_common())
         return (
-            f"{self.store}: {self.seconds:.0f} s, {SESSIONS} clients, {SERVERS} servers. Survived: {events}.\n"
+            f"{self.store}: {self.seconds:.0f} s, {self.clients} clients, {self.servers} servers. Survived: {events}.\n"
             f"  steps answered {self.answers}, slowest {self.slowest:.1f} s, failed: {failures or 'none'}; "
             f"sessions lost {self.lost}, transcripts compared {self.compared}\n"
             f"  contradictions {len(self.contradictions)}"
@@ -107,7 +109,7 @@ class Talk:
     async def run(self, client: AsyncClient) -> None:
         """Say all of it, to the end of the sequence."""
         chance = self._chance
-        async with client.session("chaos", content_type="text/plain") as session:
+        async with client.session("talks", content_type="text/plain") as session:
             for _ in range(self.turns):
                 steps = [self._step() for _ in range(chance.choice([1, 1, 1, 2, 4, session.window]))]
                 await self._say(session, steps, end=False)
@@ -229,7 +231,7 @@ def run(store: str, seconds: float, interval: float = 2.0, turns: int = TURNS) -
     config = CONFIG if store == "memory" else CONFIG_OF_STORES
     limits = {"worker_heartbeat_timeout": 2, "drain_timeout": 1}
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
-        disasters = Disasters(store, Path(directory), ("chaos", MODEL), config, Timeline(0.0), limits)
+        disasters = Disasters(store, Path(directory), {"talks": MODEL}, config, Timeline(0.0), limits)
         with disasters.running():
             asyncio.run(_run(disasters, report, seconds, interval, turns))
             disasters.count_deaths()

@@ -1,0 +1,142 @@
+"""Servers that share Redis behind a real HAProxy are killed, frozen, restarted in turn and joined by another one.
+
+    python -m tests.chaos.fleet --seconds 300
+
+The clients are those of ``tests.chaos.chaos`` and ``tests.chaos.live_sessions``: 150 step their sequences by requests
+and 50 in live sessions, and whatever they see that is not what they were told is a contradiction. HAProxy has the
+configuration of ``deploy/haproxy.cfg``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import aiohttp
+from tests.chaos import chaos, live_sessions
+from tests.chaos.attempts import Result, Sender
+from tests.chaos.clients import SETTLE_LIMIT, Client
+from tests.chaos.disasters import Disasters, Event
+from tests.chaos.live_sessions import PATIENCE, TURNS, Crowd
+from tests.chaos.timeline import Timeline
+from tests.haproxy import HAProxy
+
+from torchserve_py.client import AsyncClient
+
+SERVERS = 3
+CLIENTS, SESSIONS = 150, 50
+#: ``sequenceMaxIdleMSec`` of the models (seconds); no sequence is left alone for so long, so none expires.
+IDLE_LIMIT = 300.0
+#: What HAProxy's own answers mean: it has no server, or its server has broken off or does not answer.
+PROXY = {502: Result.UNHEARD, 503: Result.UNREACHED, 504: Result.UNHEARD}
+LIMITS = {"worker_heartbeat_timeout": 5, "drain_timeout": 10}
+
+
+class BusyClient(Client):
+    """Leaves no sequence alone for long: which server would let it expire, a proxy does not tell."""
+
+    async def _idle(self) -> None:
+        await self._plain()
+
+
+class Fleet(Disasters):
+    """Servers behind a proxy. One event follows the other: there is always a server that serves."""
+
+    proxy: HAProxy
+
+    @property
+    def events(self) -> list[Event]:
+        return [
+            ("server killed", self.kill_and_return),
+            ("server frozen", self.freeze_server),
+            ("servers restarted in turn", self.restart_all),
+            ("server taken away and added", self.take_away_and_add),
+        ]
+
+    async def kill_and_return(self) -> None:
+        """SIGKILL, and start again."""
+        up = await asyncio.to_thread(self.proxy.servers_up)
+        await self.kill_server()
+        await asyncio.to_thread(self.proxy.wait_for, up)
+
+    async def restart_all(self) -> None:
+        """Restart one after the other, each once the one before serves again."""
+        for server in list(self.servers):
+            up = await asyncio.to_thread(self.proxy.servers_up)
+            await asyncio.to_thread(server.terminate)
+            server.launch()
+            await asyncio.to_thread(self.proxy.wait_for, up)
+
+    async def take_away_and_add(self) -> None:
+        """Stop a server, and start it again after a while."""
+        up = await asyncio.to_thread(self.proxy.servers_up)
+        server = random.choice(self.servers)
+        await asyncio.to_thread(server.terminate)
+        await asyncio.to_thread(self.proxy.wait_for, (up or 1) - 1)
+        await asyncio.sleep(random.random())
+        server.launch()
+        await asyncio.to_thread(self.proxy.wait_for, up)
+
+
+async def _run(fleet: Fleet, report: chaos.Report, sessions: live_sessions.Report, seconds: float) -> None:
+    stopping, url = asyncio.Event(), fleet.proxy.url
+    crowd = Crowd(sessions, fleet.timeline, TURNS)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), connector=connector) as session,
+        AsyncClient(url, patience=PATIENCE) as client,
+    ):
+        sender = Sender([url], session, report.tally, PROXY)
+        clients = [BusyClient(f"c{number}", sender, report.tally, fleet.timeline) for number in range(report.clients)]
+        running = [asyncio.create_task(each.run(stopping)) for each in clients]
+        running += [asyncio.create_task(crowd.talk(client, number, stopping)) for number in range(sessions.clients)]
+        try:
+            await fleet.rage(seconds)
+        finally:
+            stopping.set()
+            await asyncio.wait(running, timeout=2 * SETTLE_LIMIT)
+        await asyncio.gather(*running)
+        await fleet.recovered()
+        for each in clients:
+            await each.finish()
+
+
+def run(seconds: float, scale: float = 1.0) -> tuple[chaos.Report, live_sessions.Report]:
+    """Let things happen for so long, to so many times the usual clients; return what was survived."""
+    report = chaos.Report("redis", int(CLIENTS * scale), SERVERS)
+    sessions = live_sessions.Report("redis", int(SESSIONS * scale), SERVERS)
+    began = time.monotonic()
+    config = live_sessions.CONFIG_OF_STORES.replace("minWorkers: 2\nmaxWorkers: 2", "minWorkers: 1\nmaxWorkers: 1")
+    with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
+        models = {"chaos": chaos.MODEL, "talks": live_sessions.MODEL}
+        fleet = Fleet("redis", Path(directory), models, config, Timeline(IDLE_LIMIT), LIMITS, SERVERS)
+        with fleet.running(), HAProxy([server.inference for server in fleet.servers]) as fleet.proxy:
+            fleet.proxy.wait_for(SERVERS)
+            asyncio.run(_run(fleet, report, sessions, seconds))
+            fleet.count_deaths()
+    report.events = sessions.events = fleet.happened
+    report.seconds = sessions.seconds = time.monotonic() - began
+    return report, sessions
+
+
+def main() -> int:
+    """Run from the command line; return 0 if nothing was contradicted."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--scale", type=float, default=1.0, help="how many times the usual clients (default: 1)")
+    options = parser.parse_args()
+    report, sessions = run(options.seconds, options.scale)
+    print(report, sessions, sep="\n", flush=True)
+    contradictions = [*report.tally.contradictions, *sessions.contradictions]
+    for each in contradictions[: chaos.PRINTED]:
+        print(each, file=sys.stderr)
+    return int(bool(contradictions))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
