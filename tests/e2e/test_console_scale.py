@@ -17,7 +17,7 @@ from tests.e2e.running_server import RunningServer, eventually, model_folder
 MODELS = 100
 SEQUENCES = 10_000
 #: Milliseconds of the page's main thread, of a second between two pieces of news.
-MOST_WORK = 150
+MOST_WORK = 100
 HANDLER = """
 def handle(data, context):
     return None if data is None else ["ok"] * len(data)
@@ -36,8 +36,9 @@ maxSequenceJobQueueSize: 2
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsolePage]:
     folder = tmp_path_factory.mktemp("models")
     many = model_folder(folder, "many", HANDLER, CONFIG)
+    properties = {"access_log": "false", "drain_timeout": 0}
     flags = ("--enable-model-api", "--disable-token-auth")
-    with RunningServer({"many": many}, {"access_log": "false"}, flags=flags) as server, chromium() as browser:
+    with RunningServer({"many": many}, properties, flags=flags) as server, chromium() as browser:
         server.wait_ready()
         asyncio.run(fill(server, model_folder(folder, "model", HANDLER)))
         yield ConsolePage(browser, server)
@@ -67,7 +68,7 @@ def work_of(browser: Browser) -> float:
     return float(metrics["TaskDuration"]) * 1000
 
 
-def work_per_second(browser: Browser, seconds: int = 6) -> float:
+def work_per_second(browser: Browser, seconds: int = 5) -> float:
     """Return the median of the work in each of some seconds."""
     browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
     found = []

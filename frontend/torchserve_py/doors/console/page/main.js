@@ -23,11 +23,11 @@ export function tellState(word) {
 }
 
 async function show() {
-  const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
   shown?.abort();
   const { signal } = (shown = new AbortController());
   tellState("");
   try {
+    const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
     server ??= await call("GET", "console/api/server");
     setText(document.getElementById("version"), server.version);
     const { view } = await (VIEWS[name] ?? VIEWS[""])();

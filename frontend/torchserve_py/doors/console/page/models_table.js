@@ -4,11 +4,13 @@ import { path } from "./api.js";
 import { h, reconcile, setText, table } from "./dom.js";
 import { count, milliseconds, number } from "./format.js";
 import { sparkline } from "./sparkline.js";
+import { whenThemeChanges } from "./theme.js";
 
 const MOST_ROWS = 150;
 const [ANSWERS, , , , WAITING_P95, HANDLER] = [0, 1, 2, 3, 4, 5];
+const { compare } = new Intl.Collator(undefined, { numeric: true });
 const ORDERS = {
-  name: (a, b) => a.name.localeCompare(b.name) || a.version.localeCompare(b.version, undefined, { numeric: true }),
+  name: (a, b) => compare(a.name, b.name) || compare(a.version, b.version),
   busiest: (a, b) => busy(b) - busy(a) || ORDERS.name(a, b),
   failing: (a, b) => b.failed - a.failed || ORDERS.name(a, b),
 };
@@ -33,6 +35,7 @@ export function modelsTable(signal) {
     setText(note, rows.length ? `${count(found.length)} of ${count(rows.length)} model versions.${more}` : "No model is registered.");
   }
 
+  whenThemeChanges(() => [...body.children].forEach(({ draw: redraw, row }) => redraw(row.spark)), signal);
   return {
     element: h("section", { class: "card models" }, h("div", { class: "tools" }, search, order, note), table("Models", COLUMNS, body)),
     show(every) {
@@ -64,10 +67,12 @@ function create(row) {
   );
   const element = h("tr", {}, name, h("td", {}, fields.workers), fields.answers, h("td", { class: "spark" }, canvas));
   element.append(fields.queued, fields.wait, fields.handler, fields.sequences, fields.failed);
-  return Object.assign(element, { fields, draw: sparkline(canvas), drawn: "" });
+  return Object.assign(element, { fields, draw: sparkline(canvas) });
 }
 
 function update(element, row) {
+  if (element.row === row && element.moves === row.moves) return;
+  Object.assign(element, { row, moves: row.moves });
   const { fields, draw } = element;
   const last = row.last ?? [];
   setText(fields.workers, `${row.workers} / ${row.wanted}`);
@@ -79,10 +84,5 @@ function update(element, row) {
   setText(fields.sequences, row.stateful ? count(row.sequences) : "");
   setText(fields.failed, count(row.failed));
   fields.failed.classList.toggle("bad", row.failed > 0);
-  const values = row.spark.join();
-  if (values !== element.drawn) {
-    // a line that stays flat need not be drawn again
-    element.drawn = values;
-    draw(row.spark);
-  }
+  draw(row.spark);
 }

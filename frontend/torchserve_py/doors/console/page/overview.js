@@ -53,7 +53,7 @@ export function view({ server, signal, tellState }) {
     for (const row of rows) {
       const before = models.get(row.id);
       const spark = before?.spark ?? data.sparks?.[row.id] ?? Array(60).fill(0);
-      models.set(row.id, { ...row, spark });
+      models.set(row.id, { ...row, spark, moves: before?.moves ?? 0 });
     }
     for (const id of data.gone ?? []) models.delete(id);
     reconcile(problems, data.problems, (text) => text, (text) => h("p", { class: "problem", role: "alert" }, text));
@@ -80,8 +80,11 @@ export function view({ server, signal, tellState }) {
         history.add(data);
         const fresh = new Map(data.models.map((row) => [row.id, row]));
         for (const row of models.values()) {
+          const answers = (fresh.get(row.id) ?? row).last?.[0] ?? 0;
+          if (!answers && row.spark.every((value) => !value)) continue; // a flat line looks the same
           row.spark.shift();
-          row.spark.push((fresh.get(row.id) ?? row).last?.[0] ?? 0);
+          row.spark.push(answers);
+          row.moves += 1;
         }
         take(data, data.models);
       },
