@@ -304,6 +304,8 @@ def test_every_view_fits_a_phone_in_dark_and_light(page: ConsolePage, scheme: st
         page.find("main > div")
         assert page.run("return document.documentElement.scrollWidth") <= 360, segments
         assert page.run("return document.documentElement.dataset.theme") == scheme
+        heights = page.run("return [...document.querySelectorAll('tbody tr')].map((each) => each.offsetHeight)")
+        assert all(height < 150 for height in heights), segments
     page.press("#theme")
     assert page.run("return document.documentElement.dataset.theme") != scheme
     page.run("localStorage.clear()")
