@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -33,6 +34,8 @@ _SUMMED: Final = frozenset({"answers", "failures", "queued", "running", "workers
 _SECONDS: Final = 300
 _COARSE: Final = 10
 _COARSE_POINTS: Final = 360
+_MINUTE: Final = 60
+_MINUTES: Final = 61
 _QUANTILE: Final = 0.95
 
 Point = Sequence[float]
@@ -112,6 +115,8 @@ class ModelHistory(History):
         self.activity = activity
         self._at = at
         self._coarse_activity, self._coarse_at = activity, at
+        #: Failures and batches as they were at each minute of the last hour, oldest first.
+        self._minutes = deque([(activity.failures, activity.batches)], maxlen=_MINUTES)
         self.add(tick, point_between(activity, activity, 1.0))
 
     def sample(self, tick: int, activity: Activity, at: float) -> None:
@@ -121,6 +126,21 @@ class ModelHistory(History):
         if ends_coarse(tick):
             self.add_coarse(tick, point_between(self._coarse_activity, activity, at - self._coarse_at))
             self._coarse_activity, self._coarse_at = activity, at
+        if tick % _MINUTE == 0:
+            before, counted = self._minutes[-1], (activity.failures, activity.batches)
+            self._minutes.append(before if before == counted else counted)
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """The failures of the last hour by cause."""
+        before = self._minutes[0][0]
+        counts = {cause: count - before.get(cause, 0) for cause, count in self.activity.failures.items()}
+        return {cause: count for cause, count in counts.items() if count}
+
+    @property
+    def batches(self) -> list[int]:
+        """The batches of the last hour, as many as in each bucket of `metrics.model_metrics.BATCH_BOUNDS`."""
+        return [now - before for now, before in zip(self.activity.batches, self._minutes[0][1], strict=True)]
 
 
 def ends_coarse(tick: int) -> bool:

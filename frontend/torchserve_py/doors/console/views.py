@@ -114,8 +114,9 @@ class Views:
             "running": activity.running,
             "sequences": activity.sequences,
             "succeeded": activity.succeeded,
-            "failures": activity.failures,
-            "batches": activity.batches,
+            "failed": activity.failed,
+            "failures": activity.failures if history is None else history.failures,
+            "batches": activity.batches if history is None else history.batches,
         }
         if history is not None and ends_coarse(self._sampler.tick):
             second["coarse"] = short(history.last_coarse)

@@ -104,3 +104,16 @@ def test_a_sum_leaves_out_what_has_no_sum() -> None:
     assert (summed["answers"], summed["memory"]) == (3.0, 3.0)
     assert math.isnan(summed["handler"])
     assert sum_of([])[0] == 0
+
+
+def test_failures_and_batches_are_those_of_the_last_hour() -> None:
+    history = ModelHistory(0, NOTHING._replace(failures={"old": 7}), 0.0)
+    assert (history.failures, sum(history.batches)) == ({}, 0)
+    for second in range(1, 7201):
+        before, after = min(second, 600), max(0, second - 5400)
+        now = NOTHING._replace(failures={"old": 7 + before, "new": after}, batches=(second, *NOTHING.batches[1:]))
+        history.sample(second, now, float(second))
+        if second == 600:
+            assert (history.failures, history.batches[0]) == ({"old": 600}, 600)
+    assert history.failures == {"new": 1800}
+    assert history.batches[0] == 3600

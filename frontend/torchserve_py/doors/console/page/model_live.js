@@ -60,8 +60,8 @@ export function liveTab({ server, model, signal }) {
   const charts = kinds.map(([title, format, lines]) => chart(title, lines, format, signal));
   const draw = () => charts.forEach((each) => each.show(model.history, range.current()));
   const range = rangeSwitch(draw);
-  const batches = bars("Batches formed", "Since the model was registered, by the number of requests in them.", "--violet");
-  const failures = bars("Failures by cause", "Since the model was registered.", "--bad");
+  const batches = bars("Batches formed", "--violet");
+  const failures = bars("Failures by cause", "--bad");
   return {
     element: h(
       "div",
@@ -73,8 +73,9 @@ export function liveTab({ server, model, signal }) {
     update(now) {
       top.show(now.history, { Running: { text: `${count(now.queued)} waiting, room for ${count(now.free)}` } });
       draw();
-      batches.show(sizes(now.batches, server.batch_bounds));
-      failures.show(Object.entries(now.failures).sort(([, a], [, b]) => b - a));
+      batches.show(sizes(now.batches, server.batch_bounds), "In the last hour, by the number of requests in them.");
+      const causes = Object.entries(now.failures).sort(([, a], [, b]) => b - a);
+      failures.show(causes, `In the last hour; ${count(now.failed)} of ${count(now.failed + now.succeeded)} requests since the model was registered.`);
     },
   };
 }
@@ -88,13 +89,15 @@ function sizes(counts, bounds) {
   return named.filter(([, many]) => many);
 }
 
-function bars(title, remark, color) {
+function bars(title, color) {
   const list = h("ol", { class: "bars" });
-  const none = h("p", { class: "empty" }, "None so far.");
-  const card = h("section", { class: "card" }, h("h2", {}, title), h("p", { class: "note" }, remark), none, list);
+  const none = h("p", { class: "empty" }, "None.");
+  const note = h("p", { class: "note" });
+  const card = h("section", { class: "card" }, h("h2", {}, title), note, none, list);
   return {
     card,
-    show(entries) {
+    show(entries, remark) {
+      setText(note, remark);
       none.hidden = entries.length > 0;
       const most = Math.max(...entries.map(([, many]) => many), 1);
       const create = ([name]) => {
