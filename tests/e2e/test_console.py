@@ -164,6 +164,9 @@ def test_a_mistake_is_told(page: ConsolePage) -> None:
     page.see("#toasts", "no-such.mar")
     page.see("dialog h2", "Register a model")
     page.escape()
+    for address, complaint in (("#/models/nobody/1.0", "Model not found: nobody"), ("#/models/%zz", "malformed")):
+        page.run("location.hash = arguments[0]", address)
+        page.see("main .empty", complaint)
     assert [each for each in page.browser.complaints() if "404" not in each and "400" not in each] == []
 
 

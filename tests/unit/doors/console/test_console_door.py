@@ -9,6 +9,8 @@ import pytest
 from tests.unit.doors.conftest import OpenDoors, Start
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
 
+from torchserve_py.settings.model_spec import ModelSpec
+
 API = "/console/api"
 BEHIND_THE_KEY = (
     ("GET", f"{API}/server"),
@@ -94,6 +96,13 @@ async def test_the_overview_has_every_version_and_goes_on_each_second(start: Sta
     assert first["history"]["seconds"]["columns"]["workers"][-1] == 3
     assert (name, second["gone"]) == ("second", [])
     assert len(second["point"]) == 12
+
+
+async def test_models_that_could_not_be_loaded_are_named(start: Start) -> None:
+    registry = FakeServing([FakeModel("a")], not_loaded=[ModelSpec("broken", "broken.mar")])
+    serving = await start(registry)
+    [(_, first)] = await events(serving, f"{API}/overview", 1)
+    assert first["problems"] == ['The start-up model "broken" could not be loaded; the log says why.']
 
 
 async def test_a_model_is_shown_until_it_is_gone(start: Start) -> None:
