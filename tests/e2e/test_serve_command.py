@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -100,6 +101,8 @@ def test_each_kind_of_model_answers_the_curl_that_is_printed_for_it(tmp_path: Pa
         assert "packed (stateful)" in printed
         assert requests.get(f"{command.base}/ready", timeout=DEADLINE).status_code == 200
         assert requests.get(f"{command.base}/metrics", timeout=DEADLINE).status_code == 200
+        (console,) = re.findall(r"^In the browser: (http://\S+/console)$", printed, re.MULTILINE)
+        assert requests.get(console, timeout=DEADLINE).status_code == 200
         wrong = requests.post(f"{command.base}/predictions/add", json={"a": "x"}, timeout=DEADLINE)
         assert wrong.status_code == 400
         assert wrong.json()["message"].startswith("a: Input should be a valid integer")

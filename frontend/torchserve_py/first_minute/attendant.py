@@ -34,13 +34,17 @@ class Attendant:
         workers: How many workers a model begins with.
         watch: Whether a source whose files change is loaded again.
         has_tokens: Whether requests need a token.
+        has_console: Whether there is a page for browsers.
     """
 
-    def __init__(self, sources: Sequence[Source], workers: int, *, watch: bool, has_tokens: bool) -> None:
+    def __init__(
+        self, sources: Sequence[Source], workers: int, *, watch: bool, has_tokens: bool, has_console: bool
+    ) -> None:
         self._sources = sources
         self._workers = workers
         self._watch = watch
         self._has_tokens = has_tokens
+        self._has_console = has_console
         self._base = ""
         #: The model that each source is served as, by location; absent while it cannot be loaded.
         self._served: dict[str, ServedModel] = {}
@@ -157,8 +161,10 @@ class Attendant:
         grpc = server.addresses["grpc_inference_port"]
         keys = f", with the inference key in {Path(KEY_FILE).absolute()}" if self._has_tokens else ""
         watched = " Changes of files are loaded." if self._watch else ""
+        if self._has_console:
+            _say("", f"In the browser: {_url(server.addresses['management_address'])}/console")
         where = f"{self._base} (gRPC {_url(grpc).partition('//')[2]})"
-        _say("", f"Serving at {where}{keys}.{watched} Ctrl-C ends it.")
+        _say(f"Serving at {where}{keys}.{watched} Ctrl-C ends it.")
 
 
 def _url(address: Address) -> str:

@@ -90,6 +90,7 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
         settings.default_workers_per_model,
         watch=arguments.watch,
         has_tokens=not settings.disable_token_authorization,
+        has_console=settings.enable_console,
     )
     return run(settings, attendant.attend)
 
