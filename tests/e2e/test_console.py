@@ -66,7 +66,7 @@ def browser() -> Iterator[Browser]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("models")
     talker = model_folder(folder, "talker", TALKER, STATEFUL)
-    with RunningServer({"talker": talker}, flags=("--enable-model-api",)) as running:
+    with RunningServer({"talker": talker}, {"drain_timeout": 0}, flags=("--enable-model-api",)) as running:
         model_folder(running.model_store, "plain", TALKER, PLAIN)
         running.wait_ready()
         yield running

@@ -49,7 +49,7 @@ def clients(server: RunningServer, end: threading.Event, name: str, pause: float
 @contextmanager
 def busy_server() -> Iterator[RunningServer]:
     """A server with some models that get requests."""
-    properties = {"disable_system_metrics": "false", "metric_time_interval": 1}
+    properties = {"disable_system_metrics": "false", "metric_time_interval": 1, "drain_timeout": 0}
     end = threading.Event()
     names = [*(name for name, *_ in MODELS), "diary"]
     server = RunningServer({name: name for name in names}, properties)
