@@ -115,7 +115,7 @@ class Assignment:
 
     def _send_next_ahead(self, lane: Lane[Any], now: float) -> bool:
         """Send jobs ahead to one worker; return whether there were any to send."""
-        worker = next((each for each in lane.busy.values() if each.ahead), None) or next(iter(lane.busy.values()))
+        worker = self._next_ahead(lane)
         room = self._batch_size - sum(len(batch.jobs) for batch in worker.ahead)
         if not lane.items or self._unbatched.lane.items:  # an unbatched job needs a worker that becomes idle
             return False
@@ -132,10 +132,17 @@ class Assignment:
             job.state = JOB_TRANSITIONS[job.state, SEND_AHEAD]
             job.worker_id = worker.id
         self._sent_ahead += 1
+        lane.ahead[worker.id] = worker
         self._shared.effects.append(SendAhead(worker.id, jobs, joins=bool(worker.ahead)))
         worker.ahead.append(AheadBatch(self._sent_ahead, jobs))
         lane.jobs_ahead += len(jobs)
         return True
+
+    @staticmethod
+    def _next_ahead(lane: Lane[Any]) -> WorkerLoad:
+        """Return the worker whose batch ahead is not full, which is the latest that was begun, or the longest busy."""
+        latest = next(reversed(lane.ahead.values()), None)
+        return latest if latest is not None and latest.id in lane.busy else next(iter(lane.busy.values()))
 
     def answered(self, worker: WorkerLoad, now: float) -> None:
         """A job has left the worker: it begins what it was sent ahead, or may be given more, or is released."""
@@ -159,6 +166,7 @@ class Assignment:
 
     def _begin_next(self, worker: WorkerLoad, now: float) -> None:
         first = worker.ahead[0].number
+        del worker.lane.ahead[worker.id]
         batches, worker.ahead = worker.ahead, []
         self._begin(worker, batches, now)
         worker.lane.busy.pop(worker.id, None)
@@ -180,10 +188,9 @@ class Assignment:
 
     def _take_back_oldest(self, lane: Lane[Any], now: float, before: float = math.inf) -> bool:
         """Take back the batch that was sent ahead first, if its number is less; return whether there was one."""
-        if not lane.jobs_ahead:
+        if not lane.ahead:
             return False
-        ahead = [worker for worker in self.workers.values() if worker.ahead and worker.lane is lane]
-        oldest = min(ahead, key=lambda worker: worker.ahead[0].number)
+        oldest = next(iter(lane.ahead.values()))
         if oldest.ahead[0].number >= before:
             return False
         self.take_back(oldest, now)
@@ -198,6 +205,7 @@ class Assignment:
         if not worker.ahead or self._not_begun is None:
             return
         batches, worker.ahead = worker.ahead, []
+        del worker.lane.ahead[worker.id]
         begun = len(batches) - self._not_begun(worker.id)
         worker.lane.busy.pop(worker.id, None)
         self._begin(worker, batches[:begun], now)

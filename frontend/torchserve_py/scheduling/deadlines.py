@@ -10,7 +10,7 @@ SMALLEST_CLEANING = 1_000
 class HasDeadline(Protocol):
     """Something with a deadline that may move later, or disappear, without notice."""
 
-    has_timer: bool
+    timer: int
 
     def due(self, now: float) -> float | None:
         """When it is due; None if never.
@@ -20,7 +20,7 @@ class HasDeadline(Protocol):
 
 
 class Deadlines:
-    """At most one heap entry per thing, at or before its deadline.
+    """A heap of entries, one at most that counts per thing, no later than due; `thing.timer` is its number or 0.
 
     A deadline that moves later leaves its entry where it is: when the entry comes to the top, the thing is asked again.
     So an idle deadline that moves with every step costs nothing per step. Obsolete entries are dropped when they come
@@ -31,7 +31,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, HasDeadline]] = []
-        self._order = count()
+        self._order = count(1)
         self._cleaning_size = SMALLEST_CLEANING
 
     def __len__(self) -> int:
@@ -43,19 +43,17 @@ class Deadlines:
 
     def start_timer(self, thing: HasDeadline, now: float) -> None:
         """Have `pop` return the thing once it is due, unless it has a timer already. That ends its timer."""
-        if thing.has_timer or (due := thing.due(now)) is None:
+        if thing.timer or (due := thing.due(now)) is None:
             return
-        thing.has_timer = True
-        heapq.heappush(self._heap, (due, next(self._order), thing))
+        thing.timer = next(self._order)
+        heapq.heappush(self._heap, (due, thing.timer, thing))
         if len(self._heap) > self._cleaning_size:
             self._drop_ended(now)
 
     def bring_forward(self, thing: HasDeadline, now: float) -> None:
         """Let a timer, if there is one, start anew, for the thing is due earlier now."""
-        if thing.has_timer:
-            thing.has_timer = False
-            self._heap = [entry for entry in self._heap if entry[2] is not thing]
-            heapq.heapify(self._heap)
+        if thing.timer:
+            thing.timer = 0  # its entry counts no more
             if (due := thing.due(now)) is not None and due > now:
                 self.start_timer(thing, now)
 
@@ -63,13 +61,17 @@ class Deadlines:
         """Return a thing that is due by now, or None."""
         heap = self._heap
         while heap and heap[0][0] <= now:
-            thing = heap[0][2]
+            _, number, thing = heap[0]
+            if number != thing.timer:
+                heapq.heappop(heap)
+                continue
             due = thing.due(now)
             if due is not None and due > now:
-                heapq.heapreplace(heap, (due, next(self._order), thing))
+                thing.timer = next(self._order)
+                heapq.heapreplace(heap, (due, thing.timer, thing))
                 continue
             heapq.heappop(heap)
-            thing.has_timer = False
+            thing.timer = 0
             if due is not None:
                 return thing
         return None
@@ -77,8 +79,11 @@ class Deadlines:
     def _drop_ended(self, now: float) -> None:
         kept = []
         for entry in self._heap:
-            if entry[2].due(now) is None:
-                entry[2].has_timer = False
+            _, number, thing = entry
+            if number != thing.timer:
+                continue
+            if thing.due(now) is None:
+                thing.timer = 0
             else:
                 kept.append(entry)
         heapq.heapify(kept)

@@ -87,7 +87,7 @@ class Job:
     opens         whether the job is the first of its sequence for its worker
     active_since  for a job that opens: since when the sequence is known not to have been idle for too long
     only_ask      why the job ends, if it is sent only to ask whether a worker that was lost has applied it
-    has_timer     kept by `Deadlines`
+    timer         kept by `Deadlines`
     """
 
     id: str
@@ -107,7 +107,7 @@ class Job:
     opens: bool = field(default=False, init=False)
     active_since: float = field(default=0.0, init=False)
     only_ask: str = field(default="", init=False)
-    has_timer: bool = field(default=False, init=False, repr=False)
+    timer: int = field(default=0, init=False, repr=False)
 
     def due(self, now: float) -> float | None:
         """When the job expires; None once it was sent to be run, since it may have run."""
@@ -122,12 +122,12 @@ class Job:
 class OutcomeQuery:
     """The deadline of a job that is sent only to ask what has become of it: it ends without an answer `by` then."""
 
-    __slots__ = ("by", "has_timer", "job")
+    __slots__ = ("by", "job", "timer")
 
     def __init__(self, job: Job, by: float) -> None:
         self.job = job
         self.by = by
-        self.has_timer = False
+        self.timer = 0
 
     def due(self, now: float) -> float | None:
         """When to give the job up while it waits for a worker; once a worker has it, the worker's limits hold."""

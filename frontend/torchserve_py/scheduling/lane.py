@@ -22,18 +22,20 @@ class Lane(ABC, Generic[Item]):
     delay       how long an item may wait for a fuller batch
     free        the workers of this lane that have room, the longest free first
     busy        the workers that run a batch and may be sent more ahead, the longest busy first
+    ahead       the workers that were sent a batch ahead, the earliest batch first
     jobs_ahead  how many jobs were sent ahead
     """
 
-    __slots__ = ("busy", "delay", "free", "has_timer", "items", "jobs_ahead")
+    __slots__ = ("ahead", "busy", "delay", "free", "items", "jobs_ahead", "timer")
 
     def __init__(self, delay: float) -> None:
         self.items: OrderedDict[Item, float] = OrderedDict()
         self.delay = delay
         self.free: dict[str, WorkerLoad] = {}
         self.busy: dict[str, WorkerLoad] = {}
+        self.ahead: dict[str, WorkerLoad] = {}
         self.jobs_ahead = 0
-        self.has_timer = False
+        self.timer = 0
 
     @property
     @abstractmethod

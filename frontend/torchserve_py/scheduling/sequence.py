@@ -75,7 +75,7 @@ class Sequence:
     successors    jobs for the next sequence of this id: they came when this one had reached its time limit and was busy
     ending        why the sequence closes as soon as none of its jobs is in flight, if it does
     has_state     whether a worker has had one of its jobs, and so state that can be lost
-    has_timer     kept by `Deadlines`
+    timer         kept by `Deadlines`
     """
 
     id: str
@@ -92,7 +92,7 @@ class Sequence:
     in_flight: list[Job] = field(default_factory=list)
     ending: EndReason | None = None
     has_state: bool = False
-    has_timer: bool = False
+    timer: int = 0
 
     def __repr__(self) -> str:
         return f"Sequence({self.id!r}, {self.state}, waiting={len(self.waiting)}, in_flight={len(self.in_flight)})"

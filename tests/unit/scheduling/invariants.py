@@ -28,15 +28,16 @@ def validate(scheduler: Scheduler, now: float) -> None:
 def validate_deadlines(scheduler: Scheduler, now: float) -> None:
     deadline = scheduler.next_deadline()
     assert deadline is None or deadline > now, "what was due has not been done"
-    entries = {id(thing): at for at, _, thing in scheduler._shared.deadlines._heap}
-    assert len(entries) == len(scheduler._shared.deadlines), "something has two entries"
+    heap = scheduler._shared.deadlines._heap
+    assert len({number for _, number, _ in heap}) == len(heap), "two entries have the same number"
+    entries = {id(thing): at for at, number, thing in heap if number == thing.timer}
     source = scheduler._source
     lanes = {worker.lane for worker in scheduler._workers.values()}
     sequences = source.open.values() if isinstance(source, Sequences) else ()
     for thing in (*scheduler._shared.jobs.values(), *lanes, *sequences):
-        assert thing.has_timer == (id(thing) in entries)
+        assert bool(thing.timer) == (id(thing) in entries)
         due = thing.due(now)
-        assert due is None or not thing.has_timer or entries[id(thing)] <= due, f"{thing} would be late"
+        assert due is None or not thing.timer or entries[id(thing)] <= due, f"{thing} would be late"
 
 
 def validate_worker(scheduler: Scheduler, worker: WorkerLoad, now: float) -> None:
@@ -64,6 +65,9 @@ def validate_ahead(scheduler: Scheduler, worker: WorkerLoad, now: float) -> None
     assert not ahead or (worker.in_flight and not worker.retiring), f"{worker} should have begun what it was sent ahead"
     assert not ahead or not lane.free, f"{worker} was sent a batch ahead although others are idle"
     of_lane = [other for other in scheduler._workers.values() if other.lane is lane]
+    assert list(lane.ahead.values()) == sorted(
+        (other for other in of_lane if other.ahead), key=lambda other: other.ahead[0].number
+    )
     assert lane.jobs_ahead == sum(len(batch.jobs) for other in of_lane for batch in other.ahead)
     assert lane.busy.keys() <= {other.id for other in of_lane if other.in_flight and not other.retiring}
     if worker.id in lane.busy:
@@ -76,13 +80,13 @@ def validate_ahead(scheduler: Scheduler, worker: WorkerLoad, now: float) -> None
 def validate_job(scheduler: Scheduler, job: Job) -> None:
     if job.state is AHEAD:
         assert any(job in batch.jobs for batch in scheduler._workers[job.worker_id].ahead)
-        assert job.has_timer or job.expires_at is None or job.sends, f"{job} would never expire"
+        assert job.timer or job.expires_at is None or job.sends, f"{job} would never expire"
         return
     if job.state is not WAITING:
         assert job.state in (RUNNING, STREAMING, CANCELLED), f"{job} is over but was kept"
         assert job.id in scheduler._workers[job.worker_id].in_flight
         return
-    assert job.has_timer or job.expires_at is None or job.sends, f"{job} would never expire"
+    assert job.timer or job.expires_at is None or job.sends, f"{job} would never expire"
     source = scheduler._source_of(job)
     if isinstance(source, Fifo):
         assert job in source.lane.items
@@ -98,11 +102,14 @@ def validate_sequences(source: Sequences) -> None:
         assert set(lane.bound) == set(bound)
         assert lane.running == sum(bool(sequence.in_flight) for sequence in bound) <= lane.most_running
         assert set(lane.items) == {sequence for sequence in bound if sequence.state in (READY, PENDING)}
+    emptiest = source._emptiest.get()
+    assert emptiest is min(source._lanes.values(), key=lambda lane: lane.members, default=None)
+    assert len(source._emptiest) <= max(64, 2 * len(source._lanes)) + 1, "entries of former numbers pile up"
     if source._pending.items:
         assert all(lane.members >= source._slots for lane in source._lanes.values()), "a slot is free, a sequence waits"
     for sequence_id, sequence in source.open.items():
         assert sequence.id == sequence_id
-        assert sequence.has_timer, f"{sequence} would never end"
+        assert sequence.timer, f"{sequence} would never end"
         validate_sequence(source, sequence)
 
 

@@ -8,7 +8,7 @@ from torchserve_py.scheduling.deadlines import SMALLEST_CLEANING, Deadlines
 @dataclass(eq=False)
 class Thing:
     at: float | None
-    has_timer: bool = False
+    timer: int = 0
 
     def due(self, now: float) -> float | None:
         return self.at
@@ -36,7 +36,7 @@ def test_a_deadline_that_moved_later_is_asked_again_when_its_entry_is_reached():
     assert deadlines.pop(1.0) is None
     assert deadlines.next() == 5.0
     assert deadlines.pop(5.0) is thing
-    assert not thing.has_timer
+    assert not thing.timer
 
 
 def test_what_is_over_never_comes_out():
@@ -45,7 +45,7 @@ def test_what_is_over_never_comes_out():
     thing.at = None
     assert deadlines.pop(1.0) is None
     assert deadlines.next() is None
-    assert not thing.has_timer
+    assert not thing.timer
 
 
 def test_what_has_no_deadline_is_not_watched():
@@ -65,3 +65,27 @@ def test_the_heap_stays_in_proportion_to_what_is_alive():
         passing.at = None
         assert len(deadlines) <= SMALLEST_CLEANING
     assert [deadlines.pop(2e6) for _ in alive] == alive
+
+
+def test_a_deadline_that_is_brought_forward_comes_out_once_and_costs_no_look_at_the_others():
+    deadlines, thing, other = Deadlines(), Thing(5.0), Thing(6.0)
+    deadlines.start_timer(thing, 0.0)
+    deadlines.start_timer(other, 0.0)
+    thing.at = 2.0
+    deadlines.bring_forward(thing, 1.0)
+    assert deadlines.next() == 2.0
+    assert deadlines.pop(5.5) is thing
+    assert deadlines.pop(5.5) is None
+    assert deadlines.pop(6.0) is other
+    assert len(deadlines) == 0
+
+
+def test_entries_that_count_no_more_do_not_pile_up():
+    deadlines, thing = Deadlines(), Thing(1e6)
+    deadlines.start_timer(thing, 0.0)
+    for _ in range(20 * SMALLEST_CLEANING):
+        thing.at -= 1.0
+        deadlines.bring_forward(thing, 0.0)
+        assert len(deadlines) <= SMALLEST_CLEANING + 1
+    assert deadlines.pop(1e6) is thing
+    assert deadlines.pop(1e6) is None

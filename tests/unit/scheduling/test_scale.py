@@ -5,7 +5,7 @@ import random
 import pytest
 from tests.unit.scheduling.play import sequences
 
-from torchserve_py.scheduling.effects import Cause, EndSequence, Finish, Send
+from torchserve_py.scheduling.effects import Begin, Cause, EndSequence, Finish, Send
 from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scheduler import Scheduler
@@ -122,3 +122,36 @@ def test_closing_ends_sequences_some_at_a_time():
     assert kinds[0].count(Finish) == 2
     assert [each.count(EndSequence) for each in kinds] == [2 + 3, 3, 2, 0]
     assert scheduler.open_sequences == 0
+
+
+def test_a_new_sequence_costs_a_look_at_one_worker():
+    scheduler = Scheduler(sequences(batch_size=1, max_batch_delay=0.0, max_idle=60.0, max_sequences=300))
+    scheduler.set_workers(100, 0.0)
+    for number in range(100):
+        scheduler.worker_up(f"w{number}", 0.0)
+    scheduler._source._lanes = Unsearchable(scheduler._source._lanes)
+    for number in range(300):
+        scheduler.submit(Job(f"open{number}", f"s{number}"), 0.0)
+    per_worker: dict[str, int] = {}
+    for sequence in scheduler.sequences():
+        per_worker[sequence.lane.worker_id] = per_worker.get(sequence.lane.worker_id, 0) + 1
+    assert set(per_worker.values()) == {3}
+
+
+def test_batches_ahead_cost_no_look_at_the_other_workers():
+    scheduler = Scheduler(Policy(batch_size=1, queue_size=1_000, ahead=True), lambda worker_id: 1)
+    scheduler.set_workers(100, 0.0)
+    for number in range(100):
+        scheduler.worker_up(f"w{number}", 0.0)
+    running = [job_id for number in range(100) for [job_id] in batches(scheduler.submit(Job(f"{number}"), 0.0))]
+    for number in range(100, 300):
+        scheduler.submit(Job(f"{number}"), 0.0)
+    assert scheduler._workers["w0"].lane.jobs_ahead == 100
+    workers = Unsearchable(scheduler._workers)
+    scheduler._workers = scheduler._assignment.workers = workers
+    answered = 0
+    while running:
+        for effect in scheduler.parts([(running.pop(0), False)], 1.0):
+            running += [job.id for job in effect.jobs] if isinstance(effect, Send | Begin) else []
+        answered += 1
+    assert answered == 300
