@@ -96,6 +96,13 @@ REQUEST_ID: Final = "ts_request_id"
 #: The separator of the ids in the response header with which a handler ends sequences; no id may contain it.
 SEQUENCE_ID_SEPARATOR: Final = ";"
 
+
+def ended_sequences(headers: Sequence[Sequence[str]], end_header: str) -> list[str]:
+    """Return the ids of the sequences that a handler ends with these headers; ``end_header`` is in lower case."""
+    values = [value for name, value in headers if name.lower() == end_header]
+    return [each.strip() for value in values for each in value.split(SEQUENCE_ID_SEPARATOR)]
+
+
 #: The header of an error response with the cause; for a step of a sequence, why the step was not applied.
 CAUSE_HEADER: Final = "ts-error-cause"
 

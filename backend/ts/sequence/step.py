@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from ts.protocol.messages import SEQUENCE_ID_SEPARATOR, ResultRow
+from ts.protocol.messages import ResultRow, ended_sequences
 from ts.runtimes.decoded_rows import Row
 from ts.sequence.stores.store import ENDED, Lease
 
@@ -113,7 +113,7 @@ class Step:
             end_header: The name, in lower case, of the response header with which a handler ends sequences.
         """
         if answer[4] and not self.ends:
-            self.ends = self._is_ended_by(answer[4], end_header)
+            self.ends = self.sequence_id in ended_sequences(answer[4], end_header)
         if self._answer is None:
             self._answer = answer
             if not answer[1]:
@@ -126,12 +126,6 @@ class Step:
             self._parts = None
         elif self._parts is not None:
             self._parts.append(answer[5])
-
-    def _is_ended_by(self, headers: Sequence[Sequence[str]], end_header: str) -> bool:
-        return any(
-            name.lower() == end_header and self.sequence_id in map(str.strip, value.split(SEQUENCE_ID_SEPARATOR))
-            for name, value in headers
-        )
 
     def encoded(self, end_header: str, *, interrupted: bool = False) -> bytes:
         """Return the answer encoded for the store, the parts of a stream joined to one body.

@@ -36,7 +36,7 @@ from torchserve_py.scheduling.job import STREAMING, Job
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scheduler import Scheduler
 from torchserve_py.workers.worker import Worker
-from ts.protocol.messages import SEQUENCE_ID_SEPARATOR
+from ts.protocol.messages import ended_sequences
 
 logger = logging.getLogger(__name__)
 #: A reader this many times behind its buffer limit is given up when others need the worker that serves it.
@@ -198,8 +198,8 @@ class Dispatcher:
 
     def _end_sequences(self, job: InferenceJob, part: Part, now: float) -> None:
         """Obey the response header that ends sequences; a stored one ends with the last part of the job."""
-        ended = [value for name, value in part.headers if name.lower() == self._end_header]
-        for sequence_id in (each.strip() for value in ended for each in value.split(SEQUENCE_ID_SEPARATOR)):
+        assert self._end_header is not None, "the model keeps sequences"
+        for sequence_id in ended_sequences(part.headers, self._end_header):
             if part.more and self._durable and job.parts is not None and job.sequence_id == sequence_id:
                 job.ends_sequence = True  # once its last part has come
             else:

@@ -24,7 +24,7 @@ from torchserve_py.doors.requests import content_type_of
 from torchserve_py.doors.sequences import NEW_SESSION, SESSION_ID, SequenceHeaders
 from torchserve_py.doors.torchserve_dialect import TorchServeDialect
 from torchserve_py.jobs.inference_request import InferenceRequest
-from ts.protocol.messages import REQUEST_ID, SEQUENCE_ID_SEPARATOR
+from ts.protocol.messages import REQUEST_ID, ended_sequences
 
 if TYPE_CHECKING:
     from torchserve_py.core.serving import ServedModel
@@ -86,8 +86,7 @@ class _SessionDialect(TorchServeDialect):
         sequence = exchange.inference.sequence
         assert sequence is not None, "the request belongs to a session"
         told = {} if self._expires is None else {_NEW_ID: f"{sequence.id}; Expires={self._expires}"}
-        ended = [ids for name, ids in headers if name.lower() == self._end_name]
-        if sequence.ends or any(sequence.id in map(str.strip, ids.split(SEQUENCE_ID_SEPARATOR)) for ids in ended):
+        if sequence.ends or sequence.id in ended_sequences(headers, self._end_name):
             told[_CLOSED_ID] = sequence.id
         said = {name.lower() for name, _ in headers}
         return [(name, value) for name, value in told.items() if name.lower() not in said]

@@ -10,7 +10,7 @@ from torchserve_py.doors.live.message_forms import Step
 from torchserve_py.doors.pipeline import Dialect, Exchange
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
 from torchserve_py.scheduling.effects import Cause
-from ts.protocol.messages import SEQUENCE_ID_SEPARATOR
+from ts.protocol.messages import ended_sequences
 
 if TYPE_CHECKING:
     from torchserve_py.core.serving import ServedModel, Serving
@@ -144,9 +144,8 @@ class StepExchange(Exchange):
         return super().usable(outcome)
 
     def _note_end(self, part: Part) -> None:
-        for name, value in part.headers:
-            if name.lower() == self._end_header:
-                self.ends |= self._sequence_id in map(str.strip, value.split(SEQUENCE_ID_SEPARATOR))
+        if part.headers:
+            self.ends |= self._sequence_id in ended_sequences(part.headers, self._end_header)
 
 
 def end_of(failure: Failure) -> Goodbye | None:
