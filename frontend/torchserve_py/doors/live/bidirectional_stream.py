@@ -95,7 +95,7 @@ class BidirectionalStreamDoor:
         Raises:
             DoorError: The key is wrong, the request is no handshake, the model keeps no sequences, …
         """
-        admit(self._context, request, "bearer.")
+        admit(self._context, request)
         name = request.parameter("model_name") or only_startup_model(self._serving)
         if name is None:
             raise unnamed()

@@ -24,18 +24,21 @@ if TYPE_CHECKING:
 SUBPROTOCOL: Final = "Sec-WebSocket-Protocol"
 #: The status of a handshake that was accepted.
 SWITCHING_PROTOCOLS: Final = 101
+_BEARER: Final = "bearer."
 #: The beginnings of the handshake's headers that are not passed on with steps.
 _OF_HANDSHAKE: Final = (b"connection", b"upgrade", b"sec-websocket-", b"content-length")
 
 
-def admit(context: DoorContext, request: Request, key_prefix: str, token: TokenType = TokenType.inference) -> list[str]:
+def admit(
+    context: DoorContext, request: Request, token: TokenType = TokenType.inference, key_prefix: str = _BEARER
+) -> list[str]:
     """Check the client's key and its page's origin, and return the subprotocols that it offers.
 
     Args:
         context: The keys and the settings.
         request: The handshake.
-        key_prefix: The begin of the subprotocol by which a browser, which cannot set headers, offers its key.
         token: The API whose key the client must have.
+        key_prefix: The beginning of the subprotocol in which a browser, which cannot set headers, sends its key.
 
     Raises:
         DoorError: The key is wrong, or the page is of another origin.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any
 
 from torchserve_py.doors.live.handshakes import (
     SUBPROTOCOL,
@@ -32,9 +32,6 @@ from torchserve_py.jobs.inference_request import SequenceRequest
 from torchserve_py.jobs.parts import JobFailed
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.websocket import WebSocket
-
-#: The beginning of the subprotocol in which a browser, which cannot set headers, sends the inference key.
-_BEARER: Final = "bearer."
 
 
 class LiveSessionDoor:
@@ -64,7 +61,7 @@ class LiveSessionDoor:
         Raises:
             DoorError: The key is wrong, the request is no handshake, the model keeps no sequences, …
         """
-        offered = admit(self._context, request, _BEARER, token)
+        offered = admit(self._context, request, token)
         version = values.get("model_version")
         model = self._serving.get(values["model_name"], version)
         socket = socket_of(self._context, request, model, version)

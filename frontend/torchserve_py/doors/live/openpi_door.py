@@ -58,7 +58,7 @@ class OpenpiDoor:
         """
         if not values and request.headers.get("Upgrade", "").lower() != "websocket":
             return None
-        admit(self._context, request, "bearer.")
+        admit(self._context, request)
         version = values.get("model_version")
         name = values.get("model_name") or request.parameter("model")
         model = self._serving.get(name, version) if name else self._only_policy()

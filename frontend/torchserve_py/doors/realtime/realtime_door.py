@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torchserve_py.doors.live.live_steps import Terms
     from torchserve_py.transport.http1.request import Request
 
-#: Subprotocols of OpenAI's browser clients: that of the API, the beta, and the begin of the one with the key.
+#: Subprotocols of OpenAI's browser clients: that of the API, the beta, and the beginning of the one with the key.
 _REALTIME: Final = "realtime"
 _BETA: Final = "openai-beta.realtime-v1"
 _KEY: Final = "openai-insecure-api-key."
@@ -57,7 +57,7 @@ class RealtimeDoor:
         Raises:
             DoorError: The key is wrong, the request is no handshake, no model transcribes, …
         """
-        offered = admit(self._context, request, _KEY)
+        offered = admit(self._context, request, key_prefix=_KEY)
         intent = request.parameter("intent") or _TRANSCRIPTION
         if intent != _TRANSCRIPTION:
             raise bad_request(f"intent={intent!a}: this server has sessions with intent=transcription.")
