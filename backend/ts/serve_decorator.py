@@ -26,11 +26,11 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 class Options(NamedTuple):
-    """The arguments of `serve`."""
+    """The arguments of `serve`; None if not given."""
 
     batch_size: int | None = None
     max_batch_delay: int | None = None
-    store: str = "memory"
+    store: str | None = None
 
 
 @overload

@@ -4,19 +4,65 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from torchserve_py.archive.contract import MLSERVER, TRUSS
+from torchserve_py.archive.contract import MLSERVER, TORCHSERVE, TRUSS
 from torchserve_py.core.serving import ServedModel
 from torchserve_py.first_minute.examples import example_of, tensors_of
 
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain"
-_NAMES: Final = {TRUSS: "Truss", MLSERVER: "MLServer"}
 _SAMPLES: Final = ("sample", "samples", "examples")
 _MEDIA_TYPES: Final = {".json": _JSON, ".txt": _TEXT, ".jpg": "image/jpeg", ".png": "image/png", ".wav": "audio/wav"}
+
+
+class _Manner(NamedTuple):
+    """How models of a contract are introduced.
+
+    Attributes:
+        kind: What they are called; None for the usual ones.
+        path: The path of their requests.
+        takes: What they take, if they do not declare it.
+        try_path: The path of a request to try then.
+        try_body: curl's options for its body.
+    """
+
+    kind: str | None
+    path: str
+    takes: str
+    try_path: str
+    try_body: Sequence[str]
+
+
+def _body(media_type: str, body: str) -> list[str]:
+    return ["-H", f"content-type: {media_type}", "-d", body]
+
+
+_MANNERS: Final = {
+    TORCHSERVE: _Manner(
+        None,
+        "/predictions/{}",
+        "what its handler takes; this is a guess",
+        "/predictions/{}",
+        _body(_TEXT, "hello"),
+    ),
+    TRUSS: _Manner(
+        "Truss",
+        "/v1/models/{}:predict",
+        "JSON, which its predict gets",
+        "/v1/models/{}:predict",
+        _body(_JSON, "{}"),
+    ),
+    MLSERVER: _Manner(
+        "MLServer",
+        "/v2/models/{}/infer",
+        "tensors that it does not declare; this shows its metadata",
+        "/v2/models/{}",
+        (),
+    ),
+}
 
 
 def introduction(
@@ -32,7 +78,11 @@ def introduction(
     """
     takes, path, data = _request(model, declared, folder)
     streams = bool((declared.get("function") or {}).get("streams"))
-    kinds = [_NAMES.get(model.contract.name), "stateful" if model.is_stateful else None, "streams" if streams else None]
+    kinds = [
+        _MANNERS[model.contract.name].kind,
+        "stateful" if model.is_stateful else None,
+        "streams" if streams else None,
+    ]
     about = ", ".join(each for each in kinds if each)
     yield f"{model.name} ({about})  takes {takes}" if about else f"{model.name}  takes {takes}"
     options = ["-N"] if streams else []
@@ -43,16 +93,14 @@ def introduction(
 
 def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> tuple[str, str, list[str]]:
     """Return what a model takes in words, the path of its requests, and curl's options for a body."""
-    predictions = f"/predictions/{model.name}"
     if (function := declared.get("function")) is not None:
         schema = function["request"]
         example = example_of(schema)
         media_type = function["takes"]
         body = example if media_type == _TEXT and isinstance(example, str) else json.dumps(example)
-        return f"{_in_words(schema)} ({media_type})", predictions, _body(media_type, body)
-    path = {TRUSS: f"/v1/models/{model.name}:predict", MLSERVER: f"/v2/models/{model.name}/infer"}.get(
-        model.contract.name, predictions
-    )
+        return f"{_in_words(schema)} ({media_type})", f"/predictions/{model.name}", _body(media_type, body)
+    manner = _MANNERS[model.contract.name]
+    path = manner.path.format(model.name)
     if (sample := _sample(folder)) is not None:
         content_type = _MEDIA_TYPES.get(sample.suffix, "application/octet-stream")
         options = ["-H", f"content-type: {content_type}", "--data-binary", f"@{_short(sample)}"]
@@ -65,11 +113,7 @@ def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> t
         return words, f"/v2/models/{model.name}", []
     if schema := (declared.get("schema") or {}).get("input_schema"):
         return _in_words(schema), path, _body(_JSON, json.dumps(example_of(schema)))
-    if model.contract.name == TRUSS:
-        return "JSON, which its predict gets", path, _body(_JSON, "{}")
-    if model.contract.name == MLSERVER:
-        return "tensors that it does not declare; this shows its metadata", f"/v2/models/{model.name}", []
-    return "what its handler takes; this is a guess", path, _body(_TEXT, "hello")
+    return manner.takes, manner.try_path.format(model.name), list(manner.try_body)
 
 
 def _in_words(schema: Mapping[str, Any]) -> str:
@@ -80,10 +124,6 @@ def _in_words(schema: Mapping[str, Any]) -> str:
     if not members:
         return str(schema.get("type") or "any JSON")
     return "{" + ", ".join(f"{name}: {each.get('type', 'any')}" for name, each in members.items()) + "}"
-
-
-def _body(media_type: str, body: str) -> list[str]:
-    return ["-H", f"content-type: {media_type}", "-d", body]
 
 
 def _sample(folder: Path) -> Path | None:
