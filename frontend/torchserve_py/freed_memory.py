@@ -1,6 +1,6 @@
 """Gives memory that the server has freed back to the system.
 
-The allocator keeps freed buffers (`cli.py` says why): after a flood of large bodies, more than a hundred megabytes.
+The allocator keeps freed buffers (see `server_process`): after a flood of large bodies, more than a hundred megabytes.
 Every few seconds all of them are given back. A server that is busy takes those it needs again, which costs it little.
 """
 

@@ -27,7 +27,6 @@ from torchserve_py.version import __version__
 if TYPE_CHECKING:
     import psutil
 
-_KEY_FILE = "key_file.json"
 _STOP_MARGIN = 60
 _TELL_OF_WAITING_AFTER = 2.0
 
@@ -130,9 +129,11 @@ class Launcher:
             return 0
         import psutil  # loaded already, to look at the process
 
+        from torchserve_py.doors.token_authorization import KEY_FILE  # which only this command needs
+
         try:
             limit = self._drain_timeout(server) + _STOP_MARGIN
-            key_files = {Path.cwd() / _KEY_FILE, Path(server.cwd()) / _KEY_FILE}
+            key_files = {Path.cwd() / KEY_FILE, Path(server.cwd()) / KEY_FILE}
             server.terminate()
         except psutil.NoSuchProcess:
             self._pid_file.remove(server.pid)

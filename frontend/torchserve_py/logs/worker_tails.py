@@ -8,12 +8,14 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from torchserve_py.logs.setup import MODEL_LOGGER
+
 #: What is kept: lines of a worker, characters of a line, workers. Above the last, the longest silent one is forgotten.
 MOST_LINES: Final = 400
 MOST_CHARACTERS: Final = 1000
 MOST_WORKERS: Final = 256
 #: The loggers whose records tell of workers.
-LOGGERS: Final = ("MODEL_LOG", "torchserve_py.workers.supervisor")
+LOGGERS: Final = (MODEL_LOGGER, "torchserve_py.workers.supervisor")
 _LABEL: Final = re.compile(r"W-([^-]+)-.*?(-stderr)?")
 
 

@@ -57,7 +57,7 @@ class Supervisor:
         #: Called when `expected` has become False, and when `gave_up` has become True.
         self.on_hopeless: Callable[[], None] = lambda: None
         self._make_worker = make_worker
-        self._about = {"of_worker": worker_id}  # see `logs.worker_tails`
+        self._logger = logging.LoggerAdapter(logger, {"of_worker": worker_id})  # see `logs.worker_tails`
         self._events = events
         self._max_retry = max_retry
         self._stopping = asyncio.Event()
@@ -113,7 +113,9 @@ class Supervisor:
         try:
             await self._keep_filled()
         except Exception:
-            logger.exception("Worker %s is not kept running any longer because of an error in the server", self.id)
+            self._logger.exception(
+                "Worker %s is not kept running any longer because of an error in the server", self.id
+            )
             self.gave_up = True
             self.on_hopeless()
         finally:
@@ -143,7 +145,7 @@ class Supervisor:
             if not self._unplaced:
                 delay = RESTART_DELAYS[min(attempt, len(RESTART_DELAYS) - 1)]
                 attempt += 1
-                logger.info("Worker %s starts again in %d s", self.id, delay, extra=self._about)
+                self._logger.info("Worker %s starts again in %d s", self.id, delay)
                 self.restarts += 1
                 self.on_restart()
             with contextlib.suppress(TimeoutError):
@@ -161,11 +163,9 @@ class Supervisor:
             if not self._stopping.is_set() and not is_known:
                 if failure.traceback_printed:
                     # Without the error's name, so that a search for it finds the traceback in the model log.
-                    logger.error(
-                        "Worker %s could not load the model; the model log tells why", worker.label, extra=self._about
-                    )
+                    self._logger.error("Worker %s could not load the model; the model log tells why", worker.label)
                 else:
-                    logger.error("Worker %s did not get ready: %s", worker.label, failure, extra=self._about)
+                    self._logger.error("Worker %s did not get ready: %s", worker.label, failure)
                 self.failure = self.last_end = str(failure)
             self._attempt.set_result(failure)
             self._await_next_attempt()
@@ -173,13 +173,7 @@ class Supervisor:
         self._unplaced = False
         ready_at = time.monotonic()
         if worker.state is WorkerState.READY:
-            logger.info(
-                "Worker %s (pid %d) is ready after %.2f s",
-                worker.label,
-                worker.pid,
-                ready_at - launched,
-                extra=self._about,
-            )
+            self._logger.info("Worker %s (pid %d) is ready after %.2f s", worker.label, worker.pid, ready_at - launched)
             self.failure = ""
             self.expected = True
             self.on_ready(worker.label, ready_at - launched)
@@ -190,7 +184,7 @@ class Supervisor:
         self._events.worker_lost(worker)
         reason = await worker.ended
         if worker.state is WorkerState.DIED:
-            logger.error("Worker %s (pid %d) %s", worker.label, worker.pid, reason, extra=self._about)
+            self._logger.error("Worker %s (pid %d) %s", worker.label, worker.pid, reason)
             self.last_end = reason
         return time.monotonic() - ready_at
 
@@ -199,8 +193,6 @@ class Supervisor:
             self._attempt = asyncio.get_running_loop().create_future()
 
     def _give_up(self) -> None:
-        logger.error(
-            "Worker %s is not started again: it has been failing for %g s", self.id, self._max_retry, extra=self._about
-        )
+        self._logger.error("Worker %s is not started again: it has been failing for %g s", self.id, self._max_retry)
         self.gave_up = True
         self.on_hopeless()
