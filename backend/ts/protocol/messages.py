@@ -13,7 +13,7 @@ Two rules keep both ends simple:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypedDict
 
@@ -97,7 +97,7 @@ REQUEST_ID: Final = "ts_request_id"
 SEQUENCE_ID_SEPARATOR: Final = ";"
 
 
-def ended_sequences(headers: Sequence[Sequence[str]], end_header: str) -> list[str]:
+def ended_sequences(headers: Iterable[Sequence[str]], end_header: str) -> list[str]:
     """Return the ids of the sequences that a handler ends with these headers; ``end_header`` is in lower case."""
     values = [value for name, value in headers if name.lower() == end_header]
     return [each.strip() for value in values for each in value.split(SEQUENCE_ID_SEPARATOR)]
