@@ -42,6 +42,13 @@ class RedisServer:
         options = {"port": self.port, "bind": "127.0.0.1", "dir": self.directory, "appendonly": "yes", "save": ""}
         options |= self.more
         arguments = [text for name, value in options.items() for text in (f"--{name}", *str(value).split(" "))]
+        self._launch(*arguments)
+
+    def start_sentinel(self, config: Path) -> None:
+        """Start a Sentinel with this configuration file instead, and wait until it answers."""
+        self._launch(str(config), "--sentinel")
+
+    def _launch(self, *arguments: str) -> None:
         self._process = subprocess.Popen(["redis-server", *arguments], stdout=subprocess.DEVNULL)
         end = time.monotonic() + DEADLINE
         while not self._answers():

@@ -4,7 +4,8 @@
 
 Two servers share one store. At random moments a worker or a whole server is killed (SIGKILL) or frozen (SIGSTOP), for
 longer than the model's ``responseTimeout`` and the sequences' idle limit; a server is restarted; a batch fails; Redis
-is killed or frozen; the disk has no room left. Whatever a client sees that is not what it was told is a contradiction.
+is killed or frozen, and fails over; the disk has no room left. Whatever a client sees that is not what it was told is a
+contradiction.
 """
 
 from __future__ import annotations
@@ -89,13 +90,19 @@ async def _run(disasters: Disasters, tally: Tally, seconds: float) -> None:
         watching.cancel()
 
 
-def run(store: str, seconds: float) -> Report:
-    """Let chaos reign over a ``file`` or ``redis`` store for so long; return what was survived."""
-    report = Report(store)
+def run(store: str, seconds: float, replicas: int = 0) -> Report:
+    """Let chaos reign over a store (``file``, ``redis`` or ``sentinel``) for so long; return what was survived.
+
+    Args:
+        replicas: With ``sentinel``, how many replicas of Redis must have a step.
+    """
+    report = Report(f"{store}, replicas {replicas}" if store == "sentinel" else store)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
         limits = {"worker_heartbeat_timeout": 2, "drain_timeout": 1}
-        disasters = Disasters(store, Path(directory), {"chaos": MODEL}, CONFIG, Timeline(IDLE_LIMIT), limits)
+        disasters = Disasters(
+            store, Path(directory), {"chaos": MODEL}, CONFIG, Timeline(IDLE_LIMIT), limits, replicas=replicas
+        )
         with disasters.running():
             asyncio.run(_run(disasters, report.tally, seconds))
             disasters.count_deaths()
@@ -107,12 +114,14 @@ def run(store: str, seconds: float) -> Report:
 def main() -> int:
     """Run from the command line; return 0 if nothing was contradicted."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--store", choices=["file", "redis"], action="append", help="default: both, in turn")
+    stores = ["file", "redis", "sentinel"]
+    parser.add_argument("--store", choices=stores, action="append", help="default: file and redis, in turn")
     parser.add_argument("--seconds", type=float, default=300.0, help="for each store (default: 300)")
+    parser.add_argument("--replicas", type=int, default=1, help="for sentinel: handler.cache.replicas (default: 1)")
     options = parser.parse_args()
     failed = False
     for store in options.store or ["file", "redis"]:
-        report = run(store, options.seconds)
+        report = run(store, options.seconds, options.replicas)
         print(report, flush=True)
         for contradiction in report.tally.contradictions[:PRINTED]:
             print(contradiction, file=sys.stderr)

@@ -17,6 +17,7 @@ import psutil
 import requests
 from tests.chaos.timeline import Timeline
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually
+from tests.redis_sentinels import DOWN_AFTER, FailoverRedis
 from tests.redis_server import RedisServer
 
 SERVERS = 2
@@ -33,13 +34,14 @@ class Disasters:
     """Servers, what they share, and all that can happen to them.
 
     Args:
-        store: ``file``, ``redis``, or ``memory`` for none.
+        store: ``file``, ``redis``, ``sentinel`` for Redis that fails over, or ``memory`` for none.
         directory: What the servers share.
         models: The names and the folders of the models that they serve.
         config: The configuration of each, with the places ``{store}`` and ``{place}``.
         timeline: What happened when.
         properties: Of the servers.
         servers: How many there are.
+        replicas: With ``sentinel``, how many replicas of Redis must have a step.
     """
 
     def __init__(
@@ -51,21 +53,25 @@ class Disasters:
         timeline: Timeline,
         properties: Mapping[str, Any],
         servers: int = SERVERS,
+        replicas: int = 0,
     ) -> None:
         self.happened = Counter[str]()
         self.timeline = timeline
         self.store = store
         self.redis = RedisServer(directory) if store == "redis" else None
+        self.failover = FailoverRedis(directory) if store == "sentinel" else None
         self._disk_full = directory / "disk-full"
         self._events = directory / "events"
         self._events.touch()
         places = {"memory": "", "file": f"path: {directory / 'sequences.db'},"}
-        place = places[store] if self.redis is None else f"url: '{self.redis.url}',"
+        shared = self.redis or self.failover
+        place = places[store] if shared is None else f"url: '{shared.url}', replicas: {replicas},"
+        text = config.format(store=store if shared is None else "redis", place=place)
         folders = {name: directory / f"model-{name}" for name in models}
         for name, folder in folders.items():
             shutil.copytree(models[name], folder, ignore=shutil.ignore_patterns("__pycache__"))
             shutil.copy(HAZARDS, folder)
-            (folder / "model-config.yaml").write_text(config.format(store=store, place=place))
+            (folder / "model-config.yaml").write_text(text)
         environment = {"CHAOS_DIRECTORY": str(directory)}
         self.servers = [RunningServer(folders, properties=properties, environment=environment) for _ in range(servers)]
 
@@ -75,6 +81,8 @@ class Disasters:
         with contextlib.ExitStack() as stack:
             if self.redis is not None:
                 stack.enter_context(self.redis)
+            if self.failover is not None:
+                stack.enter_context(self.failover)
             for server in self.servers:
                 stack.enter_context(server)
             for server in self.servers:
@@ -101,6 +109,9 @@ class Disasters:
         ]
         if self.redis is not None:
             return [*events, ("Redis killed", self.kill_redis), ("Redis frozen", self.freeze_redis)]
+        if self.failover is not None:
+            failovers = [("primary Redis killed", self.kill_primary), ("primary Redis frozen", self.freeze_primary)]
+            return [*events, *failovers, *failovers]
         return [*events, ("disk full", self.fill_disk)] if self.store == "file" else events
 
     async def kill_worker(self) -> None:
@@ -173,6 +184,24 @@ class Disasters:
         self.redis.send_signal(signal.SIGSTOP)
         await asyncio.sleep(PERIOD * random.random())
         self.redis.send_signal(signal.SIGCONT)
+
+    async def kill_primary(self) -> None:
+        """SIGKILL; it comes back once another Redis has taken its place, with what is on its disk."""
+        assert self.failover is not None
+        primary = await asyncio.to_thread(self.failover.find_primary)
+        primary.kill()
+        await asyncio.to_thread(self.failover.wait_failed_over, primary)
+        await asyncio.to_thread(primary.start)
+        await asyncio.to_thread(self.failover.wait_whole)
+
+    async def freeze_primary(self) -> None:
+        """SIGSTOP for about as long as it takes to be replaced: it wakes up in the middle of that, or afterwards."""
+        assert self.failover is not None
+        primary = await asyncio.to_thread(self.failover.find_primary)
+        primary.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(DOWN_AFTER / 1000 + PERIOD * random.random())
+        primary.send_signal(signal.SIGCONT)
+        await asyncio.to_thread(self.failover.wait_whole)
 
     async def fill_disk(self) -> None:
         """No room for a while."""

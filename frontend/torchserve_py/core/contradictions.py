@@ -6,12 +6,11 @@ that are never formed. `torchserve_py.archive.contract.Contract` says what each 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
-from urllib.parse import urlsplit
 
 from torchserve_py.archive.contract import CONTRACTS, Contract
+from torchserve_py.core.redis_urls import redis_url_problem
 from torchserve_py.settings.schemas.cache import STORES, CacheConfig
 
 if TYPE_CHECKING:
@@ -225,26 +224,8 @@ def _store_problems(cache: CacheConfig) -> Iterator[_Contradiction]:
     if store.at_url and cache.url is None:
         meaning = "where Redis is, for example redis://localhost:6379/0"
         yield (f"{_PLACE}url",), f"{_PLACE}store is {cache.store} but {_PLACE}url is not set; it must be {meaning}"
-    elif store.at_url and cache.url and (problem := _url_problem(cache.url)):
+    elif store.at_url and cache.url and (problem := redis_url_problem(cache.url)):
         yield (f"{_PLACE}url",), f"{_PLACE}url {problem}"
-
-
-def _url_problem(url: str) -> str:
-    """Return the problem of the URL of a Redis database, without the password that the URL may contain."""
-    shown = repr(re.sub(r"^(\w*:?//)?.*@", r"\1…@", url))
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:  # which may quote the password: one with a slash ends the host early
-        return f"is {shown}, which has no usable port; /, ?, #, [ and ] in a password must be percent-encoded"
-    if parts.scheme not in {"redis", "rediss", "unix"}:
-        return f"is {shown}, it must be redis://host:port/number, rediss://… for TLS, or unix:///path/of/the/socket"
-    if parts.scheme == "unix" and not parts.path.strip("/"):
-        return f"is {shown}, it must name the socket: unix:///path/of/the/socket"
-    number = parts.path.strip("/")
-    if parts.scheme != "unix" and number and not number.isdecimal():
-        return f"is {shown}, but Redis' databases have numbers, such as redis://host:port/0"
-    return ""
 
 
 def _cache_contradictions(cache: CacheConfig | None, *, stateful: bool, parallel: bool) -> Iterator[_Contradiction]:

@@ -35,6 +35,10 @@ def read(cache: str, rest: str = STATEFUL) -> ModelConfig:
         ),
         ("{store: redis, url: 'unix:///run/r.sock'}", CacheConfig(store="redis", url="unix:///run/r.sock")),
         ("{store: redis, url: 'redis://h', lease: 2.5}", CacheConfig(store="redis", url="redis://h", lease=2.5)),
+        (
+            "{store: redis, url: 'redis+sentinel://me:x@h,[::1]:1/main/2?sentinel_password=y'}",
+            CacheConfig(store="redis", url="redis+sentinel://me:x@h,[::1]:1/main/2?sentinel_password=y"),
+        ),
     ],
 )
 def test_what_can_be_said(cache: str, meant: CacheConfig) -> None:
@@ -65,6 +69,22 @@ def test_what_can_be_said(cache: str, meant: CacheConfig) -> None:
             "is 'redis://…@h', which has no usable port; /, ?, #, [ and ]",
         ),
         ("{store: redis, url: 'redis://h/main'}", "is 'redis://h/main', but Redis' databases have numbers"),
+        (
+            "{store: redis, url: 'redis+sentinel://me:secret@h:1,h:x/main'}",
+            "is 'redis+sentinel://…@h:1,h:x/main', but each Sentinel needs a host and, unless it is 26379, a port",
+        ),
+        (
+            "{store: redis, url: 'redis+sentinel://h1,h2'}",
+            "is 'redis+sentinel://h1,h2', it must name the service that the Sentinels watch: redis+sentinel://host",
+        ),
+        (
+            "{store: redis, url: 'redis+sentinel://me:1/secret@h/main'}",
+            "is 'redis+sentinel://…@h/main', it must name the service",
+        ),
+        (
+            "{store: redis, url: 'redis+sentinel://h/main/x?sentinel_password=secret'}",
+            "is 'redis+sentinel://h/main/x?…', but Redis' databases have numbers",
+        ),
         ("{store: redis, url: 'unix://'}", "handler.cache.url is 'unix://', it must name the socket"),
         ("{store: file, replicas: 1}", "handler.cache.replicas has no meaning for store: file"),
         ("{store: redis, url: 'redis://h', replicas: -1}", "handler.cache.replicas is -1 (int), it must be an integer"),

@@ -6,12 +6,13 @@ and expires sooner. Each operation is one script over all sequences of a batch: 
 
 Redis keeps data across its own restart only if configured so: with ``appendonly yes`` commits survive the death of the
 process, with ``appendfsync always`` also a crash of the machine. Redis copies data to its replicas after it has
-answered, so a promoted replica may lack the latest commits. With ``replicas``, a commit succeeds once that many
-replicas have it (``WAIT``, sent in the same pipeline, because it covers the writes of its own connection). If the
-replicas do not have the commit in time, it is written but may be lost, so the store does not report success.
+answered, so a promoted replica may lack the latest commits. With ``replicas``, a write that an answer relies on
+succeeds once that many replicas have it (``WAIT``, sent in the same pipeline, because it covers the writes of its own
+connection). If the replicas do not have the write in time, it may be lost, so the store does not report success. Leases
+are taken that way, too: a former primary that does not know yet that it was replaced has no replicas, and what it says
+of a sequence may be old.
 
 If the connection breaks, the store retries the operation for a limited time, so every operation is safe to run twice.
-The time limits for answers and retries together do not exceed the duration of a lease.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
@@ -42,12 +43,11 @@ from ts.sequence.stores.store import (
     slot_of,
 )
 
-#: Seconds to wait for an answer, to go on trying without one, and to pause between tries. A short lease shortens the
-#: first two, but not below the shortest limit.
-_ANSWER_LIMIT = 5.0
-_RETRY_LIMIT = 20.0
-_SHORTEST_LIMIT = 0.5
-_RETRY_PAUSE = 0.1
+if TYPE_CHECKING:
+    from ts.sequence.stores.redis_connection import RedisConnection
+
+#: The part of the time for an answer in which the replicas must have a write.
+_COPY_SHARE = 0.8
 #: The lifetime of the key that is written only to wait for the replicas (ms).
 _MARKER_LIFETIME = 60_000
 
@@ -64,7 +64,7 @@ class RedisStore:
 
     def __init__(self, settings: StoreSettings, url: str, *, replicas: int = 0) -> None:
         try:
-            import redis
+            from ts.sequence.stores.redis_connection import RedisConnection
         except ModuleNotFoundError as error:
             raise StoreError("store: redis needs the package redis: install torchserve-py[redis]") from error
         self._settings = settings
@@ -72,22 +72,11 @@ class RedisStore:
         self._lease, self._lifetime = _milliseconds(settings.lease), _milliseconds(settings.lifetime)
         self._remembered, self._revivable = _milliseconds(REMEMBERED_SECONDS), _milliseconds(REVIVABLE_SECONDS)
         self._open_for = self._lifetime + self._remembered
-        half = max(settings.lease / 2, _SHORTEST_LIMIT)
-        self._retry_limit, answer_limit = min(_RETRY_LIMIT, half), min(_ANSWER_LIMIT, half)
-        self._replicas, self._copy_limit = replicas, answer_limit / 2
-        #: Whether the last operation was tried more than once.
-        self._repeated = False
-        try:
-            client = redis.Redis.from_url(url, socket_timeout=answer_limit, socket_connect_timeout=answer_limit)
-        except ValueError as error:
-            raise StoreError(f"the url of the sequence store is not one of Redis: {error}") from error
-        self._client = client
-        where = client.connection_pool.connection_kwargs
-        self._name = where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
-        self._broken = (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError)
-        self._error = redis.RedisError
+        self._connection: RedisConnection = RedisConnection(url, settings.lease)
+        self._call, self._client, self._name = self._connection.call, self._connection.client, self._connection.name
+        self._replicas, self._copy_limit = replicas, self._connection.answer_limit * _COPY_SHARE
         self._acquire, self._renew, self._release, self._commit, self._end = map(
-            client.register_script, (ACQUIRE, RENEW, RELEASE, COMMIT, END)
+            self._client.register_script, (ACQUIRE, RENEW, RELEASE, COMMIT, END)
         )
         #: What Redis's clock shows (seconds) when the monotonic clock shows 0. It may be too low by the time that an
         #: answer takes; sequences then count as active for that much longer.
@@ -104,7 +93,7 @@ class RedisStore:
         return [each for _, each in acquired]
 
     def _acquire_all(
-        self, sequence_ids: Sequence[str], active_since: Mapping[str, float], gone: str, *, copied: bool = False
+        self, sequence_ids: Sequence[str], active_since: Mapping[str, float], gone: str
     ) -> list[tuple[str | None, Acquired]]:
         """Return for each sequence the owner that holds it, or None, and the result of asking for it."""
         settings = self._settings
@@ -113,12 +102,12 @@ class RedisStore:
         since = [active_since.get(each, time.monotonic()) for each in sequence_ids]
 
         def arguments() -> list[Any]:
-            if self._repeated:  # perhaps another Redis, with another clock
+            if self._connection.repeated:  # perhaps another Redis, with another clock
                 self._read_clock()
             moments = [_milliseconds(max(0.0, self._redis_clock + each)) for each in since]
             return [settings.owner, *limits, *(each for pair in zip(tokens, moments, strict=True) for each in pair)]
 
-        now, results = self._run(self._acquire, sequence_ids, arguments, copied=copied, aside=True)
+        now, results = self._run(self._acquire, sequence_ids, arguments, copied=True, aside=True)
         self._redis_clock = now / 1000 - time.monotonic()
         return [
             self._acquired(sequence_id, token, result)
@@ -166,13 +155,13 @@ class RedisStore:
         packed = msgpack.packb(content, use_bin_type=False)
         results = self._run(self._commit, ids, lambda: [*limits, packed], copied=True)
         # After a retry, the first try may have been written and another server may have taken over since.
-        refused = None if self._repeated else False
+        refused = None if self._connection.repeated else False
         return [True if written else refused for written in results]
 
     def settle(self, commits: Sequence[Commit]) -> list[bool | None]:
         """Look up what was written, with new leases, which refuse a write that arrives late; see `Store`."""
         ids = [each.lease.sequence_id for each in commits]
-        asked = self._acquire_all(ids, dict.fromkeys(ids, -math.inf), gone="", copied=True)
+        asked = self._acquire_all(ids, dict.fromkeys(ids, -math.inf), gone="")
         acquired = [each for _, each in asked]
         settled: list[bool | None] = []
         for commit, (lease, _, _) in zip(commits, acquired, strict=True):
@@ -207,7 +196,7 @@ class RedisStore:
     def end(self, leases: Sequence[Lease]) -> None:
         """Drop states; see `Store`."""
         ids = [lease.sequence_id for lease in leases]
-        self._run(self._end, ids, lambda: [self._remembered, *(lease.token for lease in leases)])
+        self._run(self._end, ids, lambda: [self._remembered, *(lease.token for lease in leases)], copied=True)
 
     def release(self, released: Sequence[tuple[Lease, float]]) -> None:
         """Release leases; see `Store`."""
@@ -217,7 +206,7 @@ class RedisStore:
             each = [(lease.token, _milliseconds(idle_at - now)) for lease, idle_at in released]
             return [self._revivable, self._remembered, *(argument for pair in each for argument in pair)]
 
-        self._run(self._release, [lease.sequence_id for lease, _ in released], arguments, aside=True)
+        self._run(self._release, [lease.sequence_id for lease, _ in released], arguments, copied=True, aside=True)
 
     def tidy(self) -> None:
         """Do nothing: commits defer no work."""
@@ -284,24 +273,6 @@ class RedisStore:
             text = f"{copies} of {self._replicas} replicas of {place} had it after {self._copy_limit:g} s"
             raise StoreError(f"{text}; handler.cache.replicas says how many are to have it")
         return results[0]
-
-    def _call(self, command: Callable[[], Any]) -> Any:
-        """Run a command; retry while the connection is broken or Redis is starting.
-
-        Raises StoreError: Redis did not answer within the time limit, or refused the command.
-        """
-        end = time.monotonic() + self._retry_limit
-        self._repeated = False
-        while True:
-            try:
-                return command()
-            except self._broken as error:
-                if time.monotonic() > end:
-                    raise StoreError(f"Redis at {self._name} does not answer: {error}") from error
-                self._repeated = True
-                time.sleep(_RETRY_PAUSE)
-            except self._error as error:
-                raise StoreError(f"Redis at {self._name} refuses: {error}") from error
 
     def _info(self) -> dict[str, Any]:
         info: dict[str, Any] = {}

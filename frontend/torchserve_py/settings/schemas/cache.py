@@ -67,7 +67,12 @@ class CacheConfig(ClosedSchema):
     fsync: Annotated[bool, FLAG] = key(
         "fsync", "with `file`: whether an answer waits until its step is on the disk", "`false`", otherwise=False
     )
-    url: Text = key("url", "where Redis is, for example `redis://localhost:6379/0`", "none, needed with `redis`")
+    url: Text = key(
+        "url",
+        "where Redis is, for example `redis://localhost:6379/0`, or its Sentinels:"
+        " `redis+sentinel://host:26379,host:26379/mymaster/0`",
+        "none, needed with `redis`",
+    )
     replicas: Annotated[int, Integer(0)] = key(
         "replicas", "with `redis`: how many replicas must have a step before its answer leaves", "0", otherwise=0
     )

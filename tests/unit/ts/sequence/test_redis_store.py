@@ -64,7 +64,7 @@ def test_a_step_is_answered_once_the_replicas_have_it(durable_worker: Make, dire
         replica.send(signal.SIGSTOP)
         try:
             assert answered(worker, step("j2", "s", "1", request_id="r")) == [(503, "outcome_unknown")]
-            assert answered(worker, step("j3", "s", "1", request_id="r")) == [(503, "outcome_unknown")]
+            assert answered(worker, step("j3", "s", "1", request_id="r")) == [(503, "sequence_store")]
         finally:
             replica.send(signal.SIGCONT)
         assert answered(worker, step("j4", "s", "1", request_id="r")) == ["6"]

@@ -1,0 +1,118 @@
+"""The Redis store when Redis fails over: steps go on at the new primary, and a former primary is not believed."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from tests.programs import need_program
+from tests.redis_sentinels import FailoverRedis
+from tests.redis_server import DEADLINE, RedisServer
+from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, step
+
+from ts.sequence.stores.redis import RedisStore
+from ts.sequence.stores.store import Commit, StoreError, StoreSettings
+
+SETTINGS = StoreSettings(model="m/1", owner="a/1/1", lease=2.0, lifetime=60.0, kept=2)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    need_program("redis-server")
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("kind", ["redis"])
+def test_steps_go_on_at_the_new_primary_and_none_is_lost(durable_worker: Make, directory: Path, kind: str) -> None:
+    with FailoverRedis(directory) as redis:
+        worker = durable_worker(TOTAL, url=redis.url, replicas=1, lease=2.0)
+        numbers = itertools.count(1)
+
+        def add_one() -> bool:
+            number = next(numbers)
+            deadline = time.monotonic() + DEADLINE
+            while True:
+                (told,) = answered(worker, step(f"j{time.monotonic()}", "s", "1", request_id=f"r{number}"))
+                if isinstance(told, str):
+                    assert told == str(number)
+                    return True
+                assert told in {(503, "outcome_unknown"), (503, "sequence_store")}
+                assert time.monotonic() < deadline
+
+        assert add_one()
+        idle = RedisStore(SETTINGS, redis.url, replicas=1)
+        (begun,) = idle.acquire(["other"])
+        assert begun.lease is not None
+        lease = begun.lease
+        former = redis.find_primary()
+        former.send_signal(signal.SIGSTOP)
+        assert add_one()
+        assert redis.find_primary() is not former
+        elsewhere = RedisStore(SETTINGS, redis.url, replicas=1)
+        (taken,) = persistently(lambda: elsewhere.acquire(["other"]))
+        assert taken.lease is not None
+        change = Commit(taken.lease, b"new", "", [(taken.lease.place("r", first=True), "r", b"answer")])
+        assert persistently(lambda: elsewhere.commit([change])) == [True]
+        former.send_signal(signal.SIGCONT)
+        # The connection of the idle store still leads to the former primary, which would take the write.
+        late = Commit(lease, b"old", "", [(lease.place("late", first=True), "late", b"answer")])
+        assert persistently(lambda: idle.commit([late])) in ([False], [None])
+        assert persistently(lambda: idle.acquire(["other"]))[0].state == b"new"
+        redis.find_primary().kill()
+        assert add_one()
+        for store in (idle, elsewhere):
+            store.close()
+
+
+def persistently(action: Callable[[], Any]) -> Any:
+    """Try until the store can do it."""
+    end = time.monotonic() + DEADLINE
+    while True:
+        try:
+            return action()
+        except StoreError:
+            assert time.monotonic() < end
+
+
+def test_a_primary_that_has_become_a_replica_is_a_broken_connection(directory: Path) -> None:
+    with RedisServer(directory) as redis, Redis(port=redis.port) as operator:
+        store = RedisStore(SETTINGS, redis.url)
+        operator.replicaof("127.0.0.1", 1)
+        with pytest.raises(StoreError, match=r"takes no writes: .*read only replica"):
+            store.acquire(["s"])
+        soon = threading.Timer(0.2, lambda: operator.replicaof("NO", "ONE"))
+        soon.start()
+        (acquired,) = store.acquire(["s"])
+        soon.join()
+        assert acquired.lease is not None
+        store.close()
+
+
+def test_a_primary_that_its_replicas_have_left_is_a_broken_connection(directory: Path) -> None:
+    with RedisServer(directory, {"min-replicas-to-write": "1"}) as redis, Redis(port=redis.port) as operator:
+        store = RedisStore(SETTINGS, redis.url)
+        with pytest.raises(StoreError, match="takes no writes: NOREPLICAS"):
+            store.acquire(["s"])
+        soon = threading.Timer(0.2, lambda: operator.config_set("min-replicas-to-write", 0))
+        soon.start()
+        (acquired,) = store.acquire(["s"])
+        soon.join()
+        assert acquired.lease is not None
+        store.close()
+
+
+def test_sentinels_that_cannot_be_asked_are_told_without_the_password() -> None:
+    url = "redis+sentinel://me:secret@127.0.0.1:1,127.0.0.1:2/main?sentinel_password=secret"
+    with pytest.raises(StoreError, match=r"127\.0\.0\.1:2/main name no primary that is up") as told:
+        RedisStore(SETTINGS, url)
+    assert "secret" not in str(told.value)
