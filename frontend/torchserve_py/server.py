@@ -44,8 +44,8 @@ from torchserve_py.settings.log_config import LogConfigError
 from torchserve_py.settings.resolution import SettingsError, resolve
 from torchserve_py.settings.table import Settings
 from torchserve_py.workers.confinement import confinement_of
+from torchserve_py.workers.launch import worker_package_root
 from torchserve_py.workers.listener import WorkerListener
-from torchserve_py.workers.process import worker_package_root
 from torchserve_py.workflows.registry import WorkflowRegistry
 from ts.no_new_privileges import gain_no_privileges
 

@@ -31,7 +31,7 @@ from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings.model_spec import expand_model_specs, is_url, parse_model_specs
 from torchserve_py.settings.table import Settings
 from torchserve_py.workers.devices import Devices, visible_devices
-from torchserve_py.workers.process import worker_package_root
+from torchserve_py.workers.launch import worker_package_root
 
 #: What a built-in handler needs apart from PyTorch, and the extra of this package that installs it.
 _IMAGE_HANDLERS = ("image_classifier", "image_segmenter", "object_detector", "densenet_handler")

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.core.errors import DependencyError
-from torchserve_py.workers.process import interpreter, worker_package_root
+from torchserve_py.workers.launch import interpreter, worker_package_root
 
 logger = logging.getLogger(__name__)
 

@@ -20,14 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from torchserve_py.workers.confinement import Confinement
-from torchserve_py.workers.process import (
-    Launch,
-    WorkerProcess,
-    describe_exit,
-    interpreter,
-    server_environment,
-    worker_package_root,
-)
+from torchserve_py.workers.launch import Launch, interpreter, server_environment, worker_package_root
+from torchserve_py.workers.process import WorkerProcess, describe_exit, start_child
 from ts.protocol.messages import TOKEN_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -150,15 +144,11 @@ class Forking:
             with theirs:
                 ours.setblocking(False)
                 command = [sys.executable, "-P", "-m", "ts.warm_parent", "--socket", str(socket_path)]
-                process = await asyncio.create_subprocess_exec(
-                    *self._confinement.wrap([*command, "--orders", str(theirs.fileno())]),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.PIPE,
-                    cwd="/",
-                    env=server_environment(self._hidden_variables, worker_package_root()),
-                    start_new_session=True,
-                    pass_fds=[theirs.fileno()],
+                process = await start_child(
+                    self._confinement.wrap([*command, "--orders", str(theirs.fileno())]),
+                    Path("/"),
+                    server_environment(self._hidden_variables, worker_package_root()),
+                    [theirs.fileno()],
                 )
             self._orders, self._has_forked = ours, False
             self._parent = WorkerProcess(process, "warm-parent")

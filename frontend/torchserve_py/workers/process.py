@@ -6,111 +6,30 @@ With the setting ``debug`` a person launches it, perhaps in a debugger: the serv
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import logging
 import os
-import shlex
-import shutil
 import signal
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from torchserve_py.logs.setup import MODEL_LOGGER
 from torchserve_py.transport.turns import running_turns
 from torchserve_py.workers.batch_tokens import BatchTokens
-from torchserve_py.workers.confinement import Confinement
-from torchserve_py.workers.launchers import CpuLauncher, Torchrun
+from torchserve_py.workers.launch import Launch, command_line
 from ts.protocol.log_records import record_of
-from ts.protocol.messages import CLAIMS_VARIABLE, TOKEN_VARIABLE
+from ts.protocol.messages import CLAIMS_VARIABLE
 from ts.protocol.server_identity import started
 
-if TYPE_CHECKING:
-    from torchserve_py.workers.forking import Forking
-    from torchserve_py.workers.ray_workers import RemoteLaunch
-
 logger = logging.getLogger(__name__)
-model_log = logging.getLogger("MODEL_LOG")
+model_log = logging.getLogger(MODEL_LOGGER)
 
 #: Seconds; as long as a person may want, in numbers that timers can hold.
 NO_LIMIT = 10 * 365 * 24 * 3600.0
 _READ_SIZE = 64 * 1024
 #: What records of workers say besides level and message.
 _TOLD = ("request_id", "sequence_id", "request_ids", "sequence_ids", "exception")
-
-
-@dataclass(frozen=True)
-class Launch:
-    """How a worker process of a model version is started."""
-
-    working_dir: Path
-    runtime: str = "python"  # "python": this interpreter; "python3": the one on PATH
-    environment: Mapping[str, str] = field(default_factory=dict)  # on top of the server's own
-    hidden_variables: frozenset[str] = frozenset()  # names of the server's variables that the worker must not see
-    gpu_index: int | None = None  # nvidia-smi's number of its GPU, the first of several; None on a CPU
-    venv_python: Path | None = None  # the interpreter of the model's own virtual environment, instead of the runtime's
-    packages_dir: Path | None = None  # packages that were installed for the model, without a virtual environment
-    torchrun: Torchrun | None = None  # starts several processes for the worker
-    cpu_launcher: CpuLauncher | None = None  # binds the worker to its share of the cores
-    ahead: bool = False  # the worker may be sent a batch while it runs one
-    remote: RemoteLaunch | None = None  # where Ray starts it, instead of this machine
-    by_hand: bool = False  # a person starts it, not the server
-    confinement: Confinement = field(default_factory=Confinement)  # as which user it runs, and with how much memory
-    imports: Sequence[str] = ()  # modules that the model needs and that others need, too
-    forking: Forking | None = None  # forks the worker where it can; None: the worker has an interpreter of its own
-
-    def command(self, socket: Path) -> list[str]:
-        """Return the command line.
-
-        Raises FileNotFoundError: the interpreter that the runtime asks for, or a launcher, is missing.
-        """
-        python = str(self.venv_python or interpreter(self.runtime))
-        # -P keeps the working directory, which is the model's, from shadowing modules of the worker itself.
-        command = [python, "-P", "-m", "ts.worker", "--socket", str(socket)]
-        if self.torchrun is not None:
-            command.append("--rank-from-environment")
-        if self.cpu_launcher is not None:
-            command = self.cpu_launcher.wrap(python, command)
-        if self.torchrun is not None:
-            command = self.torchrun.wrap(python, command)
-        return self.confinement.wrap(command)
-
-    def worker_environment(self, token: str) -> dict[str, str]:
-        """Return the environment of the process."""
-        paths = [self.working_dir, self.packages_dir]
-        if self.venv_python is None:  # a virtual environment has it behind its own packages
-            paths.append(worker_package_root())
-        environment = server_environment(self.hidden_variables, *paths)
-        return {**environment, **self.environment, TOKEN_VARIABLE: token}
-
-
-def server_environment(hidden: frozenset[str], *paths: Path | None) -> dict[str, str]:
-    """Return the server's variables without those that are hidden, with further folders to look for modules in."""
-    environment = {name: value for name, value in os.environ.items() if name not in hidden}
-    inherited = environment.get("PYTHONPATH")
-    searched = [inherited] if inherited else []
-    environment["PYTHONPATH"] = os.pathsep.join([*searched, *(str(each) for each in paths if each)])
-    return environment
-
-
-def interpreter(runtime: str) -> str:
-    """Return the Python interpreter that a runtime means. Raises FileNotFoundError: it is not on PATH."""
-    if runtime != "python3":
-        return sys.executable
-    found = shutil.which("python3")
-    if found is None:
-        raise FileNotFoundError("the model asks for runtime 'python3', but no python3 is on PATH")
-    return found
-
-
-def worker_package_root() -> Path:
-    """Return the directory that ``ts`` is imported from, for workers whose interpreter does not have it installed."""
-    spec = importlib.util.find_spec("ts")
-    assert spec is not None, "the worker's package is part of the distribution"
-    assert spec.origin is not None, "the worker's package is a regular package"
-    return Path(spec.origin).parent.parent
 
 
 class Child(Protocol):
@@ -161,17 +80,7 @@ class WorkerProcess:
         environment = launch.worker_environment(token)
         if claims:
             environment[CLAIMS_VARIABLE] = ",".join(map(str, claims))
-        process = await asyncio.create_subprocess_exec(
-            *launch.command(socket),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=launch.working_dir,
-            env=environment,
-            start_new_session=True,
-            pass_fds=claims,
-        )
-        return cls(process, label)
+        return cls(await start_child(launch.command(socket), launch.working_dir, environment, claims), label)
 
     @property
     def pid(self) -> int:
@@ -212,6 +121,25 @@ class WorkerProcess:
                 logger.debug("Process group %d has ended already", leader)
 
 
+async def start_child(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], descriptors: Sequence[int] = ()
+) -> asyncio.subprocess.Process:
+    """Start a process that leads a session of its own, inherits ``descriptors``, and whose output is read here.
+
+    Raises OSError: it could not be started.
+    """
+    return await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=folder,
+        env=environment,
+        start_new_session=True,
+        pass_fds=descriptors,
+    )
+
+
 class HandStarted:
     """Stands for the process that a person starts; it lives as long as its connection.
 
@@ -249,16 +177,6 @@ class HandStarted:
         """Give it up; when its connection closes it ends by itself."""
         if self.running:
             self._ended.set_result("has gone")
-
-
-def command_line(launch: Launch, socket: Path, token: str) -> str:
-    """Return the line of shell that starts a worker as the server would."""
-    environment = launch.worker_environment(token)
-    names = sorted({*launch.environment, "PYTHONPATH", TOKEN_VARIABLE})
-    hidden = [word for name in sorted(launch.hidden_variables) for word in ("-u", name)]
-    settings = [f"{name}={environment[name]}" for name in names]
-    words = ["env", *hidden, *settings, *launch.command(socket)]
-    return f"cd {shlex.quote(str(launch.working_dir))} && {shlex.join(words)}"
 
 
 def describe_exit(code: int) -> str:

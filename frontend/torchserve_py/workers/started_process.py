@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Protocol
 
 from torchserve_py.workers.batch_tokens import BatchTokens
-from torchserve_py.workers.process import HandStarted, Launch, WorkerProcess
+from torchserve_py.workers.launch import Launch
+from torchserve_py.workers.process import HandStarted, WorkerProcess
 
 
 class StartedProcess(Protocol):

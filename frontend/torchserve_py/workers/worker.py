@@ -17,9 +17,9 @@ from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.batch_tokens import BatchTokens
 from torchserve_py.workers.connection import Connection
 from torchserve_py.workers.events import WorkerEvents
+from torchserve_py.workers.launch import Launch
 from torchserve_py.workers.lifecycle import WORKER_TRANSITIONS, WorkerEvent, WorkerLimits, WorkerState
 from torchserve_py.workers.listener import WorkerListener
-from torchserve_py.workers.process import Launch
 from torchserve_py.workers.questions import Questions
 from torchserve_py.workers.ranks import Ranks
 from torchserve_py.workers.result_rows import part_of

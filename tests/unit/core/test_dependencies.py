@@ -16,7 +16,7 @@ from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.core import dependencies
 from torchserve_py.core.dependencies import install_dependencies, packages_dir, venv_python
 from torchserve_py.core.errors import DependencyError
-from torchserve_py.workers.process import Launch
+from torchserve_py.workers.launch import Launch
 
 DEADLINE = 30.0
 FAKE_PYTHON = """#!{python}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from torchserve_py.workers import launchers
+from torchserve_py.workers.launch import Launch, worker_package_root
 from torchserve_py.workers.launchers import CpuLauncher, Torchrun
-from torchserve_py.workers.process import Launch, worker_package_root
 
 SOCKET = Path("/sockets/workers.sock")
 PACKAGES = str(worker_package_root())

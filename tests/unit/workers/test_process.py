@@ -13,7 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from torchserve_py.workers.process import Launch, WorkerProcess, describe_exit
+from torchserve_py.workers.launch import Launch
+from torchserve_py.workers.process import WorkerProcess, describe_exit
 
 TOKEN = "TS_WORKER_TOKEN"
 

@@ -15,9 +15,10 @@ import pytest
 from torchserve_py.jobs.inference_job import InferenceJob
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.workers.launch import Launch
 from torchserve_py.workers.lifecycle import WorkerLimits, WorkerState
 from torchserve_py.workers.listener import WorkerListener
-from torchserve_py.workers.process import Launch, WorkerProcess
+from torchserve_py.workers.process import WorkerProcess
 from torchserve_py.workers.startup import Startup, WorkerFailed
 from torchserve_py.workers.worker import Worker
 from ts.protocol.messages import Load

@@ -1,0 +1,103 @@
+"""How a worker process is started: its command line, its folder and its environment."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchserve_py.workers.confinement import Confinement
+from torchserve_py.workers.launchers import CpuLauncher, Torchrun
+from ts.protocol.messages import TOKEN_VARIABLE
+
+if TYPE_CHECKING:
+    from torchserve_py.workers.forking import Forking
+    from torchserve_py.workers.ray_workers import RemoteLaunch
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a worker process of a model version is started."""
+
+    working_dir: Path
+    runtime: str = "python"  # "python": this interpreter; "python3": the one on PATH
+    environment: Mapping[str, str] = field(default_factory=dict)  # on top of the server's own
+    hidden_variables: frozenset[str] = frozenset()  # names of the server's variables that the worker must not see
+    gpu_index: int | None = None  # nvidia-smi's number of its GPU, the first of several; None on a CPU
+    venv_python: Path | None = None  # the interpreter of the model's own virtual environment, instead of the runtime's
+    packages_dir: Path | None = None  # packages that were installed for the model, without a virtual environment
+    torchrun: Torchrun | None = None  # starts several processes for the worker
+    cpu_launcher: CpuLauncher | None = None  # binds the worker to its share of the cores
+    ahead: bool = False  # the worker may be sent a batch while it runs one
+    remote: RemoteLaunch | None = None  # where Ray starts it, instead of this machine
+    by_hand: bool = False  # a person starts it, not the server
+    confinement: Confinement = field(default_factory=Confinement)  # as which user it runs, and with how much memory
+    imports: Sequence[str] = ()  # modules that the model needs and that others need, too
+    forking: Forking | None = None  # forks the worker where it can; None: the worker has an interpreter of its own
+
+    def command(self, socket: Path) -> list[str]:
+        """Return the command line.
+
+        Raises FileNotFoundError: the interpreter that the runtime asks for, or a launcher, is missing.
+        """
+        python = str(self.venv_python or interpreter(self.runtime))
+        # -P keeps the working directory, which is the model's, from shadowing modules of the worker itself.
+        command = [python, "-P", "-m", "ts.worker", "--socket", str(socket)]
+        if self.torchrun is not None:
+            command.append("--rank-from-environment")
+        if self.cpu_launcher is not None:
+            command = self.cpu_launcher.wrap(python, command)
+        if self.torchrun is not None:
+            command = self.torchrun.wrap(python, command)
+        return self.confinement.wrap(command)
+
+    def worker_environment(self, token: str) -> dict[str, str]:
+        """Return the environment of the process."""
+        paths = [self.working_dir, self.packages_dir]
+        if self.venv_python is None:  # a virtual environment has it behind its own packages
+            paths.append(worker_package_root())
+        environment = server_environment(self.hidden_variables, *paths)
+        return {**environment, **self.environment, TOKEN_VARIABLE: token}
+
+
+def command_line(launch: Launch, socket: Path, token: str) -> str:
+    """Return the line of shell that starts a worker as the server would."""
+    environment = launch.worker_environment(token)
+    names = sorted({*launch.environment, "PYTHONPATH", TOKEN_VARIABLE})
+    hidden = [word for name in sorted(launch.hidden_variables) for word in ("-u", name)]
+    settings = [f"{name}={environment[name]}" for name in names]
+    words = ["env", *hidden, *settings, *launch.command(socket)]
+    return f"cd {shlex.quote(str(launch.working_dir))} && {shlex.join(words)}"
+
+
+def server_environment(hidden: frozenset[str], *paths: Path | None) -> dict[str, str]:
+    """Return the server's variables without those that are hidden, with further folders to look for modules in."""
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    inherited = environment.get("PYTHONPATH")
+    searched = [inherited] if inherited else []
+    environment["PYTHONPATH"] = os.pathsep.join([*searched, *(str(each) for each in paths if each)])
+    return environment
+
+
+def interpreter(runtime: str) -> str:
+    """Return the Python interpreter that a runtime means. Raises FileNotFoundError: it is not on PATH."""
+    if runtime != "python3":
+        return sys.executable
+    found = shutil.which("python3")
+    if found is None:
+        raise FileNotFoundError("the model asks for runtime 'python3', but no python3 is on PATH")
+    return found
+
+
+def worker_package_root() -> Path:
+    """Return the directory that ``ts`` is imported from, for workers whose interpreter does not have it installed."""
+    spec = importlib.util.find_spec("ts")
+    assert spec is not None, "the worker's package is part of the distribution"
+    assert spec.origin is not None, "the worker's package is a regular package"
+    return Path(spec.origin).parent.parent
