@@ -117,6 +117,15 @@ class TokenAuthorization:
             raise
 
 
+def read_key(kind: TokenType, path: Path) -> str:
+    """Return a key from the key file.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    return str(json.loads(path.read_bytes())[kind]["key"])
+
+
 def _matches(authorization: str | None, key: str) -> bool:
     scheme = next((each for each in _SCHEMES if authorization is not None and authorization.startswith(each)), None)
     if authorization is None or scheme is None:

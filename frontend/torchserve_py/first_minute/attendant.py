@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -15,9 +14,9 @@ from tqdm import tqdm
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.core.errors import ModelError
 from torchserve_py.core.serving import RegisterRequest, ServedModel, Serving
-from torchserve_py.doors.token_authorization import KEY_FILE
+from torchserve_py.doors.token_authorization import KEY_FILE, TokenType, read_key
 from torchserve_py.first_minute.introduction import introduction
-from torchserve_py.first_minute.source import Source, Stamps
+from torchserve_py.first_minute.served_path import ServedPath, Stamps
 from torchserve_py.server import Server, Unservable
 from torchserve_py.settings.addresses import Address
 
@@ -27,27 +26,30 @@ _WATCH_INTERVAL: Final = 0.3
 
 
 class Attendant:
-    """Attends to a server that serves some sources.
+    """Attends to a server that serves some paths.
 
     Args:
-        sources: What is served.
+        paths: What is served.
         workers: How many workers a model begins with.
-        watch: Whether a source whose files change is loaded again.
+        watch: Whether a model whose files change is loaded again.
         has_tokens: Whether requests need a token.
         has_console: Whether there is a page for browsers.
     """
 
     def __init__(
-        self, sources: Sequence[Source], workers: int, *, watch: bool, has_tokens: bool, has_console: bool
+        self, paths: Sequence[ServedPath], workers: int, *, watch: bool, has_tokens: bool, has_console: bool
     ) -> None:
-        self._sources = sources
+        self._paths = paths
         self._workers = workers
         self._watch = watch
         self._has_tokens = has_tokens
         self._has_console = has_console
         self._base = ""
-        #: The model that each source is served as, by location; absent while it cannot be loaded.
+        #: The model at each path, by location; absent while it cannot be loaded.
         self._served: dict[str, ServedModel] = {}
+        #: The state of the files of each path when they were loaded, and when they were looked at last, by location.
+        self._loaded: dict[str, Stamps] = {}
+        self._seen: dict[str, Stamps] = {}
 
     async def attend(self, server: Server) -> None:
         """Attend until the server stops.
@@ -57,21 +59,22 @@ class Attendant:
         """
         serving = server.serving
         self._base = _url(server.addresses["inference_address"])
-        seen = {each.spec.location: await self._stamps(each) for each in self._sources}
+        self._loaded = {each.spec.location: await self._stamps(each) for each in self._paths}
+        self._seen = self._loaded.copy()
         bar: tqdm[Any] = tqdm(
-            total=len(self._sources), bar_format="{desc} {elapsed}", leave=False, disable=not sys.stderr.isatty()
+            total=len(self._paths), bar_format="{desc} {elapsed}", leave=False, disable=not sys.stderr.isatty()
         )
         with bar:
-            for source in self._sources:
-                bar.set_description_str(f"Loading {source.path.name}")
-                await self._wait_for(source, serving, bar)
-        for source in self._sources:
-            self._introduce(source, serving)
+            for served in self._paths:
+                bar.set_description_str(f"Loading {served.path.name}")
+                await self._wait_for(served, serving, bar)
+        for served in self._paths:
+            self._introduce(served, serving)
         self._say_where(server)
         try:
             while self._watch:
-                for source in self._sources:
-                    await self._follow(source, seen, serving)
+                for served in self._paths:
+                    await self._follow(served, serving)
                 await asyncio.sleep(_WATCH_INTERVAL)
             await asyncio.Event().wait()
         except asyncio.CancelledError:  # a signal
@@ -80,9 +83,9 @@ class Attendant:
 
     # Loading
 
-    async def _wait_for(self, source: Source, serving: Serving, bar: tqdm[Any]) -> None:
-        """Wait until a source that the server loads at its start is ready, or has failed."""
-        location = source.spec.location
+    async def _wait_for(self, served: ServedPath, serving: Serving, bar: tqdm[Any]) -> None:
+        """Wait until a model that the server loads at its start is ready, or has failed."""
+        location = served.spec.location
         while True:
             versions = (each for model in serving.models() for each in serving.versions(model.name))
             model = next((each for each in versions if each.url == location), None)
@@ -91,10 +94,10 @@ class Attendant:
             if failures or model is None:  # every model has been registered before the addresses were opened
                 why = f": {failures[0]}" if failures else "; the line above tells why"
                 if not self._watch:
-                    raise Unservable(f"{source.path} cannot be loaded{why}")
+                    raise Unservable(f"{served.path} cannot be loaded{why}")
                 if model is not None:
                     await serving.unload(model.name, model.version)
-                _say(f"{source.path} cannot be loaded{why}. It is tried again when its files change.")
+                _say(f"{served.path} cannot be loaded{why}. It is tried again when its files change.")
                 return
             if status is not None and status.ready:
                 self._served[location] = model
@@ -104,50 +107,44 @@ class Attendant:
 
     # Changes
 
-    async def _follow(self, source: Source, seen: dict[str, Stamps], serving: Serving) -> None:
-        """Load a source again if its files have changed and rest."""
-        location = source.spec.location
-        stamps = await self._stamps(source)
-        if stamps == seen[location]:
-            return
-        while True:
-            await asyncio.sleep(_WATCH_INTERVAL)
-            latest = await self._stamps(source)
-            if latest == stamps:
-                break
-            stamps = latest
-        seen[location] = stamps
-        await self._reload(source, serving)
+    async def _follow(self, served: ServedPath, serving: Serving) -> None:
+        """Load a model again if its files have changed, and have rested since the last look."""
+        location = served.spec.location
+        before, now = self._seen[location], await self._stamps(served)
+        self._seen[location] = now
+        if now == before and now != self._loaded[location]:
+            self._loaded[location] = now
+            await self._reload(served, serving)
 
-    async def _stamps(self, source: Source) -> Stamps:
-        """Return the state of a source's files, without those of models that lie beside or below it."""
-        others = frozenset(each.path for each in self._sources if each is not source)
-        return await asyncio.to_thread(source.stamps, others)
+    async def _stamps(self, served: ServedPath) -> Stamps:
+        """Return the state of the files of a path, without those of models that lie beside or below it."""
+        others = frozenset(each.path for each in self._paths if each is not served)
+        return await asyncio.to_thread(served.stamps, others)
 
-    async def _reload(self, source: Source, serving: Serving) -> None:
-        before = self._served.get(source.spec.location)
+    async def _reload(self, served: ServedPath, serving: Serving) -> None:
+        before = self._served.get(served.spec.location)
         started = time.monotonic()
         try:
-            model = await serving.load(RegisterRequest(url=source.spec.location, initial_workers=self._workers))
+            model = await serving.load(RegisterRequest(url=served.spec.location, initial_workers=self._workers))
             if before is not None and (before.name, before.version) != (model.name, model.version):
                 if before.name == model.name:
                     serving.set_default(model.name, model.version)
                 await serving.unload(before.name, before.version)
         except (ArchiveError, ModelError) as error:
             goes_on = "" if before is None else " The version before it goes on serving."
-            _say(f"{source.path} has changed and cannot be loaded: {error}.{goes_on}")
+            _say(f"{served.path} has changed and cannot be loaded: {error}.{goes_on}")
             return
-        self._served[source.spec.location] = model
-        _say(f"{model.name} is reloaded in {time.monotonic() - started:.1f} s: {source.path.name} has changed.")
+        self._served[served.spec.location] = model
+        _say(f"{model.name} is reloaded in {time.monotonic() - started:.1f} s: {served.path.name} has changed.")
         if before is None or before.name != model.name:
-            self._introduce(source, serving)
+            self._introduce(served, serving)
 
     # What the user reads
 
-    def _introduce(self, source: Source, serving: Serving) -> None:
-        model = self._served.get(source.spec.location)
+    def _introduce(self, served: ServedPath, serving: Serving) -> None:
+        model = self._served.get(served.spec.location)
         if model is not None:
-            folder = source.path if source.path.is_dir() else source.path.parent
+            folder = served.path if served.path.is_dir() else served.path.parent
             lines = introduction(model, serving.declared(model), folder, self._base, self._key())
             _say("", *lines)
 
@@ -155,7 +152,7 @@ class Attendant:
         """Return the inference key for the curl of a person; a log gets the name of a variable instead."""
         if not self._has_tokens:
             return None
-        return str(json.loads(Path(KEY_FILE).read_text())["inference"]["key"]) if sys.stdout.isatty() else "$KEY"
+        return read_key(TokenType.inference, Path(KEY_FILE)) if sys.stdout.isatty() else "$KEY"
 
     def _say_where(self, server: Server) -> None:
         grpc = server.addresses["grpc_inference_port"]

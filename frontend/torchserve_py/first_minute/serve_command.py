@@ -67,7 +67,7 @@ def _serve(argv: Sequence[str]) -> int:
 
 def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
     from torchserve_py.first_minute.attendant import Attendant
-    from torchserve_py.first_minute.source import NoSource, Source
+    from torchserve_py.first_minute.served_path import NoModel, ServedPath
     from torchserve_py.first_minute.terminal_log import show_less
     from torchserve_py.logs.setup import configure_logging
     from torchserve_py.server import run
@@ -75,10 +75,10 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
     from torchserve_py.settings.resolution import SettingsError
 
     try:
-        sources = [Source.of(path, store) for path in arguments.paths]
-        settings = _settings(arguments, store, tuple(source.spec for source in sources))
+        paths = [ServedPath.of(path, store) for path in arguments.paths]
+        settings = _settings(arguments, store, tuple(path.spec for path in paths))
         configure_logging(settings)
-    except (NoSource, SettingsError, LogConfigError, OSError) as error:
+    except (NoModel, SettingsError, LogConfigError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     if settings.log_config is None:
@@ -86,7 +86,7 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
     if arguments.watch:  # what is compiled may be older than a change of the same second that leaves the size as it is
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     attendant = Attendant(
-        sources,
+        paths,
         settings.default_workers_per_model,
         watch=arguments.watch,
         has_tokens=not settings.disable_token_authorization,

@@ -21,12 +21,12 @@ _MAX_FILES: Final = 10_000
 Stamps = Mapping[str, tuple[int, int]]
 
 
-class NoSource(ValueError):
+class NoModel(ValueError):
     """There is no model at a path; the message says what would be one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ServedPath:
     """One model to serve.
 
     Attributes:
@@ -38,22 +38,22 @@ class Source:
     spec: ModelSpec
 
     @classmethod
-    def of(cls, text: str, store: Path) -> Source:
-        """Return the source at a path that a user has typed; an archive is linked into the model store.
+    def of(cls, text: str, store: Path) -> ServedPath:
+        """Return the path that a user has typed; an archive is linked into the model store.
 
         Raises:
-            NoSource: There is no model there.
+            NoModel: There is no model there.
         """
         path = Path(text).absolute().resolve()
         if path.is_dir() or (path.suffix == PYTHON_SUFFIX and path.is_file()):
             return cls(path, ModelSpec(None, str(path)))
         if not path.exists():
-            raise NoSource(f"{text}: there is no such file or folder")
+            raise NoModel(f"{text}: there is no such file or folder")
         if not path.name.endswith((*ARCHIVE_SUFFIXES, ".tgz")):
-            raise NoSource(f"{text} is no Python file, folder or archive ({', '.join(ARCHIVE_SUFFIXES)})")
+            raise NoModel(f"{text} is no Python file, folder or archive ({', '.join(ARCHIVE_SUFFIXES)})")
         link = store / path.name
         if link.is_symlink():
-            raise NoSource(f"{text}: another archive has the name {path.name}; give one of them another name")
+            raise NoModel(f"{text}: another archive has the name {path.name}; give one of them another name")
         link.symlink_to(path)
         return cls(path, ModelSpec(None, path.name))
 
