@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 from torchserve_py.bounded_json import UnreadableJson, read_member
 from torchserve_py.doors import priorities
 from torchserve_py.doors.failures import DoorError, Failure
-from torchserve_py.doors.openapi import JSON, OBJECT, Operation
+from torchserve_py.doors.openapi import EVENTS, JSON, OBJECT, Operation
 from torchserve_py.doors.pipeline import Answer, HttpDialect, HttpExchange
 from torchserve_py.doors.requests import split_path
-from torchserve_py.doors.responses import JSON_TYPE
+from torchserve_py.doors.responses import EVENTS_TYPE, JSON_TYPE
 from torchserve_py.doors.routing import AfterBody, DoorContext, PathValues, Reply, Route
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.transport.http1.request import Request
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from torchserve_py.core.serving import ServedModel
     from torchserve_py.jobs.parts import Part
 
-_EVENTS: Final = "text/event-stream"
-_EVENTS_TYPE: Final = ("content-type", f"{_EVENTS}; charset=utf-8")
 _NO_MODELS: Final = "No model declares OpenAI's interface (openai: true in its model-config.yaml)."
 #: A Truss, which has the same paths, says in a text what is wrong.
 _ERROR: Final = {"type": "object", "required": ["error"], "properties": {"error": {}}}
@@ -39,7 +37,7 @@ _OPERATIONS: Final = {
         f"{description} of a model that declares OpenAI's interface; the body names it as its model",
         (200, "default"),
         takes={JSON: OBJECT},
-        gives={JSON: OBJECT, _EVENTS: {"type": "string"}},
+        gives={JSON: OBJECT, EVENTS: {"type": "string"}},
         error=_ERROR,
         needs_body=True,
     )
@@ -61,7 +59,7 @@ class OpenAIDialect(HttpDialect):
         """Return the head of a stream; the content type is that of events unless the handler set one."""
         headers = first.headers
         if not any(name.lower() == "content-type" for name, _ in headers):
-            headers = [*headers, list(_EVENTS_TYPE)]
+            headers = [*headers, list(EVENTS_TYPE)]
         return Answer(first.status, b"", headers, first.reason)
 
     def last_frame(self, failure: Failure) -> Sequence[bytes]:

@@ -22,6 +22,7 @@ Schema = Mapping[str, Any]
 Content = Mapping[str, Schema]
 
 JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
 ANY_TYPE: Final = "*/*"
 TEXT: Final[Schema] = {"type": "string"}
 OBJECT: Final[Schema] = {"type": "object"}

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Headers = Iterable[Sequence[str]]
 
 JSON_TYPE: Final = ("content-type", "application/json")
+EVENTS_TYPE: Final = ("content-type", "text/event-stream; charset=utf-8")
 
 #: Headers that the server sets in every answer; a handler's headers of these names are left out.
 _STANDARD_HEADERS: Final = frozenset({"cache-control", "expires", "pragma", "x-request-id"})

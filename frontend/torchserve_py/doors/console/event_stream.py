@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from torchserve_py.doors.failures import DoorError
-from torchserve_py.doors.responses import Sent
+from torchserve_py.doors.responses import EVENTS_TYPE, Sent
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.transport.http1.errors import ReaderStalled
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchserve_py.doors.routing import DoorContext
     from torchserve_py.transport.http1.request import Request
 
-_HEADERS: Final = (("content-type", "text/event-stream"), ("x-accel-buffering", "no"))
+_HEADERS: Final = (EVENTS_TYPE, ("x-accel-buffering", "no"))
 
 #: The name of an event, and its data; None keeps the connection alive.
 Event = tuple[str, Any] | None

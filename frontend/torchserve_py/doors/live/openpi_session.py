@@ -37,8 +37,7 @@ class OpenpiSession(SocketSession):
         super().__init__(socket, terms, is_text=False)
         self.sequence_id = f"openpi-{secrets.token_hex(16)}"
         self._metadata = metadata
-        #: How many observations have come.
-        self.count = 0
+        self._steps = 0
         self._is_begun = False
         #: When the observation came whose answer is sent now, and how long the one before took (seconds).
         self._came_at = 0.0
@@ -54,9 +53,9 @@ class OpenpiSession(SocketSession):
             raise UnusableMessage(UNSUPPORTED_DATA, "Observations are binary messages of msgpack.")
         await self.wait_for_room()
         starts = self.is_idle and not self._is_begun
-        self.count += 1
-        step = Step(self.count, message.data)
-        exchange = self.terms.submit(self.sequence_id, self.count, step, self._send_actions, starts=starts)
+        self._steps += 1
+        step = Step(self._steps, message.data)
+        exchange = self.terms.submit(self.sequence_id, self._steps, step, self._send_actions, starts=starts)
         self.put(partial(self._relay, exchange, time.monotonic()), exchange)
         return None
 

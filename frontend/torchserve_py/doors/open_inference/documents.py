@@ -9,14 +9,13 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from torchserve_py.doors.openapi import JSON, Described, Operation, Schema, described, document
+from torchserve_py.doors.openapi import EVENTS, JSON, Described, Operation, Schema, described, document
 from ts.open_inference.datatypes import DATATYPES
 
 if TYPE_CHECKING:
     from torchserve_py.doors.routing import Route
 
 _DOCUMENT: Final = "open inference"
-_EVENTS: Final = "text/event-stream"
 _OBJECT: Final[Schema] = {"type": "object", "additionalProperties": True}
 _ITEMS: Final[Schema] = {"type": "array", "items": {}}
 _SCHEMAS: Final[Mapping[str, Any]] = {
@@ -42,7 +41,7 @@ def _event(answer: Schema) -> Schema:
 
 
 def _operation(name: str, description: str, takes: Schema | None = None, gives: Schema | None = _OBJECT) -> Operation:
-    content = {} if gives is None else {_EVENTS: _event(gives)} if name.endswith("-stream") else {JSON: gives}
+    content = {} if gives is None else {EVENTS: _event(gives)} if name.endswith("-stream") else {JSON: gives}
     return Operation(
         name,
         description,

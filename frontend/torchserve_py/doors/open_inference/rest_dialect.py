@@ -15,7 +15,7 @@ from torchserve_py.doors.failures import Failure, failure_of
 from torchserve_py.doors.open_inference.answers import compressed_for, encoding_for, error_body, only_response
 from torchserve_py.doors.open_inference.shared_tensors import without_shared_outputs
 from torchserve_py.doors.pipeline import Answer, Exchange, HttpDialect, HttpExchange
-from torchserve_py.doors.responses import JSON_TYPE
+from torchserve_py.doors.responses import EVENTS_TYPE, JSON_TYPE
 from torchserve_py.scheduling.effects import Cause
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ _OVERLOADED: Final = frozenset((Cause.queue_full, Cause.sequence_queue_full, Cau
 #: The messages of the protocol's servers for unknown paths and methods.
 _MESSAGES: Final = {"ResourceNotFoundException": "Not Found", "MethodNotAllowedException": "Method Not Allowed"}
 _LENGTH: Final = "inference-header-content-length"
-_EVENTS_TYPE: Final = ("content-type", "text/event-stream; charset=utf-8")
 #: Headers of the first response that describe its body, which is sent as an event instead.
 _BODY_HEADERS: Final = frozenset(("content-type", "content-length", "content-encoding"))
 
@@ -113,7 +112,7 @@ class EventsDialect(WholeDialect):
 
     def opening(self, exchange: HttpExchange, first: Part) -> Answer:
         kept = ((name, value) for name, value in first.headers if name.lower() not in _BODY_HEADERS)
-        return Answer(200, b"", (_EVENTS_TYPE, *kept))
+        return Answer(200, b"", (EVENTS_TYPE, *kept))
 
     def frame(self, body: bytes | bytearray) -> Sequence[bytes | bytearray]:
         """Return an event; nothing for a part without a body."""

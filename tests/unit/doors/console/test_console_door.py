@@ -34,7 +34,7 @@ async def events(serving: OpenDoors, target: str, count: int, **more: Any) -> li
     found: list[tuple[str, Any]] = []
     async with serving.client.get(f"{serving.address('management')}{target}", **more) as response:
         assert response.status == 200, await response.text()
-        assert response.headers["Content-Type"] == "text/event-stream"
+        assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
         while len(found) < count and (line := await response.content.readline()):
             if line.startswith(b"event: "):
                 data = await response.content.readline()
