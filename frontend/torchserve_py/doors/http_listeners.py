@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.doors.answering import Application
+from torchserve_py.doors.bidirectional_stream import BidirectionalStreamDoor
 from torchserve_py.doors.console.console_door import ConsoleDoor
 from torchserve_py.doors.failures import too_many_connections
-from torchserve_py.doors.live.bidirectional_stream import BidirectionalStreamDoor
 from torchserve_py.doors.live.live_session_door import LiveSessionDoor
 from torchserve_py.doors.live.openpi_door import OpenpiDoor
 from torchserve_py.doors.management_calls import ManagementCalls

@@ -102,6 +102,10 @@ class SequenceHeaders:
             headers.append((REQUEST_ID, request_id))
         return SequenceRequest(sequence_id, starts, ends, tuple(headers))
 
+    def of_step(self, sequence_id: str, starts: bool, ends: bool, number: int) -> SequenceRequest:
+        """Return the sequence of a step of a session; the step's number is the id of its request."""
+        return self.request_of(sequence_id, "true" if starts else None, "true" if ends else None, str(number))
+
 
 def is_marked(name: str, value: str) -> bool:
     """Return whether the marker called ``name`` is set. Raises DoorError: the value is not a truth value."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _PREDICT: Final[Pairs] = (("explain", "False"),)
 _EXPLAIN: Final[Pairs] = (("explain", "True"),)
 _MODEL_NAME: Final = "model_name"
-#: Where SageMaker opens a WebSocket; `live.bidirectional_stream` serves it, and `truss` for Trusses.
+#: Where SageMaker opens a WebSocket; `bidirectional_stream` serves it, and `truss` for Trusses.
 BIDIRECTIONAL_STREAM: Final = "/invocations-bidirectional-stream"
 
 

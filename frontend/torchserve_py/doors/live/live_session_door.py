@@ -28,7 +28,6 @@ from torchserve_py.doors.responses import Sent
 from torchserve_py.doors.routing import DoorContext, PathValues, Route
 from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.doors.token_authorization import TokenType
-from torchserve_py.jobs.inference_request import SequenceRequest
 from torchserve_py.jobs.parts import JobFailed
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.websocket import WebSocket
@@ -66,11 +65,8 @@ class LiveSessionDoor:
         model = self._serving.get(values["model_name"], version)
         socket = socket_of(self._context, request, model, version)
         form = FORMS[first_known(offered, tuple(FORMS))]
-        terms = terms_of(self._context, request, model, version, self._sequence)
+        terms = terms_of(self._context, request, model, version, self._headers.of_step)
         return self._serve(request, socket, form, bool(offered), terms)
-
-    def _sequence(self, sequence_id: str, starts: bool, ends: bool, number: int) -> SequenceRequest:
-        return self._headers.request_of(sequence_id, "true" if starts else None, "true" if ends else None, str(number))
 
     async def _serve(self, request: Request, socket: WebSocket, form: Form, names_form: bool, terms: Terms) -> Sent:
         def adopted(session: LiveSession, before: str) -> None:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from torchserve_py.doors.live.live_steps import Terms
     from torchserve_py.doors.live.socket_session import SocketSession
     from torchserve_py.doors.routing import DoorContext
-    from torchserve_py.jobs.inference_request import SequenceRequest
     from torchserve_py.transport.http1.request import Request
     from torchserve_py.transport.http1.websocket import WebSocket
 
@@ -34,10 +33,7 @@ class OpenSessions:
         Raises:
             DoorError: The content type or the priority of the handshake is unusable.
         """
-        return terms_of(self._context, request, model, version, self._sequence)
-
-    def _sequence(self, sequence_id: str, starts: bool, ends: bool, number: int) -> SequenceRequest:
-        return self._headers.request_of(sequence_id, "true" if starts else None, "true" if ends else None, str(number))
+        return terms_of(self._context, request, model, version, self._headers.of_step)
 
     async def serve(
         self,
