@@ -23,6 +23,11 @@ class RayNodes:
         """What ``ray_address`` is set to."""
         return str(self._cluster.address)
 
+    @property
+    def present(self) -> list[Any]:
+        """The nodes but the head."""
+        return list(self._nodes)
+
     def __enter__(self) -> RayNodes:
         return self
 
@@ -42,5 +47,5 @@ class RayNodes:
 
     def remove_all(self) -> None:
         """Kill all nodes but the head."""
-        for node in list(self._nodes):
+        for node in self.present:
             self.remove(node)

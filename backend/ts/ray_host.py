@@ -12,9 +12,11 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +30,11 @@ _KEPT_MODELS: Final = 8
 #: Bytes that wait here for the server; a worker that prints faster than the server reads waits.
 _READ_SIZE: Final = 64 * 1024
 _MOST_UNREAD: Final = 32
+#: Seconds for which output is read on after the end of the process: a process that it has left behind may hold it open.
+_LINGER: Final = 1.0
+#: Folders of hosts that are gone are removed when they are older (seconds) than a host takes to lock its own.
+_SETTLED: Final = 60.0
+_FOLDERS: Final = "ts-worker-"
 STDOUT: Final = 1
 STDERR: Final = 2
 
@@ -36,7 +43,10 @@ class WorkerHost:
     """One worker process, and what it needs on this node."""
 
     def __init__(self) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="ts-worker-"))
+        _remove_left_behind()
+        self._directory = Path(tempfile.mkdtemp(prefix=_FOLDERS))
+        self._lock = os.open(self._directory, os.O_RDONLY)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._output = asyncio.Queue[tuple[int, bytes]](_MOST_UNREAD)
         self._process: asyncio.subprocess.Process | None = None
         self._in_use: int | None = None  # descriptor of the lock on the model's files
@@ -66,10 +76,8 @@ class WorkerHost:
         files: tuple[str, Sequence[Any]],
         environment: Mapping[str, str],
         launcher: Sequence[str],
-    ) -> None:
-        """Start the worker process in a folder with the model's files.
-
-        Raises OSError: the process could not be started.
+    ) -> str:
+        """Start the worker process in a folder with the model's files; return why that failed, "" if it did not.
 
         Args:
             certificate: The worker's, with the authority's own (PEM).
@@ -81,24 +89,29 @@ class WorkerHost:
         with (self._directory / "worker.pem").open("ab") as own:
             own.write(certificate)
         (self._directory / "authority.pem").write_bytes(authority)
-        digest, parts = files
-        model, self._in_use = await _model_folder(digest, parts)
-        root = Path(__file__).parent.parent
-        paths = [os.environ.get("PYTHONPATH"), str(model), str(root)]
-        variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(each for each in paths if each)}
-        variables.pop(TOKEN_VARIABLE, None)  # the certificate takes its place
         command = [sys.executable, "-P", "-m", "ts.worker", "--socket", tls_address(*address, self._directory)]
         if launcher:
             command = [sys.executable, *launcher, *command, "--rank-from-environment"]
-        self._process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=model,
-            env=variables,
-            start_new_session=True,
-        )
+        try:
+            model, self._in_use = await _model_folder(*files, self._directory)
+            self._process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd=model,
+                env=_variables(environment, model),
+                start_new_session=True,
+            )
+        except (OSError, ValueError, tarfile.TarError) as error:  # not every one survives the way through Ray
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    def kill(self) -> None:
+        """End the process and those that it has started in its group."""
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     async def run(self) -> int:
         """Pass on what the process prints, and wait for its end; return its exit status."""
@@ -106,14 +119,17 @@ class WorkerHost:
         assert process is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        try:
-            await asyncio.gather(self._pass_on(process.stdout, STDOUT), self._pass_on(process.stderr, STDERR))
-            return await process.wait()
-        finally:
-            await self._output.put((0, b""))
-            if self._in_use is not None:
-                os.close(self._in_use)
-            shutil.rmtree(self._directory, ignore_errors=True)
+        output = asyncio.gather(self._pass_on(process.stdout, STDOUT), self._pass_on(process.stderr, STDERR))
+        status = await process.wait()
+        self.kill()
+        await asyncio.wait([output], timeout=_LINGER)
+        output.cancel()
+        if self._in_use is not None:
+            os.close(self._in_use)
+        shutil.rmtree(self._directory, ignore_errors=True)
+        with contextlib.suppress(asyncio.QueueFull):  # nobody reads
+            self._output.put_nowait((0, b""))
+        return status
 
     async def _pass_on(self, stream: asyncio.StreamReader, number: int) -> None:
         while data := await stream.read(_READ_SIZE):
@@ -128,10 +144,42 @@ class WorkerHost:
         return pieces
 
 
-async def _model_folder(digest: str, parts: Sequence[Any]) -> tuple[Path, int]:
+def _variables(environment: Mapping[str, str], model: Path) -> dict[str, str]:
+    """Return the variables of a worker process."""
+    paths = [os.environ.get("PYTHONPATH"), str(model), str(Path(__file__).parent.parent)]
+    variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(each for each in paths if each)}
+    variables.pop(TOKEN_VARIABLE, None)  # the certificate takes its place
+    return variables
+
+
+def _remove_left_behind() -> None:
+    """Remove the folders of hosts that were killed: the system has taken away their locks."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDERS}*"):
+        try:
+            status = folder.lstat()
+            if status.st_uid != os.getuid() or time.time() - status.st_mtime < _SETTLED:
+                continue
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:  # another host was faster
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except BlockingIOError:  # its host lives
+            continue
+        finally:
+            os.close(lock)
+
+
+async def _model_folder(digest: str, parts: Sequence[Any], scratch: Path) -> tuple[Path, int]:
     """Return the folder with a model's files, and a descriptor that keeps it from being removed while it is open.
 
     Raises ValueError: the archive is not the one that was named.
+
+    Args:
+        digest: Of the archive.
+        parts: References to its parts.
+        scratch: A folder to unpack it in.
     """
     store = Path(tempfile.gettempdir()) / f"torchserve-py-models-{os.getuid()}"
     store.mkdir(mode=0o700, exist_ok=True)
@@ -140,30 +188,29 @@ async def _model_folder(digest: str, parts: Sequence[Any]) -> tuple[Path, int]:
     folder = store / digest
     lock = os.open(store / f"{digest}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_SH)
-    if not folder.is_dir():
-        await _unpack(digest, parts, folder)
+    while not folder.is_dir():
+        await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)  # other workers of the model wait
+        if not folder.is_dir():
+            await _unpack(digest, parts, folder, scratch)
+        await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_SH)
     os.utime(folder)
     await asyncio.to_thread(_remove_unused, store)
     return folder, lock
 
 
-async def _unpack(digest: str, parts: Sequence[Any], folder: Path) -> None:
+async def _unpack(digest: str, parts: Sequence[Any], folder: Path, scratch: Path) -> None:
     found = hashlib.sha256()
-    with tempfile.TemporaryDirectory(dir=folder.parent) as directory:
-        archive, unpacked = Path(directory, "archive"), Path(directory, "files")
-        for part in parts:
-            piece: bytes = await part
-            found.update(piece)
-            await asyncio.to_thread(_append, archive, piece)
-        if found.hexdigest() != digest:
-            raise ValueError(f"the model's files have the digest {found.hexdigest()}, it should be {digest}")
-        unpacked.mkdir()
-        await asyncio.to_thread(_extract, archive, unpacked)
-        try:
-            unpacked.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # another worker has not been faster
-                raise
+    archive, unpacked = scratch / "archive", scratch / "files"
+    for part in parts:
+        piece: bytes = await part
+        found.update(piece)
+        await asyncio.to_thread(_append, archive, piece)
+    if found.hexdigest() != digest:
+        raise ValueError(f"the model's files have the digest {found.hexdigest()}, it should be {digest}")
+    unpacked.mkdir()
+    await asyncio.to_thread(_extract, archive, unpacked)
+    archive.unlink()
+    unpacked.rename(folder)
 
 
 def _append(path: Path, piece: bytes) -> None:
@@ -180,9 +227,6 @@ def _remove_unused(store: Path) -> None:
     """Remove the models that were used longest ago and that no worker uses."""
     folders = sorted((each for each in store.iterdir() if each.is_dir()), key=lambda each: -each.stat().st_mtime)
     for folder in folders[_KEPT_MODELS:]:
-        path = folder.with_name(f"{folder.name}.lock")
-        if not path.exists():
-            continue  # being unpacked
-        with path.open() as lock, contextlib.suppress(BlockingIOError):
+        with folder.with_name(f"{folder.name}.lock").open("a") as lock, contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)

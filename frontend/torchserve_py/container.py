@@ -7,7 +7,7 @@ elsewhere and expects the server at addresses of its own:
 platform    told by                            models
 ==========  =================================  =====================================================================
 SageMaker   the argument ``serve``             in ``/opt/ml/model``; none at first with ``SAGEMAKER_MULTI_MODEL=true``
-Vertex AI   a variable ``AIP_HTTP_PORT``       those of the image
+Vertex AI   a variable ``AIP_HTTP_PORT``       those of the image; the arguments are flags of the server
 KServe      ``/mnt/models``, ``--model_dir=``  as ``config/config.properties`` says, in ``model-store``, or it is one
 none        none of these                      those of the image; the arguments are flags of the server
 ==========  =================================  =====================================================================
@@ -31,6 +31,7 @@ from torchserve_py.settings.properties import properties_text, read_properties
 
 _COMMAND: Final = (sys.executable, "-m", "torchserve_py.cli", "--start", "--foreground", "--no-config-snapshots")
 _STORE: Final = "model_store"
+_PORTS: Final = 65535
 #: What KServe's runtimes are started with.
 _KSERVE_FLAGS: Final = ("--model_name=", "--model_dir=", "--http_port=", "--grpc_port=")
 #: Paths at which every server answers anyway, so Vertex AI need not have them made.
@@ -65,9 +66,11 @@ def how_to_start(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
     Raises ContainerError: the platform asks for what this image cannot do.
     """
     if list(arguments[:1]) == ["serve"]:
+        if arguments[1:]:
+            raise ContainerError(f"serve takes no arguments, but it is followed by {' '.join(arguments[1:])!r}")
         return _sagemaker(environ)
-    if "AIP_HTTP_PORT" in environ:
-        return _vertex(environ)
+    if environ.get("AIP_HTTP_PORT"):
+        return _vertex(arguments, environ)
     named = dict(each.split("=", 1) for each in arguments if each.startswith(_KSERVE_FLAGS))
     flags = [each for each in arguments if not each.startswith(_KSERVE_FLAGS)]
     models = Path(named.get("--model_dir", "/mnt/models"))
@@ -77,14 +80,14 @@ def how_to_start(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
 
 
 def _sagemaker(environ: Mapping[str, str]) -> Start:
-    address = f"http://0.0.0.0:{environ.get('SAGEMAKER_BIND_TO_PORT', '8080')}"
+    address = f"http://0.0.0.0:{_port('SAGEMAKER_BIND_TO_PORT', environ)}"
     listen = {"inference_address": address, "management_address": address, "disable_token_authorization": "true"}
     if environ.get("SAGEMAKER_MULTI_MODEL", "").lower() == "true":
         return Start(["--model-store", _STORE], overrides={**listen, "enable_model_api": "true"})
     return Start(list(_models_in(Path(environ.get("SM_MODEL_DIR", "/opt/ml/model")), "model")), overrides=listen)
 
 
-def _vertex(environ: Mapping[str, str]) -> Start:
+def _vertex(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
     storage = environ.get("AIP_STORAGE_URI", "")
     if storage:
         raise ContainerError(
@@ -92,7 +95,7 @@ def _vertex(environ: Mapping[str, str]) -> Start:
             " and upload the model without artifacts"
         )
     overrides = {
-        "inference_address": f"http://0.0.0.0:{environ['AIP_HTTP_PORT']}",
+        "inference_address": f"http://0.0.0.0:{_port('AIP_HTTP_PORT', environ)}",
         "disable_token_authorization": "true",
     }
     health, predict = environ.get("AIP_HEALTH_ROUTE"), environ.get("AIP_PREDICT_ROUTE")
@@ -100,18 +103,18 @@ def _vertex(environ: Mapping[str, str]) -> Start:
         overrides["health_route"] = health
     if predict and not predict.startswith(_PREDICT_PATHS):
         overrides["predict_route"] = predict
-    flags = ["--model-store", _STORE, "--models", "all"]
+    flags = ["--model-store", _STORE, *(arguments or ("--models", "all"))]
     return Start(flags, overrides=overrides, defaults={"service_envelope": "json"})
 
 
 def _kserve(models: Path, named: Mapping[str, str], flags: Sequence[str]) -> Start:
     overrides = {
-        "inference_address": f"http://0.0.0.0:{named.get('--http_port', '8080')}",
+        "inference_address": f"http://0.0.0.0:{_port('--http_port', named)}",
         "grpc_inference_address": "0.0.0.0",  # noqa: S104 - other pods call it
         "disable_token_authorization": "true",
     }
     if "--grpc_port" in named:
-        overrides["grpc_inference_port"] = named["--grpc_port"]
+        overrides["grpc_inference_port"] = _port("--grpc_port", named)
     config, store = models / "config" / "config.properties", models / "model-store"
     if not config.is_file():
         name = named.get("--model_name", "model")
@@ -120,6 +123,14 @@ def _kserve(models: Path, named: Mapping[str, str], flags: Sequence[str]) -> Sta
     if not any(entry.key == "model_store" for entry in read_properties(config)):
         flags = ["--model-store", str(store), *flags]
     return Start(flags, config, overrides)
+
+
+def _port(name: str, given: Mapping[str, str]) -> str:
+    """Return the port that a platform gives, 8080 if it gives none. Raises ContainerError: it is no port."""
+    port = given.get(name) or "8080"
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < _PORTS):
+        raise ContainerError(f"{name} is {port!r}, it must be a port, a number from 1 to {_PORTS - 1}")
+    return port
 
 
 def _models_in(folder: Path, name: str) -> Iterator[str]:
@@ -151,11 +162,11 @@ def main() -> NoReturn:
     try:
         start = how_to_start(arguments, os.environ)
         text = configuration(start, Path("config.properties"))
+        number, path = tempfile.mkstemp(prefix="container-", suffix=".properties")
+        with open(number, "w") as file:
+            file.write(text)
     except (ContainerError, ValueError, OSError) as error:
         sys.exit(f"The server is not started: {error}.")
-    number, path = tempfile.mkstemp(prefix="container-", suffix=".properties")
-    with open(number, "w") as file:
-        file.write(text)
     os.execvp(_COMMAND[0], [*_COMMAND, "--ts-config", path, *start.flags])  # noqa: S606 - there is no shell to want
 
 

@@ -71,7 +71,8 @@ class Report:
         )
 
 
-async def _run(disasters: Disasters, tally: Tally, seconds: float) -> None:
+async def endure(disasters: Disasters, tally: Tally, seconds: float) -> None:
+    """Let clients step their sequences while things happen."""
     stopping = asyncio.Event()
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), connector=connector) as session:
@@ -104,7 +105,7 @@ def run(store: str, seconds: float, replicas: int = 0) -> Report:
             store, Path(directory), {"chaos": MODEL}, CONFIG, Timeline(IDLE_LIMIT), limits, replicas=replicas
         )
         with disasters.running():
-            asyncio.run(_run(disasters, report.tally, seconds))
+            asyncio.run(endure(disasters, report.tally, seconds))
             disasters.count_deaths()
     report.events = disasters.happened
     report.seconds = time.monotonic() - began

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +134,53 @@ def test_sequences_go_on_elsewhere_or_are_told_to_be_lost(cluster: RayNodes, tmp
             cluster.add(num_cpus=1)
             told = eventually(lambda: outcome(post(server, ts_request_sequence_id="s")), "the step has an outcome")
             assert told == ((200, "4") if store == "redis" else (410, "sequence_lost"))
+
+
+STUBBORN = """
+import os, subprocess, time
+
+
+def handle(data, context):
+    if data is None:
+        return None
+    body = bytes(data[0].get("body") or data[0]["data"]).decode()
+    if body == "exit":
+        subprocess.Popen(["sleep", "60"])  # holds the output open
+        os._exit(7)
+    print("sleeps for", body, flush=True)
+    time.sleep(float(body))
+    return [open("linked.txt").read()] * len(data)
+"""
+
+
+def test_drains_after_sigterm_and_tells_how_workers_ended(cluster: RayNodes, tmp_path: Path) -> None:
+    cluster.add(num_cpus=1)
+    folder = model_folder(tmp_path, "m", STUBBORN)
+    (tmp_path / "outside.txt").write_text("linked")
+    (folder / "linked.txt").symlink_to(tmp_path / "outside.txt")
+    (folder / "around").symlink_to(folder)
+    (folder / "nowhere").symlink_to(tmp_path / "nothing")
+    os.mkfifo(folder / "pipe")
+    with serving(cluster, folder, drain_timeout=60) as server:
+        server.wait_ready()
+        assert post(server, "exit").status_code == 500
+        eventually(lambda: "exited with code 7" in server.log(), "the log tells how the worker ended")
+        server.wait_ready()
+        with ThreadPoolExecutor() as pool:
+            answer = pool.submit(post, server, "5")  # longer than the crash handler of Ray leaves a process
+            eventually(lambda: "sleeps for 5" in server.log(), "the request runs")
+            assert server.terminate() == 0
+            assert answer.result().text == "linked"
+
+
+def test_a_model_without_a_place_is_unregistered_at_once(cluster: RayNodes, tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, "m", DOUBLE, "ray: {num_gpus: 1}\n")
+    with serving(cluster, folder) as server:
+        eventually(lambda: ready_workers(server) == 0, "it is registered")
+        began = time.monotonic()
+        assert server.unregister("m").status_code == 200
+        assert time.monotonic() - began < 5  # an attempt to place it takes 10
+        assert server.terminate() == 0
 
 
 def outcome(answer: requests.Response) -> tuple[int, str] | None:

@@ -87,3 +87,22 @@ def test_kserve_without_a_configuration_serves_what_lies_there(tmp_path: Path) -
     start = how_to_start(["--model_name=iris", f"--model_dir={tmp_path}", "--grpc_port=9000", "--dt"], {})
     assert start.flags == ["--model-store", "model_store", "--models", f"iris={tmp_path}", "--dt"]
     assert start.overrides["grpc_inference_port"] == "9000"
+
+
+@pytest.mark.parametrize("port", ["x", "-1", "0", "70000", "80\nenable_model_api=true"])
+@pytest.mark.parametrize("name", ["AIP_HTTP_PORT", "SAGEMAKER_BIND_TO_PORT", "--http_port", "--grpc_port"])
+def test_what_is_no_port_is_named(tmp_path: Path, name: str, port: str) -> None:
+    (tmp_path / "handler.py").touch()
+    environ = {"SM_MODEL_DIR": str(tmp_path), "AIP_HTTP_PORT": "", name: port}
+    flags = [f"--model_dir={tmp_path}", f"{name}={port}"] if name.startswith("-") else []
+    arguments = ["serve"] if name.startswith("SAGEMAKER") else flags
+    with pytest.raises(ContainerError, match=rf"{name} is .*, it must be a port"):
+        how_to_start(arguments, environ)
+
+
+def test_arguments_are_obeyed_or_refused() -> None:
+    arguments = ["--models", "one.mar"]
+    assert list(how_to_start(arguments, {"AIP_HTTP_PORT": "9000"}).flags)[-2:] == arguments
+    assert list(how_to_start([], {"AIP_HTTP_PORT": "9000"}).flags)[-2:] == ["--models", "all"]
+    with pytest.raises(ContainerError, match="serve takes no arguments"):
+        how_to_start(["serve", *arguments], {"AIP_HTTP_PORT": "9000"})

@@ -202,6 +202,8 @@ class Assembly:
             plan.devices.give_back(devices.pop(worker_id))
             if self.cluster is not None:
                 self.cluster.forget(worker_id)
+                if not devices:
+                    self.cluster.forget_files(plan.files.model_dir)
 
         pool = WorkerPool(
             new_place,

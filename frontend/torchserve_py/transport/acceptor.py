@@ -37,6 +37,7 @@ class Acceptor:
         refuse: Makes the answer to a client beyond the limit; unused with TLS, since no handshake has taken place.
         context: The TLS context; None for a listener without TLS.
         plain: Makes the protocol of a connection without TLS to a listener with TLS.
+        most_handshakes: How many handshakes may be under way; a further one ends the oldest. None: no limit.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Acceptor:
         refuse: Callable[[str], bytes] | None = None,
         context: ssl.SSLContext | None = None,
         plain: Factory | None = None,
+        most_handshakes: int | None = None,
     ) -> None:
         self._listening = listening
         self._admission = admission
@@ -54,8 +56,10 @@ class Acceptor:
         self._refuse = refuse
         self._context = context
         self._plain = plain
+        self._most_handshakes = most_handshakes
         self._loop = asyncio.get_running_loop()
-        self._connecting: set[asyncio.Task[None]] = set()
+        #: Handshakes, oldest first.
+        self._connecting: dict[asyncio.Task[None], None] = {}
         self._rest: asyncio.TimerHandle | None = None
         self._closed = False
         listening.setblocking(False)
@@ -72,7 +76,7 @@ class Acceptor:
         if self._rest is not None:
             self._rest.cancel()
         self._listening.close()
-        for task in self._connecting:
+        for task in list(self._connecting):
             task.cancel()
 
     def _accept(self) -> None:
@@ -96,9 +100,13 @@ class Acceptor:
             if isinstance(place, str):
                 self._turn_away(connection, place)
                 continue
+            if self._most_handshakes is not None and len(self._connecting) >= self._most_handshakes:
+                oldest = next(iter(self._connecting))
+                del self._connecting[oldest]
+                oldest.cancel()
             task = self._loop.create_task(self._connect(connection, place))
-            self._connecting.add(task)
-            task.add_done_callback(self._connecting.discard)
+            self._connecting[task] = None
+            task.add_done_callback(lambda done: self._connecting.pop(done, None))
 
     def _turn_away(self, connection: socket.socket, reason: str) -> None:
         try:

@@ -33,7 +33,8 @@ _LONGEST_REST = 1.0
 class Connection(asyncio.BufferedProtocol):
     """Receives straight into the frame buffer and calls ``on_message`` for every message, ``on_close`` once at the end.
 
-    A peer that sends what is no message loses the connection; ``on_close`` then gets the error.
+    It calls ``on_open`` before the first message, with TLS after the handshake; if that fails it calls nothing. A peer
+    that sends what is no message loses the connection; ``on_close`` then gets the error.
     """
 
     def __init__(
@@ -41,7 +42,9 @@ class Connection(asyncio.BufferedProtocol):
         on_message: Callable[[Connection, list[Any]], None],
         on_close: Callable[[Connection, str], None],
         max_frame: int = MAX_FRAME,
+        on_open: Callable[[Connection], None] = lambda connection: None,
     ) -> None:
+        self._on_open = on_open
         self.on_message = on_message
         self.on_close = on_close
         self._frames = FrameBuffer(max_frame)
@@ -106,6 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         self.tls = transport.get_extra_info("ssl_object")
         if self.tls is None:
             self.peer_pid = peer_pid(connected)
+        self._on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.writable()

@@ -13,10 +13,13 @@ import os
 import secrets
 import shutil
 import ssl
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any, Protocol
 
+from torchserve_py.transport.acceptor import Acceptor, listening_sockets
+from torchserve_py.transport.admission import Admission, ConnectionBudget
 from torchserve_py.workers.connection import Connection, token_of
 from ts.protocol.messages import HELLO, Hello
 
@@ -26,9 +29,10 @@ logger = logging.getLogger(__name__)
 HELLO_LIMIT = 10.0
 #: The longest path that a Unix socket address can hold on Linux, its final zero included.
 _MAX_SOCKET_PATH = 108
-#: How many connections may be open that have not said hello yet. A worker says hello at once, so that the one which has
-#: waited longest makes room for a further one.
+#: How many connections may be open that have not said hello yet, and how many more may be in their TLS handshake. A
+#: worker says hello at once, so that the one which has waited longest makes room for a further one.
 _MAX_STRANGERS = 256
+_BACKLOG = 128
 #: A hello is small; nothing longer is read from a peer that is not known yet.
 _MAX_HELLO = 4096
 
@@ -52,7 +56,7 @@ class WorkerListener:
         self._temp_dir = temp_dir
         self._group = group
         self._directory: Path | None = None
-        self._servers: list[asyncio.AbstractServer] = []
+        self._servers: list[asyncio.AbstractServer | Acceptor] = []
         self._expected: dict[str, Expected] = {}
         self._strangers: dict[Connection, asyncio.TimerHandle] = {}
 
@@ -87,10 +91,20 @@ class WorkerListener:
 
         Raises OSError: it is no address of this machine.
         """
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(self._accept, host, 0, ssl=context, ssl_handshake_timeout=HELLO_LIMIT)
-        self._servers.append(server)
-        return int(server.sockets[0].getsockname()[1])
+        (listening, *others) = await listening_sockets(host, 0, _BACKLOG)
+        for each in others:
+            each.close()
+        unlimited = Admission(ConnectionBudget(sys.maxsize), sys.maxsize)
+        self._servers.append(
+            Acceptor(
+                listening,
+                unlimited,
+                lambda place: self._accept(),
+                context=context,
+                most_handshakes=_MAX_STRANGERS,
+            )
+        )
+        return int(listening.getsockname()[1])
 
     async def close(self) -> None:
         """Stop listening and remove the directory."""
@@ -112,14 +126,15 @@ class WorkerListener:
         self._expected.pop(token, None)
 
     def _accept(self) -> Connection:
+        return Connection(self._hello, self._stranger_left, _MAX_HELLO, self._opened)
+
+    def _opened(self, connection: Connection) -> None:
         if len(self._strangers) >= _MAX_STRANGERS:
             oldest = next(iter(self._strangers))
             self._stranger_left(oldest, f"made room: {_MAX_STRANGERS} had not identified themselves")
             oldest.close()
-        connection = Connection(self._hello, self._stranger_left, _MAX_HELLO)
         loop = asyncio.get_running_loop()
         self._strangers[connection] = loop.call_later(HELLO_LIMIT, connection.close)
-        return connection
 
     def _hello(self, connection: Connection, message: list[Any]) -> None:
         kind, said = message

@@ -7,11 +7,10 @@ passes through Ray: a worker's key is made on its node, and the server signs its
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import tarfile
+import signal
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +18,7 @@ from typing import Any, Final
 from torchserve_py.version import __version__
 from torchserve_py.workers.launchers import Torchrun
 from torchserve_py.workers.listener import WorkerListener
+from torchserve_py.workers.model_archives import ModelArchives
 from torchserve_py.workers.process import describe_exit, log_lines
 from torchserve_py.workers.startup import WorkerFailed
 from ts.ray_host import STDERR, STDOUT
@@ -33,8 +33,6 @@ _PLACE_LIMIT: Final = 10.0
 _START_LIMIT: Final = 600.0
 #: How long Ray may take to tell of the end of a worker that was killed (seconds).
 _KILL_LIMIT: Final = 5.0
-#: Bytes of a model's files that pass through Ray's object store in one piece.
-_PART: Final = 64 << 20
 #: Pieces of output that wait to be logged.
 _MOST_UNREAD: Final = 32
 
@@ -69,7 +67,7 @@ class RayCluster:
         self._address = address
         self._host = host
         self._port = 0
-        self._archives = Archives()
+        self._archives = ModelArchives()
         #: Actors without a node, by the place of the worker that they are for.
         self._unplaced: dict[str, Any] = {}
 
@@ -90,6 +88,8 @@ class RayCluster:
             await asyncio.to_thread(ray.init, self._address, log_to_driver=False, configure_logging=False)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise OSError(f"ray_address = {self._address}: there is no such cluster: {error}") from error
+        # Ray has put its crash handler there, which would abort the server three seconds into its drain.
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
         self._host = self._host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._authority = await asyncio.to_thread(Authority)
         context = await asyncio.to_thread(self._authority.server_context)
@@ -120,8 +120,10 @@ class RayCluster:
             self._unplaced[worker_id] = actor
             text = f"no node of the Ray cluster has room for it yet; it needs {demand}"
             raise WorkerFailed(503, text, unplaced=True) from None
-        except Exception as error:  # Ray has many
+        except BaseException as error:  # Ray has many errors
             _end(actor)
+            if not isinstance(error, Exception):
+                raise
             raise WorkerFailed(500, f"Ray cannot run it: {_first_line(error)}") from error
         if version != __version__:
             _end(actor)
@@ -133,20 +135,33 @@ class RayCluster:
 
         Raises WorkerFailed: it could not be started.
         """
+        address = (self._host, self._port)
         try:
-            files = await asyncio.to_thread(self._archives.of, remote.model_dir)
-            address = (self._host, self._port)
-            launcher = remote.launcher()
+            files = await self._archives.of(remote.model_dir)
             async with asyncio.timeout(_START_LIMIT):
-                await actor.start.remote(
-                    certificate, self._authority.certificate, address, files, dict(remote.environment), launcher
+                problem = await actor.start.remote(
+                    certificate,
+                    self._authority.certificate,
+                    address,
+                    files,
+                    dict(remote.environment),
+                    remote.launcher(),
                 )
         except TimeoutError:
             _end(actor)
             raise WorkerFailed(500, f"it could not be started within {_START_LIMIT:g} s") from None
-        except Exception as error:  # Ray has many
+        except BaseException as error:  # Ray has many errors
             _end(actor)
+            if not isinstance(error, Exception):
+                raise
             raise WorkerFailed(500, f"it could not be started: {_first_line(error)}") from error
+        if problem:
+            _end(actor)
+            raise WorkerFailed(500, f"it could not be started: {problem}")
+
+    def forget_files(self, model_dir: Path) -> None:
+        """Let Ray drop a model's files: no further worker needs them."""
+        self._archives.forget(model_dir)
 
 
 @dataclass(frozen=True)
@@ -222,10 +237,10 @@ class RemoteProcess:
         return describe_exit(self._ended.result())
 
     def kill(self) -> None:
-        """End the actor, and the process with it."""
+        """Have the actor end the process; `wait` ends an actor that does not answer."""
         if self.running:
             self._killed.set()
-            _end(self._actor)
+            self._actor.kill.remote()
 
     async def _read(self, streams: Mapping[int, OutputStream]) -> None:
         try:
@@ -250,48 +265,6 @@ class OutputStream:
     async def read(self, _: int = -1, /) -> bytes:
         """Wait for further output; b'' at its end."""
         return await self.pieces.get()
-
-
-class Archives:
-    """The files of models in Ray's object store, each version once."""
-
-    def __init__(self) -> None:
-        self._known: dict[Path, tuple[object, tuple[str, list[Any]]]] = {}
-
-    def of(self, folder: Path) -> tuple[str, list[Any]]:
-        """Return the SHA-256 digest of an archive of the folder, and references to the archive's parts. Blocks."""
-        import ray
-
-        state = [(path.relative_to(folder), *_state(path)) for path in sorted(folder.rglob("*"))]
-        known = self._known.get(folder)
-        if known is not None and known[0] == state:
-            return known[1]
-        digest, parts = hashlib.sha256(), []
-        with tempfile.TemporaryFile() as file:
-            with tarfile.open(fileobj=file, mode="w") as packed:
-                packed.add(folder, arcname=".", filter=_anonymous)
-            file.seek(0)
-            while piece := file.read(_PART):
-                digest.update(piece)
-                parts.append(ray.put(piece))
-        found = (digest.hexdigest(), parts)
-        self._known[folder] = (state, found)
-        return found
-
-
-def _state(path: Path) -> Iterator[int]:
-    status = path.lstat()
-    yield from (status.st_mode, status.st_size, status.st_mtime_ns)
-
-
-def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Leave out what differs between two copies of the same files."""
-    if "__pycache__" in Path(entry.name).parts:
-        return None
-    entry.uid = entry.gid = 0
-    entry.uname = entry.gname = ""
-    entry.mtime = 0
-    return entry
 
 
 async def _reach(address: str) -> None:

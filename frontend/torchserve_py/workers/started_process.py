@@ -8,6 +8,7 @@ from typing import Protocol
 from torchserve_py.workers.batch_tokens import BatchTokens
 from torchserve_py.workers.launch import Launch
 from torchserve_py.workers.process import HandStarted, WorkerProcess
+from torchserve_py.workers.startup import WorkerFailed
 
 
 class StartedProcess(Protocol):
@@ -39,12 +40,15 @@ async def start_process(
 ) -> StartedProcess:
     """Start a worker's process, which claims what it is sent ahead with ``tokens``.
 
-    Raises OSError: it could not be started; WorkerFailed: another machine could not start it, or none has room.
+    Raises WorkerFailed: it could not be started, or no machine has room.
     """
     if launch.remote is not None:
         from torchserve_py.workers.ray_workers import RemoteProcess  # most servers do without
 
         return await RemoteProcess.launch(launch.remote, worker_id, token, label)
-    if launch.by_hand:
-        return HandStarted.launch(launch, socket, token, label)
-    return await WorkerProcess.launch(launch, socket, token, label, tokens)
+    try:
+        if launch.by_hand:
+            return HandStarted.launch(launch, socket, token, label)
+        return await WorkerProcess.launch(launch, socket, token, label, tokens)
+    except OSError as error:
+        raise WorkerFailed(500, f"worker {label} could not be started: {error}") from error

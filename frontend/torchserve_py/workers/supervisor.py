@@ -31,8 +31,8 @@ WORTH_WAITING = 10.0
 class Supervisor:
     """One place of a pool; its id is that of every worker that fills it in turn.
 
-    It gives up when a worker has not got ready for ``max_retry`` seconds since the first failure, but it looks for a
-    machine with room for a worker as long as it takes.
+    It gives up when a worker has not got ready for ``max_retry`` seconds since the first failure. The time in which no
+    machine has room for the worker does not count: that is looked for as long as it takes.
     """
 
     def __init__(self, worker_id: str, make_worker: Callable[[], Worker], events: PoolEvents, max_retry: float) -> None:
@@ -124,7 +124,7 @@ class Supervisor:
 
     async def _keep_filled(self) -> None:
         failing_since: float | None = None
-        attempt = 0
+        attempt, looked, searched = 0, 0.0, 0.0  # `searched`: seconds without a machine since the first failure
         while not self._stopping.is_set():
             ready_for = await self._one_life()
             if self._stopping.is_set():
@@ -134,8 +134,12 @@ class Supervisor:
                 if ready_for > _STABLE_AFTER:
                     attempt = 0
             now = time.monotonic()
-            failing_since = failing_since or now
-            if now - failing_since > self._max_retry and not self._unplaced:
+            if failing_since is None:
+                failing_since, searched = now, 0.0
+            elif self._unplaced:
+                searched += now - looked
+            looked = now
+            if now - failing_since - searched > self._max_retry and not self._unplaced:
                 self._give_up()
                 break
             if self.expected and now - failing_since > WORTH_WAITING:

@@ -99,6 +99,7 @@ class Worker:
         self._launch, self._load, self._limits = launch, load, limits
         self._listener, self._events = listener, events
         self._process: StartedProcess | None = None
+        self._launching: asyncio.Task[StartedProcess] | None = None
         torchrun = launch.torchrun
         self._ranks = Ranks(torchrun.processes if torchrun else 1, every_rank=bool(torchrun and torchrun.every_rank))
         #: The connection that results come from.
@@ -181,6 +182,8 @@ class Worker:
             logger.debug("Worker %s is killed: %s", self.label, reason)
         if self._process is not None:
             self._process.kill()
+        elif self._launching is not None and self._launch.remote is not None:  # that may take minutes
+            self._launching.cancel()
 
     # Work, called by the dispatcher.
 
@@ -293,8 +296,7 @@ class Worker:
         return {**self._load, "gpu_id": self._load["gpu_id"] + rank}
 
     def _received(self, connection: Connection, message: list[Any]) -> None:
-        kind = message[0]
-        now = time.monotonic()
+        kind, now = message[0], time.monotonic()
         self._watchdog.heard(now)
         if kind == RESULTS and connection is self._jobs:
             self._results(message[1], message[2])
@@ -346,12 +348,14 @@ class Worker:
 
     async def _launch_process(self, token: str) -> None:
         self._tokens = BatchTokens() if self._launch.ahead else None
+        starting = start_process(self._launch, self._listener.path, token, self.id, self.label, self._tokens)
+        self._launching = asyncio.create_task(starting)
         try:
-            self._process = await start_process(
-                self._launch, self._listener.path, token, self.id, self.label, self._tokens
-            )
-        except OSError as error:
-            raise WorkerFailed(500, f"worker {self.label} could not be started: {error}") from error
+            self._process = await self._launching
+        except asyncio.CancelledError:
+            if not self._kill_reason:
+                raise
+            raise WorkerFailed(500, f"worker {self.label} was not started because {self._kill_reason}") from None
         for pid in self._ranks.pids:
             self._process.adopt(pid)
         self._reaper = asyncio.create_task(self._reap(self._process))

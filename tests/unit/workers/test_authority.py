@@ -12,6 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from torchserve_py.workers import listener as module
 from torchserve_py.workers.authority import Authority
 from torchserve_py.workers.connection import Connection
 from torchserve_py.workers.listener import WorkerListener
@@ -112,3 +113,24 @@ async def test_a_worker_talks_to_its_own_server_only(tmp_path: Path) -> None:
 def test_a_request_is_signed_with_its_own_key() -> None:
     with pytest.raises(ValueError, match="Unable to load PEM"):
         Authority().sign(b"no request", "token")
+
+
+async def test_who_stalls_the_handshake_makes_room_and_keeps_no_worker_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MAX_STRANGERS", 10)
+    authority, owner = Authority(), Owner()
+    listener, port = await listening(tmp_path, authority)
+    streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
+    async with asyncio.timeout(DEADLINE):
+        for reader, _ in streams[:40]:
+            assert await reader.read() == b""
+    files = worker_files(tmp_path / "worker", authority, authority, listener.expect(owner))
+    worker = asyncio.to_thread(WorkerConnection, tls_address("127.0.0.1", port, files), JOBS_CHANNEL, "", 0)
+    connecting = asyncio.create_task(worker)
+    async with asyncio.timeout(DEADLINE):
+        assert (await owner.hello)["channel"] == JOBS_CHANNEL
+    await connecting
+    for _, writer in streams:
+        writer.close()
+    await listener.close()

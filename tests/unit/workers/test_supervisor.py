@@ -66,6 +66,10 @@ class Events:
         self.retired.append(worker)
 
 
+#: An outcome: no machine has room.
+UNPLACED = 503
+
+
 class Place:
     """A supervisor whose workers start as ``outcomes`` says, the last for ever: True, ready; a number, failed so."""
 
@@ -81,7 +85,8 @@ class Place:
 
     def _make(self) -> Worker:
         outcome = self._outcomes[min(len(self.made), len(self._outcomes) - 1)]
-        self.made.append(FakeWorker(None if outcome is True else WorkerFailed(int(outcome), "failed")))
+        failure = WorkerFailed(int(outcome), "failed", unplaced=outcome == UNPLACED)
+        self.made.append(FakeWorker(None if outcome is True else failure))
         return cast("Worker", self.made[-1])
 
     def _count_restart(self) -> None:
@@ -111,6 +116,14 @@ async def test_a_worker_that_dies_is_replaced() -> None:
     assert place.restarts == place.supervisor.restarts == 1
     assert place.supervisor.ready
     assert (place.supervisor.condition, place.supervisor.last_end) == ("ready", "is over")
+    await place.supervisor.stop(1)
+
+
+async def test_time_without_a_machine_is_no_time_of_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PLACE_DELAY", 0.15)
+    place = Place([500, UNPLACED, UNPLACED, 500, True], max_retry=0.25)
+    await place.events.up.get()
+    assert not place.supervisor.gave_up
     await place.supervisor.stop(1)
 
 
