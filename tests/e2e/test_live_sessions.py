@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.gate import Gate
-from tests.e2e.running_server import RunningServer, eventually, model_folder
+from tests.e2e.running_server import HANDLERS, RunningServer, eventually, model_folder
 from tests.e2e.sequence_store import CONFIG, HANDLER, shared_store
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
@@ -194,3 +194,19 @@ def test_without_a_store_a_session_is_lost_with_its_connection(tmp_path: Path, e
         second = Session(server)
         assert [each["error"]["cause"] for each in second.resume("any", 1, 1)] == ["sequence_lost"]
         assert second.closed() == (4410, "sequence_lost")
+
+
+def test_steps_behind_an_end_by_the_handler_begin_nothing_anew() -> None:
+    with RunningServer({"durable": HANDLERS / "durable"}) as server:
+        server.wait_ready()
+        first = Session(server, "durable")
+        assert first.greeting["window"] == 8
+        for number in ("5", "0", *"345678"):  # the handler ends the sequence at 0
+            first.send(number)
+        assert [first.receive()["body"] for _ in range(2)] == ["5", "5"]
+        assert first.closed() == (1000, "The sequence has ended.")
+        second = Session(server, "durable")
+        *answers, told = second.resume(first.greeting["resume"], 0, 8)
+        assert [(each["step"], each["body"]) for each in answers] == [(1, "5"), (2, "5")]
+        assert told["last"] == 2
+        assert second.closed() == (1000, "The sequence has ended.")

@@ -99,6 +99,7 @@ class Dispatcher:
         # A model that keeps no sequences has no header that ends them.
         if (named := request.sequence) is not None and self._end_header is not None:
             job.sequence_id, job.starts_sequence, job.ends_sequence = named.id, named.starts, named.ends
+            job.once = named.once and not request.only_ask
         parts = job.parts = Parts(job.id, job.sequence_id, self)
         if request.more_input:
             parts.inputs = Inputs(lambda given: self._pass_on(job, given))

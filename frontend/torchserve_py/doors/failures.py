@@ -165,6 +165,11 @@ _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
         "SequenceLostException",
         'The state of sequence "{sequence}" of model "{model}" was lost. Please start a new sequence.',
     ),
+    Cause.sequence_ended: (
+        410,
+        "SequenceEndedException",
+        'Sequence "{sequence}" of model "{model}" has ended. Please start a new sequence.',
+    ),
     Cause.sequence_moved: (
         409,
         "SequenceMovedException",

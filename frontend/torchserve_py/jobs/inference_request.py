@@ -14,12 +14,14 @@ class SequenceRequest(NamedTuple):
         starts: Whether a sequence that is over may be opened anew.
         ends: Whether the sequence ends with this request.
         headers: The pairs that tell the handler so.
+        once: Whether the request is refused if the sequence has ended, instead of beginning it anew.
     """
 
     id: str
     starts: bool
     ends: bool
     headers: tuple[tuple[str, str], ...]
+    once: bool = False
 
 
 class InferenceRequest(NamedTuple):

@@ -1,6 +1,7 @@
 """What is remembered of sequences that are not open: those whose state is gone, and those whose state is stored."""
 
 from collections import OrderedDict
+from collections.abc import Mapping
 
 from torchserve_py.scheduling.effects import Cause, EndReason
 from torchserve_py.scheduling.sequence import IDLE, Sequence
@@ -14,22 +15,29 @@ REFUSALS = {
     EndReason.evicted: Cause.sequence_lost,
     EndReason.worker_lost: Cause.sequence_lost,
 }
+#: The same for sequences that nothing begins anew after their end.
+ENDS = {EndReason.ended: Cause.sequence_ended}
 
 
 class ClosedIds:
-    """Id -> why a job that continues that sequence is refused; bounded in number and time, the oldest goes first."""
+    """Id -> why a job that continues that sequence is refused; bounded in number and time, the oldest goes first.
 
-    __slots__ = ("_ids",)
+    Args:
+        refusals: Why jobs are refused, by the reason of the end; sequences that ended otherwise are not remembered.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_ids", "_refusals")
+
+    def __init__(self, refusals: Mapping[EndReason, Cause] = REFUSALS) -> None:
+        self._refusals = refusals
         self._ids: OrderedDict[str | None, tuple[Cause, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def remember(self, sequence_id: str, reason: EndReason, now: float) -> None:
-        """Remember why the sequence closed, unless it simply ended: then it may begin anew."""
-        if (cause := REFUSALS.get(reason)) is None:
+        """Remember why the sequence closed, if that refuses jobs; other sequences may begin anew."""
+        if (cause := self._refusals.get(reason)) is None:
             return
         self._ids[sequence_id] = (cause, now)
         self._ids.move_to_end(sequence_id)

@@ -17,6 +17,7 @@ class Cause(StrEnum):
     sequence_capacity = "sequence_capacity"
     sequence_expired = "sequence_expired"
     sequence_lost = "sequence_lost"
+    sequence_ended = "sequence_ended"
     worker_died = "worker_died"
     response_timeout = "response_timeout"
     client_timeout = "client_timeout"

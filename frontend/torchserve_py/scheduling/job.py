@@ -78,6 +78,7 @@ JOB_TRANSITIONS = Transitions[JobState, JobEvent](
 class Job:
     """One request. The job's owner sets the first group of fields, the scheduler keeps the second. Owners may add more.
 
+    once          whether the job is refused once its sequence has ended, instead of beginning it anew
     unbatched     a describe: it travels in a batch of one and belongs to no sequence
     priority      jobs of priority 1 go first, then those of 2 and so on; those of 0 go last
     expires_at    when the client stops waiting (monotonic seconds): a job that was not sent by then is never sent
@@ -94,6 +95,7 @@ class Job:
     sequence_id: str | None = None
     starts_sequence: bool = False
     ends_sequence: bool = False
+    once: bool = False
     unbatched: bool = False
     priority: int = 0
     expires_at: float | None = None

@@ -75,6 +75,7 @@ class Sequence:
     successors    jobs for the next sequence of this id: they came when this one had reached its time limit and was busy
     ending        why the sequence closes as soon as none of its jobs is in flight, if it does
     has_state     whether a worker has had one of its jobs, and so state that can be lost
+    once          whether nothing begins it anew after its end, as the job said that was sent last
     timer         kept by `Deadlines`
     """
 
@@ -92,6 +93,7 @@ class Sequence:
     in_flight: list[Job] = field(default_factory=list)
     ending: EndReason | None = None
     has_state: bool = False
+    once: bool = False
     timer: int = 0
 
     def __repr__(self) -> str:
@@ -154,6 +156,6 @@ class SequenceLane(Lane[Sequence]):
             job = sequence.waiting.pop(0)
             sequence.in_flight.append(job)
             job.opens, job.active_since = not sequence.has_state, sequence.active_since
-            sequence.has_state = True
+            sequence.has_state, sequence.once = True, job.once
             jobs.append(job)
         return jobs

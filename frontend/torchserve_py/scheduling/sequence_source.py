@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import cast
 
-from torchserve_py.scheduling.closed import ClosedIds, SuspendedIds
+from torchserve_py.scheduling.closed import ENDS, ClosedIds, SuspendedIds
 from torchserve_py.scheduling.effects import Cause, EndReason, EndSequence
 from torchserve_py.scheduling.emptiest import EmptiestLane
 from torchserve_py.scheduling.job import STREAMING, WAITING, Job
@@ -56,6 +56,7 @@ class Sequences:
         self._pending = SequenceLane(None, self._most_running, delay)
         self._ranking = Ranking[Sequence]()  # of those pending, by the jobs that open them
         self._closed = ClosedIds()
+        self._ended = ClosedIds(ENDS)
         self._suspended = SuspendedIds()
         self._capacity = self._slots = policy.max_sequences
         self._without_worker = EndReason.suspended if policy.durable else EndReason.worker_lost
@@ -196,7 +197,9 @@ class Sequences:
     # Lifecycle of a sequence
 
     def _closed_cause(self, job: Job, now: float) -> Cause | None:
-        """Why a job must not open a sequence: it continues one whose state is gone."""
+        """Why a job must not open a sequence: it continues one whose state is gone, or that is over for good."""
+        if job.once and (cause := self._ended.refusal(job.sequence_id, now)) is not None:
+            return cause
         return None if self._may_begin_anew(job) else self._closed.refusal(job.sequence_id, now)
 
     def _may_begin_anew(self, job: Job) -> bool:
@@ -298,7 +301,7 @@ class Sequences:
     def _close(self, sequence: Sequence, reason: EndReason, now: float) -> None:
         """Close a sequence; there is no other way out. Its slot is free, and its waiting jobs are treated as new ones.
 
-        They open a new sequence under the id, or are refused if they continue a state that is gone.
+        They open a new sequence under the id, or are refused if they continue a state that is gone or over for good.
         """
         if reason is EndReason.suspended or (reason is EndReason.ended and not sequence.has_state):
             self._suspended.remember(sequence, now)
@@ -315,6 +318,8 @@ class Sequences:
             self._shared.lanes_to_serve.append(lane)  # the remaining sequences may all be ready now
         if sequence.has_state and not self._policy.durable:  # what is stored may have been begun anew elsewhere
             self._closed.remember(sequence.id, reason, now)
+        if sequence.once:
+            self._ended.remember(sequence.id, reason, now)
         self._shared.effects.append(EndSequence(lane.worker_id, sequence.id, reason, over_at))
         self._bind_pending(now)
         for job in (*sequence.waiting, *sequence.successors):

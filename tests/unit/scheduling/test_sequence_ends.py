@@ -213,6 +213,29 @@ def test_the_first_reason_to_end_counts():
     assert play.answer("a") == ["w1 end s: ended"]
 
 
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("by_client", [False, True])
+def test_nothing_begins_a_sequence_anew_that_is_there_only_once(durable, by_client):
+    policy = sequences()
+    play = Play(replace(policy, sequences=replace(policy.sequences, durable=durable)))
+    play.submit("a", "s", once=True, ends_sequence=by_client)
+    play.submit("b", "s", once=True)
+    if not by_client:
+        play.end_sequence("s")
+    assert play.answer("a") == ["w1 end s: ended", "b: sequence_ended"]
+    assert play.submit("c", "s", once=True) == ["c: sequence_ended"]
+    assert play.submit("d", "s") == ["w1 <- d"], "a request that may begin it anew does"
+
+
+def test_a_sequence_that_is_there_only_once_goes_on_where_it_is_stored():
+    policy = sequences()
+    play = Play(replace(policy, sequences=replace(policy.sequences, durable=True)))
+    play.submit("a", "s", once=True)
+    play.answer("a")
+    assert play.end_sequence("s", EndReason.suspended) == ["w1 end s: suspended"]
+    assert play.submit("b", "s", once=True) == ["w1 <- b"]
+
+
 def test_which_sequences_are_known():
     play = Play(sequences(max_idle=10.0))
     assert not play.scheduler.knows_sequence("s", play.now)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchserve_py.doors.failures import DoorError
 from torchserve_py.doors.live.live_steps import ENDED, Goodbye, StepExchange, Terms, end_of
-from torchserve_py.doors.live.message_forms import POLICY_VIOLATION, Form, Step, UnusableMessage
+from torchserve_py.doors.live.message_forms import LAST_STEP, POLICY_VIOLATION, Form, Step, UnusableMessage
 from torchserve_py.doors.live.resuming import new_token, resume, sequence_of
 from torchserve_py.doors.live.socket_session import SocketSession
 from torchserve_py.transport.http1.websocket import Message, WebSocket
@@ -65,6 +65,8 @@ class LiveSession(SocketSession):
 
     def _submit(self, step: Step) -> StepExchange:
         number = step.number or self.last + 1
+        if number > LAST_STEP:
+            raise UnusableMessage(POLICY_VIOLATION, f"Step {self.last} was the last one; a session has no more numbers.")
         if number > self.last:
             starts = self.is_idle and not self._is_begun
             exchange = self.terms.submit(self.sequence_id, number, step, self._send_part, starts=starts)

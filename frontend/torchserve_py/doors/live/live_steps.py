@@ -80,6 +80,7 @@ class Terms(NamedTuple):
         *,
         starts: bool = False,
         only_ask: bool = False,
+        once: bool = True,
         headers: tuple[tuple[str, str], ...] = (),
     ) -> StepExchange:
         """Submit a step.
@@ -91,9 +92,10 @@ class Terms(NamedTuple):
             send: Sends parts of the answer.
             starts: Whether it is the sequence's first step.
             only_ask: Whether only to ask for the answer that the step had before, without running it.
+            once: Whether the step is refused if the sequence has ended, instead of beginning it anew.
             headers: Further headers that the handler gets.
         """
-        sequence = self.sequence(sequence_id, starts, step.ends, number)
+        sequence = self.sequence(sequence_id, starts, step.ends, number)._replace(once=once)
         inference = self.request._replace(
             headers=(*self.request.headers, *headers, *sequence.headers),
             body=step.body,
@@ -150,6 +152,8 @@ class StepExchange(Exchange):
 
 def end_of(failure: Failure) -> Goodbye | None:
     """Return why a session closes after this failure of a step, or None if it goes on."""
+    if failure.cause == Cause.sequence_ended:
+        return ENDED
     if failure.cause in (Cause.sequence_lost, Cause.sequence_expired):
         return Goodbye(GONE, failure.cause)
     if failure.cause in (Cause.draining, Cause.unregistered):

@@ -21,7 +21,7 @@ UNSUPPORTED_DATA: Final = 1003
 INVALID_DATA: Final = 1007
 POLICY_VIOLATION: Final = 1008
 
-_MOST_STEPS: Final = 2**32 - 1
+LAST_STEP: Final = 2**32 - 1
 #: A longer text cannot be a resume token.
 _MAX_TOKEN: Final = 200
 
@@ -43,7 +43,7 @@ class Step(NamedTuple):
     ends: bool = False
 
 
-_Number = Annotated[int, msgspec.Meta(ge=0, le=_MOST_STEPS)]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=LAST_STEP)]
 
 
 class Resume(msgspec.Struct, forbid_unknown_fields=True):
@@ -102,7 +102,7 @@ class _Base64(msgspec.Struct, forbid_unknown_fields=True):
 class _JsonStep(msgspec.Struct, forbid_unknown_fields=True):
     body: str | _Base64 = ""
     step: _Number = 0
-    content_type: str | None = None
+    content_type: Annotated[str, msgspec.Meta(pattern=r"^[ -~]*\Z")] | None = None
     end: bool = False
     resume: msgspec.UnsetType | msgspec.Raw = msgspec.UNSET
     after: msgspec.UnsetType | msgspec.Raw = msgspec.UNSET

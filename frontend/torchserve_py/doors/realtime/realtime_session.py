@@ -178,6 +178,7 @@ class RealtimeSession(SocketSession):
             Step(self._steps, body, _AUDIO),
             lambda _, part: send(part),
             starts=self._steps == 1,
+            once=False,  # a handler may end its sequence at a commit, and the next item has arrived already
             headers=headers,
         )
 
@@ -221,7 +222,8 @@ class RealtimeSession(SocketSession):
         except DoorError as error:
             failure = error.failure
             step.cancel()  # the handler may have answered with an error status, and go on
-        is_over = step.ends if failure is None else self._is_lost(failure)
+        # Steps behind an end by the handler begin the sequence anew under its id; those after them belong to that.
+        is_over = step.ends and self._count == 1 if failure is None else self._is_lost(failure)
         sequence = step.inference.sequence
         if is_over and sequence is not None and sequence.id == self.sequence_id:
             self._new_sequence()

@@ -96,7 +96,7 @@ class SessionConfig(NamedTuple):
         """
         try:
             return self._updated(given, beta=beta, named=named)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, UnicodeDecodeError) as error:
             raise BadEvent(f"session: {error}", "invalid_value", "session") from error
 
     def _updated(self, given: msgspec.Raw, *, beta: bool, named: Callable[[str], str]) -> SessionConfig:
@@ -163,7 +163,9 @@ def _format_of(given: _Format | None) -> AudioFormat:
     if encoding is None:
         known = ", ".join(f"{media_type} ({name})" for media_type, name in _MEDIA_TYPES.items())
         raise BadEvent(f"The format {given.type!a} is none of {known}.", "invalid_value", "format")
-    rate = given.rate or (_OPENAI_RATE if encoding == "pcm16" else _G711_RATE)
+    rate = given.rate
+    if rate is None:
+        rate = _OPENAI_RATE if encoding == "pcm16" else _G711_RATE
     if rate not in _RATES or (encoding != "pcm16" and rate != _G711_RATE):
         rates = f"G.711 has {_G711_RATE}, pcm {_RATES[0]} to {_RATES[-1]}"
         message = f"The format {given.type} with {rate} samples per second is unknown; {rates}."

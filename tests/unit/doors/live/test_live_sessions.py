@@ -158,6 +158,8 @@ async def test_the_handler_may_end_the_sequence(live: Open) -> None:
         ('{"step": -1}', 1007, "$.step"),
         ('{"step": 4294967296}', 1007, "$.step"),
         ('{"body": {"base64": "?"}}', 1007, "base64"),
+        ('{"content_type": "t\u00e4xt/plain"}', 1007, "$.content_type"),
+        ('{"content_type": "text/plain\\n"}', 1007, "$.content_type"),
         (b"binary", 1003, "text messages"),
         ("x" * 70_000, 1009, ""),
     ],
@@ -192,6 +194,26 @@ async def test_a_step_number_is_used_once(live: Open) -> None:
     await session.receive()
     await session.send(step=5, body="a")
     assert await session.closed() == (1008, "Step 5 was sent before; the next one is 6.")
+
+
+@pytest.mark.parametrize("form", [JSON, BINARY])
+async def test_the_numbers_of_steps_have_an_end(form: str, live: Open) -> None:
+    session = await live(stateful(), form)
+    last = 2**32 - 1
+    for number in (last, 0):
+        step = json.dumps({"step": number}) if form == JSON else HEADER.pack(1, 0, 0, number)
+        await session.socket.send(step)
+    assert await session.closed() == (1008, f"Step {last} was the last one; a session has no more numbers.")
+    assert len(session.model.calls) == 1
+
+
+async def test_a_step_of_a_sequence_that_has_ended_is_told_so(live: Open) -> None:
+    model = stateful()
+    model.behave = lambda call: call.parts.fail(Cause.sequence_ended)
+    session = await live(model)
+    await session.send(body="a")
+    assert (await session.receive())["error"]["cause"] == "sequence_ended"
+    assert await session.closed() == (1000, "The sequence has ended.")
 
 
 @pytest.mark.parametrize("cause", [Cause.sequence_lost, Cause.sequence_expired])

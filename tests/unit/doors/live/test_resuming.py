@@ -67,6 +67,23 @@ async def test_a_resumed_client_gets_what_is_kept_of_the_steps_that_may_lack_an_
     assert len({call.sequence_id for call in model.calls}) == 1
 
 
+async def test_of_connections_that_resume_at_once_one_goes_on_and_the_others_are_told(live: Open) -> None:
+    model = stateful(is_durable=True)
+    first = await live(model)
+    await first.send(body="a")
+    await first.receive()
+    sessions = [first, *[await live(model) for _ in range(4)]]
+    await asyncio.gather(*(each.send(resume=first.greeting["resume"], after=1) for each in sessions[1:]))
+    closing = {asyncio.create_task(each.closed()): each for each in sessions}
+    await until(lambda: sum(task.done() for task in closing) == 4, "four are closed")
+    assert {task.result() for task in closing if task.done()} == {(4409, "Another connection has resumed the session.")}
+    ((reading, last),) = ((task, each) for task, each in closing.items() if not task.done())
+    reading.cancel()
+    await asyncio.wait([reading])
+    await last.send(body="b")
+    assert (await last.receive())["step"] == 2
+
+
 async def test_more_steps_than_can_be_unanswered_are_refused(live: Open) -> None:
     model = stateful(window=4, is_durable=True)
     session = await live(model)

@@ -78,6 +78,7 @@ async def test_settings_in_the_shape_of_the_beta(listen: Open) -> None:
         (update(turn_detection={"type": "server_vad"}), "invalid_value", "turn_detection"),
         (update(format={"type": "audio/mp3"}), "invalid_value", "format"),
         (update(format={"type": "audio/pcm", "rate": 1}), "invalid_value", "format.rate"),
+        (update(format={"type": "audio/pcm", "rate": 0}), "invalid_value", "format.rate"),
         (update(format={"type": "audio/pcmu", "rate": 16000}), "invalid_value", "format.rate"),
         (update(transcription={"model": 3}), "invalid_value", "transcription.model"),
         (update(transcription={"prompt": "x" * 20_000}), "invalid_value", "transcription"),
@@ -117,6 +118,8 @@ async def test_messages_that_are_no_events(listen: Open, message: str) -> None:
     assert (await client.error())["code"] in ("invalid_json", "invalid_event")
     await client.socket.send(b"\xff\xfe")
     assert (await client.error())["code"] == "invalid_json"
+    await client.socket.send(b'{"type": "session.update", "session": {"type": "\xff"}}')
+    assert (await client.error())["code"] == "invalid_value"
 
 
 async def test_a_message_larger_than_allowed_closes_the_session(listen: Open) -> None:

@@ -217,6 +217,25 @@ async def test_a_handler_that_ends_its_sequence_gets_a_new_one(listen: Open) -> 
     assert first != second
 
 
+async def test_pieces_that_have_come_before_the_handler_ends_its_sequence_stay_with_those_after_them(
+    listen: Open,
+) -> None:
+    model = transcriber()
+    model.behave = lambda call: None
+    client = await listen(model)
+    await client.append(b"12")
+    await client.commit()
+    await client.append(b"34")
+    await until(lambda: len(model.calls) == 3, "a piece follows the commit")
+    sequence = str(model.calls[0].sequence_id)
+    model.calls[0].part(b"")
+    model.calls[1].part(b"", headers=[("ts_request_sequence_end", sequence)])
+    await client.events(COMPLETED)
+    await client.append(b"56")
+    await until(lambda: len(model.calls) == 4, "another piece follows")
+    assert {call.sequence_id for call in model.calls} == {sequence}
+
+
 async def test_the_server_reads_no_further_than_the_window(listen: Open) -> None:
     model = transcriber(window=2)
     model.behave = lambda call: None
