@@ -222,13 +222,23 @@ def test_arrays_that_openpi_does_not_have_are_refused(server: RunningServer, obs
 
 
 @pytest.mark.parametrize(
-    "message", [b"", b"\xc1", msgpack.packb([1, 2]), msgpack.packb({"a": 1}) + b"\0", b"\x91" * 5000]
+    ("message", "reason"),
+    [
+        (b"", "incomplete input"),
+        (b"\xc1", "the bytes are no msgpack"),
+        (msgpack.packb([1, 2]), "a value of type list"),
+        (msgpack.packb({"a": 1}) + b"\0", "extra data"),
+        (b"\x91" * 5000, "nested too deeply"),
+        (b"\xdf\xff\xff\xff\xff", "exceeds"),
+    ],
 )
-def test_what_is_no_observation_is_refused(server: RunningServer, message: bytes) -> None:
+def test_what_is_no_observation_is_refused(server: RunningServer, message: bytes, reason: str) -> None:
     with connect(f"{server.inference.replace('http', 'ws')}/") as socket:
         socket.recv()
         socket.send(message)
-        assert "bservation" in str(socket.recv(DEADLINE))
+        told = str(socket.recv(DEADLINE))
+        assert "bservation" in told
+        assert reason in told
         socket.send("a text")
         with pytest.raises(ConnectionClosed) as closed:
             socket.recv(DEADLINE)

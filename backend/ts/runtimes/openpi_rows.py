@@ -27,13 +27,20 @@ from ts.runtimes.errors import Failure, HandlerFailed
 #: Truth values, numbers, dates and texts, as numpy writes their types.
 _DTYPE: Final = re.compile(r"[<>|=]?(b1|[iu][1248]|f(2|4|8|16)|[SU][1-9]\d{0,5}|[mM]8(\[\d*[a-zA-Z]{1,2}\])?)")
 
+#: The errors of msgpack that do not say what is wrong.
+_WITHOUT_WORDS: Final[Mapping[type[Exception], str]] = {
+    msgpack.FormatError: "the bytes are no msgpack",
+    msgpack.StackError: "maps and lists are nested too deeply",
+}
+
 
 def read_openpi_row(wire_row: InferRow) -> Row:
     """Return the row as the handler sees it. Raises Failure: the body is no observation."""
     try:
         observation = msgpack.unpackb(wire_row[3], object_hook=_value_of)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise Failure(400, f"No observation of openpi: {error}") from error
+        reason = str(error) or _WITHOUT_WORDS.get(type(error), type(error).__name__)
+        raise Failure(400, f"No observation of openpi: {reason}") from error
     if not isinstance(observation, dict):
         raise Failure(400, f"An observation is a map, and this is a value of type {type(observation).__name__}.")
     row = Row(wire_row[0], {"body": observation}, RequestProcessor(None, wire_row[1]))

@@ -59,11 +59,19 @@ def _check_origin(context: DoorContext, request: Request) -> None:
         DoorError: The page's origin is not one that `cors_allowed_origin` names.
     """
     origin, settings = request.headers.get("Origin"), context.settings
-    if origin is None or urlsplit(origin).netloc == request.headers.get("Host"):
+    if origin is None or ((host := _host_of(origin)) and host == request.headers.get("Host")):
         return
     if not (allows_other_origins(settings) and settings.cors_allowed_origin in ("*", origin)):
         message = f"Pages of {origin!a} may not open sessions; see cors_allowed_origin."
         raise DoorError(Failure(403, "OriginNotAllowedException", message))
+
+
+def _host_of(origin: str) -> str:
+    """Return the host and the port of an origin, empty if it has none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def socket_of(context: DoorContext, request: Request, model: ServedModel, version: str | None = None) -> WebSocket:
@@ -103,8 +111,8 @@ def terms_of(
         DoorError: The content type or the priority is unusable.
     """
     content_type = request.headers.get("Content-Type") or request.parameter("content_type")
-    if content_type and not content_type.isascii():
-        raise bad_request(f"Content type: {content_type!a} holds characters outside of ASCII.")
+    if content_type and not (content_type.isascii() and content_type.isprintable()):
+        raise bad_request(f"Content type: {content_type!a} holds other characters than the printable ones of ASCII.")
     headers = tuple(pair for pair in request.raw_headers if not pair[0].lower().startswith(_OF_HANDSHAKE))
     common = InferenceRequest(
         (*headers, ("url_path", ""), ("explain", "False")),

@@ -66,7 +66,8 @@ class LiveSession(SocketSession):
     def _submit(self, step: Step) -> StepExchange:
         number = step.number or self.last + 1
         if number > LAST_STEP:
-            raise UnusableMessage(POLICY_VIOLATION, f"Step {self.last} was the last one; a session has no more numbers.")
+            reason = f"Step {self.last} was the last one; a session has no more numbers."
+            raise UnusableMessage(POLICY_VIOLATION, reason)
         if number > self.last:
             starts = self.is_idle and not self._is_begun
             exchange = self.terms.submit(self.sequence_id, number, step, self._send_part, starts=starts)
