@@ -77,7 +77,7 @@ class RedisConnection:
 
     def _silence(self, error: redis.RedisError, *, is_former: bool) -> str:
         if isinstance(error, MasterNotFoundError):  # whose text may quote the password
-            advice = "see that they run, know the service and accept the password"
+            advice = "see that they run, know the service, and accept the password and the certificate"
             return f"The Sentinels of {self.name} name no primary that is up; {advice}"
         return f"Redis at {self.name} {'takes no writes' if is_former else 'does not answer'}: {error}"
 

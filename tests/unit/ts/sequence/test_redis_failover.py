@@ -111,6 +111,27 @@ def test_a_primary_that_its_replicas_have_left_is_a_broken_connection(directory:
         store.close()
 
 
+def test_redis_and_its_sentinels_have_passwords_of_their_own(directory: Path) -> None:
+    sentinel = RedisServer(directory)
+    with RedisServer(directory, {"requirepass": "p,w"}) as redis:
+        lines = [f"port {sentinel.port}", "bind 127.0.0.1", f"dir {directory}", "requirepass s@w"]
+        lines += [f"sentinel monitor main 127.0.0.1 {redis.port} 1", "sentinel auth-pass main p,w"]
+        (directory / "sentinel.conf").write_text("\n".join(lines))
+        sentinel.start_sentinel(directory / "sentinel.conf")
+        try:
+            at = f"redis+sentinel://:p%2Cw@127.0.0.1:{sentinel.port}/main/3?sentinel_password="
+            store = RedisStore(SETTINGS, f"{at}s%40w")
+            (acquired,) = store.acquire(["s"])
+            assert acquired.lease is not None
+            store.close()
+            with pytest.raises(StoreError, match="accept the password"):
+                RedisStore(SETTINGS, f"{at}wrong")
+        finally:
+            sentinel.kill()
+        with Redis(port=redis.port, password="p,w", db=3) as operator:
+            assert operator.dbsize() == 1
+
+
 def test_sentinels_that_cannot_be_asked_are_told_without_the_password() -> None:
     url = "redis+sentinel://me:secret@127.0.0.1:1,127.0.0.1:2/main?sentinel_password=secret"
     with pytest.raises(StoreError, match=r"127\.0\.0\.1:2/main name no primary that is up") as told:
