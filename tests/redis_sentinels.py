@@ -73,6 +73,15 @@ class FailoverRedis:
             assert time.monotonic() < end, "no replica becomes the primary"
             time.sleep(0.05)
 
+    def wait_promoted(self, former: RedisServer) -> None:
+        """Wait until another server takes itself for the primary; the Sentinels are not done then."""
+        end = time.monotonic() + DEADLINE
+        with contextlib.ExitStack() as stack:
+            others = [stack.enter_context(Redis(port=each.port)) for each in self.servers if each is not former]
+            while not any(each.role()[0] == b"master" for each in others):
+                assert time.monotonic() < end, "no replica is promoted"
+                time.sleep(0.005)
+
     def wait_whole(self) -> None:
         """Wait until the primary has all replicas, and all Sentinels know all servers and each other."""
         end = time.monotonic() + DEADLINE

@@ -16,9 +16,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.connection import SSLConnection, parse_url
 from redis.retry import Retry
-from redis.sentinel import MasterNotFoundError, Sentinel
+from redis.sentinel import MasterNotFoundError
 
 from ts.protocol.sentinel_url import is_sentinel_url, split_sentinel_url
+from ts.sequence.stores.redis_primary import CarefulSentinels, PrimaryTrust
 from ts.sequence.stores.store import StoreError
 
 #: Seconds to go on trying, to wait for an answer, and to pause between tries. A short lease shortens the first two, but
@@ -49,8 +50,11 @@ class RedisConnection:
         self.answer_limit = min(_ANSWER_LIMIT, max(self._retry_limit / 2, _SHORTEST_LIMIT))
         self.repeated = False
         try:
-            open_client = _open_primary if is_sentinel_url(url) else _open_one
-            self.client, self.name = open_client(url, self.answer_limit)
+            self._trust: PrimaryTrust | None = None
+            if is_sentinel_url(url):
+                self.client, self.name, self._trust = _open_primary(url, self.answer_limit)
+            else:
+                self.client, self.name = _open_one(url, self.answer_limit)
         except ValueError as error:
             raise StoreError(f"the url of the sequence store is not one of Redis: {error}") from error
 
@@ -63,7 +67,7 @@ class RedisConnection:
         self.repeated = False
         while True:
             try:
-                return command()
+                return self._try(command)
             except redis.RedisError as error:
                 is_former = isinstance(error, redis.ResponseError) and _FORMER.search(str(error)) is not None
                 if not (is_former or isinstance(error, _BROKEN)):
@@ -74,6 +78,15 @@ class RedisConnection:
                     self.client.connection_pool.disconnect()
                 self.repeated = True
                 time.sleep(_RETRY_PAUSE)
+
+    def _try(self, command: Callable[[], Any]) -> Any:
+        if self._trust is None:
+            return command()
+        self._trust.confirm()
+        sent = time.monotonic()
+        result = command()
+        self._trust.answered(sent)
+        return result
 
     def _silence(self, error: redis.RedisError, *, is_former: bool) -> str:
         if isinstance(error, MasterNotFoundError):  # whose text may quote the password
@@ -88,7 +101,7 @@ def _open_one(url: str, limit: float) -> tuple[redis.Redis, str]:
     return client, where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
 
 
-def _open_primary(url: str, limit: float) -> tuple[redis.Redis, str]:
+def _open_primary(url: str, limit: float) -> tuple[redis.Redis, str, PrimaryTrust]:
     named = split_sentinel_url(url)
     options = parse_url(named.redis_url)  # type: ignore[no-untyped-call]
     uses_tls = options.pop("connection_class", None) is SSLConnection
@@ -102,7 +115,7 @@ def _open_primary(url: str, limit: float) -> tuple[redis.Redis, str]:
         "retry": Retry(NoBackoff(), 0),
     }
     options = {"socket_timeout": limit, "socket_connect_timeout": limit, **options, "ssl": uses_tls}
-    sentinel = Sentinel(named.sentinels, sentinel_kwargs=sentinel_options, **options)  # type: ignore[no-untyped-call]
+    sentinels = CarefulSentinels(named.sentinels, sentinel_kwargs=sentinel_options, **options)  # type: ignore[no-untyped-call]
     hosts = ",".join(f"{host}:{port}" for host, port in named.sentinels)
-    primary: redis.Redis = sentinel.master_for(named.service)  # type: ignore[no-untyped-call]
-    return primary, f"{hosts}/{named.service}"
+    primary: redis.Redis = sentinels.master_for(named.service)  # type: ignore[no-untyped-call]
+    return primary, f"{hosts}/{named.service}", PrimaryTrust(primary, sentinels, named.service)
