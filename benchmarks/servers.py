@@ -36,7 +36,7 @@ class Server:
     def __init__(self, launcher: Launcher, model: BenchmarkModel) -> None:
         self.launcher = launcher
         self.model = model
-        self._ports = Ports(*_free_ports(len(Ports._fields)))
+        self._ports = Ports(*free_ports(len(Ports._fields)))
         self._environment = {
             key: value for key, value in os.environ.items() if key != "PYTHONPATH" and not key.startswith("TS_")
         }
@@ -95,6 +95,10 @@ class Server:
     def memory(self) -> int:
         """Resident memory of all its processes together, in bytes."""
         return sum(process.memory_info().rss for process in self._processes())
+
+    def frontend(self) -> psutil.Process:
+        """The process that clients talk to."""
+        return self._processes()[0]
 
     def below(self) -> list[psutil.Process]:
         """The processes that it has started, parents first."""
@@ -175,7 +179,7 @@ class Server:
         self._temporary.cleanup()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nobody uses, below those that the system hands to a load's connections."""
     free: list[int] = []
     for port in random.sample(range(20_000, 32_000), 1_000):

@@ -1,0 +1,81 @@
+"""Two servers behind HAProxy on one machine: the commands of docs/scale.md do what it says."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import signal
+import socket
+from pathlib import Path
+
+import psutil
+from tests.e2e.documents import blocks
+from tests.e2e.running_server import DEADLINE, ROOT, eventually
+from tests.e2e.workplace import Workplace
+from tests.programs import need_program
+
+PORTS = ("8080", "8081", "8082", "7070", "7071", "8404")
+
+
+def own_ports() -> dict[str, str]:
+    """Return a number of four digits for each port of the recipe: it is free, and so is it after a 1 and after a 2."""
+    found: list[str] = []
+    for port in random.sample(range(2_100, 9_999), 5_000):
+        if all(is_free(number) for number in (port, 10_000 + port, 20_000 + port)):
+            found.append(str(port))
+        if len(found) == len(PORTS):
+            break
+    return dict(zip(PORTS, found, strict=True))
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def end(pid_file: Path) -> None:
+    """Kill what a pid file names, with all that it has started, if it is still there."""
+    try:
+        process = psutil.Process(int(pid_file.read_text()))
+        family = [process, *process.children(recursive=True)]
+    except (FileNotFoundError, psutil.NoSuchProcess):
+        return
+    for each in family:
+        each.send_signal(signal.SIGKILL)
+    psutil.wait_procs(family, DEADLINE)
+
+
+def test_two_servers_share_a_machine_and_go_on_with_each_others_sequences(tmp_path: Path) -> None:
+    need_program("haproxy")
+    ports = own_ports()
+
+    def localized(text: str) -> str:
+        return re.sub("|".join(PORTS), lambda found: ports[found[0]], text)
+
+    recipe = [localized(block.text) for block in blocks(ROOT / "docs" / "scale.md") if block.language == "sh"]
+    start, use, stop = recipe
+    place = Workplace(tmp_path)
+    place.environment.pop("TS_CONFIG_FILE")
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    config = tmp_path / "deploy" / "haproxy.cfg"
+    config.write_text(localized(config.read_text()).replace("maxconn 20000", "maxconn 2000"))  # descriptors may be few
+    proxy = tmp_path / "haproxy.pid"
+    pid_files = [tmp_path / f"server{number}" / "tmp" / ".model_server.pid" for number in (1, 2)]
+    try:
+        code, printed = place.run(f"set -e\n{start}")
+        assert code == 0, printed
+        haproxy = int(proxy.read_text())
+        code, printed = place.run(f"set -e\n{use}", strict=True)
+        assert code == 0, printed
+        assert "5TorchServe has stopped." in printed, printed
+        assert printed.endswith("12"), printed
+        assert not pid_files[0].exists()
+        assert pid_files[1].exists()
+        code, printed = place.run(f"set -e\n{stop}")
+        assert code == 0, printed
+        eventually(lambda: not psutil.pid_exists(haproxy), "HAProxy has ended")
+        assert not pid_files[1].exists()
+    finally:
+        for pid_file in (*pid_files, proxy):
+            end(pid_file)
