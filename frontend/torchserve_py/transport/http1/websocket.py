@@ -71,6 +71,7 @@ class WebSocket:
         self._is_scheduled = False
         self._waiting: deque[Message] = deque()
         self._waiting_size = 0
+        self._is_closing = False
         self._waiter: asyncio.Future[None] | None = None
         self._lost = asyncio.Event()
         self._opcode: Opcode | None = None
@@ -141,6 +142,8 @@ class WebSocket:
     async def close(self, code: int, reason: bytes, limit: float) -> None:
         """Close the socket, and wait until the client closes it, too; after ``limit`` seconds drop the connection.
 
+        What the client has sent and nobody has received yet is dropped.
+
         Args:
             code: The close code; a code that must not be sent becomes 1011, an internal error.
             reason: The reason; it is cut off after 123 bytes.
@@ -155,6 +158,10 @@ class WebSocket:
             except Exception:  # the library rejects an invalid code by raising
                 self._protocol.send_close(CloseCode.INTERNAL_ERROR, text)
             self._flush()
+        self._is_closing = True
+        self._waiting.clear()
+        self._waiting_size = 0
+        self._go_on_later()
         try:
             async with asyncio.timeout(limit):
                 await self._lost.wait()
@@ -245,6 +252,8 @@ class WebSocket:
         self._tell(Message(Kind.text if is_text else Kind.binary, data))
 
     def _tell(self, message: Message) -> None:
+        if self._is_closing and message.kind is not Kind.close:
+            return  # the client has sent it before it knew that the server closes; its own close comes after it
         self._waiting.append(message)
         self._waiting_size += len(message.data)
         self._wake()

@@ -21,7 +21,9 @@ from tests.unit.doors.live.conftest import (
     stateful,
     until,
 )
+from websockets.exceptions import ConnectionClosed
 
+from torchserve_py.doors.live import socket_session
 from torchserve_py.scheduling.effects import Cause
 
 
@@ -186,6 +188,28 @@ async def test_text_in_the_binary_form_closes_the_session(live: Open) -> None:
     session = await live(stateful(), BINARY)
     await session.socket.send("text")
     assert await session.closed() == (1003, "The messages of sequences.binary.v1 are binary messages.")
+
+
+async def test_a_session_closes_at_once_though_its_client_has_sent_more(
+    live: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_session, "_CLOSE_LIMIT", 10 * LIMIT)
+    model = stateful()
+    model.behave = lambda call: None
+    session = await live(model, settings={"max_request_size": 65536})
+
+    async def send_all() -> None:
+        for _ in range(400):
+            await session.send(body="a" * 30_000)
+
+    sending = asyncio.create_task(send_all())
+    await until(lambda: len(model.calls) == 3, "steps of the size of one message are on their way")
+    model.calls[0].part(b"", headers=[["ts_request_sequence_end", session.greeting["sequence"]]])
+    assert (await session.closed())[0] == 1000
+    async with asyncio.timeout(LIMIT):
+        await session.socket.wait_closed()
+        with pytest.raises(ConnectionClosed):
+            await sending
 
 
 async def test_a_step_number_is_used_once(live: Open) -> None:
