@@ -71,13 +71,13 @@ class Report:
         )
 
 
-async def endure(disasters: Disasters, tally: Tally, seconds: float) -> None:
+async def endure(disasters: Disasters, tally: Tally, seconds: float, kind: type[Client] = Client) -> None:
     """Let clients step their sequences while things happen."""
     stopping = asyncio.Event()
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), connector=connector) as session:
         sender = Sender([server.inference for server in disasters.servers], session, tally)
-        clients = [Client(f"c{number}", sender, tally, disasters.timeline) for number in range(CLIENTS)]
+        clients = [kind(f"c{number}", sender, tally, disasters.timeline) for number in range(CLIENTS)]
         watching = asyncio.create_task(disasters.timeline.watch())
         running = [asyncio.create_task(client.run(stopping)) for client in clients]
         try:

@@ -7,13 +7,17 @@ passes through Ray: a worker's key is made on its node, and the server signs its
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import logging
 import signal
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from torchserve_py.version import __version__
 from torchserve_py.workers.launchers import Torchrun
@@ -25,12 +29,16 @@ from ts.ray_host import STDERR, STDOUT
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 #: How long the address of the cluster may take to answer (seconds).
 _REACH_LIMIT: Final = 10.0
 #: How long an attempt to place a worker takes (seconds). Its demand stays with Ray until the next one.
 _PLACE_LIMIT: Final = 10.0
 #: How long the files may take to get to a node and the process to start there (seconds).
 _START_LIMIT: Final = 600.0
+#: How long Ray may take to end what is left (seconds).
+_LEAVE_LIMIT: Final = 10.0
 #: How long Ray may take to tell of the end of a worker that was killed (seconds).
 _KILL_LIMIT: Final = 5.0
 #: Pieces of output that wait to be logged.
@@ -100,7 +108,12 @@ class RayCluster:
         """End all actors of this server, and disconnect."""
         import ray
 
-        await asyncio.to_thread(ray.shutdown)
+        left = _in_thread(ray.shutdown)
+        await asyncio.wait([left], timeout=_LEAVE_LIMIT)
+        if not left.done():
+            logger.error("The Ray cluster does not answer: the server ends without having left it")
+            left.cancel()
+            atexit.unregister(ray.shutdown)
 
     def forget(self, worker_id: str) -> None:
         """Withdraw the demand of a place that is no more."""
@@ -112,11 +125,14 @@ class RayCluster:
 
         Raises WorkerFailed: no node has room at present, or the node cannot run the worker.
         """
-        actor = self._unplaced.pop(worker_id, None) or _new_actor(demand)
+        actor = self._unplaced.pop(worker_id, None)
         try:
             async with asyncio.timeout(_PLACE_LIMIT):
+                actor = actor or await _in_thread(partial(_new_actor, demand))
                 version, request = await actor.certificate_request.remote()
         except TimeoutError:
+            if actor is None:
+                raise WorkerFailed(503, "the Ray cluster does not answer", unplaced=True) from None
             self._unplaced[worker_id] = actor
             text = f"no node of the Ray cluster has room for it yet; it needs {demand}"
             raise WorkerFailed(503, text, unplaced=True) from None
@@ -298,9 +314,32 @@ def _new_actor(demand: Demand) -> Any:
 
 
 def _end(actor: Any) -> None:
+    """End an actor, unless there is none yet, and do not wait for that."""
     import ray
 
-    ray.kill(actor)
+    if actor is not None:
+        _in_thread(partial(ray.kill, actor)).add_done_callback(asyncio.Future.exception)
+
+
+def _in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
+    """Run in a daemon thread what blocks while the head of the cluster does not answer, which may be for ever."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def settle(settle_with: Callable[[Any], None], result: object) -> None:
+        if not outcome.done():
+            settle_with(result)
+
+    def run() -> None:
+        try:
+            settled: tuple[Callable[[Any], None], object] = (outcome.set_result, call())
+        except Exception as error:
+            settled = (outcome.set_exception, error)
+        with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, *settled)
+
+    threading.Thread(target=run, name="ray", daemon=True).start()
+    return outcome
 
 
 async def _result(reference: Any) -> Any:
