@@ -202,6 +202,11 @@ def load_failure(error: Exception) -> tuple[int, str]:
         return 507, "System out of memory"
     if isinstance(error, LoadError):
         return 500, str(error)
+    if isinstance(error, ModuleNotFoundError) and str(error) == f"No module named {error.name!r}":
+        return (
+            500,
+            f"{type(error).__name__}: {error}; it is neither beside the model nor installed for {sys.executable}",
+        )
     return 500, f"{type(error).__name__}: {error}"
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from torchserve_py import shell_completion
 
 _INTERRUPTED = 128 + signal.SIGINT
+#: Exit code of a command line that argparse refuses, too.
+_WRONG_USAGE: Final = 2
 #: Exit code of a command whose reader has closed the pipe, as a shell gives it.
 _PIPE_CLOSED = 128 + signal.SIGPIPE
 #: By command: the module with its functions ``main(argv)`` and ``parser()``. Each is imported when it is called, and
@@ -42,9 +46,20 @@ def _run(argv: Sequence[str]) -> int:
         _complete()
     if argv and argv[0] in COMMANDS:
         return int(importlib.import_module(COMMANDS[argv[0]]).main(argv[1:]))
+    if argv and not argv[0].startswith("-"):
+        print(_no_command(argv[0]), file=sys.stderr)
+        return _WRONG_USAGE
     from torchserve_py.server_launcher import Launcher
 
     return Launcher(argv).run()
+
+
+def _no_command(name: str) -> str:
+    meant = [f"serve {name}"] if Path(name).exists() else difflib.get_close_matches(name, COMMANDS, 1)
+    hint = f"; did you mean torchserve-py {meant[0]}?" if meant else ""
+    return (
+        f"There is no command {name!r}: commands are {', '.join(COMMANDS)}; torchserve-py --help tells the flags{hint}"
+    )
 
 
 def _complete() -> None:

@@ -33,6 +33,14 @@ import ts
 def add(a: list[int], b: list[float]) -> list[float]:
     return [x + y for x, y in zip(a, b)]
 """
+SIZE = """\
+from ts import serve
+
+
+@serve
+def size(image: bytes) -> int:
+    return len(image)
+"""
 COUNT = """\
 import asyncio
 from collections.abc import AsyncIterator
@@ -66,7 +74,7 @@ class Model:
 
 def write_models(folder: Path) -> list[str]:
     """Write one model of each kind, and return their paths."""
-    for name, text in (("shout.py", SHOUT), ("add.py", ADD), ("count.py", COUNT)):
+    for name, text in (("shout.py", SHOUT), ("add.py", ADD), ("count.py", COUNT), ("size.py", SIZE)):
         (folder / name).write_text(text)
     (folder / "weights.pt").write_bytes(b"of another program")
     (folder / "other.pt").write_bytes(b"of another program")
@@ -80,7 +88,7 @@ def write_models(folder: Path) -> list[str]:
     handler = str(HANDLERS / "stateful" / "stateful_handler.py")
     config = str(HANDLERS / "stateful" / "model-config.yaml")
     pack(PackOptions(model_name="packed", version="1.0", handler=handler, config_file=config, export_path=str(folder)))
-    return ["shout.py", "add.py", "./count.py", "greeter", "sentences/", "echo", "packed.mar"]
+    return ["shout.py", "add.py", "./count.py", "size.py", "greeter", "sentences/", "echo", "packed.mar"]
 
 
 def test_each_kind_of_model_answers_the_curl_that_is_printed_for_it(tmp_path: Path) -> None:
@@ -88,11 +96,14 @@ def test_each_kind_of_model_answers_the_curl_that_is_printed_for_it(tmp_path: Pa
         command.wait_until_serving()
         printed = command.printed()
         answers = {curl.split("/")[4].split()[0]: curl for curl in command.curls()}
-        shout, add, count, greeter, sentences, _echo, packed = command.curls()
+        shout, add, count, size, greeter, sentences, _echo, packed = command.curls()
         assert len(answers) > 1
         assert run_curl(shout) == "HELLO"
         assert run_curl(add) == "1.5"
         assert [json.loads(line) for line in run_curl(count).splitlines()][-1] == {"value": 2, "device": "cpu"}
+        assert run_curl(size) == "5"
+        assert run_curl(shout.replace("-H 'content-type: text/plain'", "")).count("needs the header content-type") == 1
+        assert "size  takes bytes (application/octet-stream)" in printed
         assert json.loads(run_curl(greeter)) == {"greeting": "hello hello"}
         assert json.loads(run_curl(sentences))["outputs"][0]["data"]
         assert run_curl(packed.replace("hello", "5")) == "5"
@@ -134,6 +145,8 @@ def test_an_address_of_the_network_needs_a_token_and_opens_no_management(tmp_pat
             "from ts import serve\n\n\n@serve(batches=3)\ndef shout(text):\n    return text\n",
             "shout.py:4: serve has no",
         ),
+        ("import nowhere_to_be_found\n", "is neither beside the model nor installed for "),
+        ("x = 1\n", "LoadError: Expected only one class in custom service code or a function entry point []: shout.py"),
     ],
 )
 def test_a_model_that_cannot_be_loaded_ends_the_command_and_tells_where(tmp_path: Path, text: str, told: str) -> None:
@@ -142,6 +155,15 @@ def test_a_model_that_cannot_be_loaded_ends_the_command_and_tells_where(tmp_path
         assert command.process.wait(DEADLINE) == 1
         assert told in command.printed()
         assert f"{tmp_path / 'shout.py'} cannot be loaded" in command.printed()
+
+
+def test_logs_that_cannot_be_written_are_told_with_what_helps(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file in place of the folder")
+    (tmp_path / "shout.py").write_text(SHOUT)
+    with ServeCommand(tmp_path, "shout.py") as command:
+        assert command.process.wait(DEADLINE) == 1
+        assert "No logs can be written: " in command.printed()
+        assert "set LOG_LOCATION" in command.printed()
 
 
 def test_wrong_arguments_are_told_at_once(tmp_path: Path) -> None:

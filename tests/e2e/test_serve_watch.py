@@ -116,6 +116,8 @@ def test_an_error_in_a_changed_file_is_told_and_the_version_before_goes_on(tmp_p
                 "the command says so",
             )
             assert command.predict("shout", "hello").text == "first hello"
+        file.unlink()
+        command.wait_for(f"{file} is gone. The version before it goes on serving.")
         file.write_text(SHOUT.replace("first", "third"))
         command.wait_for("shout is reloaded")
         assert command.predict("shout", "hello").text == "third hello"

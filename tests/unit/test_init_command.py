@@ -29,6 +29,20 @@ def test_a_first_model_is_written_with_a_configuration_without_warnings(
     assert configuration_of(files).config.warnings == ()
 
 
+def test_the_commands_that_follow_can_be_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "my model"]) == 0
+    assert "torchserve-py serve 'my model' --watch\n  python -m pytest 'my model'\n" in capsys.readouterr().out
+
+
+def test_no_folder_gets_the_name_of_a_python_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(tmp_path / "shout.py")]) == 1
+    assert capsys.readouterr().err.endswith(f"a folder is written: {tmp_path / 'shout'}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_files_that_are_there_stay_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

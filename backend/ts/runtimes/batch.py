@@ -16,7 +16,15 @@ from ts.frontend_connection import Connection
 from ts.protocol.log_records import Ids, no_requests, running
 from ts.protocol.messages import STATUS_CANCELLED, ResultRow
 from ts.runtimes.decoded_rows import Row
-from ts.runtimes.errors import Failure, HandlerFailed, JobsCancelled, device_failure, too_large, wire_text
+from ts.runtimes.errors import (
+    Failure,
+    HandlerFailed,
+    JobsCancelled,
+    device_failure,
+    too_large,
+    users_traceback,
+    wire_text,
+)
 from ts.runtimes.result_bodies import encode_body, error_status
 from ts.service import PredictionException, Service
 
@@ -195,7 +203,7 @@ class Batch:
 def failure_of(error: Exception) -> Failure:
     """Return the failure with which to answer the rows of a call that raised ``error``, and log the error.
 
-    Call this inside the ``except`` block that caught the error: the log records include the current traceback.
+    The log records show the model's code, without the worker's own before it.
     """
     if isinstance(error, Failure):
         return error
@@ -205,10 +213,10 @@ def failure_of(error: Exception) -> Failure:
     if failure is not None:
         return failure
     if isinstance(error, PredictionException):
-        logger.exception("Prediction error")
+        logger.error("Prediction error", exc_info=(type(error), error, users_traceback(error)))
         # A subclass may not have called the constructor that sets these attributes.
         return Failure(error_status(getattr(error, "error_code", 500)), _text_of(getattr(error, "message", error)))
-    logger.warning("Invoking custom service failed.", exc_info=True)
+    logger.warning("Invoking custom service failed.", exc_info=(type(error), error, users_traceback(error)))
     return HandlerFailed("Prediction failed")
 
 

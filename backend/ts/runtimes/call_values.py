@@ -36,6 +36,8 @@ _JSON: Final = "application/json"
 _JSON_LINES: Final = "application/x-ndjson"
 _SCALARS: Final = (int, float, bool, str)
 _RAW: Final = (bytes, bytearray)
+#: How many characters of a wrong value a message shows.
+_SHOWN: Final = 60
 #: How arrays and tensors look in JSON.
 _NUMBERS: Final = {"type": "array", "items": {"type": "number"}}
 _OPEN: Final = ConfigDict(arbitrary_types_allowed=True)
@@ -104,6 +106,7 @@ class CallValues:
 
     def _given(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._types.keys().isdisjoint(row):  # an ordinary body
+            self._check_form(row)
             body = row.get("body")
             if self._optional and (body is None or (isinstance(body, bytes | bytearray | str) and not body)):
                 return {}
@@ -111,8 +114,23 @@ class CallValues:
                 return {self._single: _value(body, self._types[self._single])}
             row = _value(body, dict)
             if not isinstance(row, dict):
-                raise InvalidValue(f"the body is to be a JSON object with the members {', '.join(self._types)}")
+                raise InvalidValue(
+                    f"the body is to be a JSON object with the members {self._names}, {_given_instead(row)}"
+                )
         return {name: _value(value, self._types[name]) for name, value in row.items() if name in self._types}
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(self._types)
+
+    def _check_form(self, row: Mapping[str, Any]) -> None:
+        """Refuse a form without any of the parameters, which is what a body without a content type is to curl."""
+        if row and "body" not in row:
+            fields = ", ".join(repr(str(name)[:_SHOWN]) for name in row)
+            raise InvalidValue(
+                f"the request has {fields} in place of {self._names}; a body that is no form needs the header"
+                f" content-type: {self._takes}"
+            )
 
     # Responses
 
@@ -205,6 +223,18 @@ def _value(given: Any, kind: Any) -> Any:
     return given
 
 
+def _given_instead(body: Any) -> str:
+    """Return what is wrong with a body that is no JSON object."""
+    if body is None or (isinstance(body, str | bytes | bytearray) and not body):
+        return "and is empty"
+    if isinstance(body, str | bytes | bytearray):
+        try:
+            json.loads(body)
+        except ValueError as error:
+            return f"and is no JSON: {error}"
+    return f"given {str(body)[:_SHOWN]!r}"
+
+
 def _plain(value: Any) -> Any:
     """Return what arrays and tensors hold, as lists."""
     if hasattr(value, "tolist"):
@@ -213,7 +243,7 @@ def _plain(value: Any) -> Any:
 
 
 def _told(error: Any) -> str:
-    given = "" if error["type"] == "missing" else f", given {str(error['input'])[:60]!r}"
+    given = "" if error["type"] == "missing" else f", given {str(error['input'])[:_SHOWN]!r}"
     return f"{'.'.join(map(str, error['loc']))}: {error['msg']}{given}"
 
 

@@ -66,12 +66,12 @@ class LoadError(Exception):
 def users_traceback(error: BaseException) -> TracebackType | None:
     """Return an error's traceback from the first frame of the model's code on, without those of the worker before it.
 
-    Without such a frame return the whole traceback, or None for a SyntaxError, which states the place itself.
+    Without such a frame return the whole traceback, or None for errors whose text says it all.
     """
     frame = error.__traceback__
     while frame is not None and _is_worker_code(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next
-    return frame or (None if isinstance(error, SyntaxError) else error.__traceback__)
+    return frame or (None if isinstance(error, SyntaxError | ImportError | LoadError) else error.__traceback__)
 
 
 def _is_worker_code(file: str) -> bool:

@@ -155,7 +155,8 @@ def _entry_point(module: ModuleType, function_name: str) -> tuple[EntryPoint, Ca
         names = [cls.__name__ for cls in classes]
         raise LoadError(
             f"Expected only one class in custom service code or a function entry point {names}:"
-            f" {module.__name__}.py has no function {function_name!r}, and {len(classes)} classes instead of one"
+            f" {module.__name__}.py has no function {function_name!r}, and {len(classes)} classes instead of one;"
+            " decorate a function or a class with ts.serve, or write one class with initialize and handle"
         )
     instance: Any = classes[0]()
     if not hasattr(instance, "handle"):

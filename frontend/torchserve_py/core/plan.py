@@ -113,7 +113,8 @@ def _default_handler(settings: Settings, model_name: str) -> str:
     if not settings.default_service_handler:
         raise InvalidModel(
             f"No handler is known for model {model_name}: name one in the manifest, in the registration, or as"
-            " default_service_handler in config.properties."
+            " default_service_handler in config.properties. A folder has handler.py, the config.yaml of a Truss or"
+            " the model-settings.json of MLServer."
         )
     return settings.default_service_handler
 

@@ -315,5 +315,8 @@ async def _remove_stale_socket(path: Path) -> None:
 def _why_not(names: list[str], address: Address, error: OSError) -> str:
     where = f"{' and '.join(names)}: cannot listen at {address}"
     if error.errno == errno.EADDRINUSE:
-        return f"{where}: the address is in use; stop what uses it (another server?) or choose another address"
+        return (
+            f"{where}: the address is in use; stop what uses it (another server?) or choose another address"
+            " (torchserve-py serve: --port, where 0 is a free one)"
+        )
     return f"{where}: {error.strerror or error}"

@@ -132,7 +132,8 @@ class Attendant:
                 await serving.unload(before.name, before.version)
         except (ArchiveError, ModelError) as error:
             goes_on = "" if before is None else " The version before it goes on serving."
-            _say(f"{served.path} has changed and cannot be loaded: {error}.{goes_on}")
+            why = f"has changed and cannot be loaded: {error}" if served.path.exists() else "is gone"
+            _say(f"{served.path} {why}.{goes_on}")
             return
         self._served[served.spec.location] = model
         _say(f"{model.name} is reloaded in {time.monotonic() - started:.1f} s: {served.path.name} has changed.")

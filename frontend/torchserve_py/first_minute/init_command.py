@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib.resources import files
@@ -25,6 +26,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     folder = Path(parser().parse_args(argv).folder)
+    if folder.suffix == ".py":
+        print(f"{folder} is the name of a file; a folder is written: {folder.with_suffix('')}", file=sys.stderr)
+        return 1
     starter = sorted(
         (each for each in (files(__package__) / _STARTER).iterdir() if each.is_file()), key=lambda f: f.name
     )
@@ -40,5 +44,6 @@ def main(argv: Sequence[str]) -> int:
         print(f"{error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     print(f"Written to {folder.absolute()}: {', '.join(each.name for each in starter)}")
-    print(f"\n  torchserve-py serve {folder} --watch\n  python -m pytest {folder}")
+    typed = shlex.quote(str(folder))
+    print(f"\n  torchserve-py serve {typed} --watch\n  python -m pytest {typed}")
     return 0

@@ -14,6 +14,9 @@ from torchserve_py.first_minute.examples import example_of, tensors_of
 
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain"
+_BYTES: Final = "application/octet-stream"
+#: The body where nothing is known of what a model takes.
+_BODY: Final = "hello"
 _SAMPLES: Final = ("sample", "samples", "examples")
 _MEDIA_TYPES: Final = {".json": _JSON, ".txt": _TEXT, ".jpg": "image/jpeg", ".png": "image/png", ".wav": "audio/wav"}
 
@@ -37,7 +40,8 @@ class _Manner(NamedTuple):
 
 
 def _body(media_type: str, body: str) -> list[str]:
-    return ["-H", f"content-type: {media_type}", "-d", body]
+    is_file = body.startswith("@")
+    return ["-H", f"content-type: {media_type}", "--data-binary" if is_file else "-d", body]
 
 
 _MANNERS: Final = {
@@ -46,7 +50,7 @@ _MANNERS: Final = {
         "/predictions/{}",
         "what its handler takes; this is a guess",
         "/predictions/{}",
-        _body(_TEXT, "hello"),
+        _body(_TEXT, _BODY),
     ),
     TRUSS: _Manner(
         "Truss",
@@ -97,14 +101,17 @@ def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> t
         schema = function["request"]
         example = example_of(schema)
         media_type = function["takes"]
+        if media_type == _BYTES:
+            sample = _sample(folder)
+            body = f"@{_short(sample)}" if sample else _BODY
+            return f"bytes ({media_type})", f"/predictions/{model.name}", _body(media_type, body)
         body = example if media_type == _TEXT and isinstance(example, str) else json.dumps(example)
         return f"{_in_words(schema)} ({media_type})", f"/predictions/{model.name}", _body(media_type, body)
     manner = _MANNERS[model.contract.name]
     path = manner.path.format(model.name)
     if (sample := _sample(folder)) is not None:
-        content_type = _MEDIA_TYPES.get(sample.suffix, "application/octet-stream")
-        options = ["-H", f"content-type: {content_type}", "--data-binary", f"@{_short(sample)}"]
-        return f"{content_type}, such as {_short(sample)}", path, options
+        content_type = _MEDIA_TYPES.get(sample.suffix, _BYTES)
+        return f"{content_type}, such as {_short(sample)}", path, _body(content_type, f"@{_short(sample)}")
     if inputs := declared.get("inputs"):
         words = ", ".join(f"{each['name']} {each['datatype']}{list(each['shape'])}" for each in inputs)
         example = tensors_of(inputs)
@@ -117,13 +124,20 @@ def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> t
 
 
 def _in_words(schema: Mapping[str, Any]) -> str:
-    """Return a JSON Schema in a few words."""
+    """Return a JSON Schema in a few words: the members of an object, and their types."""
     if "$ref" in schema:
-        schema = schema.get("$defs", {}).get(str(schema["$ref"]).rpartition("/")[2], {})
+        schema = _definition(schema, schema)
     members = schema.get("properties")
     if not members:
         return str(schema.get("type") or "any JSON")
-    return "{" + ", ".join(f"{name}: {each.get('type', 'any')}" for name, each in members.items()) + "}"
+    types = {name: each.get("type") or _definition(schema, each).get("type", "any") for name, each in members.items()}
+    return "{" + ", ".join(f"{name}: {kind}" for name, kind in types.items()) + "}"
+
+
+def _definition(whole: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema that a part of another one names; an empty one if it names none."""
+    found: Mapping[str, Any] = whole.get("$defs", {}).get(str(part.get("$ref")).rpartition("/")[2], {})
+    return found
 
 
 def _sample(folder: Path) -> Path | None:

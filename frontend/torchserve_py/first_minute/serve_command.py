@@ -77,9 +77,17 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
     try:
         paths = [ServedPath.of(path, store) for path in arguments.paths]
         settings = _settings(arguments, store, tuple(path.spec for path in paths))
-        configure_logging(settings)
-    except (NoModel, SettingsError, LogConfigError, OSError) as error:
+    except (NoModel, SettingsError, OSError) as error:
         print(error, file=sys.stderr)
+        return 1
+    try:
+        configure_logging(settings)
+    except LogConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        where = "serve from a folder that you may write to, or set LOG_LOCATION and METRICS_LOCATION"
+        print(f"No logs can be written: {error.filename}: {error.strerror}; {where}", file=sys.stderr)
         return 1
     if settings.log_config is None:
         show_less()

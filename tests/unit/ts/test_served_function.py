@@ -114,8 +114,14 @@ def test_several_parameters_come_from_an_object_a_form_or_tensors() -> None:
     [
         (row(body={"b": 1}), "a: Field required"),
         (row(body={"a": "x"}), "a: Input should be a valid integer, unable to parse string as an integer, given 'x'"),
-        (row(body=[1]), "the body is to be a JSON object with the members a, b"),
-        (row(body=None), "the body is to be a JSON object with the members a, b"),
+        (row(body=[1]), "the body is to be a JSON object with the members a, b, given '[1]'"),
+        (row(body=None), "the body is to be a JSON object with the members a, b, and is empty"),
+        (row(body=b'{"a": '), "the body is to be a JSON object with the members a, b, and is no JSON: Expecting value"),
+        (
+            row(**{'{"a": 1}': ""}),
+            "the request has '{\"a\": 1}' in place of a, b; a body that is no form needs the header"
+            " content-type: application/json",
+        ),
         (row(a=b"\xff"), "a: Input should be a valid integer"),
     ],
 )

@@ -68,7 +68,7 @@ function options(lines, format, width) {
     padding: [10, 12, 0, 0],
     cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false } },
     legend: { live: true },
-    scales: { y: { range: (plot, least, most) => [0, 1.15 * Math.max(most ?? 0, format === milliseconds ? 0.01 : 1)] } },
+    scales: { y: { range: (plot, least, most) => [0, 1.15 * Math.max(most || 1, format === milliseconds ? 0.2 : 1)] } },
     axes: [
       { ...axis, space: 70, size: 28, values: "{HH}:{mm}:{ss}" },
       { ...axis, size: 58, values: (plot, ticks) => ticks.map((tick) => (format === count && !Number.isInteger(tick) ? "" : format(tick))) },

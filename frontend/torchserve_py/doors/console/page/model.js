@@ -18,8 +18,9 @@ const TABS = [
   ["settings", "Settings", settingsTab],
 ];
 
-/** Return the view of the model version that the address names. */
-export function view({ server, segments: [name, version, chosen = "live"], signal, tellState }) {
+/** Return the view of the model version that the address names; of the default version if it names none. */
+export async function view({ server, segments: [name, named, chosen = "live"], signal, tellState }) {
+  const version = named || (await call("GET", `models/${path(name)}`))[0].modelVersion;
   return new Promise((resolve, reject) => {
     let model = null;
     let parts = null;
