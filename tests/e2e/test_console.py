@@ -126,6 +126,12 @@ def test_all_models_are_shown_and_searched(page: ConsolePage) -> None:
     assert page.find(".segments [aria-pressed=true]").text == "1 hour"
 
 
+def test_an_address_without_a_version_shows_the_default_one(page: ConsolePage) -> None:
+    page.open("models", "talker")
+    page.see("h1", "^talker")
+    page.see(".versions", "default")
+
+
 def test_a_model_is_registered_called_scaled_and_unregistered(page: ConsolePage) -> None:
     page.open()
     page.press("#register")
