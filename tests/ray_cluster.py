@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -49,3 +52,13 @@ class RayNodes:
         """Kill all nodes but the head."""
         for node in self.present:
             self.remove(node)
+
+    @contextlib.contextmanager
+    def frozen_head(self) -> Iterator[None]:
+        """Let the head of the cluster not answer."""
+        (head,) = self._cluster.head_node.all_processes["gcs_server"]
+        head.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            head.process.send_signal(signal.SIGCONT)

@@ -173,6 +173,19 @@ def test_drains_after_sigterm_and_tells_how_workers_ended(cluster: RayNodes, tmp
             assert answer.result().text == "linked"
 
 
+def test_requests_go_on_while_the_head_of_the_cluster_does_not_answer(cluster: RayNodes, tmp_path: Path) -> None:
+    cluster.add(num_cpus=2)
+    folder = model_folder(tmp_path, "m", DOUBLE, "minWorkers: 2\nmaxWorkers: 2\n")
+    (folder / "note.txt").write_text("noted")
+    with serving(cluster, folder, worker_heartbeat_timeout=60) as server:
+        server.wait_ready()
+        with cluster.frozen_head():
+            psutil.Process(int(post(server).text.split()[0])).kill()
+            eventually(lambda: "starts again" in server.log(), "the loss is noticed")
+            assert {post(server).status_code for _ in range(10)} == {200}
+        eventually(lambda: ready_workers(server) == 2, "the place is filled again")
+
+
 def test_a_model_without_a_place_is_unregistered_at_once(cluster: RayNodes, tmp_path: Path) -> None:
     folder = model_folder(tmp_path, "m", DOUBLE, "ray: {num_gpus: 1}\n")
     with serving(cluster, folder) as server:
