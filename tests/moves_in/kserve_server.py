@@ -5,6 +5,7 @@ python -m tests.moves_in.kserve_server CLIENTS_PYTHON
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,15 +23,33 @@ def handle(data, context):
 CONFIG = "inputs: [{name: x, datatype: FP32, shape: [-1]}]\noutputs: [{name: y, datatype: FP32, shape: [-1]}]\n"
 
 
+def started_by_kserve(model: Path, config: str | None, port: int) -> RunningServer:
+    """Return a server in KServe's layout: the folder ``model-store``, and beside it ``config`` if there is one."""
+    server = RunningServer({}, {"metrics_address": "http://127.0.0.1:0", "management_address": "http://127.0.0.1:0"})
+    models = server.directory / "models"
+    shutil.copytree(model, models / "model-store" / "double")
+    if config is not None:
+        (models / "config").mkdir()
+        (models / "config" / "config.properties").write_text(config)
+    (http,) = free_ports(1)
+    server.inference = f"http://127.0.0.1:{http}"
+    flags = ["--model_name=double", f"--model_dir={models}", f"--http_port={http}", f"--grpc_port={port}"]
+    server.command = [sys.executable, "-m", "torchserve_py.container", *flags]
+    return server
+
+
 def main() -> None:
-    """Serve the same handler for both protocols, and run the client."""
+    """Serve the same handler for both protocols, as KServe starts the image, and run the client."""
     directory = Path(tempfile.mkdtemp())
     plain = model_folder(directory, "double", DOUBLE, CONFIG)
     (port,) = free_ports(1)
-    properties = {"grpc_inference_port": port}
+    torchserves = (
+        "inference_address=http://0.0.0.0:8085\nmanagement_address=http://127.0.0.1:0\nmetrics_address=http://127.0.0.1:0\n"
+        "grpc_inference_port=7070\ngrpc_management_port=0\nload_models=all\nservice_envelope=none\n"
+    )
     with (
-        RunningServer({"double": plain}, properties) as v2,
-        RunningServer({"double": plain}, {"service_envelope": "kserve"}) as v1,
+        started_by_kserve(plain, torchserves, port) as v2,
+        started_by_kserve(plain, None, 0) as v1,
     ):
         for server in (v1, v2):
             server.wait_ready()

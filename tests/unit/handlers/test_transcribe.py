@@ -142,7 +142,9 @@ def test_events_of_the_realtime_api(server: Server) -> None:
         server.context.next_batch([("r", {SEQUENCE_ID: "a", **told})])
         return str(server.handler.handle([{"body": body}], server.context)[0])
 
-    whole = sound("hello world", "many years ago").rstrip(b"\0")
+    whole = sound("hello world", "many years ago")
+    while whole.endswith(b"\0\0"):
+        whole = whole[:-2]
     assert "".join(post("append", piece) for piece in pieces_of(whole)) == "hello world "
     assert post("commit").endswith("years ago "), "a commit ends the utterance"
     assert "".join(post("append", piece) for piece in pieces_of(whole)[:3]) == ""

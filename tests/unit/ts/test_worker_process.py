@@ -284,14 +284,16 @@ def test_a_worker_whose_steps_are_long_goes_on_with_threads(start: Callable[...,
         """
     )
     load(jobs, tmp_path)
-    seen = []
-    for number in range(60):
-        jobs.send("infer", [row(f"job{number}", bytes([number]) * 1_000_000)])
+    threads = []
+    for number in range(200):  # to move so many bytes takes long enough on any machine, but some steps may be slow
+        jobs.send("infer", [row(f"job{number}", bytes([number]) * 4_000_000)])
         ((job_id, _, status, _, headers, body, _),) = jobs.receive()[1]
-        assert (job_id, status, body) == (f"job{number}", 200, bytes([number]) * 1_000_000)
-        seen.append(dict(headers)["threads"])
-    assert "_receive" not in seen[0]
-    assert "_receive" in seen[-1]
+        assert (job_id, status, body) == (f"job{number}", 200, bytes([number]) * 4_000_000)
+        threads.append(dict(headers)["threads"])
+        if "_receive" in threads[-1]:
+            break
+    assert "_receive" not in threads[0]
+    assert "_receive" in threads[-1]
     jobs.send("stop")
     process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 0
