@@ -41,7 +41,7 @@ from torchserve_py.workers.process import NO_LIMIT
 from torchserve_py.workers.worker import Worker
 
 if TYPE_CHECKING:
-    from torchserve_py.workers.ray_workers import RayCluster
+    from torchserve_py.workers.ray_cluster import RayCluster
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Assembly:
         Raises OSError: there is none, or the packages for it are missing.
         """
         if self._settings.worker_launcher == "ray":
-            from torchserve_py.workers.ray_workers import RayCluster  # most servers do without
+            from torchserve_py.workers.ray_cluster import RayCluster  # most servers do without
 
             self.cluster = RayCluster(self._listener, self._settings.ray_address, self._settings.ray_worker_host)
             await self.cluster.join()

@@ -22,7 +22,7 @@ from ts.protocol.log_records import FORMAT_VARIABLE
 from ts.protocol.messages import Load, Warmup
 
 if TYPE_CHECKING:
-    from torchserve_py.workers.ray_workers import RayCluster, RemoteLaunch
+    from torchserve_py.workers.ray_cluster import RayCluster, RemoteLaunch
 
 _TORCHRUN_LOGS = "torchelastic_ts"  # TorchServe's name
 
@@ -105,10 +105,11 @@ def _remote(
     """Return how Ray starts a worker. A parallel worker is on one node, with the GPUs of all its processes."""
     if cluster is None:
         return None
-    from torchserve_py.workers.ray_workers import Demand, RemoteLaunch  # most servers do without
+    from torchserve_py.workers.ray_actors import NodeDemand  # most servers do without
+    from torchserve_py.workers.ray_cluster import RemoteLaunch
 
     config, asked = plan.config, plan.config.ray
-    demand = Demand(
+    demand = NodeDemand(
         asked.num_cpus, asked.num_gpus * max(1, config.ranks), asked.resources or {}, asked.label_selector or {}
     )
     return RemoteLaunch(cluster, demand, plan.files.model_dir, environment, torchrun)

@@ -18,7 +18,7 @@ from ts.protocol.messages import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from torchserve_py.workers.forking import Forking
-    from torchserve_py.workers.ray_workers import RemoteLaunch
+    from torchserve_py.workers.ray_cluster import RemoteLaunch
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ async def start_process(
     Raises WorkerFailed: it could not be started, or no machine has room.
     """
     if launch.remote is not None:
-        from torchserve_py.workers.ray_workers import RemoteProcess  # most servers do without
+        from torchserve_py.workers.ray_process import RemoteProcess  # most servers do without
 
         return await RemoteProcess.launch(launch.remote, worker_id, token, label)
     try:

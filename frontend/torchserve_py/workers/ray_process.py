@@ -1,0 +1,109 @@
+"""A worker process on a node of a Ray cluster: its start, what it prints, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from torchserve_py.workers.process import describe_exit, log_lines
+from torchserve_py.workers.ray_actors import end_actor, first_line
+from torchserve_py.workers.ray_cluster import RemoteLaunch
+from ts.ray_host import STDERR, STDOUT
+
+logger = logging.getLogger(__name__)
+
+#: How long Ray may take to tell of the end of a worker that was killed (seconds).
+_KILL_LIMIT: Final = 5.0
+#: Pieces of output that wait to be logged.
+_MOST_UNREAD: Final = 32
+
+
+class RemoteProcess:
+    """A worker process on a node.
+
+    Attributes:
+        pid: -1; its number means nothing on this machine.
+    """
+
+    pid = -1
+
+    def __init__(self, actor: Any, label: str) -> None:
+        self._actor = actor
+        self._killed = asyncio.Event()
+        self._ended: asyncio.Future[int] = asyncio.ensure_future(_result(actor.run.remote()))
+        streams = {STDOUT: OutputStream(), STDERR: OutputStream()}
+        self._output = asyncio.gather(
+            self._read(streams),
+            log_lines(streams[STDOUT], f"{label}-stdout", logging.INFO),
+            log_lines(streams[STDERR], f"{label}-stderr", logging.WARNING),
+        )
+
+    @classmethod
+    async def launch(cls, remote: RemoteLaunch, worker_id: str, token: str, label: str) -> RemoteProcess:
+        """Have Ray place the worker, and start it.
+
+        Raises WorkerFailed: no node has room, or it could not be started.
+        """
+        actor, certificate = await remote.cluster.host(worker_id, remote.demand, token)
+        await remote.cluster.start(actor, certificate, remote)
+        return cls(actor, label)
+
+    def adopt(self, pid: int) -> None:
+        """Do nothing: the processes of a worker end with its actor."""
+
+    @property
+    def running(self) -> bool:
+        """Whether its end is not known yet."""
+        return not self._ended.done() and not self._killed.is_set()
+
+    async def wait(self) -> str:
+        """Wait for the end of the process and of its output; return why it ended."""
+        killed: asyncio.Future[Any] = asyncio.create_task(self._killed.wait())
+        await asyncio.wait([self._ended, killed], return_when=asyncio.FIRST_COMPLETED)
+        killed.cancel()
+        await asyncio.wait([self._ended], timeout=_KILL_LIMIT)
+        await asyncio.wait([self._output], timeout=1.0)
+        self._output.cancel()
+        end_actor(self._actor)
+        if not self._ended.done():
+            self._ended.cancel()
+            return "was given up with its node, which does not answer"
+        if (error := self._ended.exception()) is not None:
+            return f"was lost with its node or the actor there: {first_line(error)}"
+        return describe_exit(self._ended.result())
+
+    def kill(self) -> None:
+        """Have the actor end the process; `wait` ends an actor that does not answer."""
+        if self.running:
+            self._killed.set()
+            self._actor.kill.remote()
+
+    async def _read(self, streams: Mapping[int, OutputStream]) -> None:
+        try:
+            while True:
+                for number, data in await self._actor.output.remote():
+                    if number not in streams:
+                        return
+                    await streams[number].pieces.put(data)
+        except Exception as error:  # the actor is gone: `wait` says why
+            logger.debug("The output of a worker has ended: %s", first_line(error))
+        finally:
+            for stream in streams.values():
+                await stream.pieces.put(b"")
+
+
+class OutputStream:
+    """What a process on a node prints."""
+
+    def __init__(self) -> None:
+        self.pieces = asyncio.Queue[bytes](_MOST_UNREAD)
+
+    async def read(self, _: int = -1, /) -> bytes:
+        """Wait for further output; b'' at its end."""
+        return await self.pieces.get()
+
+
+async def _result(reference: Any) -> Any:
+    return await reference
