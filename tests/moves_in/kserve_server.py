@@ -25,7 +25,9 @@ CONFIG = "inputs: [{name: x, datatype: FP32, shape: [-1]}]\noutputs: [{name: y, 
 
 def started_by_kserve(model: Path, config: str | None, port: int) -> RunningServer:
     """Return a server in KServe's layout: the folder ``model-store``, and beside it ``config`` if there is one."""
-    server = RunningServer({}, {"metrics_address": "http://127.0.0.1:0", "management_address": "http://127.0.0.1:0"})
+    server = RunningServer(
+        {}, {"metrics_address": "http://127.0.0.1:0", "management_address": "http://127.0.0.1:0", "access_log": "false"}
+    )
     models = server.directory / "models"
     shutil.copytree(model, models / "model-store" / "double")
     if config is not None:
@@ -42,14 +44,14 @@ def main() -> None:
     """Serve the same handler for both protocols, as KServe starts the image, and run the client."""
     directory = Path(tempfile.mkdtemp())
     plain = model_folder(directory, "double", DOUBLE, CONFIG)
-    (port,) = free_ports(1)
+    port, other = free_ports(2)
     torchserves = (
-        "inference_address=http://0.0.0.0:8085\nmanagement_address=http://127.0.0.1:0\nmetrics_address=http://127.0.0.1:0\n"
-        "grpc_inference_port=7070\ngrpc_management_port=0\nload_models=all\nservice_envelope=none\n"
+        "access_log=false\ninference_address=http://0.0.0.0:8085\nmanagement_address=http://127.0.0.1:0\nmetrics_address=http://127.0.0.1:0\n"
+        "grpc_inference_port=7070\ngrpc_management_port=0\nload_models=all\n"
     )
     with (
         started_by_kserve(plain, torchserves, port) as v2,
-        started_by_kserve(plain, None, 0) as v1,
+        started_by_kserve(plain, None, other) as v1,
     ):
         for server in (v1, v2):
             server.wait_ready()
