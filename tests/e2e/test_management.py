@@ -167,11 +167,11 @@ def test_register_without_workers(server: RunningServer, call: Management) -> No
 
 def test_a_model_that_does_not_load_is_not_registered(server: RunningServer, call: Management) -> None:
     url = archive(server, "broken", "1.0", BROKEN)
-    assert error(call.post(url=url, initial_workers=1)) == (
-        500,
-        "InternalServerException",
+    status, kind, message = error(call.post(url=url, initial_workers=1))
+    assert (status, kind) == (500, "InternalServerException")
+    assert message.startswith(
         "Failed to start workers for model broken version: 1.0:"
-        " ModuleNotFoundError: No module named 'a_module_that_is_not_there'",
+        " ModuleNotFoundError: No module named 'a_module_that_is_not_there'; it is neither beside the model nor "
     )
     assert error(call("GET", "/models/broken")) == (404, "ModelNotFoundException", "Model not found: broken")
     assert "a_module_that_is_not_there" in server.log()

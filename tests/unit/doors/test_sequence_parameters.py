@@ -9,6 +9,7 @@ from tests.unit.doors.fakes import make_settings
 from torchserve_py.doors.failures import DoorError
 from torchserve_py.doors.sequence_parameters import sequence_of
 from torchserve_py.doors.sequences import SequenceHeaders
+from torchserve_py.jobs.inference_request import SequenceRequest
 
 ID = "ts_request_sequence_id"
 START = "ts_request_sequence_start"
@@ -30,10 +31,10 @@ def headers(tmp_path):
 def test_markers_become_headers(headers):
     model = FakeModel(stateful=True)
     sequence = _sequence(headers, model, {"sequence_id": 1001, "sequence_start": True, "sequence_end": False})
-    assert sequence == ("1001", True, False, ((ID, "1001"), (START, "true")))
+    assert sequence == SequenceRequest("1001", True, False, ((ID, "1001"), (START, "true")))
     model.known_sequences.add("1001")
     sequence = _sequence(headers, model, {"sequence_id": 1001, "sequence_start": False, "sequence_end": True})
-    assert sequence == ("1001", False, True, ((ID, "1001"), (END, "true")))
+    assert sequence == SequenceRequest("1001", False, True, ((ID, "1001"), (END, "true")))
 
 
 @given(ids, ids)

@@ -129,11 +129,9 @@ def test_a_model_that_cannot_be_loaded_is_reported_with_its_traceback(
 
     assert (reply["ok"], reply["status"]) == (False, status)
     assert reply["message"].startswith(message)
-    first, *_ = places = re.findall(r'File "(.+)", line', reply["traceback"])
-    assert "Traceback (most recent call last)" in reply["traceback"] or "SyntaxError" in message
-    if message != "Expect handle method":
-        assert Path(first).parent == tmp_path, f"the frames begin at the model's code, not at {first}"
-        assert len(places) == 1
+    places = re.findall(r'File "(.+)", line', reply["traceback"])
+    of_the_model = 0 if message == "Expect handle method" else 1
+    assert [Path(place).parent for place in places] == [tmp_path] * of_the_model, "only the model's code is shown"
     assert process.wait(DEADLINE_SECONDS) == 1
 
 
@@ -318,7 +316,8 @@ def test_it_warms_up_before_it_says_that_it_has_loaded(
     request = {"file": file, "content_type": None, "inputs": [], "rows": 1, "calls": 1}
     reply = load(jobs, tmp_path, warmup=[request], asynchronous=asynchronous, batch_size=1)
     assert reply["ok"] is loaded
-    if not loaded:
+    if loaded:
+        jobs.send("stop")
+    else:
         assert reply["message"] == "Warm-up request 0 (bad, 1 in a batch) failed: KeyError: b'bad'"
-    jobs.send("stop")
     assert f"called with b'{file}'" in process.communicate(timeout=DEADLINE_SECONDS)[0]
