@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import ssl
@@ -14,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import requests
-from tests.e2e.running_server import RunningServer, eventually, model_folder
+from tests.e2e.running_server import HANDLERS, RunningServer, eventually, model_folder
 from tests.programs import need_program
 from tests.ray_cluster import RayNodes
 from tests.redis_server import RedisServer
@@ -48,6 +49,49 @@ class Handler:
         return str(self.cache[sequence_id])
 """
 SEQUENCES = "sequenceBatching: true\nsequenceMaxIdleMSec: 600000\nmaxNumSequence: 100\nmaxSequenceJobQueueSize: 10\n"
+
+
+STREAM = """
+from ts.handler_utils.utils import send_intermediate_predict_response
+
+
+def handle(data, context):
+    if data is None:
+        return None
+    for number in range(3):
+        send_intermediate_predict_response([f"{number} "] * len(data), context.request_ids, "OK", 200, context)
+    return ["end"] * len(data)
+"""
+TRUSS = """
+class Model:
+    def __init__(self, **given):
+        pass
+
+    def load(self):
+        pass
+
+    async def predict(self, given):
+        async def parts():
+            for number in range(3):
+                yield f"{number} "
+
+        return parts() if given["streamed"] else {"given": given}
+"""
+#: Two processes; only together they know the sum.
+PARALLEL = """
+import torch
+import torch.distributed as dist
+
+
+class Handler:
+    def initialize(self, context):
+        dist.init_process_group("gloo")
+
+    def handle(self, data, context):
+        one = torch.ones(1)
+        dist.all_reduce(one)
+        return [str(one.item()) for _ in data]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +160,35 @@ def test_a_scaled_down_place_withdraws_its_demand(cluster: RayNodes, tmp_path: P
         cluster.add(num_cpus=1)
         assert post(server).status_code == 200
         assert ready_workers(server) == 1
+
+
+@pytest.mark.torch
+def test_every_kind_of_model_code_runs_on_nodes(cluster: RayNodes, tmp_path: Path) -> None:
+    cluster.add(num_cpus=4)
+    (tmp_path / "truss" / "model").mkdir(parents=True)
+    (tmp_path / "truss" / "config.yaml").write_text("model_name: truss\n")
+    (tmp_path / "truss" / "model" / "__init__.py").touch()
+    (tmp_path / "truss" / "model" / "model.py").write_text(TRUSS)
+    parallel = "minWorkers: 1\nmaxWorkers: 1\nparallelType: tp\ntorchrun: {nproc-per-node: 2}\n"
+    models = {
+        "stream": model_folder(tmp_path, "stream", STREAM),
+        "truss": tmp_path / "truss",
+        "sentences": HANDLERS / "sentences",
+        "parallel": model_folder(tmp_path, "parallel", PARALLEL, parallel),
+    }
+    properties = {"worker_launcher": "ray", "ray_address": cluster.address, "access_log": "false"}
+    with RunningServer(models, properties) as server:
+        server.wait_ready()
+
+        def ask(path: str, body: Any) -> requests.Response:
+            return requests.post(f"{server.inference}{path}", json=body, timeout=120)
+
+        assert ask("/predictions/stream", {}).text == "0 1 2 end"
+        assert ask("/v1/models/truss:predict", {"streamed": False}).json() == {"given": {"streamed": False}}
+        assert ask("/v1/models/truss:predict", {"streamed": True}).text == "0 1 2 "
+        sample = json.loads((HANDLERS / "sentences" / "sample" / "request.json").read_text())
+        assert ask("/v2/models/sentences/infer", sample).json()["outputs"][0]["data"] == [4, 9, 2, 6]
+        assert ask("/predictions/parallel", {}).text == "2.0"
 
 
 @pytest.mark.parametrize("store", ["memory", "redis"])
