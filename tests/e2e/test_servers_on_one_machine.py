@@ -7,9 +7,12 @@ import re
 import shutil
 import signal
 import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import pytest
 from tests.e2e.documents import blocks
 from tests.e2e.running_server import DEADLINE, ROOT, eventually
 from tests.e2e.workplace import Workplace
@@ -46,7 +49,14 @@ def end(pid_file: Path) -> None:
     psutil.wait_procs(family, DEADLINE)
 
 
-def test_two_servers_share_a_machine_and_go_on_with_each_others_sequences(tmp_path: Path) -> None:
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A folder with a short name: the path of a socket in it must fit into an address."""
+    with tempfile.TemporaryDirectory(prefix="two-") as name:
+        yield Path(name)
+
+
+def test_two_servers_share_a_machine_and_go_on_with_each_others_sequences(directory: Path) -> None:
     need_program("haproxy")
     ports = own_ports()
 
@@ -55,13 +65,13 @@ def test_two_servers_share_a_machine_and_go_on_with_each_others_sequences(tmp_pa
 
     recipe = [localized(block.text) for block in blocks(ROOT / "docs" / "scale.md") if block.language == "sh"]
     start, use, stop = recipe
-    place = Workplace(tmp_path)
+    place = Workplace(directory)
     place.environment.pop("TS_CONFIG_FILE")
-    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
-    config = tmp_path / "deploy" / "haproxy.cfg"
+    shutil.copytree(ROOT / "deploy", directory / "deploy")
+    config = directory / "deploy" / "haproxy.cfg"
     config.write_text(localized(config.read_text()).replace("maxconn 20000", "maxconn 2000"))  # descriptors may be few
-    proxy = tmp_path / "haproxy.pid"
-    pid_files = [tmp_path / f"server{number}" / "tmp" / ".model_server.pid" for number in (1, 2)]
+    proxy = directory / "haproxy.pid"
+    pid_files = [directory / f"server{number}" / "tmp" / ".model_server.pid" for number in (1, 2)]
     try:
         code, printed = place.run(f"set -e\n{start}")
         assert code == 0, printed
