@@ -19,6 +19,7 @@ are that program's command line, whatever the platform.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -32,6 +33,8 @@ from torchserve_py.settings.properties import properties_text, read_properties
 _COMMAND: Final = (sys.executable, "-m", "torchserve_py.cli", "--start", "--foreground", "--no-config-snapshots")
 _STORE: Final = "model_store"
 _PORTS: Final = 65535
+#: The host in the URL of an address, with what precedes it.
+_HOST: Final = re.compile(r"//(?:\[[^\]]*\]|[^:/\[]+)")
 #: What KServe's runtimes are started with.
 _KSERVE_FLAGS: Final = ("--model_name=", "--model_dir=", "--http_port=", "--grpc_port=")
 #: Paths at which every server answers anyway, so Vertex AI need not have them made.
@@ -120,8 +123,11 @@ def _kserve(models: Path, named: Mapping[str, str], flags: Sequence[str]) -> Sta
         name = named.get("--model_name", "model")
         found = ["--model-store", str(store), "--models", "all"] if store.is_dir() else _models_in(models, name)
         return Start([*found, *flags], overrides=overrides, defaults={"service_envelope": "kserve"})
-    if not any(entry.key == "model_store" for entry in read_properties(config)):
+    written = {entry.key: entry.value for entry in read_properties(config)}
+    if "model_store" not in written:
         flags = ["--model-store", str(store), *flags]
+    if "management_address" in written:  # without tokens, nobody but this container may manage models
+        overrides["management_address"] = _HOST.sub("//127.0.0.1", written["management_address"])
     return Start(flags, config, overrides)
 
 

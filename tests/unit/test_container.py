@@ -106,3 +106,12 @@ def test_arguments_are_obeyed_or_refused() -> None:
     assert list(how_to_start([], {"AIP_HTTP_PORT": "9000"}).flags)[-2:] == ["--models", "all"]
     with pytest.raises(ContainerError, match="serve takes no arguments"):
         how_to_start(["serve", *arguments], {"AIP_HTTP_PORT": "9000"})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "127.0.0.1", "models.example"])
+def test_kserve_leaves_the_management_api_to_the_container(tmp_path: Path, host: str) -> None:
+    (tmp_path / "config").mkdir()
+    config = tmp_path / "config" / "config.properties"
+    config.write_text(f"inference_address=http://{host}:8085\nmanagement_address=http://{host}:8085\n")
+    start = how_to_start([f"--model_dir={tmp_path}"], {})
+    assert start.overrides["management_address"] == "http://127.0.0.1:8085"
