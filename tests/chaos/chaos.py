@@ -23,14 +23,13 @@ import aiohttp
 from tests.chaos.attempts import Sender, Tally
 from tests.chaos.clients import SETTLE_LIMIT, Client
 from tests.chaos.disasters import SERVERS, Disasters
+from tests.chaos.outcome import tell
 from tests.chaos.timeline import Timeline
 
 MODEL = Path(__file__).parent / "model"
 CLIENTS = 24
 #: ``sequenceMaxIdleMSec`` in seconds; like the model's other limits shorter than something stays frozen or down.
 IDLE_LIMIT = 2.0
-#: How many contradictions are printed in full.
-PRINTED = 10
 
 CONFIG = """
 minWorkers: 2
@@ -58,6 +57,11 @@ class Report:
     events: Counter[str] = field(default_factory=Counter)
     tally: Tally = field(default_factory=Tally)
 
+    @property
+    def contradictions(self) -> list[str]:
+        """What clients saw that was not what they had been told."""
+        return self.tally.contradictions
+
     def __str__(self) -> str:
         tally = self.tally
         events = ", ".join(f"{count} × {name}" for name, count in sorted(self.events.items()))
@@ -67,7 +71,7 @@ class Report:
             f"  sequences {tally.incarnations}, requests {tally.requests}, steps acknowledged {tally.acknowledged}, "
             f"unknown outcomes settled by asking {tally.asked}, slowest step {tally.slowest:.1f} s\n"
             f"  requests: {outcomes}\n"
-            f"  contradictions {len(tally.contradictions)}"
+            f"  contradictions {len(self.contradictions)}"
         )
 
 
@@ -120,14 +124,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300.0, help="for each store (default: 300)")
     parser.add_argument("--replicas", type=int, default=1, help="for sentinel: handler.cache.replicas (default: 1)")
     options = parser.parse_args()
-    failed = False
-    for store in options.store or ["file", "redis"]:
-        report = run(store, options.seconds, options.replicas)
-        print(report, flush=True)
-        for contradiction in report.tally.contradictions[:PRINTED]:
-            print(contradiction, file=sys.stderr)
-        failed |= bool(report.tally.contradictions)
-    return int(failed)
+    return tell(run(store, options.seconds, options.replicas) for store in options.store or ["file", "redis"])
 
 
 if __name__ == "__main__":

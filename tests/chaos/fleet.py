@@ -23,6 +23,7 @@ from tests.chaos.attempts import Result, Sender
 from tests.chaos.clients import SETTLE_LIMIT, Client
 from tests.chaos.disasters import Disasters, Event
 from tests.chaos.live_sessions import PATIENCE, TURNS, Crowd
+from tests.chaos.outcome import tell
 from tests.chaos.timeline import Timeline
 from tests.haproxy import HAProxy
 
@@ -130,12 +131,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--scale", type=float, default=1.0, help="how many times the usual clients (default: 1)")
     options = parser.parse_args()
-    report, sessions = run(options.seconds, options.scale)
-    print(report, sessions, sep="\n", flush=True)
-    contradictions = [*report.tally.contradictions, *sessions.contradictions]
-    for each in contradictions[: chaos.PRINTED]:
-        print(each, file=sys.stderr)
-    return int(bool(contradictions))
+    return tell(run(options.seconds, options.scale))
 
 
 if __name__ == "__main__":

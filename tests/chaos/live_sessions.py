@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tests.chaos.balancer import Balancer
 from tests.chaos.disasters import SERVERS, Disasters, Event
+from tests.chaos.outcome import tell
 from tests.chaos.timeline import Timeline
 
 from torchserve_py.client import Answer, AsyncClient, AsyncSession, SequenceLost, SessionClosed, StepFailed
@@ -37,7 +38,6 @@ PATIENCE = 90.0
 #: Causes after which a step does not count, and is sent again by this client; the session does the others by itself.
 NOT_COUNTED = {"handler_error", "sequence_store", "sequence_moved", "not_applied", "no_worker", "worker_died"}
 NOT_COUNTED |= {"response_timeout"}
-PRINTED = 10
 CONFIG = """
 minWorkers: 2
 maxWorkers: 2
@@ -247,14 +247,7 @@ def main() -> int:
     parser.add_argument("--store", choices=stores, action="append", help="default: all, in turn")
     parser.add_argument("--seconds", type=float, default=300.0, help="for each store (default: 300)")
     options = parser.parse_args()
-    failed = False
-    for store in options.store or stores:
-        report = run(store, options.seconds)
-        print(report, flush=True)
-        for contradiction in report.contradictions[:PRINTED]:
-            print(contradiction, file=sys.stderr)
-        failed |= bool(report.contradictions)
-    return int(failed)
+    return tell(run(store, options.seconds) for store in options.store or stores)
 
 
 if __name__ == "__main__":

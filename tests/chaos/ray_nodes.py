@@ -23,6 +23,7 @@ import psutil
 from tests.chaos import chaos
 from tests.chaos.disasters import PERIOD, Disasters, Event
 from tests.chaos.fleet import IDLE_LIMIT, BusyClient
+from tests.chaos.outcome import tell
 from tests.chaos.timeline import Timeline
 from tests.ray_cluster import RayNodes
 
@@ -105,11 +106,7 @@ def main() -> int:
     """Run from the command line; return 0 if nothing was contradicted."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=300.0)
-    report = run(parser.parse_args().seconds)
-    print(report, flush=True)
-    for each in report.tally.contradictions[: chaos.PRINTED]:
-        print(each, file=sys.stderr)
-    return int(bool(report.tally.contradictions))
+    return tell([run(parser.parse_args().seconds)])
 
 
 if __name__ == "__main__":

@@ -16,6 +16,6 @@ def test_no_client_is_told_what_is_not_so(store: str) -> None:
         need_program("redis-server")
     report = run(store, SECONDS)
     print(report)
-    assert not report.tally.contradictions, f"{report}\n" + "\n".join(report.tally.contradictions)
+    assert not report.contradictions, f"{report}\n" + "\n".join(report.contradictions)
     assert report.tally.acknowledged > CLIENTS
     assert report.events

@@ -14,6 +14,6 @@ def test_no_client_behind_a_proxy_is_told_what_is_not_so() -> None:
     need_program("haproxy")
     report, sessions = run(SECONDS, SCALE)
     print(report, sessions, sep="\n")
-    contradictions = [*report.tally.contradictions, *sessions.contradictions]
+    contradictions = [*report.contradictions, *sessions.contradictions]
     assert not contradictions, f"{report}\n{sessions}\n" + "\n".join(contradictions)
     assert report.tally.acknowledged and sessions.answers
