@@ -20,6 +20,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.prometheus import DEPLOY, Prometheus
 from tests.e2e.running_server import DEADLINE, ROOT, RunningServer, eventually, model_folder
+from tests.e2e.stand_in_nvml import stand_in_nvml
 from tests.programs import need_program
 
 BOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
@@ -40,41 +41,6 @@ class AddingHandler:
         self.totals[sequence] = self.totals.get(sequence, 0) + int(text)
         return str(self.totals[sequence])
 """
-#: In place of nvidia-ml-py: one GPU, on which every process computes that the server has started.
-PYNVML = """
-from types import SimpleNamespace
-
-import psutil
-
-
-class NVMLError(Exception):
-    pass
-
-
-def nvmlInit():
-    pass
-
-
-def nvmlDeviceGetCount():
-    return 1
-
-
-def nvmlDeviceGetHandleByIndex(index):
-    return index
-
-
-def nvmlDeviceGetUtilizationRates(gpu):
-    return SimpleNamespace(gpu=40, memory=20)
-
-
-def nvmlDeviceGetMemoryInfo(gpu):
-    return SimpleNamespace(used=8 << 30, total=80 << 30)
-
-
-def nvmlDeviceGetComputeRunningProcesses(gpu):
-    children = psutil.Process().children(recursive=True)
-    return [SimpleNamespace(pid=child.pid, usedGpuMemory=2 << 30) for child in children]
-"""
 
 
 @dataclass(frozen=True)
@@ -90,7 +56,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     directory = tmp_path_factory.mktemp("dashboards")
     config = "sequenceBatching: true\nbatchSize: 4\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 100\n"
     (directory / "python").mkdir()
-    (directory / "python" / "pynvml.py").write_text(PYNVML)
+    (directory / "python" / "pynvml.py").write_text(stand_in_nvml(1))
     python = ":".join(map(str, (directory / "python", ROOT / "frontend", ROOT / "backend")))
     with RunningServer(
         {"adding": model_folder(directory, "adding", ADDING, config)},

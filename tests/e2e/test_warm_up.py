@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.running_server import ROOT, RunningServer, eventually, model_folder
+from tests.e2e.stand_in_nvml import stand_in_nvml
 
 #: Answers with how often it was called before, and with the size of each batch then.
 COUNTS = """
@@ -27,42 +28,6 @@ def handle(data, context):
 """
 WARM = "batchSize: 4\nmaxBatchDelay: 0\nwarmup: [{file: sample, calls: 2}, {file: sample, rows: 1}]\n"
 
-#: Two GPUs; on each, every process in the file at PIDS has a gigabyte.
-PYNVML = """
-import os
-from pathlib import Path
-from types import SimpleNamespace
-
-
-class NVMLError(Exception):
-    pass
-
-
-def nvmlInit():
-    pass
-
-
-def nvmlDeviceGetCount():
-    return 2
-
-
-def nvmlDeviceGetHandleByIndex(index):
-    return index
-
-
-def nvmlDeviceGetUtilizationRates(gpu):
-    return SimpleNamespace(gpu=50, memory=25)
-
-
-def nvmlDeviceGetMemoryInfo(gpu):
-    return SimpleNamespace(used=1 << 30, total=2 << 30)
-
-
-def nvmlDeviceGetComputeRunningProcesses(gpu):
-    pids = Path(os.environ["PIDS"]).read_text().split()
-    return [SimpleNamespace(pid=int(pid), usedGpuMemory=1 << 30) for pid in pids]
-"""
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -72,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[RunningServer]:
     (folder / "library").mkdir()
-    (folder / "library" / "pynvml.py").write_text(PYNVML)
+    (folder / "library" / "pynvml.py").write_text(stand_in_nvml(2))
     (folder / "pids").write_text("")
     warm = model_folder(folder, "warm", COUNTS, WARM)
     (warm / "sample").write_text("sample")
