@@ -46,7 +46,7 @@ def read_served(file: Path) -> ServedSource | None:
         return None
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: expressions that are nested too deep
         return None
     names = set(_names_of_decorator(tree))
     found = [
@@ -82,7 +82,7 @@ def _options(file: Path, decorator: ast.expr) -> Options:
             raise _refusal(file, keyword, f"{_DECORATOR} has no argument {keyword.arg or '**'}; it has {known}")
         try:
             given[keyword.arg] = ast.literal_eval(keyword.value)
-        except ValueError:
+        except (ValueError, TypeError):
             value = ast.unparse(keyword.value)
             text = f"{keyword.arg} is to be written out, as the server reads it without running the file: {value}"
             raise _refusal(file, keyword, text) from None

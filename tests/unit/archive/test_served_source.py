@@ -60,6 +60,9 @@ def test_the_decorator_is_found_under_each_name(heading: str, decorator: str, tm
         ("@serve\ndef shout(text): ...", "from .ts import serve"),
         ("@serve\ndef shout(text: ...", "from ts import serve"),
         ("# serve\0", ""),
+        pytest.param(
+            f"x = {'-' * 50_000}1\n@serve\ndef shout(text): ...", "from ts import serve", id="nested too deep"
+        ),
     ],
 )
 def test_other_files_are_left_to_the_worker(decorated: str, heading: str, tmp_path: Path) -> None:
@@ -72,6 +75,7 @@ def test_other_files_are_left_to_the_worker(decorated: str, heading: str, tmp_pa
         ("@serve(batch=8)\ndef shout(text): ...", "shout.py:4: serve has no argument batch; it has batch_size, "),
         ("@serve(**more)\ndef shout(text): ...", "shout.py:4: serve has no argument **"),
         ("@serve(batch_size=SIZE)\ndef shout(text): ...", "shout.py:4: batch_size is to be written out"),
+        ("@serve(batch_size={[]: 1})\ndef shout(text): ...", "shout.py:4: batch_size is to be written out"),
         ("@serve\nclass Shout:\n    pass", "shout.py:5: the class Shout needs a method predict"),
         ("@serve(batch_size=8)\nasync def shout(text): ...", "shout.py:5: shout is async, .*: batch_size needs def"),
         ("@serve\nasync def shout(state): ...", "shout.py:5: shout is async, .*: the parameter state needs def"),
