@@ -35,8 +35,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
 class Session:
     """A client that does by hand what `torchserve_py.client` does by itself."""
 
-    def __init__(self, server: RunningServer, name: str = "tally") -> None:
-        self._url = f"{server.inference.replace('http', 'ws', 1)}/sequences/{name}?content_type=text/plain"
+    def __init__(self, server: RunningServer, name: str = "tally", *, console: bool = False) -> None:
+        base = (
+            f"{server.management}/console/sequences/{name}/1.0" if console else f"{server.inference}/sequences/{name}"
+        )
+        self._url = f"{base.replace('http', 'ws', 1)}?content_type=text/plain"
         self.socket: ClientConnection = connect(self._url).__enter__()
         self.greeting = self.receive()
 
@@ -133,6 +136,22 @@ def test_another_connection_that_resumes_takes_the_session_over(model: Path, env
         second, _ = resumed(server, first.greeting["resume"], 1, 1)
         assert first.closed() == (4409, "Another connection has resumed the session.")
         assert second.step("2") == "7"
+
+
+def test_the_console_takes_a_session_over_and_leaves_it_as_every_connection(
+    model: Path, environment: dict[str, str]
+) -> None:
+    with serving(model, environment) as server:
+        first = Session(server)
+        token = first.greeting["resume"]
+        assert first.step("5") == "5"
+        watching = Session(server, console=True)
+        assert "sequence" in watching.resume(token, 1, 1)[-1]
+        assert first.closed() == (4409, "Another connection has resumed the session.")
+        back = Session(server)
+        assert "sequence" in back.resume(token, 1, 1)[-1]
+        assert watching.closed() == (4409, "Another connection has resumed the session.")
+        assert back.step("2") == "7"
 
 
 def test_a_session_outlives_its_worker_and_its_server(model: Path, environment: dict[str, str]) -> None:

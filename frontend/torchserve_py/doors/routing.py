@@ -24,6 +24,7 @@ from torchserve_py.transport.http1.request import Request
 
 if TYPE_CHECKING:
     from torchserve_py.core.serving import Serving
+    from torchserve_py.doors.live.live_session import LiveSession
     from torchserve_py.doors.management_calls import ManagementCalls
     from torchserve_py.doors.open_inference.repository import Repository
     from torchserve_py.doors.open_inference.shared_memory import SharedMemory
@@ -101,6 +102,7 @@ class DoorContext:
         calls: Carries out the calls of the management API.
         repository: Loads and unloads models by name.
         shared_memory: The regions that clients have registered.
+        live_sessions: The live session that owns a sequence, by the model and the sequence's id, on all listeners.
         is_draining: Whether the server is shutting down.
         on_drain: Called once the server begins to shut down.
         on_close: Called once accepted work has had its time, before connections are closed.
@@ -115,6 +117,7 @@ class DoorContext:
     calls: ManagementCalls
     repository: Repository
     shared_memory: SharedMemory
+    live_sessions: dict[tuple[int, str], LiveSession] = field(default_factory=dict)
     is_draining: bool = False
     on_drain: list[Callable[[], None]] = field(default_factory=list)
     on_close: list[Callable[[], None]] = field(default_factory=list)

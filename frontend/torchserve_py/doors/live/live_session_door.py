@@ -40,7 +40,7 @@ class LiveSessionDoor:
         self._context = context
         self._serving = context.serving
         self._headers = SequenceHeaders(context.settings)
-        self._sessions: dict[tuple[int, str], LiveSession] = {}
+        self._sessions = context.live_sessions
         self._finishing: set[asyncio.Task[None]] = set()
         # While the server drains, sequences that no other server can continue go on.
         context.on_drain.append(lambda: self._end(lambda session: session.terms.durable))
