@@ -53,3 +53,14 @@ def test_the_navigation_of_the_site_has_every_page() -> None:
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     assert pages - set(named) == set(), "mkdocs.yml has to say where these pages stand"
     assert len(set(named)) == len(named)
+
+
+def test_the_rooms_of_the_architecture_have_the_files_that_it_names() -> None:
+    table = (ROOT / "docs" / "architecture.md").read_text().partition("## Rooms")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([\w./…]+)/`.* \| (.*)\|$", table, re.MULTILINE)
+    assert len(rows) > 20
+    for folder, names in rows:
+        room = ROOT / folder.replace("…", "frontend/torchserve_py")
+        assert room.is_dir(), f"there is no folder {folder}"
+        for name in re.findall(r"`([\w./]+)`", names):
+            assert [*ROOT.glob(name), *room.parent.rglob(name)], f"{folder} has no {name}"
