@@ -4,8 +4,6 @@ Each frame that is sent ahead has a token in a pipe that the server reads from, 
 reads the token first.
 """
 
-from __future__ import annotations
-
 import os
 
 

@@ -7,8 +7,6 @@ model's folder is on that) and imports nothing but the standard library: until t
 model runs.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import resource

@@ -3,8 +3,6 @@
 A stopped process, or one whose interpreter is stuck, does not answer; a long inference does.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

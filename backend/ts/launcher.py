@@ -3,8 +3,6 @@
 The server is a process of its own, started with the interpreter that runs this.
 """
 
-from __future__ import annotations
-
 import json
 import queue
 import subprocess

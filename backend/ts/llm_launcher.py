@@ -4,8 +4,6 @@ It writes a model folder for `ts.torch_handler.vllm_handler` into the model stor
 SIGTERM stops it and removes the folder. OpenAI's API is then at ``/v1``, and at ``/predictions/{model_name}/1.0/v1``.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Keeps this process, and all that it starts, from ever gaining rights: set-user-ID programs give them none."""
 
-from __future__ import annotations
-
 import sys
 from typing import Final
 

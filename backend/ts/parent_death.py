@@ -6,8 +6,6 @@ runs a module as ``python -m MODULE ARGUMENTS…`` does, in such a process: for 
 nothing of their parent themselves.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 

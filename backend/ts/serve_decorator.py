@@ -10,8 +10,6 @@ The decorated function or class stays what it is, so that tests can call it. `ts
 worker. The server reads the arguments of `serve` from the source, without running the source, so they are literals.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final, Literal, NamedTuple, TypeVar, overload

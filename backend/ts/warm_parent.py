@@ -11,8 +11,6 @@ A process can fork safely while it has one thread and has not used a GPU, so thi
 kernel ends this process when the server ends, and then its workers.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import importlib

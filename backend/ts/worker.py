@@ -10,8 +10,6 @@ A parallel worker consists of several such processes. torchrun starts them and s
 sends answers.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import logging

@@ -3,8 +3,6 @@
 The application's status and content type are the response's, the parts of a stream leave as the application sends them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping

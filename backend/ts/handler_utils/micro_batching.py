@@ -1,7 +1,5 @@
 """Runs the steps of a handler side by side: while one part of a batch is in the model, the next is prepared."""
 
-from __future__ import annotations
-
 import functools
 import operator
 import os

@@ -1,7 +1,5 @@
 """Cutting English text into tokens and tokens into n-grams; same results as torchtext's functions of these names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 

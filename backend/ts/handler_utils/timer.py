@@ -1,7 +1,5 @@
 """Reports how long a handler's steps take, where the model's configuration asks for it."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import time

@@ -1,7 +1,5 @@
 """Streaming a response in parts, and importing a class by name."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import threading

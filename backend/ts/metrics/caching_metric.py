@@ -1,7 +1,5 @@
 """A metric that handlers keep and update; each update is one record for the frontend."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any

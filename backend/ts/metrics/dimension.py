@@ -1,7 +1,5 @@
 """One dimension (label) of a metric."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """A metric with its value, as older handlers build and print it."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The exceptions of the metrics API, under TorchServe's names."""
 
-from __future__ import annotations
-
 
 class MetricsCacheError(Exception):
     """Any error of the metrics API."""

@@ -3,8 +3,6 @@
 A worker does not read the file: the server reads it and sends the declared metrics to the worker.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The types of metrics."""
 
-from __future__ import annotations
-
 import enum
 
 

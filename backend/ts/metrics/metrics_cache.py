@@ -1,7 +1,5 @@
 """``context.metrics``: the metrics a handler reports, kept by type and name and sent with the results of a batch."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """TorchServe's older metrics store, which mocks of the context in handlers' own tests still use."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ts.metrics.dimension import Dimension

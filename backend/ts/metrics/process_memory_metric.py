@@ -1,7 +1,5 @@
 """Measures the memory of processes, for scripts that `system_metrics_cmd` names; the server itself does not use it."""
 
-from __future__ import annotations
-
 import logging
 from typing import TextIO
 

@@ -7,8 +7,6 @@ metrics that all of them add to `system_metrics`:
     system_metrics.collect_all(sys.modules["ts.metrics.system_metrics"], num_of_gpu=0)
 """
 
-from __future__ import annotations
-
 import logging
 import types
 

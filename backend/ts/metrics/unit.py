@@ -1,7 +1,5 @@
 """Unit names of metrics."""
 
-from __future__ import annotations
-
 #: Short unit name to the name that metrics are reported with.
 UNITS: dict[str | None, str] = {
     "ms": "Milliseconds",

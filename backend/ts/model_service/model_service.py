@@ -1,7 +1,5 @@
 """TorchServe's base classes of handlers from before version 0.1, for handlers that still extend them."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

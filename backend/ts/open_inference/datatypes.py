@@ -1,7 +1,5 @@
 """The datatypes of the Open Inference Protocol. The server's doors use this module too, so it imports nothing."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 

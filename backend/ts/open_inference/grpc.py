@@ -4,8 +4,6 @@ A response is raw (``raw_output_contents``) or typed (``contents``), whichever i
 that sent typed contents and none of the parameters that only Triton's clients send, raw for all others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 

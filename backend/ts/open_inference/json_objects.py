@@ -1,7 +1,5 @@
 """The members of a request's JSON that the server's doors read as well: the object itself, its id, its parameters."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

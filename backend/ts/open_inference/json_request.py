@@ -5,8 +5,6 @@ unknown members are ignored, data may be nested or flat. A request that lacks a 
 type, gets status 422; a request whose data do not fit their datatype and shape gets 400.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from itertools import chain

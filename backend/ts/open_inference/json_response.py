@@ -1,7 +1,5 @@
 """From an `InferenceResponse` to the body of a REST answer: JSON, or JSON with binary tensors behind it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 

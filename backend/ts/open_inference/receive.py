@@ -4,8 +4,6 @@ The row's protocol states the form of the request. The response has the form tha
 over REST, typed or raw contents over gRPC.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

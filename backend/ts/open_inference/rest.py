@@ -5,8 +5,6 @@ length of the JSON; or, if that is 0, the bytes of the model's only input. The p
 endpoint of a request to another path than ``infer``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ It is the Open Inference Protocol's generate API together with Triton's: a membe
 model's inputs becomes that tensor, every other one a parameter of the request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

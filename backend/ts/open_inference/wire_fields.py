@@ -3,8 +3,6 @@
 Protobuf copies a message when it parses it; tensors are large and need not be copied.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 #: From this size on, looking for the fields is cheaper than copying them.

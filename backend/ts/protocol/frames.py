@@ -7,8 +7,6 @@ an extension value with the length stands for a large body, and the receiver rea
 own, so that a body is not copied there, either.
 """
 
-from __future__ import annotations
-
 import struct
 from collections import deque
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,6 @@ runs a batch of several rows cannot be attributed to one of them: it has ``reque
 lines stay unchanged.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -11,8 +11,6 @@ Two rules keep both ends simple:
   would be most of the cost of a small request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypedDict

@@ -1,7 +1,5 @@
 """The old place of `ts.handler_utils.utils.send_intermediate_predict_response`, which older handlers import."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ The worker checks what a handler has set before the answer counts; the frontend 
 runs code of others, and a line break in a header would let that code write whole responses of its own.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable

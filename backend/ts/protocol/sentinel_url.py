@@ -4,8 +4,6 @@ The user, the password, the database and the options are for the Redis servers, 
 ``sentinel_password`` for the Sentinels. ``rediss+sentinel`` means TLS for both.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 

@@ -4,8 +4,6 @@ Servers that share state need to know at once that one of them has ended. That i
 machine (and in the same container); any other process is known to have ended only by its silence.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 from pathlib import Path

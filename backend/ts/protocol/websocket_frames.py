@@ -3,8 +3,6 @@
 Each is the body of an `INPUT` message or of a result row: one byte that tells its kind, and the payload.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 TEXT: Final = b"t"  # UTF-8

@@ -1,7 +1,5 @@
 """A wire row as an ASGI scope, and the pseudo headers with which the server describes the request."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote

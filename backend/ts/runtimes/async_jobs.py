@@ -1,7 +1,5 @@
 """What the asynchronous runtimes share: the answers' way out, a job's further inputs, and cancellation."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ A single row that fails (its result cannot be sent, its client left) never affec
 exception from the handler answers all rows that are still open, with TorchServe's statuses and messages.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Mapping

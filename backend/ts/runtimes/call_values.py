@@ -5,8 +5,6 @@ for each, or a form with a field for each. ``str`` is text, ``bytes`` is the bod
 results are written by the same rule. pydantic checks and converts the values.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys

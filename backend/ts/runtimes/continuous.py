@@ -12,8 +12,6 @@ or request id). The callable takes the row's result and returns
 A row without a callable ends with this step.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

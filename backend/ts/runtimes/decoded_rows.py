@@ -5,8 +5,6 @@ type ``application/json`` is parsed, ``text/…`` becomes ``str``, any other typ
 decoded becomes a ``bytearray``, too.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import logging

@@ -1,7 +1,5 @@
 """The exceptions with which a runtime ends a row, a batch or the loading of a model."""
 
-from __future__ import annotations
-
 import logging
 import os
 from types import TracebackType

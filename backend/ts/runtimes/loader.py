@@ -4,8 +4,6 @@ Handlers are named as in TorchServe: ``file.py``, ``module`` or ``module:functio
 front, or the name of a built-in handler.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

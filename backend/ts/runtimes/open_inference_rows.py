@@ -13,8 +13,6 @@ result is one element of BYTES with its JSON. Outputs get the names that the mod
 asked for, or else of the inputs at their places, or else ``output-0`` and so on.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping, Sequence

@@ -7,8 +7,6 @@ keys ``__ndarray__``, ``data``, ``dtype`` and ``shape`` (all ``bytes``), a numpy
 complex ones, as by openpi.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import sys

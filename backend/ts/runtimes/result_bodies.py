@@ -1,7 +1,5 @@
 """Encodes the results of a TorchServe handler as response bodies, and errors as result rows."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """Runs a function or class that is decorated with `ts.serve` as a handler of TorchServe's contract."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, closing, suppress

@@ -5,8 +5,6 @@ request takes the way of a client's request through the decoder, the handler and
 of it done. A warm-up request that fails, fails the load.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

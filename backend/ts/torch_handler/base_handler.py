@@ -1,7 +1,5 @@
 """The handler that others build on: loads eager and TorchScript models and runs preprocess, inference, postprocess."""
 
-from __future__ import annotations
-
 import abc
 import importlib.util
 import logging

@@ -1,7 +1,5 @@
 """How built-in handlers read rows, so that an invalid row does not fail the other rows of its batch."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """``torch.compile`` as the model's configuration asks for it (``pt2`` in model-config.yaml)."""
 
-from __future__ import annotations
-
 import logging
 import os
 from typing import Any

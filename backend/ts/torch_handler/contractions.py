@@ -1,7 +1,5 @@
 """English contractions and what they stand for."""
 
-from __future__ import annotations
-
 #: Endings, their long forms, and the words that have them.
 _ENDINGS = (
     (("'ll", "'ll've"), (" will", " will have"), "I you he she it we they that there this who what how"),

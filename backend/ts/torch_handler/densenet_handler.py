@@ -5,8 +5,6 @@ A request is an array of numpy (``numpy.save``) or an input of the Open Inferenc
 a pickle, which torch restricts to tensors, but such restrictions have been broken before.
 """
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

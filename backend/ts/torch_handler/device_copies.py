@@ -4,8 +4,6 @@ CUDA copies from and to pinned memory without a detour, and while the host goes 
 freed for the next copy, but not before the copies out of it are done.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias

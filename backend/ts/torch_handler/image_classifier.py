@@ -1,7 +1,5 @@
 """The built-in handler ``image_classifier``: an image to the most probable classes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

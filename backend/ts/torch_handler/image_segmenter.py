@@ -1,7 +1,5 @@
 """The built-in handler ``image_segmenter``: an image to the class of each of its pixels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

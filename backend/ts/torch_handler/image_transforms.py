@@ -4,8 +4,6 @@ Same arithmetic as torchvision's ``Resize``, ``CenterCrop``, ``ToTensor`` and ``
 are equal bit for bit. Images of any mode (grey, palette, with transparency) are taken as RGB.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import struct

@@ -1,7 +1,5 @@
 """Loads a model from the files in its archive, by the kind of the file."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import pickle

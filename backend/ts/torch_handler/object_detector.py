@@ -1,7 +1,5 @@
 """The built-in handler ``object_detector``: an image to the objects in it and where they are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

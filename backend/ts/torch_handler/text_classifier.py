@@ -1,7 +1,5 @@
 """The built-in handler ``text_classifier``: a text to the probabilities of its classes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

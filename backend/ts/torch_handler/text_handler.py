@@ -1,7 +1,5 @@
 """The base of text handlers: the vocabulary, and the cleaning of text."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

@@ -1,7 +1,5 @@
 """The base of image handlers: from a request's bytes to a batch of tensors."""
 
-from __future__ import annotations
-
 import functools
 from abc import ABC
 from typing import Any

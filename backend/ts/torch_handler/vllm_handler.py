@@ -5,8 +5,6 @@ process: completions, chat, embeddings, whatever the installed version has. Stre
 that leaves ends its generation.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ This module calls only functions that vLLM's own ``main`` uses, under their name
 name or changed parameters, it tries both. Only `open_application` imports vLLM.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import logging

@@ -1,7 +1,5 @@
 """The error for a missing package that only some models need."""
 
-from __future__ import annotations
-
 
 def missing_package(error: ModuleNotFoundError, what: str, extra: str) -> ModuleNotFoundError:
     """Return the error to raise instead of ``error``: who needs the package, and how to install it.

@@ -3,8 +3,6 @@
 Importing it costs next to nothing: YAML is imported when a file is read.
 """
 
-from __future__ import annotations
-
 import enum
 import functools
 import itertools

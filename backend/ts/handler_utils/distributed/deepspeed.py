@@ -1,7 +1,5 @@
 """A model for inference by DeepSpeed, as the ``deepspeed`` map of its model-config.yaml says."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

@@ -4,8 +4,6 @@ MLServer's package must be installed in the worker's environment: `ts.runtimes.m
 is not.
 """
 
-from __future__ import annotations
-
 from mlserver import MLModel, ModelSettings, Settings, types
 from mlserver.context import model_context
 from mlserver.errors import MLServerError

@@ -5,8 +5,6 @@ A request that is cancelled leaves its batch: what has not begun runs without it
 is cancelled only when all its clients have left.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass

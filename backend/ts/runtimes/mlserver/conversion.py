@@ -1,7 +1,5 @@
 """Between the requests, responses and errors of `ts.open_inference` and those that MLServer's models take and give."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

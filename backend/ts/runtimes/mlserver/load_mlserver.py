@@ -1,7 +1,5 @@
 """Loads an MLServer model: from ``model-settings.json`` to a runtime that answers requests."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import json

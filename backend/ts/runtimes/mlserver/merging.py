@@ -8,8 +8,6 @@ is a list every request gets its own element, as text.
 Only requests that fit together are joined (`fingerprint`); MLServer joins all there are and fails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any

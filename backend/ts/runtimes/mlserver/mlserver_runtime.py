@@ -4,8 +4,6 @@ The pseudo header ``:endpoint`` of a row states whether its client wants a strea
 part, and a last row without a body ends the stream.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging

@@ -3,8 +3,6 @@
 FastAPI decides, as in MLServer, what a method's parameters mean: bodies, path and query parameters, requests.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import suppress

@@ -4,8 +4,6 @@ MLServer keeps them as histograms of `prometheus_client` in the process of the m
 here as well; the runtime sends the records to the server, whose metrics page has the histograms of all workers.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Any, Final
 

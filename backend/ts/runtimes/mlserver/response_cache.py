@@ -4,8 +4,6 @@ MLServer's own cache includes the id and the headers of a request in its key, an
 one compares the inputs, the requested outputs and the parameters.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any, Final
 

@@ -5,8 +5,6 @@ need that), and both ``from model.helper import x`` and ``from . import helper``
 looked for last, behind everything that is installed.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The model's view of its deployment: the environment, and the secrets that its configuration declares."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Loads the model of a Truss: imports, constructs and inspects its class, applies the environment, and calls `load`."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging

@@ -4,8 +4,6 @@ The call checks for a client that left before each step, while it waits for a sl
 slot from the start of predict until predict has returned its result or the last chunk of its stream.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging

@@ -4,8 +4,6 @@ Checks the rules between methods when the model is loaded: a method that would d
 can never be called, is refused with a message that names the method and the right form.
 """
 
-from __future__ import annotations
-
 import collections.abc
 import inspect
 import logging

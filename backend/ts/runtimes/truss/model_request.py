@@ -3,8 +3,6 @@
 The body has arrived when the model runs. The frontend reports at once that a client has left.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

@@ -4,8 +4,6 @@ Such a response is an ASGI application: this module runs it and forwards its mes
 response is cancelled and its body's iterator is closed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -4,8 +4,6 @@ A request with the content type ``application/octet-stream`` is in the binary fo
 The answer has the form of the request.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import logging

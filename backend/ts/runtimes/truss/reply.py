@@ -1,7 +1,5 @@
 """Sends the answer of one job to the frontend: a single row, or several parts and a last row; and Truss's errors."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple

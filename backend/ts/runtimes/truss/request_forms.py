@@ -3,8 +3,6 @@
 A form reads the inputs from a row, and writes results and errors as the door of its protocol expects them.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any
 

@@ -4,8 +4,6 @@ Each record that is made while a request runs, in whatever thread, has the attri
 ``chain_request_id`` if the request came with the headers of these names.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections.abc import Mapping

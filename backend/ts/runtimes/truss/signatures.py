@@ -5,8 +5,6 @@ is the request if it is annotated with `starlette.requests.Request` (which ``fas
 are text, as with ``from __future__ import annotations``, are resolved.
 """
 
-from __future__ import annotations
-
 import enum
 import functools
 import inspect

@@ -4,8 +4,6 @@ This module buffers nothing: the frontend buffers up to its limit for a slow cli
 A generator that takes too long for a chunk, or whose client has left, is closed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Generator

@@ -4,8 +4,6 @@
 there can be requests. So no step waits for a thread that another kind of step has taken. Threads start on demand.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import contextvars

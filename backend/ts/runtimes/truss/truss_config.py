@@ -4,8 +4,6 @@ The model gets the whole configuration as the keyword argument ``config``; the w
 values the server has checked before it starts workers (`torchserve_py.core.contracts.truss`).
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass

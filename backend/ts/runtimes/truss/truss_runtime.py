@@ -1,7 +1,5 @@
 """The runtime of Truss models: runs each job as a call or a WebSocket session, and passes on that a client left."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging

@@ -4,8 +4,6 @@ Its frames are inputs and parts of one job. The session is accepted before the m
 closed when it returns is closed then.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import struct

@@ -1,7 +1,5 @@
 """The base of handlers whose model DeepSpeed spreads over GPUs; `ts.handler_utils.distributed.deepspeed` does that."""
 
-from __future__ import annotations
-
 import abc
 import os
 from typing import Any

@@ -4,8 +4,6 @@ A custom envelope is a module of this package with one subclass of `BaseEnvelope
 are subclasses of `RequestEnvelope`, which lets every request of a batch fail or succeed for itself.
 """
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The envelope ``body``: the handler gets what each request holds, without the dictionary around it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ts.torch_handler.request_envelope.base import BaseEnvelope, body_of

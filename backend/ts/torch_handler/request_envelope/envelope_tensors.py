@@ -4,8 +4,6 @@ numpy is imported when the first numeric tensor comes; results may be numpy arra
 imported for it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any, Final

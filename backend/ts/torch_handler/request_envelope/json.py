@@ -3,8 +3,6 @@
 An instance ``{"b64": text}`` is binary data in base64.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

@@ -4,8 +4,6 @@ Where the request asks for an explanation, the answer is ``{"explanations": […
 request of a batch and not only the first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

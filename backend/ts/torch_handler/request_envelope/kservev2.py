@@ -4,8 +4,6 @@ Each input tensor of a request becomes a row of the handler, each of the results
 of the input at its place. Unlike TorchServe's, it reads every request of a batch and not only the first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Each module reads its contract's files in a model's folder: ``configure(model_dir, yaml)`` returns a `Configured`.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

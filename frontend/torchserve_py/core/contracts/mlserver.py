@@ -4,8 +4,6 @@ All values that the server or the worker acts on are checked here, all of them a
 listeners has no effect, and neither have unknown keys; a warning says so. `docs/mlserver.md` has every key.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ The keys that the server or the worker acts on are checked here, all of them at 
 platform are left alone, and so are unknown ones: the model gets the whole file. `docs/truss.md` has them all.
 """
 
-from __future__ import annotations
-
 import ast
 import tomllib
 from collections.abc import Iterator, Mapping

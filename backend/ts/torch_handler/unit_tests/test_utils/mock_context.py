@@ -1,7 +1,5 @@
 """A context for handlers' own unit tests, which need neither a server nor an archive."""
 
-from __future__ import annotations
-
 import sys
 import uuid
 from typing import Any
