@@ -1,7 +1,7 @@
 """SageMaker's PyTorch toolkit starts the server as in its containers: one model, and several that come and go.
 
-Runs in an environment with sagemaker-pytorch-inference and this server. The toolkit looks for the server among all
-processes, and wants to find one: no other may run on this machine.
+Runs in an environment with sagemaker-pytorch-inference and this server, and with process ids of its own: the toolkit
+takes any server among the processes that it sees for the one that it has started.
 """
 
 from __future__ import annotations
