@@ -3,23 +3,17 @@
 The application's status and content type are the response's, the parts of a stream leave as the application sends them.
 """
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from ts.context import Context
 from ts.handler_utils.utils import send_intermediate_predict_response
-from ts.runtimes.asgi_scope import scope_of
+from ts.runtimes.asgi_scope import Message, receive_once, scope_of
 
 #: As the ASGI specification has it: ``await application(scope, receive, send)``.
 Application = Callable[
-    [
-        MutableMapping[str, Any],
-        Callable[[], Awaitable[MutableMapping[str, Any]]],
-        Callable[[MutableMapping[str, Any]], Awaitable[None]],
-    ],
-    Awaitable[None],
+    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
 ]
 
 
@@ -31,7 +25,7 @@ async def answer(application: Application, path: str, body: Any, context: Contex
     """
     content = _encode(body)
     response = _Response(context)
-    await application(_scope(path, context.get_request_id(0), content), _Request(content).receive, response.send)
+    await application(_scope(path, context.get_request_id(0), content), receive_once(content), response.send)
     return bytes(response.last)
 
 
@@ -53,19 +47,6 @@ def _scope(path: str, request_id: str | None, body: bytes) -> dict[str, Any]:
     return scope_of("http", [*headers, (":method", "POST" if body else "GET"), (":path", f"/{path}")])
 
 
-class _Request:
-    """The body, which the application reads once. A client that leaves cancels the call; there is no message for it."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body: bytes | None = body
-
-    async def receive(self) -> MutableMapping[str, Any]:
-        if self._body is None:
-            await asyncio.get_running_loop().create_future()
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
-
-
 class _Response:
     """Sends the parts of a stream as they come, and collects a body of known length."""
 
@@ -75,7 +56,7 @@ class _Response:
         self._ids = context.request_ids or {}
         self._streaming = False
 
-    async def send(self, message: MutableMapping[str, Any]) -> None:
+    async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._start(message["status"], dict(message.get("headers") or ()))
         elif message["type"] == "http.response.body" and (body := message.get("body")):

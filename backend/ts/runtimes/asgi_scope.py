@@ -1,12 +1,14 @@
 """A wire row as an ASGI scope, and the pseudo headers with which the server describes the request."""
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 from urllib.parse import unquote
 
 from ts.protocol.messages import InferRow
 
 Pairs = Iterable[tuple[Any, Any]]
+Message = MutableMapping[str, Any]
 
 
 def scope_of(type_: str, headers: Pairs, content_type: str | None = None, default_path: str = "/") -> dict[str, Any]:
@@ -44,6 +46,18 @@ def scope_of(type_: str, headers: Pairs, content_type: str | None = None, defaul
         "state": {},
         "subprotocols": [],
     }
+
+
+def receive_once(body: bytes) -> Callable[[], Awaitable[Message]]:
+    """Return what an application receives: the body, then nothing. A client that leaves cancels the call."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if not messages:
+            await asyncio.get_running_loop().create_future()
+        return messages.pop()
+
+    return receive
 
 
 def pseudo_header(row: InferRow, name: str) -> str | None:

@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mlserver import types
+
 from ts.protocol.log_records import Ids, running
 from ts.runtimes.async_jobs import is_cancelled
-from ts.runtimes.mlserver.api import types
 from ts.runtimes.mlserver.merging import fingerprint, merge, split
 
 Predict = Callable[[types.InferenceRequest], Awaitable[types.InferenceResponse]]

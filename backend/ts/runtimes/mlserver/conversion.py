@@ -4,15 +4,16 @@ import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+from mlserver import types
+from mlserver.errors import MLServerError
 from pydantic import ValidationError
 
 from ts.open_inference.tensors import flat, flat_list
 from ts.open_inference.types import InferenceRequest, InferenceResponse, Tensor
 from ts.runtimes.async_jobs import FurtherInputs
 from ts.runtimes.errors import Failure, device_failure
-from ts.runtimes.mlserver.api import MLServerError, types
 from ts.runtimes.mlserver.unread_data import UnreadData
 
 logger = logging.getLogger(__name__)
@@ -155,15 +156,8 @@ class CloudEvents:
         if namespace:
             self._common["Ce-Namespace"] = namespace
 
-    def of_request(self, request_id: str | None) -> dict[str, str]:
-        """Return the headers for a request."""
-        return self._headers("request", request_id)
-
-    def of_response(self, request_id: str | None) -> dict[str, str]:
-        """Return the headers for the response to a request."""
-        return self._headers("response", request_id)
-
-    def _headers(self, kind: str, request_id: str | None) -> dict[str, str]:
+    def headers(self, kind: Literal["request", "response"], request_id: str | None) -> dict[str, str]:
+        """Return the headers for a request, or for the response to it."""
         headers = {**self._common, "Ce-Type": f"io.seldon.serving.inference.{kind}"}
         if request_id and request_id.isprintable():  # a header cannot hold other characters
             headers["Ce-Id"] = headers["Ce-Requestid"] = request_id

@@ -19,21 +19,14 @@ if importlib.util.find_spec("mlserver") is None:
         "pip install 'torchserve-py[mlserver]'"
     )
 
-from ts.runtimes.mlserver.api import (
-    MLModel,
-    ModelParameters,
-    ModelSettings,
-    Settings,
-    adapt,
-    configure_logger,
-    get_custom_handlers,
-    model_context,
-    types,
-)
-from ts.runtimes.mlserver.conversion import CloudEvents, parameters_of
+from mlserver import MLModel, ModelSettings, Settings, types
+from mlserver.context import model_context
+from mlserver.logging import configure_logger
+from mlserver.settings import ModelParameters
+
+from ts.runtimes.mlserver import reported_metrics, unread_data
+from ts.runtimes.mlserver.conversion import parameters_of
 from ts.runtimes.mlserver.mlserver_runtime import MLServerRuntime
-from ts.runtimes.mlserver.model_routes import CustomRoutes
-from ts.runtimes.mlserver.response_cache import ResponseCache
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +40,9 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> MLServer
     Raises LoadError: a settings file is invalid, or the implementation is not a model class; Exception: the model's own
     code raised it.
     """
-    adapt()
+    # Before the model's code is imported.
+    reported_metrics.forward()
+    unread_data.let_numpy_codec_take_memory()
     folder = Path(load["model_dir"])
     settings = model_settings(folder, load["model_name"])
     server_settings = read_settings(folder)
@@ -66,7 +61,15 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> MLServer
         model.ready = runner.get_loop().run_until_complete(model.load())
     if not model.ready:
         logger.warning("load() of %s returned %r: it is not ready", settings.name, model.ready)
-    return _runtime(model, server_settings, load, connection, runner)
+    caches = server_settings.cache_enabled and settings.cache_enabled
+    return MLServerRuntime(
+        model,
+        runner.get_loop().run_until_complete(declarations(model)),
+        connection,
+        server_name=server_settings.server_name,
+        cache_size=server_settings.cache_size if caches else 0,
+        max_response_size=load["max_response_size"],
+    )
 
 
 def model_settings(folder: Path, model_name: str) -> ModelSettings:
@@ -109,26 +112,6 @@ def _first_problem(error: Exception) -> str:
         return str(error)
     first = problems()[0]
     return f"{'.'.join(str(each) for each in first['loc'])} is {first['input']!r}: {first['msg']}"
-
-
-def _runtime(
-    model: MLModel, server_settings: Settings, load: Load, connection: Connection, runner: asyncio.Runner
-) -> MLServerRuntime:
-    routes = CustomRoutes(model) if get_custom_handlers(model) else None
-    caches = server_settings.cache_enabled and model.settings.cache_enabled and server_settings.cache_size > 0
-    declares = runner.get_loop().run_until_complete(declarations(model))
-    declares["response_cache"] = caches
-    if routes is not None:
-        declares["routes"] = routes.declared
-    return MLServerRuntime(
-        model,
-        declares,
-        connection,
-        cloud_events=CloudEvents(model.name, server_settings.server_name),
-        custom_routes=routes,
-        cache=ResponseCache(server_settings.cache_size) if caches else None,
-        max_response_size=load["max_response_size"],
-    )
 
 
 async def declarations(model: MLModel) -> dict[str, Any]:

@@ -12,11 +12,12 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
+from mlserver import types
+
 from ts.open_inference.datatypes import DATATYPES
 from ts.open_inference.tensors import element_count, flat, numpy_of, raw_bytes
 from ts.open_inference.types import Tensor
 from ts.runtimes.errors import Failure
-from ts.runtimes.mlserver.api import types
 from ts.runtimes.mlserver.conversion import parameters_of, unread_tensor
 from ts.runtimes.mlserver.unread_data import UnreadData
 

@@ -12,16 +12,18 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
+from mlserver import MLModel, types
+from mlserver.context import model_context
+
 from ts.event_loop import AsyncRuntime
 from ts.frontend_connection import Connection
 from ts.open_inference.receive import receive, receive_input
 from ts.open_inference.types import InferenceResponse, Received
 from ts.protocol.frames import Buffer
-from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, TAKEN, InferRow
+from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, TAKEN, InferRow, ResultRow
 from ts.runtimes.asgi_scope import pseudo_header
 from ts.runtimes.async_jobs import FurtherInputs, Outbox, is_cancelled
 from ts.runtimes.errors import Failure, too_large, wire_text
-from ts.runtimes.mlserver.api import MLModel, model_context, types
 from ts.runtimes.mlserver.batching import AdaptiveBatcher
 from ts.runtimes.mlserver.conversion import (
     CloudEvents,
@@ -47,7 +49,8 @@ class MLServerRuntime(AsyncRuntime):
     """Runs every request as a task of its own; see `ts.event_loop`.
 
     Args:
-        cache: Caches responses that are not streams; None disables caching.
+        declares: What `declarations` in `load_mlserver` says of the model.
+        cache_size: How many responses that are not streams are kept for equal requests.
     """
 
     def __init__(
@@ -56,18 +59,19 @@ class MLServerRuntime(AsyncRuntime):
         declares: Mapping[str, Any],
         connection: Connection,
         *,
-        cloud_events: CloudEvents,
-        custom_routes: CustomRoutes | None,
-        cache: ResponseCache | None,
+        server_name: str,
+        cache_size: int,
         max_response_size: int,
     ) -> None:
         self._model = model
-        self._declares = declares
         self._connection = connection
         self._outbox = Outbox(connection, max_response_size, take_records)
-        self._cloud_events = cloud_events
-        self._custom_routes = custom_routes
-        self._cache = cache
+        self._cloud_events = CloudEvents(model.name, server_name)
+        self._custom_routes = CustomRoutes(model)
+        self._cache = ResponseCache(cache_size) if cache_size > 0 else None
+        self._declares = {**declares, "response_cache": cache_size > 0}
+        if self._custom_routes.declared:
+            self._declares["routes"] = self._custom_routes.declared
         self._inputs: dict[str, FurtherInputs] = {}
         self._has_predict = overrides(model, "predict")
         self._batcher = None
@@ -94,7 +98,7 @@ class MLServerRuntime(AsyncRuntime):
                 if not self._model.ready:
                     raise Failure(503, f"Model {self._model.name} is not ready yet.")
                 if protocol == CUSTOM:
-                    await self._run_custom(wire_row)
+                    await self._custom_routes.answer(wire_row, self._put)
                     return
                 received = receive(_open_inference_row(wire_row), self._declares, length_as_shape=True)
                 request = self._as_model_request(received, lower_case_headers(headers))
@@ -140,7 +144,7 @@ class MLServerRuntime(AsyncRuntime):
 
     def _as_model_request(self, received: Received, headers: dict[str, str]) -> types.InferenceRequest:
         request = received.request
-        return model_request(request, {**headers, **self._cloud_events.of_request(request.id)})
+        return model_request(request, {**headers, **self._cloud_events.headers("request", request.id)})
 
     async def _answer(
         self, received: Received, request: types.InferenceRequest
@@ -214,27 +218,20 @@ class MLServerRuntime(AsyncRuntime):
             if hasattr(stream, "aclose"):
                 await stream.aclose()
 
-    async def _run_custom(self, wire_row: InferRow) -> None:
-        assert self._custom_routes is not None, "the door sends what the model has declared"
-        job_id = wire_row[0]
-        async for more, status, headers, body in self._custom_routes.answer(wire_row):
-            self._check_size(body)
-            self._outbox.put((job_id, more, status, "", headers, body, None), 0.0)
-
     def _as_wire_response(self, response: Any, request: types.InferenceRequest) -> InferenceResponse:
         answer = wire_response(response, request)
         own = answer.parameters.get("headers") or {}
-        answer.parameters["headers"] = {**own, **self._cloud_events.of_response(request.id)}
+        answer.parameters["headers"] = {**own, **self._cloud_events.headers("response", request.id)}
         return answer
 
     def _send(self, job_id: str, more: bool, headers: list[tuple[str, str]], body: Buffer, started: float) -> None:
-        self._check_size(body)
-        self._outbox.put((job_id, more, 200, "", headers, body, None), time.perf_counter() - started)
+        self._put((job_id, more, 200, "", headers, body, None), time.perf_counter() - started)
 
-    def _check_size(self, body: Buffer) -> None:
-        limit = self._outbox.max_size
-        if len(body) > limit:
-            raise Failure(500, too_large(len(body), limit))
+    def _put(self, row: ResultRow, seconds: float = 0.0) -> None:
+        size, limit = len(row[5]), self._outbox.max_size
+        if size > limit:
+            raise Failure(500, too_large(size, limit))
+        self._outbox.put(row, seconds)
 
 
 def overrides(model: MLModel, method: str) -> bool:

@@ -4,20 +4,17 @@ FastAPI decides, as in MLServer, what a method's parameters mean: bodies, path a
 """
 
 import asyncio
-from collections.abc import AsyncIterator, MutableMapping
-from contextlib import suppress
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
+from mlserver import MLModel
+from mlserver.handlers import get_custom_handlers
 
-from ts.protocol.messages import InferRow
-from ts.runtimes.asgi_scope import scope_of
-from ts.runtimes.mlserver.api import MLModel, get_custom_handlers
+from ts.protocol.messages import InferRow, ResultRow
+from ts.runtimes.asgi_scope import receive_once, scope_of
 from ts.runtimes.mlserver.conversion import failure_of
-
-#: Whether another part follows, status, headers and body.
-Part = tuple[bool, int, list[tuple[str, str]], bytes]
 
 
 class CustomRoutes:
@@ -35,44 +32,31 @@ class CustomRoutes:
             self._app.add_api_route(handler.rest_path, method, methods=[handler.rest_method])
             self.declared.append([handler.rest_path, [handler.rest_method.upper()], method.__name__])
 
-    async def answer(self, row: InferRow) -> AsyncIterator[Part]:
-        """Run the handler that a row is for; yield its response in as many parts as it gives."""
-        parts: asyncio.Queue[Part | None] = asyncio.Queue(maxsize=1)
-        call = asyncio.create_task(self._run(row, parts))
-        try:
-            while (part := await parts.get()) is not None:
-                yield part
-        finally:
-            call.cancel()
-            with suppress(asyncio.CancelledError):
-                await call
+    async def answer(self, row: InferRow, put: Callable[[ResultRow], None]) -> None:
+        """Run the handler that a row is for; ``put`` takes its response in as many parts as it gives.
 
-    async def _run(self, row: InferRow, parts: asyncio.Queue[Part | None]) -> None:
+        Raises Failure: the response has begun, and the handler failed before its end.
+        """
         body = b"" if isinstance(row[3], list) else bytes(row[3])
-        received = False
-        head: tuple[int, list[tuple[str, str]]] = (500, [])
-
-        async def receive() -> MutableMapping[str, Any]:
-            nonlocal received
-            if received:  # code that waits for the client to leave is cancelled when it does
-                await asyncio.get_running_loop().create_future()
-            received = True
-            return {"type": "http.request", "body": body, "more_body": False}
+        more = True
+        status, headers = 500, list[tuple[str, str]]()
 
         async def send(message: MutableMapping[str, Any]) -> None:
-            nonlocal head
+            nonlocal more, status, headers
             if message["type"] == "http.response.start":
-                head = message["status"], _texts(message.get("headers", ()))
+                status, headers = message["status"], _texts(message.get("headers", ()))
             elif message["type"] == "http.response.body":
-                more = bool(message.get("more_body"))
-                await parts.put((more, *head, bytes(message.get("body", b""))))
+                follows = bool(message.get("more_body"))
+                put((row[0], follows, status, "", headers, bytes(message.get("body", b"")), None))
+                more = follows
+                await asyncio.sleep(0)  # a body that never waits must not hold up the others
 
         try:
-            await self._app(scope_of("http", row[1]), receive, send)
-        except Exception as error:
-            # It is answered already: the application raises it once more for the server's log.
-            failure_of(error)
-        await parts.put(None)
+            await self._app(scope_of("http", row[1]), receive_once(body), send)
+        except Exception as error:  # the application raises what it has answered once more, for the server's log
+            failure = failure_of(error)
+            if more:
+                raise failure from None
 
 
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:

@@ -7,8 +7,9 @@ one compares the inputs, the requested outputs and the parameters.
 import hashlib
 from typing import Any, Final
 
+from mlserver import types
+
 from ts.open_inference.types import InferenceRequest, Tensor
-from ts.runtimes.mlserver.api import types
 
 _DIGEST_SIZE: Final = 16  # bytes
 

@@ -7,16 +7,13 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from mlserver import MLModel, ModelSettings
 from tests.unit.ts.sent_jobs import FakeConnection, SentJob
 
 from ts.open_inference.protos import infer_pb2
 from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST
-from ts.runtimes.mlserver.api import MLModel, ModelSettings
-from ts.runtimes.mlserver.conversion import CloudEvents
 from ts.runtimes.mlserver.load_mlserver import declarations
 from ts.runtimes.mlserver.mlserver_runtime import MLServerRuntime
-from ts.runtimes.mlserver.model_routes import CustomRoutes
-from ts.runtimes.mlserver.response_cache import ResponseCache
 
 
 class Job(SentJob):
@@ -79,18 +76,16 @@ class Frontend:
         parameters = settings.pop("parameters", {})
         self.model = cls(ModelSettings(implementation=cls, name="mine", parameters=parameters, **settings))
 
-    async def load(self, *, server_name: str = "mlserver", cache: ResponseCache | None = None) -> Frontend:
+    async def load(self, *, server_name: str = "mlserver", cache_size: int = 0) -> Frontend:
         """Load the model."""
         self.model.ready = await self.model.load()
         connection: Any = self.connection
-        routes = CustomRoutes(self.model)
         self.runtime = MLServerRuntime(
             self.model,
-            {**await declarations(self.model), "routes": routes.declared},
+            await declarations(self.model),
             connection,
-            cloud_events=CloudEvents(self.model.name, server_name),
-            custom_routes=routes,
-            cache=cache,
+            server_name=server_name,
+            cache_size=cache_size,
             max_response_size=self._size,
         )
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ts.runtimes.mlserver.api import MLModel, types
+from mlserver import MLModel, types
 
 InferenceRequest, InferenceResponse, ResponseOutput = (
     types.InferenceRequest,

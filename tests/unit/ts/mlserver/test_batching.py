@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlserver import MLModel, types
+from mlserver.errors import MLServerError
 from tests.unit.ts.mlserver.frontend import Frontend, tensor
 
 from ts.protocol.log_records import running
-from ts.runtimes.mlserver.api import MLModel, MLServerError, types
 from ts.runtimes.mlserver.batching import AdaptiveBatcher
 
 BATCHED: Any = {"max_batch_size": 3, "max_batch_time": 60.0}

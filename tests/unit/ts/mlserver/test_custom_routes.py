@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from fastapi import Body, HTTPException, Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
+from mlserver import MLModel
+from mlserver.errors import MLServerError
 from mlserver.handlers import custom_handler
 from tests.unit.ts.mlserver.frontend import Frontend
 from tests.unit.ts.sent_jobs import DEADLINE
-
-from ts.runtimes.mlserver.api import MLModel, MLServerError
 
 
 class Custom(MLModel):
@@ -35,6 +35,18 @@ class Custom(MLModel):
 
         return StreamingResponse(pieces(), media_type="text/plain")
 
+    @custom_handler(rest_path="/broken", rest_method="GET")
+    async def broken(self) -> Response:
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"0"
+            raise MLServerError("mine", 409)
+
+        return StreamingResponse(pieces(), media_type="text/plain")
+
+    @custom_handler(rest_path="/large", rest_method="GET")
+    async def large(self) -> Response:
+        return PlainTextResponse("x" * 2000)
+
     @custom_handler(rest_path="/endless", rest_method="GET")
     async def endless(self) -> None:
         begun.set()
@@ -54,9 +66,11 @@ begun, ended = asyncio.Event(), asyncio.Event()
 async def test_routes_are_declared() -> None:
     frontend = await Frontend(Custom).load()
     assert sorted(frontend.runtime.declares["routes"]) == [
+        ["/broken", ["GET"], "broken"],
         ["/double/{times}", ["POST"], "double"],
         ["/endless", ["GET"], "endless"],
         ["/fail/{kind}", ["GET"], "fail"],
+        ["/large", ["GET"], "large"],
         ["/many", ["GET"], "many"],
         ["/raw", ["PUT"], "raw"],
     ]
@@ -82,6 +96,18 @@ async def test_a_streaming_response_comes_in_parts() -> None:
     answer = await (await Frontend(Custom).load()).call("GET", "/many").answer()
     assert [bytes(row[5]) for row in answer.rows if row[5]] == [b"0", b"1", b"2"]
     assert [row[1] for row in answer.rows][-1] is False
+
+
+async def test_a_streaming_response_that_fails_midway_is_cut() -> None:
+    answer = await (await Frontend(Custom).load()).call("GET", "/broken").answer()
+    assert [bytes(row[5]) for row in answer.rows if row[5]] == [b"0"]
+    assert (answer.status, answer.error) == (409, "mine")
+
+
+async def test_a_response_over_the_limit_is_an_error() -> None:
+    answer = await (await Frontend(Custom, size=1000).load()).call("GET", "/large").answer()
+    assert (len(answer.rows), answer.status) == (1, 500)
+    assert "max_response_size is 1000" in answer.error
 
 
 async def test_a_call_is_cancelled_when_its_client_leaves() -> None:

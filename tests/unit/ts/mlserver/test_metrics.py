@@ -11,7 +11,7 @@ from mlserver.context import model_context
 from mlserver.logging import ModelLoggerFormatter
 from mlserver.metrics.errors import InvalidModelContext
 
-from ts.runtimes.mlserver.api import adapt
+from ts.runtimes.mlserver import reported_metrics
 from ts.runtimes.mlserver.reported_metrics import take_records
 
 SETTINGS = ModelSettings(implementation="a.B", name="mine", parameters={"version": "v1"})
@@ -19,7 +19,7 @@ SETTINGS = ModelSettings(implementation="a.B", name="mine", parameters={"version
 
 @pytest.fixture(autouse=True)
 def nothing_reported() -> Iterator[None]:
-    adapt()
+    reported_metrics.forward()
     take_records()
     yield
     take_records()

@@ -12,8 +12,7 @@ from mlserver.types import InferenceRequest, RequestInput, TensorData
 
 from ts.open_inference.tensors import flat_list
 from ts.open_inference.types import Tensor
-from ts.runtimes.mlserver.api import adapt
-from ts.runtimes.mlserver.unread_data import UnreadData
+from ts.runtimes.mlserver.unread_data import UnreadData, let_numpy_codec_take_memory
 
 KINDS = {"FP16": "f2", "FP32": "f4", "FP64": "f8", "INT8": "i1", "INT64": "i8", "UINT16": "u2", "UINT64": "u8"}
 ARRAYS = {name: np.array([[0, 1, 100], [1, 0, 7]]).astype(kind) for name, kind in {**KINDS, "BOOL": "?"}.items()}
@@ -39,7 +38,7 @@ def plain_codec(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_memory_is_decoded_and_encoded_as_lists_are(datatype: str) -> None:
     array = ARRAYS[datatype]
     eager = NumpyCodec.encode_output("y", array)
-    adapt()
+    let_numpy_codec_take_memory()
     tensor = Tensor("x", datatype, [2, 3], array.tobytes())
     unread = as_input(tensor, UnreadData.of_tensor(tensor))
     decoded = NumpyCodec.decode_input(unread)
@@ -58,7 +57,7 @@ def test_memory_is_decoded_and_encoded_as_lists_are(datatype: str) -> None:
 
 
 def test_text_is_decoded_from_memory() -> None:
-    adapt()
+    let_numpy_codec_take_memory()
     words = Tensor("x", "BYTES", [2], b"\1\0\0\0a\2\0\0\0bc")
     assert StringCodec.decode_input(as_input(words, UnreadData.of_tensor(words))) == ["a", "bc"]
     np.testing.assert_array_equal(NumpyCodec.decode_output(NumpyCodec.encode_output("y", np.array(["a"]))), [[b"a"]])

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from mlserver import MLModel
 from tests.unit.ts.mlserver.frontend import Frontend, tensor, text_message
 from tests.unit.ts.mlserver.small_models import Double, InferenceRequest, InferenceResponse, respond, say
 
 from ts.protocol.messages import TAKEN
-from ts.runtimes.mlserver.api import MLModel
 
 
 class Words(MLModel):

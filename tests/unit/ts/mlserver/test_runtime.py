@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mlserver import MLModel, types
+from mlserver.errors import MLServerError
 from mlserver.metrics import log
 from tests.unit.ts.mlserver.frontend import Frontend, tensor
 from tests.unit.ts.mlserver.small_models import Double, InferenceRequest, InferenceResponse, ResponseOutput, respond
 
 from ts.protocol.messages import TRUSS
-from ts.runtimes.mlserver.api import MLModel, MLServerError, types
-from ts.runtimes.mlserver.response_cache import ResponseCache
 
 
 async def test_a_request_gets_the_response_of_predict() -> None:
@@ -247,7 +247,7 @@ async def test_what_the_model_says_about_itself_is_declared() -> None:
         "has_health_check": True,
         "max_batch_size": 8,
         "max_batch_time": 0.1,
-        "routes": [],
+        "response_cache": False,
     }
 
 
@@ -261,7 +261,7 @@ async def test_responses_are_given_again_to_requests_that_ask_the_same() -> None
                 raise MLServerError("negative")
             return await super().predict(payload)
 
-    frontend = await Frontend(Counting).load(cache=ResponseCache(2))
+    frontend = await Frontend(Counting).load(cache_size=2)
 
     async def ask(value: float, **members: Any) -> Any:
         return await frontend.infer([tensor("x", [value])], **members).answer()

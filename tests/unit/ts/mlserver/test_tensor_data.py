@@ -28,12 +28,11 @@ from ts.open_inference.tensors import flat_list, raw_bytes
 from ts.open_inference.types import Tensor
 from ts.protocol.messages import OPEN_INFERENCE_REST
 from ts.runtimes.mlserver import unread_data
-from ts.runtimes.mlserver.api import adapt
 from ts.runtimes.mlserver.batching import merge, split
 from ts.runtimes.mlserver.conversion import model_request, wire_response
-from ts.runtimes.mlserver.unread_data import UnreadData
+from ts.runtimes.mlserver.unread_data import UnreadData, let_numpy_codec_take_memory
 
-adapt()
+let_numpy_codec_take_memory()
 #: MLServer knows no BF16.
 KNOWN = sorted(set(DATATYPES) - {"BF16"})
 

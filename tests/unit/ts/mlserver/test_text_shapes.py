@@ -7,10 +7,9 @@ import json
 from typing import Any
 
 import pytest
+from mlserver import MLModel, types
 from mlserver.codecs import StringCodec
 from tests.unit.ts.mlserver.frontend import Frontend, tensor, text_message
-
-from ts.runtimes.mlserver.api import MLModel, types
 
 INPUTS = {"name": "Foo Bär", "message": "Hello from Client (REST)!"}
 TEXT = json.dumps(INPUTS, ensure_ascii=False)
