@@ -23,7 +23,7 @@ def tails() -> Iterator[WorkerTails]:
 
 
 def prints(worker: str, text: str, stream: str = "stdout", **more: str) -> None:
-    model_log.warning("%s", text, extra={"worker": f"W-{worker}-my-model_1.0-{stream}", **more})
+    model_log.warning("%s", text, extra={"of_worker": worker, "source": stream, **more})
 
 
 def test_lines_are_told_apart_by_worker_and_by_who_says_them(tails: WorkerTails) -> None:

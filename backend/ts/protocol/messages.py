@@ -109,7 +109,7 @@ STATUS_CANCELLED: Final = 499
 
 
 class Hello(TypedDict):
-    """The sender of a connection. The kernel tells the process (`torchserve_py.workers.peer_process`)."""
+    """The sender of a connection. The kernel tells the process (`torchserve_py.workers.connection`)."""
 
     token: str
     channel: str

@@ -15,8 +15,7 @@ from torchserve_py.version import __version__
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.devices import Assignment, available_processors
 from torchserve_py.workers.forking import Forking
-from torchserve_py.workers.launch import Launch
-from torchserve_py.workers.launchers import CpuLauncher, Torchrun
+from torchserve_py.workers.launch import CpuLauncher, Launch, Torchrun
 from torchserve_py.workers.pool import Place
 from ts.protocol.log_records import FORMAT_VARIABLE
 from ts.protocol.messages import Load, Warmup

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from torchserve_py.logs.setup import MODEL_LOGGER
 
@@ -16,7 +15,6 @@ MOST_CHARACTERS: Final = 1000
 MOST_WORKERS: Final = 256
 #: The loggers whose records tell of workers.
 LOGGERS: Final = (MODEL_LOGGER, "torchserve_py.workers.supervisor")
-_LABEL: Final = re.compile(r"W-([^-]+)-.*?(-stderr)?")
 
 
 class TailLine(NamedTuple):
@@ -53,8 +51,8 @@ class WorkerTails(logging.Handler):
             logging.getLogger(name).removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record that tells of a worker."""
-        worker_id, source = _origin(record)
+        """Keep a record that tells of a worker: of the one that its ``of_worker`` names."""
+        worker_id = getattr(record, "of_worker", "")
         if not worker_id:
             return
         tail = self._tails.setdefault(worker_id, _Tail())
@@ -66,6 +64,7 @@ class WorkerTails(logging.Handler):
         exception = getattr(record, "exception", None)
         if isinstance(exception, str):
             text = f"{text}\n{exception}"
+        source = getattr(record, "source", "server")
         tail.lines.append(TailLine(tail.count, record.created, record.levelname, source, text[-MOST_CHARACTERS:]))
 
     def since(self, worker_id: str, number: int) -> list[TailLine]:
@@ -73,11 +72,3 @@ class WorkerTails(logging.Handler):
         with self.lock:  # type: ignore[union-attr]
             tail = self._tails.get(worker_id)
             return [] if tail is None or tail.count <= number else [each for each in tail.lines if each.number > number]
-
-
-def _origin(record: logging.LogRecord) -> tuple[Any, str]:
-    """Return the id of the worker that a record tells of, if any, and who says it."""
-    if (label := getattr(record, "worker", None)) is not None:
-        match = _LABEL.fullmatch(label.removesuffix("-stdout"))
-        return ("", "") if match is None else (match[1], "stderr" if match[2] else "stdout")
-    return getattr(record, "of_worker", ""), "server"

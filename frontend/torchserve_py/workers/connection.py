@@ -10,12 +10,13 @@ import asyncio
 import logging
 import socket
 import ssl
+import struct
+import sys
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from torchserve_py.transport.turns import running_turns
-from torchserve_py.workers.peer_process import peer_pid
 from ts.protocol.frames import MAX_FRAME, SEND_BUFFER, Buffer, FrameBuffer, FrameError
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,11 @@ _DEAR = 0.02
 _REST = 4
 #: But no longer than this (seconds).
 _LONGEST_REST = 1.0
+#: ``struct ucred`` of Linux: process, user and group.
+_CREDENTIALS: Final = struct.Struct("3i")
+#: macOS, <sys/un.h>: the level ``SOL_LOCAL`` and the option ``LOCAL_PEERPID``.
+_SOL_LOCAL, _LOCAL_PEERPID = 0, 2
+_INT: Final = struct.Struct("i")
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -108,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         self.tls = transport.get_extra_info("ssl_object")
         if self.tls is None:
-            self.peer_pid = peer_pid(connected)
+            self.peer_pid = _peer_pid(connected)
         self._on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -183,3 +189,17 @@ def token_of(tls: ssl.SSLObject) -> str:
     if not names:
         raise ValueError("the certificate of the worker names no token")
     return str(names[0])
+
+
+def _peer_pid(connected: socket.socket) -> int | None:
+    """Return the id of the process at the other end of a Unix socket, as this process's namespace has it.
+
+    None where the system does not tell it, or the process is outside this namespace.
+    """
+    if sys.platform == "linux":
+        pid, _, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    elif sys.platform == "darwin":
+        (pid,) = _INT.unpack(connected.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID, _INT.size))
+    else:
+        return None
+    return int(pid) if pid > 1 else None  # 0: outside; 1 never is a worker, and -1 would mean every process

@@ -1,4 +1,4 @@
-"""Events of the workers of a model version. `core.dispatcher.Dispatcher` implements both protocols."""
+"""Events of the workers of a model version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class WorkerEvents(Protocol):
-    """Takes what one worker sends, and knows the worker's jobs. `Worker` has the dispatcher as its ``events``."""
+    """Takes what workers send and what becomes of them, and knows their jobs. It is `core.dispatcher.Dispatcher`."""
 
     def results(self, worker: Worker, results: Sequence[Part], handler_seconds: float) -> None:
         """Take parts of responses."""
@@ -30,13 +30,6 @@ class WorkerEvents(Protocol):
 
     def cancel(self, job: InferenceJob, cause: Cause) -> None:
         """End a job for this cause, and tell its worker to drop it."""
-
-    def take_out(self, worker: Worker) -> None:
-        """Give the worker no more jobs, because it will be replaced."""
-
-
-class PoolEvents(Protocol):
-    """Takes the changes of the workers of a pool."""
 
     def set_workers(self, count: int) -> None:
         """Take how many workers can be expected to take jobs."""

@@ -16,12 +16,15 @@ import ssl
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torchserve_py.transport.acceptor import Acceptor, listening_sockets
 from torchserve_py.transport.admission import Admission, ConnectionBudget
 from torchserve_py.workers.connection import Connection, token_of
 from ts.protocol.messages import HELLO, Hello
+
+if TYPE_CHECKING:
+    from torchserve_py.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -37,13 +40,6 @@ _BACKLOG = 128
 _MAX_HELLO = 4096
 
 
-class Expected(Protocol):
-    """Waits for a process to connect."""
-
-    def connected(self, connection: Connection, hello: Hello) -> None:
-        """Take over ``connection``: set its callbacks."""
-
-
 class WorkerListener:
     """Accepts the connections of worker processes on a socket in a private directory (mode 0700).
 
@@ -57,7 +53,7 @@ class WorkerListener:
         self._group = group
         self._directory: Path | None = None
         self._servers: list[asyncio.AbstractServer | Acceptor] = []
-        self._expected: dict[str, Expected] = {}
+        self._expected: dict[str, Worker] = {}
         self._strangers: dict[Connection, asyncio.TimerHandle] = {}
 
     @property
@@ -115,7 +111,7 @@ class WorkerListener:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def expect(self, owner: Expected) -> str:
+    def expect(self, owner: Worker) -> str:
         """Return a fresh token; connections that show it are handed to ``owner`` until `forget`."""
         token = secrets.token_urlsafe(24)
         self._expected[token] = owner

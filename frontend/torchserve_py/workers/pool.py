@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.scheduling.scaling import WorkerCounts
-from torchserve_py.workers.events import PoolEvents
+from torchserve_py.workers.events import WorkerEvents
 from torchserve_py.workers.startup import WorkerFailed
 from torchserve_py.workers.supervisor import Supervisor
 from torchserve_py.workers.worker import Worker
@@ -49,7 +49,7 @@ class WorkerPool:
         new_place: Callable[[Place], Callable[[], Worker]],
         end_place: Callable[[str], None],
         new_worker_id: Callable[[], str],
-        events: PoolEvents,
+        events: WorkerEvents,
         metrics: ModelMetrics,
         max_retry: float,
         stop_limit: float,

@@ -1,6 +1,7 @@
-"""One operating system process of a worker: launch it, log what it prints, tell why it ended.
+"""The process of a worker: start it, log what it prints, tell why it ended.
 
-With the setting ``debug`` a person launches it, perhaps in a debugger: the server says how, and waits.
+The server starts it, or Ray on another machine (`ray_process`). With the setting ``debug`` a person does, perhaps in a
+debugger: the server says how, and waits.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from torchserve_py.logs.setup import MODEL_LOGGER
 from torchserve_py.transport.turns import running_turns
 from torchserve_py.workers.batch_tokens import BatchTokens
 from torchserve_py.workers.launch import Launch, command_line
+from torchserve_py.workers.startup import WorkerFailed
 from ts.protocol.log_records import record_of
 from ts.protocol.messages import CLAIMS_VARIABLE
 from ts.protocol.server_identity import started
+
+if TYPE_CHECKING:
+    from torchserve_py.workers.forking import ForkedProcess
+    from torchserve_py.workers.ray_process import OutputStream, RemoteProcess
 
 logger = logging.getLogger(__name__)
 model_log = logging.getLogger(MODEL_LOGGER)
@@ -28,22 +34,28 @@ model_log = logging.getLogger(MODEL_LOGGER)
 #: Seconds; as long as a person may want, in numbers that timers can hold.
 NO_LIMIT = 10 * 365 * 24 * 3600.0
 _READ_SIZE = 64 * 1024
+_LEVELS: Final = {"stdout": logging.INFO, "stderr": logging.WARNING}
 #: What records of workers say besides level and message.
 _TOLD = ("request_id", "sequence_id", "request_ids", "sequence_ids", "exception")
 
 
-class Child(Protocol):
-    """What is needed of a process: `asyncio.subprocess.Process`, or what stands for a forked worker."""
+async def start_process(
+    launch: Launch, socket: Path, token: str, worker_id: str, label: str, tokens: BatchTokens | None
+) -> StartedProcess:
+    """Start a worker's process, which claims what it is sent ahead with ``tokens``.
 
-    @property
-    def pid(self) -> int: ...
-    @property
-    def stdout(self) -> asyncio.StreamReader | None: ...
-    @property
-    def stderr(self) -> asyncio.StreamReader | None: ...
-    @property
-    def returncode(self) -> int | None: ...
-    async def wait(self) -> int: ...
+    Raises WorkerFailed: it could not be started, or no machine has room.
+    """
+    if launch.remote is not None:
+        from torchserve_py.workers.ray_process import RemoteProcess  # most servers do without
+
+        return await RemoteProcess.launch(launch.remote, worker_id, token, label)
+    try:
+        if launch.by_hand:
+            return HandStarted.launch(launch, socket, token, label)
+        return await WorkerProcess.launch(launch, socket, token, worker_id, label, tokens)
+    except OSError as error:
+        raise WorkerFailed(500, f"worker {label} could not be started: {error}") from error
 
 
 class WorkerProcess:
@@ -53,20 +65,27 @@ class WorkerProcess:
     processes that they start in groups of their own: each of these ends with it, too, once its leader was adopted.
     """
 
-    def __init__(self, process: Child, label: str, *, forked: bool = False) -> None:
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process | ForkedProcess,
+        label: str,
+        worker_id: str = "",
+        *,
+        forked: bool = False,
+    ) -> None:
         self._process = process
         #: The leaders of the process groups that end with it, and when each was started (None: it is our own child).
         self._leaders: dict[int, str | None] = {process.pid: started(process.pid) if forked else None}
         assert process.stdout is not None
         assert process.stderr is not None
         self._pumps = asyncio.gather(
-            log_lines(process.stdout, f"{label}-stdout", logging.INFO),
-            log_lines(process.stderr, f"{label}-stderr", logging.WARNING),
+            log_lines(process.stdout, "stdout", label, worker_id),
+            log_lines(process.stderr, "stderr", label, worker_id),
         )
 
     @classmethod
     async def launch(
-        cls, launch: Launch, socket: Path, token: str, label: str, tokens: BatchTokens | None = None
+        cls, launch: Launch, socket: Path, token: str, worker_id: str, label: str, tokens: BatchTokens | None = None
     ) -> WorkerProcess:
         """Start the process, which claims what it is sent ahead with ``tokens``.
 
@@ -76,11 +95,12 @@ class WorkerProcess:
         if launch.forking is not None:
             forked = await launch.forking.fork(launch, socket, token, label, claims)
             if forked is not None:
-                return cls(forked, label, forked=True)
+                return cls(forked, label, worker_id, forked=True)
         environment = launch.worker_environment(token)
         if claims:
             environment[CLAIMS_VARIABLE] = ",".join(map(str, claims))
-        return cls(await start_child(launch.command(socket), launch.working_dir, environment, claims), label)
+        process = await start_child(launch.command(socket), launch.working_dir, environment, claims)
+        return cls(process, label, worker_id)
 
     @property
     def pid(self) -> int:
@@ -179,6 +199,9 @@ class HandStarted:
             self._ended.set_result("has gone")
 
 
+StartedProcess: TypeAlias = "HandStarted | WorkerProcess | RemoteProcess"
+
+
 def describe_exit(code: int) -> str:
     """Say in words what an exit status means (negative: ended by that signal)."""
     if code == 0:
@@ -191,15 +214,16 @@ def describe_exit(code: int) -> str:
     return f"was killed by {name}"
 
 
-class Readable(Protocol):
-    """What a process prints."""
+async def log_lines(stream: asyncio.StreamReader | OutputStream, source: str, label: str, worker_id: str) -> None:
+    """Log every line, some in each turn of the event loop; one longer than what is read at once is logged in pieces.
 
-    async def read(self, n: int = -1, /) -> bytes:
-        """Wait for further bytes; b'' at the end."""
-
-
-async def log_lines(stream: Readable, label: str, level: int) -> None:
-    """Log every line, some in each turn of the event loop; one longer than what is read at once is logged in pieces."""
+    Args:
+        stream: What a process prints.
+        source: ``stdout`` or ``stderr``.
+        label: The name of the process in the log.
+        worker_id: The worker's; empty for a process that is none.
+    """
+    about = {"worker": f"{label}-{source}", "of_worker": worker_id, "source": source}
     turns, rest = running_turns(), b""
     while data := await stream.read(_READ_SIZE):
         *lines, rest = (rest + data).split(b"\n")
@@ -208,19 +232,19 @@ async def log_lines(stream: Readable, label: str, level: int) -> None:
             rest = b""
         end = turns.end_of_slice()
         for line in lines:
-            _log_line(line.decode("utf-8", "replace").rstrip("\r"), label, level)
+            _log_line(line.decode("utf-8", "replace").rstrip("\r"), _LEVELS[source], about)
             if monotonic() > end:
                 await turns.next()
                 end = turns.end_of_slice()
     if rest:
-        _log_line(rest.decode("utf-8", "replace"), label, level)
+        _log_line(rest.decode("utf-8", "replace"), _LEVELS[source], about)
 
 
-def _log_line(line: str, label: str, level: int) -> None:
+def _log_line(line: str, level: int, about: Mapping[str, Any]) -> None:
     """Log a printed line; a line that is a log record keeps its level and its ids."""
     record = record_of(line)
     if record is None:
-        model_log.log(level, "%s", line, extra={"worker": label})
+        model_log.log(level, "%s", line, extra=about)
     else:
-        about = {name: record.get(name) for name in _TOLD}
-        model_log.log(record["level"], "%s", record["message"], extra={**about, "worker": label})
+        told = {name: record.get(name) for name in _TOLD}
+        model_log.log(record["level"], "%s", record["message"], extra={**told, **about})

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchserve_py.version import __version__
-from torchserve_py.workers.launchers import Torchrun
+from torchserve_py.workers.launch import Torchrun
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.model_archives import ModelArchives
 from torchserve_py.workers.ray_actors import NodeDemand, end_actor, first_line, in_thread, new_actor

@@ -29,15 +29,15 @@ class RemoteProcess:
 
     pid = -1
 
-    def __init__(self, actor: Any, label: str) -> None:
+    def __init__(self, actor: Any, label: str, worker_id: str) -> None:
         self._actor = actor
         self._killed = asyncio.Event()
         self._ended: asyncio.Future[int] = asyncio.ensure_future(_result(actor.run.remote()))
         streams = {STDOUT: OutputStream(), STDERR: OutputStream()}
         self._output = asyncio.gather(
             self._read(streams),
-            log_lines(streams[STDOUT], f"{label}-stdout", logging.INFO),
-            log_lines(streams[STDERR], f"{label}-stderr", logging.WARNING),
+            log_lines(streams[STDOUT], "stdout", label, worker_id),
+            log_lines(streams[STDERR], "stderr", label, worker_id),
         )
 
     @classmethod
@@ -48,7 +48,7 @@ class RemoteProcess:
         """
         actor, certificate = await remote.cluster.host(worker_id, remote.demand, token)
         await remote.cluster.start(actor, certificate, remote)
-        return cls(actor, label)
+        return cls(actor, label, worker_id)
 
     def adopt(self, pid: int) -> None:
         """Do nothing: the processes of a worker end with its actor."""

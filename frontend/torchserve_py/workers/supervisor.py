@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from torchserve_py.workers.events import PoolEvents
+from torchserve_py.workers.events import WorkerEvents
 from torchserve_py.workers.lifecycle import WorkerState
 from torchserve_py.workers.startup import WorkerFailed
 from torchserve_py.workers.worker import Worker
@@ -35,7 +35,9 @@ class Supervisor:
     machine has room for the worker does not count: that is looked for as long as it takes.
     """
 
-    def __init__(self, worker_id: str, make_worker: Callable[[], Worker], events: PoolEvents, max_retry: float) -> None:
+    def __init__(
+        self, worker_id: str, make_worker: Callable[[], Worker], events: WorkerEvents, max_retry: float
+    ) -> None:
         self.id = worker_id
         self.started_at = datetime.now(UTC)
         self.gave_up = False

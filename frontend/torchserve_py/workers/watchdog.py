@@ -12,14 +12,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from torchserve_py.jobs.inference_job import InferenceJob
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.workers.events import WorkerEvents
+from torchserve_py.workers.lifecycle import WorkerLimits
 from torchserve_py.workers.ranks import Ranks
 from ts.protocol.frames import encode
 from ts.protocol.messages import PING
+
+if TYPE_CHECKING:
+    from torchserve_py.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -27,51 +30,25 @@ logger = logging.getLogger(__name__)
 _CHECKS_PER_LIMIT = 5
 
 
-class Watched(Protocol):
-    """A worker, as far as the watchdog needs it."""
-
-    label: str
-    ended: asyncio.Future[str]
-    loss_cause: Cause
-
-    @property
-    def in_flight(self) -> Mapping[str, InferenceJob]:
-        """The jobs that the worker has."""
-
-    def kill(self, reason: str) -> None:
-        """End the process at once."""
-
-
 class Watchdog:
     """Watches one worker.
 
     Args:
         ranks: The worker's processes, which are pinged.
-        response: For how many seconds the worker may say nothing about its jobs.
-        heartbeat: For how many seconds the worker may leave pings unanswered.
+        limits: For how long the worker may say nothing about its jobs, and leave pings unanswered.
+        events: End single jobs, and take the worker out.
         independent: Whether the worker runs its jobs independently of each other.
-        cancel: Ends a job for a cause, and tells the worker to drop it.
-        take_out: Has the worker get no more jobs.
     """
 
     def __init__(
-        self,
-        worker: Watched,
-        ranks: Ranks,
-        *,
-        response: float,
-        heartbeat: float,
-        independent: bool,
-        cancel: Callable[[InferenceJob, Cause], None],
-        take_out: Callable[[], None],
+        self, worker: Worker, ranks: Ranks, limits: WorkerLimits, events: WorkerEvents, *, independent: bool
     ) -> None:
         self._worker = worker
         self._ranks = ranks
-        self._response = response
-        self._heartbeat = heartbeat
+        self._response = limits.response
+        self._heartbeat = limits.heartbeat
+        self._events = events
         self._independent = independent
-        self._cancel = cancel
-        self._take_out = take_out
         self._last_heard = 0.0
         self._paused = False
         #: When the worker was taken out, because stuck jobs hold places for nothing.
@@ -129,12 +106,12 @@ class Watchdog:
             logger.warning("Worker %s said nothing about %d jobs for too long", self._worker.label, len(overdue))
         for job in overdue:
             job.overdue, job.heard_at = True, now
-            self._cancel(job, Cause.response_timeout)
+            self._events.cancel(job, Cause.response_timeout)
         if stuck and self._taken_out_at is None:
             self._taken_out_at = now
             text = "Worker %s gets no more jobs and will be replaced: it does not drop %d jobs that are over"
             logger.warning(text, self._worker.label, len(stuck))
-            self._take_out()
+            self._events.take_out(self._worker)
         if self._taken_out_at is not None and (
             len(in_flight) == len(stuck) or now - self._taken_out_at > self._response
         ):

@@ -20,10 +20,10 @@ from torchserve_py.workers.events import WorkerEvents
 from torchserve_py.workers.launch import Launch
 from torchserve_py.workers.lifecycle import WORKER_TRANSITIONS, WorkerEvent, WorkerLimits, WorkerState
 from torchserve_py.workers.listener import WorkerListener
+from torchserve_py.workers.process import StartedProcess, start_process
 from torchserve_py.workers.questions import Questions
 from torchserve_py.workers.ranks import Ranks
 from torchserve_py.workers.result_rows import part_of
-from torchserve_py.workers.started_process import StartedProcess, start_process
 from torchserve_py.workers.startup import Startup, WorkerFailed, checked_declarations
 from torchserve_py.workers.watchdog import Watchdog
 from ts.protocol.frames import encode
@@ -107,15 +107,7 @@ class Worker:
         self._startup = Startup(label, self._ranks.count, self.ended)
         self._paused = False
         self._questions = Questions(self._ranks.send_request, self.ended)
-        self._watchdog = Watchdog(
-            self,
-            self._ranks,
-            response=limits.response,
-            heartbeat=limits.heartbeat,
-            independent=load["asynchronous"],
-            cancel=events.cancel,
-            take_out=lambda: events.take_out(self),
-        )
+        self._watchdog = Watchdog(self, self._ranks, limits, events, independent=load["asynchronous"])
         self._kill_reason = ""
         self._tokens: BatchTokens | None = None
         self._reaper: asyncio.Task[None] | None = None

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.workers import launchers
-from torchserve_py.workers.launch import Launch, worker_package_root
-from torchserve_py.workers.launchers import CpuLauncher, Torchrun
+from torchserve_py.workers import launch
+from torchserve_py.workers.launch import CpuLauncher, Launch, Torchrun, worker_package_root
 
 SOCKET = Path("/sockets/workers.sock")
 PACKAGES = str(worker_package_root())
@@ -21,8 +20,8 @@ PACKAGES = str(worker_package_root())
 def everything_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch, numactl and taskset, as far as the launchers can tell."""
     spec = importlib.util.find_spec("json")
-    monkeypatch.setattr(launchers.importlib.util, "find_spec", lambda name: spec)
-    monkeypatch.setattr(launchers.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(launch.shutil, "which", lambda name: f"/bin/{name}")
 
 
 def command(**launcher: Torchrun | CpuLauncher) -> str:
@@ -67,7 +66,7 @@ def test_torchrun_comes_before_the_cpu_launcher() -> None:
 
 
 def test_a_missing_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launchers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(FileNotFoundError, match="cpu_launcher_enable needs torch, which is not installed"):
         command(cpu_launcher=CpuLauncher())
     with pytest.raises(FileNotFoundError, match="a model with parallelType needs torch"):
@@ -75,7 +74,7 @@ def test_a_missing_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launchers.shutil, "which", lambda name: None)
+    monkeypatch.setattr(launch.shutil, "which", lambda name: None)
     with pytest.raises(FileNotFoundError, match="needs numactl or taskset, and neither is on PATH"):
         command(cpu_launcher=CpuLauncher())
 

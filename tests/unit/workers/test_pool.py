@@ -11,7 +11,7 @@ import pytest
 
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.workers import supervisor
-from torchserve_py.workers.events import PoolEvents
+from torchserve_py.workers.events import WorkerEvents
 from torchserve_py.workers.lifecycle import WorkerState
 from torchserve_py.workers.pool import Place, WorkerPool
 from torchserve_py.workers.startup import WorkerFailed
@@ -83,7 +83,7 @@ class Pool:
             self._new_place,
             self.ended.append,
             lambda: str(next(numbers)),
-            cast("PoolEvents", self.dispatcher),
+            cast("WorkerEvents", self.dispatcher),
             ServerMetrics().model("m", "1.0"),
             max_retry=60.0,
             stop_limit=60.0,

@@ -73,7 +73,7 @@ class Script(Launch):
 
 async def run(directory: Path, source: str) -> WorkerProcess:
     (directory / "script").write_text(source)
-    return await WorkerProcess.launch(Script(directory), directory / "socket", "token", "W-1-m_1.0")
+    return await WorkerProcess.launch(Script(directory), directory / "socket", "token", "1", "W-1-m_1.0")
 
 
 async def test_what_a_process_prints_is_logged_line_by_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -95,6 +95,7 @@ async def test_what_a_process_prints_is_logged_line_by_line(tmp_path: Path, capl
     assert [record.getMessage() for record in by_stream["stdout"]] == ["one", "two", "\ufffd"]
     (news,) = by_stream["stderr"]
     assert (news.getMessage(), news.levelno) == ("bad news", logging.WARNING)
+    assert (vars(news)["of_worker"], vars(news)["source"]) == ("1", "stderr")
 
 
 async def test_a_line_without_an_end_costs_bounded_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from torchserve_py.workers import supervisor as module
-from torchserve_py.workers.events import PoolEvents
+from torchserve_py.workers.events import WorkerEvents
 from torchserve_py.workers.lifecycle import WorkerState
 from torchserve_py.workers.startup import WorkerFailed
 from torchserve_py.workers.supervisor import Supervisor
@@ -79,7 +79,7 @@ class Place:
         self.restarts = 0
         self.gave_up = asyncio.Event()
         self._outcomes = outcomes
-        self.supervisor = Supervisor("1", self._make, cast("PoolEvents", self.events), max_retry)
+        self.supervisor = Supervisor("1", self._make, cast("WorkerEvents", self.events), max_retry)
         self.supervisor.on_restart = self._count_restart
         self.supervisor.on_hopeless = self.gave_up.set
 
@@ -192,7 +192,7 @@ async def test_an_error_in_the_server_itself_leaves_nobody_waiting() -> None:
     def make() -> Worker:
         raise RuntimeError("a bug")
 
-    supervisor = Supervisor("1", make, cast("PoolEvents", Events()), 60.0)
+    supervisor = Supervisor("1", make, cast("WorkerEvents", Events()), 60.0)
     gave_up = asyncio.Event()
     supervisor.on_hopeless = gave_up.set
     async with asyncio.timeout(60):

@@ -8,8 +8,11 @@ from typing import Any, cast
 from torchserve_py.jobs.inference_job import InferenceJob
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.workers.events import WorkerEvents
+from torchserve_py.workers.lifecycle import WorkerLimits
 from torchserve_py.workers.ranks import Ranks
 from torchserve_py.workers.watchdog import Watchdog
+from torchserve_py.workers.worker import Worker
 
 LIMIT = 10.0
 
@@ -26,13 +29,11 @@ class Watch:
         self.taken_out = 0
         self.killed = ""
         self.watchdog = Watchdog(
-            self,
+            cast("Worker", self),
             cast("Ranks", None),
-            response=LIMIT,
-            heartbeat=LIMIT,
+            WorkerLimits(connect=LIMIT, load=LIMIT, response=LIMIT, stop=LIMIT, heartbeat=LIMIT),
+            cast("WorkerEvents", self),
             independent=independent,
-            cancel=self.cancel,
-            take_out=self.take_out,
         )
 
     def kill(self, reason: str) -> None:
@@ -42,7 +43,7 @@ class Watch:
         assert cause is Cause.response_timeout
         self.cancelled.append(job.id)
 
-    def take_out(self) -> None:
+    def take_out(self, worker: object) -> None:
         self.taken_out += 1
 
     def sent(self, *job_ids: str, at: float | None) -> None:
