@@ -5,8 +5,6 @@ megabytes of empty lists keep `json.loads` busy for more than a second. msgspec 
 making anything of what stands beside it: 600 MB a second and more, whatever it is.
 """
 
-from __future__ import annotations
-
 import json
 from functools import lru_cache
 from typing import Any, Final

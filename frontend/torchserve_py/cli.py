@@ -1,7 +1,5 @@
 """The command ``torchserve-py`` (also installed as ``torchserve``): TorchServe's flags, and commands beside them."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import os

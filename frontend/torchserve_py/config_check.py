@@ -1,7 +1,5 @@
 """What ``--check-config`` prints: how the configuration and the model store of a TorchServe would fare here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 

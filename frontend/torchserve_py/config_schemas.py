@@ -1,7 +1,5 @@
 """What ``--schema`` prints: the JSON Schema of a file that users write."""
 
-from __future__ import annotations
-
 import json
 from typing import Final
 

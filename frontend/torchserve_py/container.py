@@ -16,8 +16,6 @@ Every one of these platforms checks who may call, so tokens are off there. Argum
 are that program's command line, whatever the platform.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

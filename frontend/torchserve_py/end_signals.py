@@ -5,8 +5,6 @@ installed its handlers and unblocks the signals. Otherwise an early signal would
 process 1 of a container, be lost.
 """
 
-from __future__ import annotations
-
 import signal
 from typing import Final
 

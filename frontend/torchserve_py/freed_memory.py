@@ -4,8 +4,6 @@ The allocator keeps freed buffers (see `server_process`): after a flood of large
 Every few seconds all of them are given back. A server that is busy takes those it needs again, which costs it little.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 from typing import Final

@@ -4,8 +4,6 @@ That takes the package nvidia-ml-py (`pip install 'torchserve-py[gpu]'`) and NVI
 asks `nvidia_smi` for the usage, and does not know the memory of processes.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeVar

@@ -1,7 +1,5 @@
 """How a process becomes the server: its command line and environment."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Completion of the commands in bash, zsh and fish: the command itself is asked, and answers from its parser."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from typing import Final

@@ -1,7 +1,5 @@
 """What a Python file that is decorated with `ts.serve` says about how it is to be served, read without running it."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

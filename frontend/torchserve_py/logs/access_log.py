@@ -3,8 +3,6 @@
 A server calls `note` when it has written an answer; a thread formats and writes the line later (`line_logs`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, Final

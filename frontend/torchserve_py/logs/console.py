@@ -3,8 +3,6 @@
 If the pipe filled up, the next message of the server itself would block the server.
 """
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

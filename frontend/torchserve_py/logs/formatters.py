@@ -1,7 +1,5 @@
 """Formats of log lines: TorchServe's, and JSON."""
 
-from __future__ import annotations
-
 import copy
 import json
 import logging

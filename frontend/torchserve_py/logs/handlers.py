@@ -1,7 +1,5 @@
 """Log handlers that report a failure to write in one line, instead of a traceback for each record."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

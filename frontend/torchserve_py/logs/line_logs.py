@@ -5,8 +5,6 @@ the thread as one record, whose message is a `Batch`. The formatters in `formatt
 logger that does not take batches, such as one that the operator has configured, gets one record per entry.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

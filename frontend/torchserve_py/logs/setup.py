@@ -3,8 +3,6 @@
 The operator may replace this by a configuration of Python's logging (`--log-config`), see docs/logging.md.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from pathlib import Path

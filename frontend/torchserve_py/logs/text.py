@@ -1,7 +1,5 @@
 """Makes text from clients and handlers safe for a log: it cannot start a line of its own or control a terminal."""
 
-from __future__ import annotations
-
 import re
 import traceback
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The last lines of each worker: what it has printed, and what the server has said about it. Bounded in size."""
 
-from __future__ import annotations
-
 import logging
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field

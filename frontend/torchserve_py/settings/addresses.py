@@ -1,7 +1,5 @@
 """Addresses that listeners bind to, as config.properties writes them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

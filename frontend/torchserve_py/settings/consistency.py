@@ -1,7 +1,5 @@
 """Settings that need or contradict each other: mistakes that keep the server from starting, and doubtful values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

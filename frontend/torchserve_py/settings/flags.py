@@ -3,8 +3,6 @@
 The flag of a setting is stored under the setting's name, as text (None where it was not given): the schema reads it.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The operator's logging configuration (`--log-config`): Python's `logging.config.dictConfig` as JSON or YAML."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ A value is a comma-separated list of `location` or `name=location`. `=` and `,` 
 URLs there. Here a URL continues after a comma unless the text after the comma starts a new value; see `_starts_value`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path

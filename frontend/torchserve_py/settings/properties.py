@@ -5,8 +5,6 @@ start a comment line, a backslash at the end of a line continues it on the next,
 escapes. A backslash before any other character is dropped, as Java does: a regular expression needs it twice.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Settings for people: what ``--print-config`` prints, and the rows of the tables in docs/configuration.md."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -5,8 +5,6 @@ The first source that gives a value wins: environment variable (those without a 
 the newest snapshot (unless ``--no-config-snapshots``), else ``config.properties`` in the current directory, else none.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

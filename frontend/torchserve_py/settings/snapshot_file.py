@@ -4,8 +4,6 @@ The format is TorchServe's: each server reads the snapshots of the other. Two ad
 the handler that a registration has named, and the start-up models that were not loaded.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ field names are the keys. `torchserve_py.settings.resolution` fills it, and the 
 from it.
 """
 
-from __future__ import annotations
-
 import re
 import tempfile
 from dataclasses import dataclass, replace

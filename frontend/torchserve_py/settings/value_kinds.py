@@ -1,7 +1,5 @@
 """The kinds of value that only settings of the server have: what their text means."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

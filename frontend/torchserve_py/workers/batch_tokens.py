@@ -5,8 +5,6 @@ is atomic, so both know at once who was first, without asking each other. There 
 batches that are sent ahead: the worker may not have reached the last batch when the next one is sent.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Workers that run as another user and with a limit on memory, where the system allows it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import pwd

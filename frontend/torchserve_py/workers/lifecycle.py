@@ -8,8 +8,6 @@
 A ready worker is busy while it has jobs; that is no state of its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

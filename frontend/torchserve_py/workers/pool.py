@@ -1,7 +1,5 @@
 """The workers of one model version: how many there should be, and the place of each."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Sequence

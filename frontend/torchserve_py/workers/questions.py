@@ -1,7 +1,5 @@
 """Questions to a worker that are not queued behind its jobs: is the model well, what has its code counted?"""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Callable

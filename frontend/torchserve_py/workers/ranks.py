@@ -4,8 +4,6 @@ Rank 0 answers. The others get the model to load and, if ``every_rank``, the sam
 send metrics. Without any one of them the worker is lost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torchserve_py.workers.connection import Connection

@@ -4,8 +4,6 @@ A worker runs the code of its model, which may write any bytes to the worker's s
 that it names, and no part of the row reaches a client. For a step of a stored sequence the outcome is then unknown.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The start of a worker: its processes connect and load the model, and declare what it takes and gives."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from typing import Any, Final

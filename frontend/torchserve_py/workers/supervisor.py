@@ -1,7 +1,5 @@
 """Keeps one place of a pool filled: starts its worker, and replaces it when it dies."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

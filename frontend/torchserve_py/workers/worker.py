@@ -1,7 +1,5 @@
 """One worker: a process (or several, see `ranks`) with its connections, from launch to exit."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

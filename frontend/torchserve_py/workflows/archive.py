@@ -1,7 +1,5 @@
 """A workflow at rest: its archive (`.war`) found or downloaded, unpacked and read."""
 
-from __future__ import annotations
-
 import logging
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The graph of a workflow: which node's answer goes to which nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 

@@ -3,8 +3,6 @@
 `str(error)` is TorchServe's message, followed by `: detail` where a detail adds to it.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from torchserve_py.scheduling.effects import Cause

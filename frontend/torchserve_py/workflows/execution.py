@@ -4,8 +4,6 @@ Each node is a task that waits for its parents, so independent nodes run at the 
 its last attempt ends the others: their jobs are cancelled, and the request gets the error of that node.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`WAR-INF/MANIFEST.json`: what a workflow's archive says about it. The format is TorchServe's."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from pathlib import Path, PurePosixPath

@@ -1,7 +1,5 @@
 """The registered workflows, and the interface through which doors use them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

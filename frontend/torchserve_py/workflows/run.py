@@ -1,7 +1,5 @@
 """One request on its way through a workflow, as the door that waits for its answer sees it: a job with one part."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import uuid

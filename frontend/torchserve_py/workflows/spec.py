@@ -10,8 +10,6 @@ dag:
     prepare: [classifier]   # no model is called prepare: it is a function of the workflow's handler file
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 The archive (`.war`) is a ZIP of the specification, the handler file and what else the functions need.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

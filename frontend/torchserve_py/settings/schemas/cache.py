@@ -4,8 +4,6 @@ The other keys of `handler` belong to the handler. In `cache` an unknown key is 
 only when data is lost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final

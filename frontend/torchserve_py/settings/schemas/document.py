@@ -1,7 +1,5 @@
 """A schema as a table in Markdown, and as the JSON Schema that editors complete with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The keys of a `model-config.yaml` that the server reads; `docs/model-config.md` has them as a table."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, Field

@@ -5,8 +5,6 @@ in "it must be" and the words of its kind. Where a file holds only text (config.
 makes the value that is then checked; text that it cannot convert stays as it is, and the check refuses it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What config.properties says of single model versions: the entries of `models` and of `model_snapshot`."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, ConfigDict, Field
