@@ -33,8 +33,6 @@ from ts.runtimes.truss.truss_runtime import TrussRuntime
 
 logger = logging.getLogger(__name__)
 
-_RETRIES_VARIABLE: Final = "NUM_LOAD_RETRIES_TRUSS"
-_DEFAULT_RETRIES: Final = "1"
 _PAUSE_BETWEEN_ATTEMPTS: Final = 1.0
 
 
@@ -54,23 +52,15 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> TrussRun
     model_dir = Path(load["model_dir"])
     config, options = read_config(model_dir), read_options(model_dir)
     log_request_ids()
-    if config.values["runtime"]["enable_debug_logs"]:
+    if config.runtime["enable_debug_logs"]:
         logging.getLogger().setLevel(logging.DEBUG)
     try:
         instance, description = _load_model(model_dir, config, runner)
     except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
         raise LoadError(f"The model ended with {type(error).__name__} while it was loaded: {error}") from error
-    model = ServedModel(
-        load["model_name"],
-        description,
-        model_dir / config.class_file,
-        config,
-        options,
-        max_response_size=load["max_response_size"],
-        tracing=tracing_of(config, Secrets(config.values["secrets"])),
-        hot_reload=HotReload(instance, model_dir, config) if options.hot_reload else None,
-    )
-    return TrussRuntime(model, config, load, connection)
+    tracing = tracing_of(config, Secrets(config.values["secrets"]))
+    hot_reload = HotReload(instance, model_dir, config) if options.hot_reload else None
+    return TrussRuntime(ServedModel(load, description, config, options, tracing, hot_reload), connection)
 
 
 def _load_model(model_dir: Path, config: TrussConfig, runner: asyncio.Runner) -> tuple[Any, Description]:
@@ -107,7 +97,7 @@ def _make_data_dir(folder: Path) -> None:
 
 
 def _load_with_retries(loop: asyncio.AbstractEventLoop, load_model: Callable[[], Any]) -> None:
-    retries = int(os.environ.get(_RETRIES_VARIABLE, _DEFAULT_RETRIES))
+    retries = int(os.environ.get("NUM_LOAD_RETRIES_TRUSS", "1"))
     for attempt in range(retries + 1):
         try:
             _wait_for(loop, load_model())

@@ -17,14 +17,13 @@ from starlette.responses import Response, StreamingResponse
 from ts import device_loss
 from ts.protocol.messages import InferRow
 from ts.runtimes.async_jobs import Outbox, is_cancelled
+from ts.runtimes.errors import users_traceback
 from ts.runtimes.truss.encodings import to_json
 from ts.runtimes.truss.model_methods import PREDICT, Endpoint
 from ts.runtimes.truss.model_request import Client, ModelRequest
 from ts.runtimes.truss.model_responses import pass_on
 from ts.runtimes.truss.reply import CLIENT_ERROR, MODEL_ERROR, MODEL_FAILED, SERVER_ERROR, Problem, Reply
 from ts.runtimes.truss.request_forms import Form
-from ts.runtimes.truss.request_logs import without_server_frames
-from ts.runtimes.truss.request_spans import NO_TRACE, Trace
 from ts.runtimes.truss.served_model import ServedModel
 from ts.runtimes.truss.signatures import Arguments, Method
 from ts.runtimes.truss.slots import Slot, Slots, SlotWork
@@ -48,7 +47,7 @@ class Call:
         self._row = row
         self._client = client
         self._form = form
-        self._trace: Trace = NO_TRACE if model.tracing is None else model.tracing.trace_of(row)
+        self._trace = model.trace_of(row)
         self._reply = Reply(outbox, row[0], form.problem_row)
         self._request: ModelRequest | None = None
 
@@ -223,8 +222,7 @@ class Call:
         if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and is_cancelled()):
             raise error
         device_loss.note_loss(error)
-        trace = without_server_frames(error, self._model.class_file)
-        exc_info = (type(error), error, trace)
+        exc_info = (type(error), error, users_traceback(error))
         if isinstance(error, HTTPException) and _can_be_sent(error):
             logger.error("HTTPException in the model: %s %s", error.status_code, error.detail, exc_info=exc_info)
             return Problem(error.status_code, MODEL_ERROR, error.detail, error.headers)

@@ -1,4 +1,4 @@
-"""The log of calls: the request that a line belongs to, and tracebacks without the server's own frames.
+"""The log of calls: the request that a line belongs to.
 
 Each record that is made while a request runs, in whatever thread, has the attributes ``request_id`` and
 ``chain_request_id`` if the request came with the headers of these names.
@@ -8,8 +8,7 @@ import copy
 import logging
 from collections.abc import Mapping
 from contextvars import ContextVar
-from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Final
 
 from ts.protocol.messages import InferRow
@@ -61,13 +60,3 @@ class _Formatter(logging.Formatter):
             for name in ids:  # where the server's logs are JSON, the request's id is the server's
                 del record.__dict__[name]
         return self._writer.format(record)
-
-
-def without_server_frames(error: BaseException, model_file: Path) -> TracebackType | None:
-    """Return an error's traceback from the first frame in the model's file on; the whole one without such a frame."""
-    frame = error.__traceback__
-    while frame is not None:
-        if frame.tb_frame.f_code.co_filename == str(model_file):
-            return frame
-        frame = frame.tb_next
-    return error.__traceback__

@@ -51,7 +51,7 @@ def tracing_of(config: TrussConfig, secrets: Mapping[str, str]) -> Tracing | Non
 
     Raises ModuleNotFoundError: OpenTelemetry's packages are not installed.
     """
-    if not config.values["runtime"]["enable_tracing_data"]:
+    if not config.runtime["enable_tracing_data"]:
         return None
     try:
         processors = list(_processors(secrets))

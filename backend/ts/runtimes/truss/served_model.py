@@ -10,14 +10,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from ts.protocol.messages import InferRow, Load
 from ts.runtimes.truss.class_file import import_class
 from ts.runtimes.truss.encodings import to_json
 from ts.runtimes.truss.model_methods import Description, describe
 from ts.runtimes.truss.reply import JSON_HEADERS, Answer
-from ts.runtimes.truss.request_spans import Tracing
+from ts.runtimes.truss.request_spans import NO_TRACE, Trace, Tracing
 from ts.runtimes.truss.slots import Slots
 from ts.runtimes.truss.threads import MOST_THREADS, Threads
 from ts.runtimes.truss.truss_config import Options, TrussConfig
+
+logger = logging.getLogger(__name__)
 
 #: More than one, so that a health check that hangs does not block the next.
 _PROBES_AT_ONCE: Final = 4
@@ -27,6 +30,7 @@ class ServedModel:
     """A loaded model; a worker creates one.
 
     Attributes:
+        streaming_read_timeout: The longest gap between two chunks of a stream, in seconds.
         slots: Limits how many calls of predict run at once.
         alias_slots: Limits how many alias methods run at once; None for no limit.
         predict_threads: Run a predict that is a plain function.
@@ -36,30 +40,33 @@ class ServedModel:
 
     def __init__(
         self,
-        name: str,
+        load: Load,
         description: Description,
-        class_file: Path,
         config: TrussConfig,
         options: Options,
-        *,
-        max_response_size: int,
         tracing: Tracing | None = None,
         hot_reload: HotReload | None = None,
     ) -> None:
-        self.name = name
+        self.name = load["model_name"]
+        self.version = load["model_version"]
+        self.max_response_size = load["max_response_size"]
         self.description = description
-        self.class_file = class_file
+        self.config = config
         self.options = options
-        self.max_response_size = max_response_size
         self.tracing = tracing
         self.hot_reload = hot_reload
-        self.streaming_read_timeout = config.streaming_read_timeout
-        self.slots = Slots(config.predict_concurrency)
+        self.streaming_read_timeout: float = config.runtime["streaming_read_timeout"]
+        concurrency: int = config.runtime["predict_concurrency"]
+        self.slots = Slots(concurrency)
         self.alias_slots = Slots(options.alias_concurrency) if options.alias_concurrency else None
-        self.predict_threads = Threads("predict", config.predict_concurrency)
+        self.predict_threads = Threads("predict", concurrency)
         self.threads = Threads("step", MOST_THREADS)
         self.probe_threads = Threads("probe", _PROBES_AT_ONCE)
         self.metrics_thread = Threads("metrics", 1)
+
+    def trace_of(self, row: InferRow) -> Trace:
+        """Return the trace of a request."""
+        return NO_TRACE if self.tracing is None else self.tracing.trace_of(row)
 
     def close(self) -> None:
         """Start nothing more in threads, and have the last spans sent."""
@@ -67,9 +74,6 @@ class ServedModel:
             threads.close()
         if self.tracing is not None:
             self.tracing.close()
-
-
-logger = logging.getLogger(__name__)
 
 
 class HotReload:

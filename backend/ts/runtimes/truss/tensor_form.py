@@ -22,9 +22,8 @@ from ts.protocol.messages import InferRow
 from ts.runtimes.asgi_scope import pseudo_header
 from ts.runtimes.errors import Failure
 from ts.runtimes.truss.encodings import plain
-from ts.runtimes.truss.payloads import validate
 from ts.runtimes.truss.reply import CLIENT_ERROR, SERVER_ERROR, Answer, Problem
-from ts.runtimes.truss.request_forms import Form
+from ts.runtimes.truss.request_forms import Form, validate
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,14 +47,12 @@ class TensorForm(Form):
         self._received: Received | None = None
 
     def decode(self, input_type: type[BaseModel] | None) -> Any:
-        """Return the inputs, a dict by the names of the tensors."""
         request = self._request().request
         inputs = dict(request.parameters) if pseudo_header(self._row, ":endpoint") in _GENERATING else {}
         inputs |= {tensor.name: _value_of(tensor) for tensor in request.inputs}
         return inputs if input_type is None else validate(inputs, input_type)
 
     def encode(self, result: Any) -> Answer:
-        """Return a response with the result as its outputs."""
         received = self._request()
         try:
             response = InferenceResponse(self._model_name, self._model_version, outputs=_outputs_of(result))
@@ -67,11 +64,9 @@ class TensorForm(Form):
         return Answer(200, headers, body)
 
     def encode_chunk(self, chunk: Any) -> Buffer:
-        """Return a response of its own."""
         return self.encode(chunk).body
 
     def gathers(self) -> bool:
-        """Whether the client takes one response only: it has not asked for a stream."""
         return pseudo_header(self._row, ":endpoint") not in _STREAMING
 
     def _request(self) -> Received:

@@ -14,7 +14,7 @@ import yaml
 
 from ts.runtimes.errors import LoadError
 
-CONFIG_FILE: Final = "config.yaml"
+_CONFIG_FILE: Final = "config.yaml"
 #: The server's own configuration of a model; its map ``truss`` is `Options`.
 _MODEL_CONFIG_FILE: Final = "model-config.yaml"
 
@@ -101,16 +101,15 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class TrussConfig:
-    """A configuration, and the values that the worker reads.
-
-    Attributes:
-        values: The whole configuration, with defaults; for the model.
-        streaming_read_timeout: The longest gap between two chunks of a stream, in seconds.
-    """
+    """A configuration; ``values`` is all of it, with defaults, for the model."""
 
     values: dict[str, Any]
-    predict_concurrency: int
-    streaming_read_timeout: float
+
+    @property
+    def runtime(self) -> dict[str, Any]:
+        """The section ``runtime``."""
+        section: dict[str, Any] = self.values["runtime"]
+        return section
 
     @property
     def class_file(self) -> Path:
@@ -125,9 +124,7 @@ class TrussConfig:
 
 def read_config(model_dir: Path) -> TrussConfig:
     """Read the configuration of the Truss in ``model_dir``. Raises LoadError: the file cannot be read."""
-    values = _with_defaults(_DEFAULTS, _read_mapping(model_dir / CONFIG_FILE))
-    runtime = values["runtime"]
-    return TrussConfig(values, runtime["predict_concurrency"], runtime["streaming_read_timeout"])
+    return TrussConfig(_with_defaults(_DEFAULTS, _read_mapping(model_dir / _CONFIG_FILE)))
 
 
 def read_options(model_dir: Path) -> Options:

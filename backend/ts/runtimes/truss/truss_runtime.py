@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ts.event_loop import AsyncRuntime
 from ts.frontend_connection import Connection
-from ts.protocol.messages import CUSTOM, DECLARES, TRUSS, InferRow, Load
+from ts.protocol.messages import CUSTOM, DECLARES, TRUSS, InferRow
 from ts.runtimes.asgi_scope import pseudo_header
 from ts.runtimes.async_jobs import FurtherInputs, Outbox
 from ts.runtimes.truss.model_call import Call
@@ -18,9 +18,7 @@ from ts.runtimes.truss.model_request import Client
 from ts.runtimes.truss.reply import Answer, Reply
 from ts.runtimes.truss.request_forms import Form, PredictionsForm, TrussForm
 from ts.runtimes.truss.request_logs import enter_request
-from ts.runtimes.truss.request_spans import NO_TRACE
 from ts.runtimes.truss.served_model import HotReload, ServedModel
-from ts.runtimes.truss.truss_config import TrussConfig
 from ts.runtimes.truss.websocket_session import Session
 
 logger = logging.getLogger(__name__)
@@ -34,10 +32,8 @@ _COLLECTING_LIMIT = 30.0
 class TrussRuntime(AsyncRuntime):
     """Runs the jobs of one loaded Truss."""
 
-    def __init__(self, model: ServedModel, config: TrussConfig, load: Load, connection: Connection) -> None:
+    def __init__(self, model: ServedModel, connection: Connection) -> None:
         self._model = model
-        self._config = config
-        self._version = load["model_version"]
         self._connection = connection
         self._outbox = Outbox(connection, model.max_response_size)
         self._clients: dict[str, Client] = {}
@@ -49,7 +45,7 @@ class TrussRuntime(AsyncRuntime):
         """The description of the model for the frontend."""
         description = self._model.description
         predict = description.endpoints.get(PREDICT)
-        transport = self._config.values["runtime"]["transport"]
+        transport = self._model.config.runtime["transport"]
         return {
             "platform": "truss",
             "decoupled": predict is not None and predict.streams,
@@ -83,23 +79,13 @@ class TrussRuntime(AsyncRuntime):
     async def _call(self, row: InferRow, client: Client, endpoint: str) -> None:
         if row[4] == CUSTOM:
             raise ValueError(f"a Truss declares no custom routes, got a request for {endpoint!r}")
-        form = _form_of(row, self._model.name, self._version)
+        form = _form_of(row, self._model)
         await Call(self._model, row, client, form, self._outbox).run(endpoint)
 
     async def _hold_session(self, row: InferRow, client: Client) -> None:
-        session = Session(
-            self._model.description.websocket,
-            row,
-            self._inputs_of(row[0]),
-            client,
-            self._connection,
-            self._reply_to(row),
-            model_name=self._model.name,
-            class_file=self._model.class_file,
-        )
-        tracing = self._model.tracing
-        with (NO_TRACE if tracing is None else tracing.trace_of(row)).span("websocket"):
-            await session.run()
+        inputs, reply = self._inputs_of(row[0]), self._reply_to(row)
+        with self._model.trace_of(row).span("websocket"):
+            await Session(self._model, row, inputs, client, self._connection, reply).run()
 
     def _reload(self, hot_reload: HotReload) -> Answer:
         answer, description = hot_reload.reload()
@@ -162,14 +148,14 @@ class TrussRuntime(AsyncRuntime):
         self._model.close()
 
 
-def _form_of(row: InferRow, model_name: str, model_version: str) -> Form:
+def _form_of(row: InferRow, model: ServedModel) -> Form:
     if row[4] == TRUSS:
         return TrussForm(row)
     if row[4] is None:
         return PredictionsForm(row)
     from ts.runtimes.truss.tensor_form import TensorForm
 
-    return TensorForm(row, model_name, model_version)
+    return TensorForm(row, model.name, model.version)
 
 
 #: What the package itself puts into the registry.

@@ -7,7 +7,6 @@ closed when it returns is closed then.
 import asyncio
 import logging
 import struct
-from pathlib import Path
 from typing import Final
 
 from starlette.types import Message
@@ -17,9 +16,10 @@ from ts.frontend_connection import Connection
 from ts.protocol.messages import TAKEN, InferRow
 from ts.protocol.websocket_frames import BYTES, CLOSE, TEXT
 from ts.runtimes.async_jobs import FurtherInputs, is_cancelled
+from ts.runtimes.errors import users_traceback
 from ts.runtimes.truss.model_request import Client, model_scope
 from ts.runtimes.truss.reply import MODEL_FAILED, Reply
-from ts.runtimes.truss.request_logs import without_server_frames
+from ts.runtimes.truss.served_model import ServedModel
 from ts.runtimes.truss.signatures import Method
 
 logger = logging.getLogger(__name__)
@@ -35,25 +35,21 @@ class Session:
 
     def __init__(
         self,
-        method: Method | None,
+        model: ServedModel,
         row: InferRow,
         inputs: FurtherInputs,
         client: Client,
         connection: Connection,
         reply: Reply,
-        *,
-        model_name: str,
-        class_file: Path,
     ) -> None:
-        self._method = method
+        self._method = model.description.websocket
         self._job_id = row[0]
         self._inputs = inputs
         self._client = client
         self._connection = connection
         self._reply = reply
-        self._class_file = class_file
         self._connected = False
-        self._websocket = WebSocket(model_scope("websocket", row[1], row[2], model_name), self._receive, self._send)
+        self._websocket = WebSocket(model_scope("websocket", row[1], row[2], model.name), self._receive, self._send)
 
     async def run(self) -> None:
         """Accept the session, have the model hold it, and close it."""
@@ -74,7 +70,7 @@ class Session:
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
-            logger.error(MODEL_FAILED, exc_info=(type(error), error, without_server_frames(error, self._class_file)))
+            logger.error(MODEL_FAILED, exc_info=(type(error), error, users_traceback(error)))
             await self._close(_FAILED, MODEL_FAILED)
             return
         await self._close(_NORMAL, "")

@@ -76,20 +76,11 @@ class Frontend:
         **runtime: Any,
     ) -> None:
         self.model = model
-        config = config_with(**runtime)
         self.connection = FakeConnection()
-        self.served = ServedModel(
-            "mine",
-            describe(model),
-            Path(__file__),
-            config,
-            options or Options(),
-            max_response_size=size,
-            tracing=tracing,
-        )
-        load: Any = {"model_version": "1.0"}
+        load: Any = {"model_name": "mine", "model_version": "1.0", "max_response_size": size}
+        self.served = ServedModel(load, describe(model), config_with(**runtime), options or Options(), tracing)
         connection: Any = self.connection
-        self.runtime = TrussRuntime(self.served, config, load, connection)
+        self.runtime = TrussRuntime(self.served, connection)
         self._ids = map(str, itertools.count())
 
     def infer(
@@ -123,4 +114,4 @@ def config_with(**runtime: Any) -> TrussConfig:
     """Return a configuration with everything at its default but for values of the section ``runtime``."""
     values: Any = read_config(Path(__file__).parent / "default").values
     values["runtime"] |= runtime
-    return TrussConfig(values, values["runtime"]["predict_concurrency"], values["runtime"]["streaming_read_timeout"])
+    return TrussConfig(values)

@@ -339,7 +339,7 @@ def test_sections_keep_what_is_given_and_get_the_rest(tmp_path: Path) -> None:
     )
     config = read_config(tmp_path)
     runtime = config.values["runtime"]
-    assert (config.predict_concurrency, config.streaming_read_timeout) == (1, 5)
+    assert (runtime["predict_concurrency"], runtime["streaming_read_timeout"]) == (1, 5)
     assert runtime["transport"] == {"kind": "http", "ping_interval_seconds": 1.5, "ping_timeout_seconds": None}
     assert (config.values["secrets"], config.values["resources"]["memory"]) == ({}, "2Gi")
 

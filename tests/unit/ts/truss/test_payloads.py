@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from ts.runtimes.truss.encodings import from_msgpack, to_json, to_msgpack
-from ts.runtimes.truss.payloads import decode, encode, is_binary
 from ts.runtimes.truss.reply import Problem
+from ts.runtimes.truss.request_forms import decode, encode, is_binary
 
 
 class Inner(BaseModel):
