@@ -1,5 +1,6 @@
 """What is remembered of sequences that are not open: those whose state is gone, and those whose state is stored."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 
@@ -22,6 +23,8 @@ ENDS = {EndReason.ended: Cause.sequence_ended}
 class ClosedIds:
     """Id -> why a job that continues that sequence is refused; bounded in number and time, the oldest goes first.
 
+    The causes are kept as text: the collector does not look at tuples that hold nothing but text and numbers.
+
     Args:
         refusals: Why jobs are refused, by the reason of the end; sequences that ended otherwise are not remembered.
     """
@@ -30,7 +33,7 @@ class ClosedIds:
 
     def __init__(self, refusals: Mapping[EndReason, Cause] = REFUSALS) -> None:
         self._refusals = refusals
-        self._ids: OrderedDict[str | None, tuple[Cause, float]] = OrderedDict()
+        self._ids: OrderedDict[str | None, tuple[str, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -39,7 +42,7 @@ class ClosedIds:
         """Remember why the sequence closed, if that refuses jobs; other sequences may begin anew."""
         if (cause := self._refusals.get(reason)) is None:
             return
-        self._ids[sequence_id] = (cause, now)
+        self._ids[sequence_id] = (cause.value, now)
         self._ids.move_to_end(sequence_id)
         while len(self._ids) > REMEMBERED_IDS or now - next(iter(self._ids.values()))[1] > REMEMBERED_SECONDS:
             self._ids.popitem(last=False)
@@ -51,8 +54,8 @@ class ClosedIds:
 
     def refusal(self, sequence_id: str | None, now: float) -> Cause | None:
         """Return why a job that continues this sequence is refused, or None if it is not."""
-        cause, closed_at = self._ids.get(sequence_id, (None, now))
-        return cause if now - closed_at <= REMEMBERED_SECONDS else None
+        cause, closed_at = self._ids.get(sequence_id, ("", -math.inf))
+        return Cause(cause) if now - closed_at <= REMEMBERED_SECONDS else None
 
     def forget(self, sequence_id: str) -> None:
         """Forget an id that is open again."""

@@ -22,15 +22,17 @@ class HasDeadline(Protocol):
 class Deadlines:
     """A heap of entries, one at most that counts per thing, no later than due; `thing.timer` is its number or 0.
 
+    An entry names its thing by that number: the collector does not look at tuples that hold nothing but numbers.
     A deadline that moves later leaves its entry where it is: when the entry comes to the top, the thing is asked again.
     So an idle deadline that moves with every step costs nothing per step. Obsolete entries are dropped when they come
     to the top, or all together whenever the heap has doubled, which keeps memory in proportion.
     """
 
-    __slots__ = ("_cleaning_size", "_heap", "_order")
+    __slots__ = ("_cleaning_size", "_heap", "_order", "_things")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, HasDeadline]] = []
+        self._heap: list[tuple[float, int]] = []
+        self._things: dict[int, HasDeadline] = {}
         self._order = count(1)
         self._cleaning_size = SMALLEST_CLEANING
 
@@ -46,14 +48,15 @@ class Deadlines:
         if thing.timer or (due := thing.due(now)) is None:
             return
         thing.timer = next(self._order)
-        heapq.heappush(self._heap, (due, thing.timer, thing))
+        self._things[thing.timer] = thing
+        heapq.heappush(self._heap, (due, thing.timer))
         if len(self._heap) > self._cleaning_size:
             self._drop_ended(now)
 
     def bring_forward(self, thing: HasDeadline, now: float) -> None:
         """Let a timer, if there is one, start anew, for the thing is due earlier now."""
         if thing.timer:
-            thing.timer = 0  # its entry counts no more
+            self._end(thing)
             if (due := thing.due(now)) is not None and due > now:
                 self.start_timer(thing, now)
 
@@ -61,31 +64,28 @@ class Deadlines:
         """Return a thing that is due by now, or None."""
         heap = self._heap
         while heap and heap[0][0] <= now:
-            _, number, thing = heap[0]
-            if number != thing.timer:
-                heapq.heappop(heap)
-                continue
-            due = thing.due(now)
+            number = heap[0][1]
+            thing = self._things.get(number)
+            due = None if thing is None else thing.due(now)
             if due is not None and due > now:
-                thing.timer = next(self._order)
-                heapq.heapreplace(heap, (due, thing.timer, thing))
+                heapq.heapreplace(heap, (due, number))
                 continue
             heapq.heappop(heap)
-            thing.timer = 0
-            if due is not None:
-                return thing
+            if thing is not None:
+                self._end(thing)
+                if due is not None:
+                    return thing
         return None
 
+    def _end(self, thing: HasDeadline) -> None:
+        """End its timer; its entry counts no more."""
+        del self._things[thing.timer]
+        thing.timer = 0
+
     def _drop_ended(self, now: float) -> None:
-        kept = []
-        for entry in self._heap:
-            _, number, thing = entry
-            if number != thing.timer:
-                continue
+        for thing in list(self._things.values()):
             if thing.due(now) is None:
-                thing.timer = 0
-            else:
-                kept.append(entry)
-        heapq.heapify(kept)
-        self._heap = kept
-        self._cleaning_size = max(SMALLEST_CLEANING, 2 * len(kept))
+                self._end(thing)
+        self._heap = [entry for entry in self._heap if entry[1] in self._things]
+        heapq.heapify(self._heap)
+        self._cleaning_size = max(SMALLEST_CLEANING, 2 * len(self._heap))

@@ -12,7 +12,7 @@ IDLE     bound; nothing waits, nothing is in flight: the idle deadline runs
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from torchserve_py.scheduling.effects import EndReason
@@ -66,8 +66,11 @@ SEQUENCE_TRANSITIONS = Transitions[SequenceState, SequenceEvent](
 class Sequence:
     """The jobs of one sequence id, from the first to the end of the sequence.
 
+    The jobs are in tuples, since a sequence that rests then has no container of its own: the collector looks at all of
+    those of every open sequence.
+
     lane          the lane of the worker that it is bound to, or that of the pending sequences
-    waiting       jobs; like `in_flight` a list, not a deque: it holds a handful, and an empty deque takes 600 bytes
+    waiting       jobs that were not sent yet
     ends_at       when the sequence reaches its time limit
     opened_at     when its first job came
     ready_since   since when the job that was sent last could be sent
@@ -81,7 +84,7 @@ class Sequence:
 
     id: str
     lane: SequenceLane
-    waiting: list[Job]
+    waiting: tuple[Job, ...]
     max_idle: float
     ends_at: float
     idle_since: float
@@ -89,8 +92,8 @@ class Sequence:
     active_since: float
     ready_since: float = 0.0
     state: SequenceState = PENDING
-    successors: list[Job] = field(default_factory=list)
-    in_flight: list[Job] = field(default_factory=list)
+    successors: tuple[Job, ...] = ()
+    in_flight: tuple[Job, ...] = ()
     ending: EndReason | None = None
     has_state: bool = False
     once: bool = False
@@ -153,8 +156,8 @@ class SequenceLane(Lane[Sequence]):
                 self.running += 1
             sequence.ready_since = items.pop(sequence)
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, SEND]
-            job = sequence.waiting.pop(0)
-            sequence.in_flight.append(job)
+            job, sequence.waiting = sequence.waiting[0], sequence.waiting[1:]
+            sequence.in_flight += (job,)
             job.opens, job.active_since = not sequence.has_state, sequence.active_since
             sequence.has_state, sequence.once = True, job.once
             jobs.append(job)

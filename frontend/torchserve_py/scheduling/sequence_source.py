@@ -77,9 +77,9 @@ class Sequences:
         elif len(sequence.waiting) + len(sequence.successors) >= self._policy.queue_size:
             return Cause.sequence_queue_full
         elif sequence.ends_at <= now:
-            sequence.successors.append(job)
+            sequence.successors += (job,)
         else:
-            sequence.waiting.append(job)
+            sequence.waiting += (job,)
             if sequence.state is IDLE or (sequence.state is RUNNING and self._may_join(sequence)):
                 self._call(sequence, now)
         return None
@@ -87,16 +87,19 @@ class Sequences:
     def withdraw(self, job: Job, now: float) -> None:
         """Take a waiting job that has ended out of the queue of its sequence."""
         sequence = self.open[job.sequence_id]
-        (sequence.waiting if job in sequence.waiting else sequence.successors).remove(job)
+        if job in sequence.waiting:
+            sequence.waiting = _without(job, sequence.waiting)
+        else:
+            sequence.successors = _without(job, sequence.successors)
         self._settle(sequence, now)
 
     def take_back(self, jobs: list[Job], now: float) -> None:
         """Jobs that were sent ahead wait again, each in front of its sequence, and these in front of their lane."""
         for job in reversed(jobs):
             sequence = self.open[job.sequence_id]
-            sequence.in_flight.remove(job)
+            sequence.in_flight = _without(job, sequence.in_flight)
             sequence.lane.running -= 1
-            sequence.waiting.insert(0, job)
+            sequence.waiting = (job, *sequence.waiting)
             sequence.has_state = not job.opens
             lane = sequence.lane
             self._settle(sequence, now)
@@ -111,7 +114,7 @@ class Sequences:
     def returned(self, job: Job, now: float) -> None:
         """A job in flight is over: the next one may be sent, or the sequence rests, or ends if the job was its last."""
         sequence = self.open[job.sequence_id]
-        sequence.in_flight.remove(job)
+        sequence.in_flight = _without(job, sequence.in_flight)
         if not sequence.in_flight:
             sequence.lane.running -= 1
         if job.ends_sequence and sequence.ending is None:
@@ -135,7 +138,8 @@ class Sequences:
     def worker_lost(self, worker: WorkerLoad, now: float) -> None:
         """Close the worker's sequences, whose state is lost, or continue stored ones with the jobs to send again."""
         for sequence in self._unlink(worker):
-            sequence.waiting[:0] = [job for job in sequence.in_flight if job.state is WAITING]
+            again = [job for job in sequence.in_flight if job.state is WAITING]
+            sequence.waiting = (*again, *sequence.waiting)
             self._drop_in_flight(sequence)
             self._close(sequence, sequence.ending or self._without_worker, now)
 
@@ -165,8 +169,7 @@ class Sequences:
         busy = [sequence for sequence in self.open.values() if sequence.state is not IDLE]
         for sequence in sorted(busy, key=lambda sequence: sequence.state is not PENDING):
             self._drop_in_flight(sequence)
-            sequence.waiting.clear()
-            sequence.successors.clear()
+            sequence.waiting = sequence.successors = ()
             self._close(sequence, reason, now)
 
     def end_idle(self, reason: EndReason, now: float, most: int | None) -> None:
@@ -214,7 +217,7 @@ class Sequences:
         sequence = Sequence(
             job.sequence_id,
             lane=self._pending,
-            waiting=[job],
+            waiting=(job,),
             max_idle=self._policy.max_idle,
             ends_at=math.inf if self._policy.timeout is None else now + self._policy.timeout,
             idle_since=now,
@@ -291,7 +294,7 @@ class Sequences:
     def _drop_in_flight(self, sequence: Sequence) -> None:
         """Forget its jobs in flight, which are over."""
         if sequence.in_flight:
-            sequence.in_flight.clear()
+            sequence.in_flight = ()
             sequence.lane.running -= 1
 
     def _end(self, sequence: Sequence, reason: EndReason, now: float) -> None:
@@ -328,7 +331,7 @@ class Sequences:
     def _admit_again(self, job: Job, now: float) -> None:
         """Admit a job that was accepted before: limits do not apply, but it must not continue a lost state."""
         if (sequence := self.open.get(job.sequence_id)) is not None:
-            sequence.waiting.append(job)
+            sequence.waiting += (job,)
         elif (cause := self._closed_cause(job, now)) is not None:
             self._shared.leave(job, cause)
         else:
@@ -340,3 +343,8 @@ class Sequences:
         self._lanes.pop(worker.id, None)
         self._emptiest.remove(lane)
         return list(lane.bound)
+
+
+def _without(job: Job, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
+    """Return the others of the jobs, of which it is one."""
+    return () if len(jobs) == 1 else tuple([each for each in jobs if each is not job])

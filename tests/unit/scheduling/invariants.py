@@ -28,9 +28,11 @@ def validate(scheduler: Scheduler, now: float) -> None:
 def validate_deadlines(scheduler: Scheduler, now: float) -> None:
     deadline = scheduler.next_deadline()
     assert deadline is None or deadline > now, "what was due has not been done"
-    heap = scheduler._shared.deadlines._heap
-    assert len({number for _, number, _ in heap}) == len(heap), "two entries have the same number"
-    entries = {id(thing): at for at, number, thing in heap if number == thing.timer}
+    deadlines = scheduler._shared.deadlines
+    due_at = {number: at for at, number in deadlines._heap}
+    assert len(due_at) == len(deadlines), "two entries have the same number"
+    assert all(thing.timer == number for number, thing in deadlines._things.items()), "a timer has another number"
+    entries = {id(thing): due_at[number] for number, thing in deadlines._things.items()}
     source = scheduler._source
     lanes = {worker.lane for worker in scheduler._workers.values()}
     sequences = source.open.values() if isinstance(source, Sequences) else ()

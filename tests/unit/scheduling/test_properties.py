@@ -321,8 +321,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert self.homes.setdefault(job.sequence_id, batch.worker_id) == batch.worker_id
             assert len(batch.jobs) == size, "a batch is smaller than need be"
         elif not batch.joins:
-            waited = self.now - batch.jobs[0].submitted_at
-            assert len(batch.jobs) == size or waited >= self.policy.max_batch_delay, "a batch is smaller than need be"
+            full_by = batch.jobs[0].submitted_at + self.policy.max_batch_delay
+            assert len(batch.jobs) == size or self.now >= full_by, "a batch is smaller than need be"
         self.see_order(batch)
         worker.ahead.append(list(batch.jobs))
 

@@ -1,5 +1,6 @@
 """Many sequences at once: none waits for another, and order holds."""
 
+import gc
 import random
 
 import pytest
@@ -155,3 +156,22 @@ def test_batches_ahead_cost_no_look_at_the_other_workers():
             running += [job.id for job in effect.jobs] if isinstance(effect, Send | Begin) else []
         answered += 1
     assert answered == 300
+
+
+def containers() -> int:
+    """Return at how many objects the collector looks."""
+    gc.collect()
+    return len(gc.get_objects())
+
+
+def test_the_collector_has_one_object_to_look_at_for_a_sequence_that_rests_and_none_for_one_that_is_over():
+    scheduler = started(sequences(batch_size=8, max_batch_delay=0.0, max_idle=60.0, max_sequences=2_000))
+    at_first = containers()
+    for number in range(2_000):
+        scheduler.submit(Job(f"open{number}", f"s{number}"), 0.0)
+        scheduler.parts([(f"open{number}", False)], 0.0)
+    assert scheduler.open_sequences == 2_000
+    assert 2_000 <= containers() - at_first < 2_100
+    scheduler.tick(100.0)
+    assert scheduler.open_sequences == 0
+    assert containers() - at_first < 100
