@@ -81,9 +81,7 @@ class RequestProcessor:
         HTTP header names are case-insensitive.
         """
         # Decoding only the requested value costs much less than decoding all headers.
-        headers: Mapping[Any, Any] | None = self._request_header or self._by_name
-        if headers is None:
-            headers = self._by_name = dict(self._wire_headers)
+        headers = self.get_headers_by_name()
         value = headers.get(key)
         if value is None:
             value = headers.get(key.encode())

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ts.protocol.messages import LEAVING
@@ -49,14 +50,10 @@ class _State:
 def memory_ran_out(error: BaseException) -> bool:
     """Return whether an exception or one of its causes reports that the memory of a device is exhausted."""
     out_of_memory: Any = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
-    cause: BaseException | None = error
-    for _ in range(_MAX_CAUSES):
-        if cause is None:
-            break
-        if isinstance(cause, (MemoryError, out_of_memory)) or _OUT_OF_MEMORY.search(_text(cause)):
-            return True
-        cause = cause.__cause__
-    return False
+    return any(
+        isinstance(each, (MemoryError, out_of_memory)) or _OUT_OF_MEMORY.search(_text(each))
+        for each in _chain(error, contexts=False)
+    )
 
 
 def note_loss(error: BaseException) -> str:
@@ -65,16 +62,22 @@ def note_loss(error: BaseException) -> str:
     Returns:
         The message for the clients of the failed jobs; empty if the device is not lost.
     """
-    cause: BaseException | None = error
-    for _ in range(_MAX_CAUSES):
-        if cause is None:
-            break
-        text = _text(cause)
+    for each in _chain(error, contexts=True):
+        text = _text(each)
         if _DEVICE.search(text) and not _OUT_OF_MEMORY.search(text) and (_LOST.search(text) or _device_fails()):
             _State.reason = text.partition("\n")[0][:_MAX_TOLD]
             return f"The device failed while the model ran this request ({_State.reason}). The worker is replaced."
-        cause = cause.__cause__ or cause.__context__
     return ""
+
+
+def _chain(error: BaseException, *, contexts: bool) -> Iterator[BaseException]:
+    """Yield an exception and its causes; with ``contexts`` also what was being handled when it was raised."""
+    each: BaseException | None = error
+    for _ in range(_MAX_CAUSES):
+        if each is None:
+            return
+        yield each
+        each = each.__cause__ or (each.__context__ if contexts else None)
 
 
 def announce(connection: Connection) -> None:

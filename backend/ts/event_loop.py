@@ -95,19 +95,17 @@ def run(connection: Connection, runtime: AsyncRuntime, runner: asyncio.Runner, s
     ValueError: the frontend sent a message of an unknown kind.
     """
     with runner:
-        runner.run(_serve(connection, runtime, spans))
-
-
-async def _serve(connection: Connection, runtime: AsyncRuntime, spans: JobSpans | None) -> None:
-    await _Jobs(connection, runtime, spans).serve()
+        runner.run(_Jobs(connection, runtime, runner.get_loop(), spans).serve())
 
 
 class _Jobs:
-    def __init__(self, connection: Connection, runtime: AsyncRuntime, spans: JobSpans | None) -> None:
+    def __init__(
+        self, connection: Connection, runtime: AsyncRuntime, loop: asyncio.AbstractEventLoop, spans: JobSpans | None
+    ) -> None:
         self._connection = connection
         self._runtime = runtime
         self._spans = spans
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._stopping = False
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -115,11 +113,6 @@ class _Jobs:
         self._cancelling: set[str] = set()  # jobs whose task was cancelled and has not ended yet
 
     async def serve(self) -> None:
-        """Handle messages until the frontend stops the worker and every job is answered.
-
-        Raises FrameError: the frontend sent bytes that are no frame; ValueError: the frontend sent a message of an
-        unknown kind.
-        """
         self._loop.add_reader(self._connection, self._take_in)
         try:
             await self._stopped

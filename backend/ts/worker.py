@@ -19,7 +19,6 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from ts.batch_claims import claims_of
@@ -122,23 +121,11 @@ def load(connection: Connection) -> Callable[[], None] | None:
         logger.error("Loading the model failed", exc_info=(type(error), error, place))
         status, text = load_failure(error)
         details = "".join(traceback.format_exception(type(error), error, place))
-        connection.send([LOADED, loaded(status, text, details)])
+        failed = Loaded(ok=False, status=status, message=wire_text(text), traceback=wire_text(details), declares={})
+        connection.send([LOADED, failed])
         return None
-    connection.send([LOADED, loaded(200, declares=declares)])
+    connection.send([LOADED, Loaded(ok=True, status=200, message="", traceback="", declares=dict(declares))])
     return serve_model
-
-
-def loaded(
-    status: int, message: str = "", details: str = "", *, declares: Mapping[str, Any] = MappingProxyType({})
-) -> Loaded:
-    """Return the message body that reports how loading went; ``details`` is the traceback of a failure."""
-    return Loaded(
-        ok=status == 200,
-        status=status,
-        message=wire_text(message),
-        traceback=wire_text(details),
-        declares=dict(declares),
-    )
 
 
 def load_model(load: Load, connection: Connection) -> tuple[Callable[[], None], Mapping[str, Any]]:
@@ -200,12 +187,10 @@ def load_failure(error: Exception) -> tuple[int, str]:
         return 507, "System out of memory"
     if isinstance(error, LoadError):
         return 500, str(error)
+    shown = f"{type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError) and str(error) == f"No module named {error.name!r}":
-        return (
-            500,
-            f"{type(error).__name__}: {error}; it is neither beside the model nor installed for {sys.executable}",
-        )
-    return 500, f"{type(error).__name__}: {error}"
+        return 500, f"{shown}; it is neither beside the model nor installed for {sys.executable}"
+    return 500, shown
 
 
 def serve(connection: Connection, runtime: TorchServeHandler) -> None:

@@ -14,24 +14,18 @@ from ts.metrics.metric_type_enum import MetricTypes
 _MAX_PENDING = 10_000
 
 
+Dimensions = list[Dimension] | None
+
+
 class MetricMethods(ABC):
     """The methods with which handlers report metrics of a kind. ``idx`` is the index of a row."""
 
     @abstractmethod
     def _add(
-        self,
-        name: str,
-        value: float,
-        unit: str,
-        idx: int | None,
-        dimensions: list[Dimension] | None,
-        metric_type: MetricTypes,
-    ) -> None:
-        """Report a value of a metric."""
+        self, name: str, value: float, unit: str, idx: int | None, dimensions: Dimensions, metric_type: MetricTypes
+    ) -> None: ...
 
-    def add_counter(
-        self, name: str, value: float, idx: int | None = None, dimensions: list[Dimension] | None = None
-    ) -> None:
+    def add_counter(self, name: str, value: float, idx: int | None = None, dimensions: Dimensions = None) -> None:
         """Add ``value`` to a counter."""
         self._add(name, value, "count", idx, dimensions, MetricTypes.COUNTER)
 
@@ -41,7 +35,7 @@ class MetricMethods(ABC):
         value: float,
         idx: int | None = None,
         unit: str = "ms",
-        dimensions: list[Dimension] | None = None,
+        dimensions: Dimensions = None,
         metric_type: MetricTypes = MetricTypes.GAUGE,
     ) -> None:
         """Report a time in ``ms`` or ``s``."""
@@ -54,7 +48,7 @@ class MetricMethods(ABC):
         value: float,
         idx: int | None = None,
         unit: str = "MB",
-        dimensions: list[Dimension] | None = None,
+        dimensions: Dimensions = None,
         metric_type: MetricTypes = MetricTypes.GAUGE,
     ) -> None:
         """Report a size in ``B``, ``kB``, ``MB`` or ``GB``."""
@@ -66,7 +60,7 @@ class MetricMethods(ABC):
         name: str,
         value: float,
         idx: int | None = None,
-        dimensions: list[Dimension] | None = None,
+        dimensions: Dimensions = None,
         metric_type: MetricTypes = MetricTypes.GAUGE,
     ) -> None:
         """Report a percentage."""
@@ -109,8 +103,6 @@ class MetricsCache(MetricMethods):
 
     def take_records(self) -> list[MetricRecord]:
         """Return the records since the last call, the oldest first."""
-        if not self._pending:
-            return []
         records = list(self._pending)
         self._pending.clear()
         return records
@@ -121,7 +113,7 @@ class MetricsCache(MetricMethods):
         value: float,
         unit: str,
         idx: int | None = None,
-        dimensions: list[Dimension] | None = None,
+        dimensions: Dimensions = None,
         metric_type: MetricTypes = MetricTypes.COUNTER,
     ) -> None:
         """Report a value of any metric; the dimensions ``ModelName`` and ``Level`` are added unless given.
@@ -138,7 +130,7 @@ class MetricsCache(MetricMethods):
 
     _add = add_metric
 
-    def add_error(self, name: str, value: float, dimensions: list[Dimension] | None = None) -> None:
+    def add_error(self, name: str, value: float, dimensions: Dimensions = None) -> None:
         """Count an error, with the dimension ``Level`` = ``Error``."""
         named = [*_checked(dimensions), Dimension("Level", "Error")]
         self._report(name, value, "", self._request_id(None), named, MetricTypes.COUNTER)
@@ -177,13 +169,7 @@ class MetricsCache(MetricMethods):
         return [f"{metric_type.value}:{name}" for metric_type, metrics in self.cache.items() for name in metrics]
 
     def _report(
-        self,
-        name: str,
-        value: float,
-        unit: str,
-        request_id: str,
-        dimensions: list[Dimension],
-        metric_type: MetricTypes,
+        self, name: str, value: float, unit: str, request_id: str, dimensions: list[Dimension], metric_type: MetricTypes
     ) -> None:
         metric = self.cache.get(metric_type, {}).get(name)
         if metric is None:
@@ -199,7 +185,7 @@ class MetricsCache(MetricMethods):
         return ",".join(ids.values())
 
 
-def _checked(dimensions: list[Dimension] | None) -> list[Dimension]:
+def _checked(dimensions: Dimensions) -> list[Dimension]:
     if dimensions is None:
         return []
     if not isinstance(dimensions, list | tuple) or not all(isinstance(item, Dimension) for item in dimensions):

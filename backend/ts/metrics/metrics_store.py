@@ -5,7 +5,7 @@ from typing import Any
 from ts.metrics.dimension import Dimension
 from ts.metrics.metric import Metric
 from ts.metrics.metric_type_enum import MetricTypes
-from ts.metrics.metrics_cache import MetricMethods
+from ts.metrics.metrics_cache import Dimensions, MetricMethods
 
 
 class MetricsStore(MetricMethods):
@@ -23,40 +23,23 @@ class MetricsStore(MetricMethods):
         self.cache: dict[tuple[str, ...], Metric] = {}
 
     def _add(
-        self,
-        name: str,
-        value: float,
-        unit: str,
-        idx: int | None,
-        dimensions: list[Dimension] | None,
-        metric_type: MetricTypes,
+        self, name: str, value: float, unit: str, idx: int | None, dimensions: Dimensions, metric_type: MetricTypes
     ) -> None:
-        method = "counter" if metric_type is MetricTypes.COUNTER else None
+        method = "counter" if metric_type is MetricTypes.COUNTER else ""
         self._add_or_update(name, value, self._request_id(idx), unit, dimensions, method)
 
-    def add_error(self, name: str, value: Any, dimensions: list[Dimension] | None = None) -> None:
+    def add_error(self, name: str, value: Any, dimensions: Dimensions = None) -> None:
         """Set an error's text or number, with the dimension ``Level`` = ``Error``."""
         self._add_or_update(name, value, None, "", dimensions)
 
     def add_metric(
-        self,
-        name: str,
-        value: float,
-        idx: int | None = None,
-        unit: str | None = None,
-        dimensions: list[Dimension] | None = None,
+        self, name: str, value: float, idx: int | None = None, unit: str | None = None, dimensions: Dimensions = None
     ) -> None:
         """Set any metric."""
         self._add_or_update(name, value, self._request_id(idx), unit, dimensions)
 
     def _add_or_update(
-        self,
-        name: str,
-        value: Any,
-        request_id: str | None,
-        unit: str | None,
-        dimensions: list[Dimension] | None,
-        method: str | None = None,
+        self, name: str, value: Any, request_id: str | None, unit: str | None, dimensions: Dimensions, method: str = ""
     ) -> None:
         own = [Dimension("Level", "Error")]
         if request_id is not None:
@@ -67,7 +50,7 @@ class MetricsStore(MetricMethods):
         if metric is not None:
             metric.update(value)
             return
-        metric = self.cache[key] = Metric(name, value, unit, all_dimensions, request_id, method)
+        metric = self.cache[key] = Metric(name, value, unit, all_dimensions, request_id, method or None)
         self.store.append(metric)
 
     def _request_id(self, idx: int | None) -> str:

@@ -101,15 +101,22 @@ def _import_handler(handler: str, model_dir: str) -> tuple[ModuleType, str]:
     if folder:
         sys.path.insert(0, os.path.join(model_dir, folder))  # noqa: PTH118
     _refuse_taken_name(name, sys.path[:2] if folder else sys.path[:1])
+    module = _import(name) or _import(f"{_BUILT_IN}.{name}")
+    if module is None:
+        raise LoadError(
+            f"There is no handler {handler!r}: no module {name!r} in {model_dir}, and no built-in handler of that name."
+        )
+    return module, function_name or "handle"
+
+
+def _import(name: str) -> ModuleType | None:
+    """Import a module; return None if it does not exist, as opposed to a module that its own code imports."""
     try:
-        module = importlib.import_module(name)
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        # The name means a built-in handler only if the handler's own module is absent; if an import inside the
-        # handler's module fails, that is the handler's error.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
-        module = _import_built_in(name, handler, model_dir)
-    return module, function_name or "handle"
+        return None
 
 
 def _refuse_taken_name(name: str, folders: list[str]) -> None:
@@ -121,18 +128,6 @@ def _refuse_taken_name(name: str, folders: list[str]) -> None:
             raise LoadError(
                 f"The handler's file {name}.py has the name of a module that Python itself uses; rename it."
             )
-
-
-def _import_built_in(name: str, handler: str, model_dir: str) -> ModuleType:
-    built_in = f"{_BUILT_IN}.{name}"
-    try:
-        return importlib.import_module(built_in)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{built_in}.".startswith(f"{error.name}."):
-            raise
-        raise LoadError(
-            f"There is no handler {handler!r}: no module {name!r} in {model_dir}, and no built-in handler of that name."
-        ) from None
 
 
 def _entry_point(module: ModuleType, function_name: str) -> tuple[EntryPoint, Callable[[Context], Any], Any]:
@@ -165,13 +160,9 @@ def _entry_point(module: ModuleType, function_name: str) -> tuple[EntryPoint, Ca
 
 
 def _wrap_in_envelope(envelope: str, entry_point: EntryPoint, *, whole_batches: bool) -> EntryPoint:
-    name = f"{_ENVELOPES}.{envelope}"
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
-        raise LoadError(f"There is no service envelope {envelope!r}.") from None
+    module = _import(f"{_ENVELOPES}.{envelope}")
+    if module is None:
+        raise LoadError(f"There is no service envelope {envelope!r}.")
     wrapper: Any = list_classes_from_module(module)[0](entry_point)
     if not whole_batches and getattr(wrapper, "needs_whole_batches", True):
         raise LoadError(

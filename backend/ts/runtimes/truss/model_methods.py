@@ -162,7 +162,7 @@ _STREAMS: Final = (
 
 def input_model(annotation: Any) -> type[BaseModel] | None:
     """Return the pydantic model that inputs are parsed to; None where the annotation is something else."""
-    return annotation if _is_model(annotation) else None
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
 def schema_of(inputs: type[BaseModel] | None, returns: Any) -> dict[str, Any] | None:
@@ -201,11 +201,7 @@ def _output(returns: Any) -> tuple[type[BaseModel] | None, bool | None]:
 def _model(annotation: Any) -> type[BaseModel] | None:
     if typing.get_origin(annotation) is collections.abc.Awaitable:
         (annotation,) = typing.get_args(annotation)
-    return annotation if _is_model(annotation) else None
-
-
-def _is_model(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return input_model(annotation)
 
 
 def _is_stream(annotation: Any) -> bool:

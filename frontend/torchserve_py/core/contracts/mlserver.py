@@ -97,6 +97,13 @@ class ServerSettings(Schema):
     use_structured_logging: AnyFlag = None
 
 
+_OF_LISTENERS: Final = """
+    parallel_workers_timeout environments_dir model_repository_implementation model_repository_implementation_args
+    model_repository_root load_models_at_startup server_version extensions host http_port root_path grpc_port
+    grpc_max_message_length cors_settings metrics_endpoint metrics_port metrics_rest_server_prefix metrics_dir
+    logging_settings kafka_enabled kafka_servers kafka_topic_input kafka_topic_output tracing_server gzip_enabled
+"""
+
 _WITHOUT_EFFECT: Final[Mapping[str, Mapping[str, str]]] = {
     MLSERVER_SETTINGS: {
         "parallel_workers": f"{SERVER_SETTINGS} and model-config.yaml (minWorkers) say how many workers there are",
@@ -109,33 +116,7 @@ _WITHOUT_EFFECT: Final[Mapping[str, Mapping[str, str]]] = {
         "autogenerate_inference_pool_gid": "every model has workers of its own",
     },
     SERVER_SETTINGS: dict.fromkeys(
-        [
-            "parallel_workers_timeout",
-            "environments_dir",
-            "model_repository_implementation",
-            "model_repository_implementation_args",
-            "model_repository_root",
-            "load_models_at_startup",
-            "server_version",
-            "extensions",
-            "host",
-            "http_port",
-            "root_path",
-            "grpc_port",
-            "grpc_max_message_length",
-            "cors_settings",
-            "metrics_endpoint",
-            "metrics_port",
-            "metrics_rest_server_prefix",
-            "metrics_dir",
-            "logging_settings",
-            "kafka_enabled",
-            "kafka_servers",
-            "kafka_topic_input",
-            "kafka_topic_output",
-            "tracing_server",
-            "gzip_enabled",
-        ],
+        _OF_LISTENERS.split(),
         "it is about MLServer's own listeners; config.properties configures those here",
     ),
 }
