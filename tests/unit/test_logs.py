@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from torchserve_py.logs import LineFormatter, access_log
-from torchserve_py.logs.console import BatchConsole
-from torchserve_py.logs.handlers import LogFile
+from torchserve_py.logs.handlers import BatchConsole, LogFile
 from torchserve_py.logs.line_logs import TAKES_BATCHES, Batch, LineLog, wait_until_written
 from torchserve_py.logs.setup import apply_log_config, configure_logging
 from torchserve_py.settings.log_config import LogConfigError, read_log_config

@@ -76,9 +76,8 @@ class Dispatcher:
         self._alarm = Alarm(lambda: self._pass(self._scheduler.tick))
         #: Called when a job was submitted while no worker is up.
         self.on_waiting: Callable[[], None] = lambda: None
-        metrics.observe_state(
-            queue_depth=lambda: self._scheduler.queued, open_sequences=lambda: self._scheduler.open_sequences
-        )
+        metrics.queue_depth.read_from(lambda: self._scheduler.queued)
+        metrics.open_sequences.read_from(lambda: self._scheduler.open_sequences)
 
     # What doors see, through the model.
 

@@ -9,9 +9,8 @@ from typing import Final
 from tqdm import tqdm
 
 from torchserve_py.logs import access_log
-from torchserve_py.logs.console import BatchConsole
 from torchserve_py.logs.formatters import LineFormatter
-from torchserve_py.logs.handlers import Console
+from torchserve_py.logs.handlers import BatchConsole, Console
 from torchserve_py.logs.setup import MODEL_LOGGER
 
 _MODEL_LINES: Final = "%(message)s"

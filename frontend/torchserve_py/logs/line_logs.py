@@ -88,10 +88,6 @@ class Batch(Generic[T]):
         return stamped
 
 
-def _nothing_more(_: object) -> Mapping[str, Any]:
-    return {}
-
-
 class LineLog(Generic[T]):
     """Entries that wait to be written to a logger.
 
@@ -105,7 +101,7 @@ class LineLog(Generic[T]):
         self,
         logger_name: str,
         text_of: Callable[[T], str],
-        more_of: Callable[[T], Mapping[str, Any]] = _nothing_more,
+        more_of: Callable[[T], Mapping[str, Any]] = lambda _: {},
     ) -> None:
         self._logger = logging.getLogger(logger_name)
         self._text_of = text_of

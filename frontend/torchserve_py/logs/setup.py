@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from torchserve_py.logs import access_log
-from torchserve_py.logs.console import BatchConsole
 from torchserve_py.logs.formatters import JsonFormatter, LineFormatter
-from torchserve_py.logs.handlers import Console, LogFile
+from torchserve_py.logs.handlers import BatchConsole, Console, LogFile
 from torchserve_py.logs.line_logs import TAKES_BATCHES
 from torchserve_py.metrics import metric_log
 from torchserve_py.settings.log_config import LogConfigError, is_log4j, read_log_config
@@ -42,9 +41,8 @@ def configure_logging(settings: Settings) -> None:
     if settings.log_config is not None and not is_log4j(settings.log_config):
         named = apply_log_config(settings.log_config)
     else:
-        json_lines = JsonFormatter() if settings.log_format == "json" else None
-        consoles = [_console(json_lines or LineFormatter())]
-        _configure_files(settings, json_lines, consoles)
+        consoles = [BatchConsole(sys.stdout)]
+        _configure_files(settings, consoles)
     if settings.metrics_mode != "prometheus":
         settings.metrics_location.mkdir(parents=True, exist_ok=True)
         for name, file in _METRIC_FILES.items():
@@ -73,10 +71,12 @@ def apply_log_config(path: Path) -> frozenset[str]:
     return frozenset(config.get("loggers") or ())
 
 
-def _configure_files(settings: Settings, json_lines: JsonFormatter | None, consoles: list[logging.Handler]) -> None:
+def _configure_files(settings: Settings, consoles: list[logging.Handler]) -> None:
+    json_lines = JsonFormatter() if settings.log_format == "json" else None
     lines = json_lines or LineFormatter()
     console = Console(sys.stdout)
-    console.setFormatter(lines)
+    for each in (console, *consoles):
+        each.setFormatter(lines)
     server_file = _file(settings.log_location / "ts_log.log", lines)
     root = logging.getLogger()
     root.setLevel(logging.INFO)
@@ -94,12 +94,6 @@ def _take_batches(name: str, handlers: list[logging.Handler]) -> None:
     logger.propagate = False
     logger.handlers = handlers
     TAKES_BATCHES.add(name)
-
-
-def _console(formatter: logging.Formatter) -> logging.Handler:
-    handler = BatchConsole(sys.stdout)
-    handler.setFormatter(formatter)
-    return handler
 
 
 def _file(path: Path, formatter: logging.Formatter) -> logging.Handler:

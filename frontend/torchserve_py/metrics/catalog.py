@@ -12,7 +12,7 @@ KINDS: Final = (COUNTER, GAUGE, HISTOGRAM)
 
 
 class Declaration(NamedTuple):
-    """A metric as it is declared.
+    """A metric as it is declared; ``description`` is its HELP text, None for TorchServe's.
 
     The last dimension of a metric of the server is the host's name; metrics of handlers get one more, `Hostname`, that
     is not declared.
@@ -22,6 +22,7 @@ class Declaration(NamedTuple):
     kind: str
     unit: str
     dimensions: tuple[str, ...]
+    description: str | None = None
 
 
 def _by_name(*declarations: Declaration) -> dict[str, Declaration]:
@@ -32,6 +33,7 @@ _HOST = ("Level", "Hostname")
 _DEVICE = ("Level", "DeviceId", "Hostname")
 _WORKER = ("WorkerName", "Level", "Hostname")
 _MODEL = ("model_name", "model_version", "hostname")
+_REASON = ("model_name", "model_version", "reason", "hostname")
 
 HOST_GAUGES: Final = (
     Declaration("CPUUtilization", GAUGE, "Percent", _HOST),
@@ -69,18 +71,24 @@ SERVER_METRICS: Final = _by_name(
     *GPU_GAUGES,
     # TorchServe does not have those that follow.
     Declaration("ts_http_requests_total", COUNTER, "Count", ("method", "route", "status", "hostname")),
-    Declaration("ts_queue_seconds", HISTOGRAM, "Seconds", _MODEL),
-    Declaration("ts_handler_seconds", HISTOGRAM, "Seconds", _MODEL),
-    Declaration("ts_request_seconds", HISTOGRAM, "Seconds", _MODEL),
-    Declaration("ts_batch_size", HISTOGRAM, "Count", _MODEL),
-    Declaration("ts_queue_depth", GAUGE, "Count", _MODEL),
-    Declaration("ts_open_sequences", GAUGE, "Count", _MODEL),
-    Declaration("ts_workers_wanted", GAUGE, "Count", _MODEL),
-    Declaration("ts_workers_ready", GAUGE, "Count", _MODEL),
-    Declaration("ts_scaling_total", COUNTER, "Count", ("model_name", "model_version", "reason", "hostname")),
-    Declaration("ts_worker_restarts_total", COUNTER, "Count", _MODEL),
-    Declaration("ts_worker_gpu_memory_bytes", GAUGE, "Bytes", _WORKER),
-    Declaration("ts_sequences_closed_total", COUNTER, "Count", ("model_name", "model_version", "reason", "hostname")),
+    Declaration(
+        "ts_queue_seconds", HISTOGRAM, "Seconds", _MODEL, "Seconds that a request waited before it went to a worker"
+    ),
+    Declaration("ts_handler_seconds", HISTOGRAM, "Seconds", _MODEL, "Seconds that one call of the handler took"),
+    Declaration(
+        "ts_request_seconds", HISTOGRAM, "Seconds", _MODEL, "Seconds from a request's admission to its outcome"
+    ),
+    Declaration("ts_batch_size", HISTOGRAM, "Count", _MODEL, "Requests sent to a worker together"),
+    Declaration("ts_queue_depth", GAUGE, "Count", _MODEL, "Requests that wait for a worker"),
+    Declaration("ts_open_sequences", GAUGE, "Count", _MODEL, "Sequences that are open"),
+    Declaration("ts_workers_wanted", GAUGE, "Count", _MODEL, "Workers that there are to be"),
+    Declaration("ts_workers_ready", GAUGE, "Count", _MODEL, "Workers that take requests"),
+    Declaration(
+        "ts_scaling_total", COUNTER, "Count", _REASON, "Changes of the number of workers by the load, by reason"
+    ),
+    Declaration("ts_worker_restarts_total", COUNTER, "Count", _MODEL, "Workers that died and were started again"),
+    Declaration("ts_worker_gpu_memory_bytes", GAUGE, "Bytes", _WORKER, "Memory of a worker on GPUs"),
+    Declaration("ts_sequences_closed_total", COUNTER, "Count", _REASON, "Sequences that ended, by reason"),
 )
 """What the server measures, by name."""
 

@@ -19,10 +19,9 @@ from pydantic import Field
 from torchserve_py.metrics.catalog import KINDS, MODEL_METRICS, SERVER_METRICS, Declaration
 from torchserve_py.metrics.families import metric_name
 from torchserve_py.settings.schemas.schema import ClosedSchema, read
-from torchserve_py.settings.schemas.values import Expected, Listed, Nested
+from torchserve_py.settings.schemas.values import NAME, Expected, Listed, Nested
 from torchserve_py.settings.schemas.yaml_mapping import UnreadableYaml, read_yaml_mapping
 
-_NAME = Expected("a text that is not empty", lambda value: isinstance(value, str) and value.strip() != "")
 _SECTION = Nested(f"a map with {', '.join(KINDS)}")
 
 
@@ -74,8 +73,8 @@ class MetricsPlan:
 class Metric(ClosedSchema):
     """One metric of a list."""
 
-    name: Annotated[str, _NAME]
-    unit: Annotated[str, _NAME]
+    name: Annotated[str, NAME]
+    unit: Annotated[str, NAME]
     dimensions: Annotated[
         tuple[str, ...],
         Expected("a list of names, each once", lambda value: isinstance(value, list) and _are_different(value)),

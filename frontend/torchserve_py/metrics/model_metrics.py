@@ -23,9 +23,9 @@ I = TypeVar("I", bound=Updatable)  # noqa: E741 - an instrument, as in `metrics.
 
 
 class FamilyMaker(Protocol):
-    """Makes the family of a name of `metrics.catalog`, as it is declared. The last argument is its HELP text."""
+    """Makes the family of a name of `metrics.catalog`, as it is declared."""
 
-    def __call__(self, name: str, make: Callable[[], I], description: str | None = None) -> Family[I]:
+    def __call__(self, name: str, make: Callable[[], I]) -> Family[I]:
         """Return a family whose instruments `make` makes."""
 
 
@@ -37,20 +37,18 @@ class ModelFamilies:
         self.inference_latency = make("ts_inference_latency_microseconds", Counter)
         self.queue_latency = make("ts_queue_latency_microseconds", Counter)
         self.worker_load_time = make("WorkerLoadTime", Gauge)
-        self.queue_seconds = make(
-            "ts_queue_seconds", _seconds, "Seconds that a request waited before it went to a worker"
-        )
-        self.handler_seconds = make("ts_handler_seconds", _seconds, "Seconds that one call of the handler took")
-        self.request_seconds = make("ts_request_seconds", _seconds, "Seconds from a request's admission to its outcome")
-        self.batch_size = make("ts_batch_size", _sizes, "Requests sent to a worker together")
-        self.open_sequences = make("ts_open_sequences", Gauge, "Sequences that are open")
-        self.queue_depth = make("ts_queue_depth", Gauge, "Requests that wait for a worker")
-        self.workers_wanted = make("ts_workers_wanted", Gauge, "Workers that there are to be")
-        self.workers_ready = make("ts_workers_ready", Gauge, "Workers that take requests")
-        self.scalings = make("ts_scaling_total", Counter, "Changes of the number of workers by the load, by reason")
-        self.worker_restarts = make("ts_worker_restarts_total", Counter, "Workers that died and were started again")
-        self.worker_gpu_memory = make("ts_worker_gpu_memory_bytes", Gauge, "Memory of a worker on GPUs")
-        self.sequences_closed = make("ts_sequences_closed_total", Counter, "Sequences that ended, by reason")
+        self.queue_seconds = make("ts_queue_seconds", _seconds)
+        self.handler_seconds = make("ts_handler_seconds", _seconds)
+        self.request_seconds = make("ts_request_seconds", _seconds)
+        self.batch_size = make("ts_batch_size", lambda: Histogram(BATCH_BOUNDS))
+        self.open_sequences = make("ts_open_sequences", Gauge)
+        self.queue_depth = make("ts_queue_depth", Gauge)
+        self.workers_wanted = make("ts_workers_wanted", Gauge)
+        self.workers_ready = make("ts_workers_ready", Gauge)
+        self.scalings = make("ts_scaling_total", Counter)
+        self.worker_restarts = make("ts_worker_restarts_total", Counter)
+        self.worker_gpu_memory = make("ts_worker_gpu_memory_bytes", Gauge)
+        self.sequences_closed = make("ts_sequences_closed_total", Counter)
 
     def __iter__(self) -> Iterator[Family[Updatable]]:
         return iter(vars(self).values())
@@ -58,10 +56,6 @@ class ModelFamilies:
 
 def _seconds() -> Histogram:
     return Histogram(SECONDS_BOUNDS)
-
-
-def _sizes() -> Histogram:
-    return Histogram(BATCH_BOUNDS)
 
 
 class RequestCounters:
@@ -117,16 +111,6 @@ class ModelMetrics:
             reason: families.sequences_closed.child(self._labels_with(reason)) for reason in EndReason
         }
 
-    def observe_state(self, *, queue_depth: Callable[[], int], open_sequences: Callable[[], int]) -> None:
-        """Says where the depth of the queue and the number of open sequences are read when they are shown."""
-        self.queue_depth.read_from(queue_depth)
-        self.open_sequences.read_from(open_sequences)
-
-    def observe_workers(self, *, wanted: Callable[[], int], ready: Callable[[], int]) -> None:
-        """Says where the numbers of workers are read when they are shown."""
-        self.workers_wanted.read_from(wanted)
-        self.workers_ready.read_from(ready)
-
     def observe_submission(self, *, by_default: bool = False) -> None:
         """A job was submitted. by_default: its request named no version."""
         counters = self.by_default if by_default else self.by_version
@@ -177,10 +161,9 @@ class ModelMetrics:
             family.remove(self._labels)
             if last_version:
                 family.remove({**self._labels, "model_version": DEFAULT_VERSION_LABEL})
-        for reason in EndReason:
-            self._families.sequences_closed.remove(self._labels_with(reason))
-        for cause in Reason:
-            self._families.scalings.remove(self._labels_with(cause))
+        for family, reasons in ((self._families.sequences_closed, EndReason), (self._families.scalings, Reason)):
+            for reason in reasons:
+                family.remove(self._labels_with(reason))
 
     def _labels_with(self, reason: EndReason | Reason) -> dict[str, str]:
         """In the order of `metrics.catalog`, as all labels are."""

@@ -92,7 +92,7 @@ class ServerMetrics:
     @property
     def declared_model_metrics(self) -> list[list[Any]]:
         """What workers find in their cache from the start: `[type, name, unit, [dimension, ..]]` of each."""
-        return [[kind, name, unit, list(names)] for name, kind, unit, names in self._plan.model_metrics.values()]
+        return [[each.kind, each.name, each.unit, list(each.dimensions)] for each in self._plan.model_metrics.values()]
 
     def record_model_metrics(self, model_name: str, entries: Iterable[Any]) -> None:
         """Takes a `metrics` message of a worker of the model; entries that cannot be shown are logged and dropped."""
@@ -140,9 +140,10 @@ class ServerMetrics:
         for log in self._logs:
             log.flush()
 
-    def _family(self, name: str, make: Callable[[], I], description: str | None = None) -> Family[I]:
+    def _family(self, name: str, make: Callable[[], I]) -> Family[I]:
         declaration = self._declared.get(name) or SERVER_METRICS[name]
         label_names = [label_name(each) for each in declaration.dimensions]
+        description = SERVER_METRICS[name].description if name in SERVER_METRICS else None
         family = Family(metric_name(name), make, declaration.unit, description, label_names)
         if name in self._declared:
             self._own.append(family)

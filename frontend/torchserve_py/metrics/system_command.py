@@ -9,7 +9,6 @@ processes on its standard input (one line, separated by commas), and prints line
 A value becomes one of the server's metrics of that name, or one that `metrics_config` lists under `ts_metrics`.
 """
 
-import importlib.util
 import logging
 import os
 import re
@@ -19,6 +18,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
+
+import ts
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class SystemCommand:
 
     def __init__(self, command: str, limit: float) -> None:
         script, *arguments = shlex.split(command)
-        home = _home()
+        home = Path(ts.__file__).parents[1]
         if not Path(script).exists() and (home / script).exists():
             script = str(home / script)
         self._command = [sys.executable, script, *arguments]
@@ -97,10 +98,3 @@ def parse_line(line: str) -> Reading | None:
         return None
     pairs = (pair.split(":") for pair in match["dimensions"].split(","))
     return Reading(match["name"], tuple(pair[1] for pair in pairs if len(pair) == 2), value, match["hostname"])
-
-
-def _home() -> Path:
-    spec = importlib.util.find_spec("ts")
-    assert spec is not None, "the worker's package is part of the distribution"
-    assert spec.origin is not None, "the worker's package is a regular package"
-    return Path(spec.origin).parent.parent

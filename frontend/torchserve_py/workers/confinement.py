@@ -1,12 +1,13 @@
 """Workers that run as another user and with a limit on memory, where the system allows it."""
 
-import importlib.util
 import os
 import pwd
 import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+import ts
 
 _NO = "-"
 _MEGABYTE = 1 << 20
@@ -28,12 +29,10 @@ class Confinement:
         """Return the command line that runs ``command`` so."""
         if self.user is None and self.memory is None:
             return command
-        spec = importlib.util.find_spec("ts.confine")
-        assert spec is not None, "the worker's package is part of the distribution"
-        assert spec.origin is not None, "it is a file"
+        script = str(Path(ts.__file__).with_name("confine.py"))
         memory = _NO if self.memory is None else str(self.memory)
         # -I: the model's folder is on PYTHONPATH, and nothing of it may run before the user has changed.
-        return [sys.executable, "-I", spec.origin, self.user or _NO, memory, *command]
+        return [sys.executable, "-I", script, self.user or _NO, memory, *command]
 
     def give(self, folder: Path) -> None:
         """Make the workers' user the owner of a folder that they write to. Blocks.

@@ -206,8 +206,7 @@ def _is_closed(connected: socket.socket) -> bool:
 async def _end_of(pid: int) -> None:
     """Wait for the end of a process that is not a child of this one.
 
-    Raises:
-        OSError: There is no such process, or no descriptor for it.
+    Raises OSError: there is no such process, or no descriptor for it.
     """
     process = os.pidfd_open(pid)
     loop, ended = asyncio.get_running_loop(), asyncio.Event()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import ts
 from torchserve_py.workers.confinement import Confinement
 from ts.protocol.messages import TOKEN_VARIABLE
 
@@ -169,7 +170,4 @@ def interpreter(runtime: str) -> str:
 
 def worker_package_root() -> Path:
     """Return the directory that ``ts`` is imported from, for workers whose interpreter does not have it installed."""
-    spec = importlib.util.find_spec("ts")
-    assert spec is not None, "the worker's package is part of the distribution"
-    assert spec.origin is not None, "the worker's package is a regular package"
-    return Path(spec.origin).parent.parent
+    return Path(ts.__file__).parents[1]

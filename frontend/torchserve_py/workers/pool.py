@@ -71,7 +71,8 @@ class WorkerPool:
         self._departures: set[asyncio.Task[None]] = set()
         #: Workers that are up and get no work before `resume`; None while all workers get work.
         self._held: list[Worker] | None = None
-        metrics.observe_workers(wanted=lambda: self.counts.wanted, ready=lambda: self.ready_count)
+        metrics.workers_wanted.read_from(lambda: self.counts.wanted)
+        metrics.workers_ready.read_from(lambda: self.ready_count)
 
     @property
     def supervisors(self) -> Sequence[Supervisor]:
@@ -103,13 +104,11 @@ class WorkerPool:
     async def scale(self, min_workers: int, max_workers: int, count: int | None = None) -> None:
         """Start workers up to ``min_workers``, stop the newest above ``max_workers``, replace those that gave up.
 
-        Between the two numbers ``count`` says how many there are to be, or there remain as many as there are.
+        Between the two numbers ``count`` says how many there are to be, or there remain as many as there are. Returns
+        once every worker is ready, including those that were starting already, and every stopped worker is gone or
+        survives SIGKILL.
 
-        Returns once every worker is ready, including those that were starting already, and every stopped worker is gone
-        or survives SIGKILL.
-
-        Raises:
-            WorkerFailed: A worker failed to get ready; like a worker that dies it is started again.
+        Raises WorkerFailed: a worker failed to get ready; like a worker that dies it is started again.
         """
         self.min_workers, self.max_workers = min_workers, max_workers
         count = max(min_workers, min(max_workers, len(self._trying) if count is None else count))
@@ -153,12 +152,9 @@ class WorkerPool:
                 self._events.worker_up(worker)
 
     async def stop(self, limit: float) -> list[int]:
-        """Stop every worker, and wait for those that are leaving already.
+        """Stop every worker, and wait for those that are leaving already; return the processes that survive SIGKILL.
 
         Each may finish its jobs for at most ``limit`` seconds.
-
-        Returns:
-            The ids of the processes that survive even SIGKILL.
         """
         earlier = list(self._leaving)
         leaving, self._supervisors = self._supervisors, []

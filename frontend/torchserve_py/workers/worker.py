@@ -130,8 +130,7 @@ class Worker:
     async def start(self) -> None:
         """Launch the process and load the model.
 
-        Raises:
-            WorkerFailed: It did not come up; no process is left behind.
+        Raises WorkerFailed: it did not come up; no process is left behind.
         """
         token = self._listener.expect(self)
         try:

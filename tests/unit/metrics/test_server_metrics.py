@@ -170,10 +170,8 @@ def test_a_line_looks_like_torchserves(metrics: ServerMetrics) -> None:
             lambda model: model.sequences_closed[EndReason.idle].inc(),
             {"ts_sequences_closed_total model_name=noop model_version=1.0 reason=idle": 1},
         ),
-        (
-            lambda model: model.observe_state(queue_depth=lambda: 4, open_sequences=lambda: 5),
-            {"ts_queue_depth": 4, "ts_open_sequences": 5},
-        ),
+        (lambda model: model.queue_depth.read_from(lambda: 4), {"ts_queue_depth": 4}),
+        (lambda model: model.open_sequences.read_from(lambda: 5), {"ts_open_sequences": 5}),
     ],
 )
 def test_what_is_observed_is_shown_where_it_belongs(
