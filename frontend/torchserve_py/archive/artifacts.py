@@ -35,11 +35,12 @@ class Artifacts:
         """Path in the archive and file on disk, by path."""
         return sorted(self._files.items())
 
-    def add_file(self, file: Path) -> None:
-        """Add `file` at the root of the archive. Raises FileNotFoundError."""
-        if not file.is_file():
-            raise FileNotFoundError(f"File does not exist: {file}")
-        self._add(PurePosixPath(file.name), file)
+    def add_files(self, *files: str | Path | None) -> None:
+        """Add files at the root of the archive; an absent one is left out. Raises FileNotFoundError."""
+        for file in [Path(each) for each in files if each]:
+            if not file.is_file():
+                raise FileNotFoundError(f"File does not exist: {file}")
+            self._add(PurePosixPath(file.name), file)
 
     def add_extra_files(self, paths: str) -> None:
         """Add `--extra-files`: a comma-separated list of files, wildcards, and folders, whose contents go to the root.

@@ -2,11 +2,14 @@
 
 `fetch` blocks: the caller runs it in a thread. A file of the model store is never replaced or half written:
 the content goes to a hidden `.part` file, which takes its name when it is complete and has the right checksum. A
-`.part` file that a killed server left behind is deleted by a later download.
+`.part` file that a killed server left behind is deleted by a later download. A URL may carry the checksum of its
+content in its fragment, as pip's URLs do: ``https://…/noop.mar#sha256=<64 digits>``.
 """
 
 import asyncio
 import atexit
+import hashlib
+import hmac
 import io
 import logging
 import os
@@ -23,7 +26,6 @@ from pathlib import Path
 import aiohttp
 
 from torchserve_py.archive.cancellation import Cancellation
-from torchserve_py.archive.checksum import split_checksum
 from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError
 from torchserve_py.archive.http_source import CHUNK_BYTES, opened
 from torchserve_py.archive.locate import check_location
@@ -36,6 +38,9 @@ logger = logging.getLogger(__name__)
 _PARTIAL = re.compile(r"\.[0-9a-f]{32}\.part")
 #: How much longer than a download may take a `.part` file must lie untouched to be taken for a left-over (seconds).
 _LEFT_OVER_MARGIN = 3600
+#: Hash algorithms without known collisions, with the lengths of their digests; the names are pip's.
+_DIGITS = {"sha256": 64, "sha384": 96, "sha512": 128}
+_FRAGMENT = re.compile(r"([A-Za-z0-9_\-]+)=(.*)", re.DOTALL)
 
 #: The files being written: deleted when the process ends while a download hangs in its daemon thread.
 _partials: set[Path] = set()
@@ -56,6 +61,21 @@ class FetchLimits:
 
 
 DEFAULT_FETCH_LIMITS = FetchLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """What the digest of a file must be: an algorithm of hashlib, and lower-case hexadecimal digits."""
+
+    algorithm: str
+    digits: str
+
+    def check(self, file: Path, name: str) -> None:
+        """Raise ValueError, calling the file `name`, when its content has another digest; OSError as reading does."""
+        with file.open("rb") as content:
+            found = hashlib.file_digest(content, self.algorithm).hexdigest()
+        if not hmac.compare_digest(found, self.digits):
+            raise ValueError(f"the {self.algorithm} of {name} is {found}, but the URL asks for {self.digits}")
 
 
 def fetch(
@@ -108,6 +128,24 @@ def file_name(url: str) -> str:
     if not name or name.startswith(".") or "\\" in name:
         raise ValueError("the URL does not end in a file name")
     return name
+
+
+def split_checksum(url: str) -> tuple[str, Checksum | None]:
+    """The URL without its checksum, and the checksum. A fragment that is no `name=value` means nothing and stays.
+
+    Raises ValueError for an algorithm that is not known, or digits that cannot be its.
+    """
+    bare, fragment = urllib.parse.urldefrag(url)
+    named = _FRAGMENT.fullmatch(fragment)
+    if not named:
+        return url, None
+    algorithm, digits = named[1].lower(), named[2].lower()
+    length = _DIGITS.get(algorithm)
+    if length is None:
+        raise ValueError(f"#{named[1]} is no checksum that is known; use one of {', '.join(_DIGITS)}")
+    if not re.fullmatch(f"[0-9a-f]{{{length}}}", digits):
+        raise ValueError(f"#{algorithm}= must be followed by {length} hexadecimal digits")
+    return bare, Checksum(algorithm, digits)
 
 
 def _check_allowed(url: str, allowed_urls: Sequence[re.Pattern[str]]) -> None:

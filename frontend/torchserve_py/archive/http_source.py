@@ -17,7 +17,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from torchserve_py.archive.networks import Forbidden, Network, check_address, check_host
+from torchserve_py.archive.networks import Network, check_addresses, check_host
 
 CHUNK_BYTES: Final = 1 << 20
 _MAX_REDIRECTS: Final = 10
@@ -38,11 +38,7 @@ class PermittedAddresses(AbstractResolver):
     ) -> list[ResolveResult]:
         """Return the addresses of a host. Raises Forbidden for an address not permitted, OSError if there is none."""
         found = await self._system.resolve(host, port, family)
-        for each in found:
-            try:
-                check_address(each["host"], self._allowed)
-            except Forbidden as error:
-                raise Forbidden(f"{host}: {error}") from None
+        check_addresses(host, (each["host"] for each in found), self._allowed)
         return found
 
     async def close(self) -> None:

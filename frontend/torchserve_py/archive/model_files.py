@@ -1,22 +1,29 @@
-"""A model's files, ready for a worker: opened from an archive file or from a folder."""
+"""A model's files, ready for a worker: opened from an archive file or from a folder.
+
+A folder needs no manifest, nor does an archive that was made without the archiver: a file is found by its name then,
+and several candidates are an error.
+"""
 
 import logging
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchserve_py.archive.cancellation import Cancellation
-from torchserve_py.archive.contract import TORCHSERVE, contract_of
-from torchserve_py.archive.errors import ArchiveNotFound, UnreadableArchive
+from torchserve_py.archive.contract import CONTRACTS, TORCHSERVE, contract_of
+from torchserve_py.archive.errors import ArchiveNotFound, InvalidArchive, UnreadableArchive
 from torchserve_py.archive.locate import PYTHON_SUFFIX
-from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, read
-from torchserve_py.archive.plain_folder import describe_folder
+from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, describe, read
 from torchserve_py.archive.served_source import ServedSource, read_served
 from torchserve_py.archive.target import DEFAULT_LIMITS, Limits
 from torchserve_py.archive.unpack import unpack
 from torchserve_py.settings.model_spec import fallback_name
 
 logger = logging.getLogger(__name__)
+
+_CONFIG_FILE = "model-config.yaml"
+_WEIGHT_SUFFIXES = (".pt", ".pth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +110,7 @@ def open_folder(folder: Path, name: str, url: str, handler: str | None) -> Model
         names = [entry.name for entry in root.iterdir()]
         served = _served(root / handler) if handler else None
         if handler and served is not None:
-            manifest = describe_folder(root, model_name=name, handler=handler, loads_weights=False)
+            manifest = _describe_folder(root, model_name=name, handler=handler, loads_weights=False)
         elif (root / MANIFEST_PATH).is_file():
             manifest = read(root / MANIFEST_PATH)
             for key in manifest.undated:
@@ -112,7 +119,7 @@ def open_folder(folder: Path, name: str, url: str, handler: str | None) -> Model
                 contract = contract_of(names)
         else:
             contract = TORCHSERVE if handler else contract_of(names)
-            manifest = describe_folder(root, model_name=name, handler=handler, contract=contract)
+            manifest = _describe_folder(root, model_name=name, handler=handler, contract=contract)
         if served is None and manifest.handler:
             served = _served(root / manifest.handler)
     except OSError as error:
@@ -130,3 +137,51 @@ def _model_root(folder: Path) -> Path:
     if len(entries) == 1 and entries[0].is_dir() and entries[0].name != MANIFEST_PATH.parts[0]:
         return entries[0]
     return folder
+
+
+def _describe_folder(
+    folder: Path,
+    *,
+    model_name: str,
+    handler: str | None = None,
+    contract: str = TORCHSERVE,
+    loads_weights: bool = True,
+) -> Manifest:
+    """The manifest of the model that the files in `folder` make.
+
+    handler          `handler.py`, else the only `*handler*.py`; not looked for where `handler` is given.
+    config file      `model-config.yaml`
+    model file       `model.py`
+    serialized file  `model.pt` or `model.pth`, else the only `.pt` or `.pth`
+    requirements     `requirements.txt`
+
+    Missing files are left out, and weights unless `loads_weights`. Models of other contracts than TorchServe's declare
+    their other files themselves.
+    Raises InvalidArchive, naming the candidates, where there are several.
+    """
+    names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+    handlers, weights = [], []
+    has_handler = CONTRACTS[contract].handlers
+    if has_handler:
+        shown = [name for name in names if not name.startswith(".")]
+        handlers = [
+            name for name in shown if name.endswith(".py") and "handler" in name and not name.startswith("test")
+        ]
+        weights = [name for name in shown if loads_weights and name.endswith(_WEIGHT_SUFFIXES)]
+    preferred_weights = [f"model{suffix}" for suffix in _WEIGHT_SUFFIXES]
+    return describe(
+        model_name=model_name,
+        handler=handler or _only("the handler", handlers, ["handler.py"], folder),
+        config_file=_CONFIG_FILE if _CONFIG_FILE in names else None,
+        model_file="model.py" if has_handler and "model.py" in names else None,
+        serialized_file=_only("the weights", weights, preferred_weights, folder),
+        requirements_file="requirements.txt" if "requirements.txt" in names else None,
+    )
+
+
+def _only(role: str, candidates: Sequence[str], preferred: Sequence[str], folder: Path) -> str | None:
+    chosen = [name for name in preferred if name in candidates] or candidates
+    if len(chosen) > 1:
+        message = f"{folder} has no {MANIFEST_PATH}, and several files that could be {role} of the model"
+        raise InvalidArchive(message, f"{', '.join(chosen)} (keep one of them, or call one {preferred[0]})")
+    return chosen[0] if chosen else None

@@ -6,7 +6,7 @@ the addresses that a name is resolved to, for redirects too, and connects to tho
 """
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 Network = IPv4Network | IPv6Network
@@ -51,8 +51,13 @@ def check_host(host: str, allowed: Sequence[Network]) -> None:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
         return
-    for *_, address in found:
-        try:
-            check_address(str(address[0]), allowed)
-        except Forbidden as error:
-            raise Forbidden(f"{host}: {error}") from None
+    check_addresses(host, (str(address[0]) for *_, address in found), allowed)
+
+
+def check_addresses(host: str, addresses: Iterable[str], allowed: Sequence[Network]) -> None:
+    """Check the addresses of a host. Raises Forbidden, naming the host."""
+    try:
+        for each in addresses:
+            check_address(each, allowed)
+    except Forbidden as error:
+        raise Forbidden(f"{host}: {error}") from None

@@ -31,7 +31,7 @@ ArchiveFormat = Literal["default", "tgz", "no-archive", "zip-store"]
 # What TorchServe's archiver adds to the model's name.
 SUFFIXES: dict[ArchiveFormat, str] = {"tgz": ".tar.gz", "no-archive": "", "zip-store": ".mar", "default": ".mar"}
 
-_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
 _CHUNK_BYTES = 1 << 20
 _GZIP_LEVEL = 6  # tarfile's own default, 9, takes twice the time for weights and saves nothing
 #: Path in the archive and file on disk.
@@ -67,19 +67,13 @@ def pack(options: PackOptions) -> Path:
     Raises PackError, FileNotFoundError for a file that is not there, and OSError; then a new archive is not left behind
     half written, and one that was there before is as it was.
     """
-    if not _MODEL_NAME.fullmatch(options.model_name):
-        raise PackError(
-            "Model name contains special characters.\n"
-            "The allowed regular expression filter for model name is: ^[A-Za-z0-9][A-Za-z0-9_\\-.]*$"
-        )
+    check_name(options.model_name, "model")
     if options.archive_format not in SUFFIXES:
         raise PackError(f'Archive format "{options.archive_format}" must be one of {", ".join(SUFFIXES)}.')
-    export_path = Path(options.export_path)
-    target = export_path / (options.model_name + SUFFIXES[options.archive_format])
+    target = Path(options.export_path) / (options.model_name + SUFFIXES[options.archive_format])
     artifacts = Artifacts(leave_out=target)
     manifest = _collect(options, artifacts)
-    check_target(target, force=options.force)
-    make_export_folder(export_path)
+    make_room(target, force=options.force)
     _write(target, options, manifest, artifacts.sorted_files())
     return target
 
@@ -89,14 +83,10 @@ def _collect(options: PackOptions, artifacts: Artifacts) -> Manifest:
     if options.runtime not in RUNTIMES:
         raise PackError(f'Runtime "{options.runtime}" must be one of {", ".join(RUNTIMES)}.')
     handler = packed_handler(options.handler, options.runtime) if options.handler is not None else None
-    for path in (options.model_file, options.serialized_file, handler.file if handler else None):
-        if path:
-            artifacts.add_file(Path(path))
+    artifacts.add_files(options.model_file, options.serialized_file, handler.file if handler else None)
     if options.extra_files:
         artifacts.add_extra_files(options.extra_files)
-    for path in (options.requirements_file, options.config_file):
-        if path:
-            artifacts.add_file(Path(path))
+    artifacts.add_files(options.requirements_file, options.config_file)
     if handler is None:
         _complete(artifacts)
     manifest = describe(
@@ -128,26 +118,34 @@ def _name(path: str | None) -> str | None:
     return Path(path).name if path else None
 
 
-def check_target(target: Path, *, force: bool) -> None:
-    """Raise PackError where there is an archive at `target` already, unless it may be overwritten."""
-    if not target.exists():
-        return
-    if not force:
+def check_name(name: str, what: str) -> None:
+    """Check the name of a model or of a workflow, as `what` says. Raises PackError."""
+    if not _NAME.fullmatch(name):
         raise PackError(
-            f"{target} already exists.\n"
-            "Please specify --force/-f option to overwrite the model archive output file.\n"
-            "See -h/--help for more details."
+            f"{what.capitalize()} name contains special characters.\n"
+            f"The allowed regular expression filter for {what} name is: ^{_NAME.pattern}$"
         )
-    log.warning("Overwriting %s ...", target)
 
 
-def make_export_folder(export_path: Path) -> None:
-    """Make the folder that the archive goes to. Raises PackError where that is something else, and OSError."""
+def make_room(target: Path, *, force: bool) -> None:
+    """Make the folder that an archive goes to.
+
+    Raises PackError: there is an archive at `target` already, and it may not be overwritten; or the folder is something
+    else; OSError.
+    """
+    if target.exists():
+        if not force:
+            raise PackError(
+                f"{target} already exists.\n"
+                "Please specify --force/-f option to overwrite the model archive output file.\n"
+                "See -h/--help for more details."
+            )
+        log.warning("Overwriting %s ...", target)
     try:
-        export_path.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise PackError(
-            f"Given export-path {export_path} is not a directory. Point to a valid export-path directory."
+            f"Given export-path {target.parent} is not a directory. Point to a valid export-path directory."
         ) from error
 
 

@@ -35,9 +35,8 @@ class ServedSource:
 def read_served(file: Path) -> ServedSource | None:
     """Return what the file decorates; None if it decorates nothing, or is no Python: its worker will tell where.
 
-    Raises:
-        InvalidArchive: The decorator is used in a way that cannot work; the message has the file and the line.
-        OSError: The file cannot be read.
+    Raises InvalidArchive: the decorator is used in a way that cannot work; the message has the file and the line.
+    OSError: the file cannot be read.
     """
     text = file.read_bytes()
     if _DECORATOR.encode() not in text:

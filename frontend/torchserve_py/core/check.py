@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torchserve_py.archive.checksum import split_checksum
 from torchserve_py.archive.contract import CONTRACTS, Contract
 from torchserve_py.archive.errors import ArchiveError
-from torchserve_py.archive.fetch import file_name
+from torchserve_py.archive.fetch import file_name, split_checksum
 from torchserve_py.archive.handler_name import BUILT_IN_HANDLERS
 from torchserve_py.archive.locate import locate
 from torchserve_py.archive.model_files import ModelFiles

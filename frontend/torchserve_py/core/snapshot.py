@@ -17,9 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
-from torchserve_py.archive.checksum import split_checksum
 from torchserve_py.archive.errors import ArchiveNotFound
-from torchserve_py.archive.fetch import file_name
+from torchserve_py.archive.fetch import file_name, split_checksum
 from torchserve_py.archive.locate import locate
 from torchserve_py.core.daemon_thread import run_in_daemon_thread
 from torchserve_py.settings.model_spec import ModelSpec, is_url

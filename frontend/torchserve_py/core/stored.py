@@ -7,9 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from torchserve_py.archive.checksum import split_checksum
 from torchserve_py.archive.errors import ArchiveError
-from torchserve_py.archive.fetch import file_name
+from torchserve_py.archive.fetch import file_name, split_checksum
 from torchserve_py.archive.outline import outline
 from torchserve_py.core.contracts import configuration_of
 from torchserve_py.core.errors import ModelError

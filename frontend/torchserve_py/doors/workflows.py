@@ -24,8 +24,8 @@ from torchserve_py.doors.torchserve_dialect import TorchServeDialect
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.request import Request
+from torchserve_py.workflows.execution import WorkflowParts
 from torchserve_py.workflows.registry import Workflow, WorkflowRequest
-from torchserve_py.workflows.run import WorkflowParts
 
 _LIST: Final = Operation("listWorkflows", "List the workflows", (200, 400, 500), PAGE, gives={JSON: OBJECT})
 _REGISTER: Final = Operation(

@@ -6,17 +6,22 @@ its last attempt ends the others: their jobs are cancelled, and the request gets
 
 import asyncio
 import json
-from collections.abc import Mapping
+import logging
+import uuid
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torchserve_py.bounded_json import UnreadableJson, check_object
 from torchserve_py.core.errors import ModelError
 from torchserve_py.core.serving import Serving
 from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.parts import JobFailed, Parts
+from torchserve_py.jobs.parts import JobFailed, Part, Parts
 from torchserve_py.workflows.dag import Dag
 from torchserve_py.workflows.errors import NodeFailed
 from torchserve_py.workflows.spec import Node
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,52 @@ class RunnableNode:
     node: Node
     model_name: str
     model_version: str
+
+
+class WorkflowParts(Parts):
+    """The answer of a workflow; ``failure`` names the node that gave no answer, if one did not."""
+
+    __slots__ = ("failure",)
+
+    failure: NodeFailed | None
+
+
+class WorkflowRun:
+    """Runs a workflow for one request; its reader gives up by cancelling ``parts``.
+
+    Args:
+        answer: Gives the answer, or raises `NodeFailed`.
+    """
+
+    def __init__(self, answer: Coroutine[Any, Any, bytes]) -> None:
+        self.parts = WorkflowParts(str(uuid.uuid4()), None, self)
+        self.parts.failure = None
+        self.task = asyncio.create_task(self._run(answer))
+        self.task.add_done_callback(lambda _: answer.close())  # it may not have begun when the client left
+
+    def was_read(self, parts: Parts) -> None:
+        """Do nothing: an answer has one part."""
+
+    def gave_up(self, parts: Parts) -> None:
+        """End the run: the client has left."""
+        self.task.cancel()
+
+    async def _run(self, answer: Coroutine[Any, Any, bytes]) -> None:
+        try:
+            self._deliver(body=await answer)
+        except NodeFailed as error:
+            self.parts.failure = error
+            if error.cause is None:
+                self._deliver(error=str(error))
+            else:
+                self.parts.fail(error.cause)
+        except Exception as error:
+            logger.exception("Workflow request %s failed", self.parts.job_id)
+            self._deliver(error=str(error))
+
+    def _deliver(self, *, body: bytes = b"", error: str | None = None) -> None:
+        status, headers = (200, [["content-type", "application/json"]]) if error is None else (500, [])
+        self.parts.deliver(Part(self.parts.job_id, False, status, "", headers, body, error))
 
 
 async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving, request: InferenceRequest) -> bytes:

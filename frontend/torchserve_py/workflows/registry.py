@@ -23,8 +23,7 @@ from torchserve_py.settings.model_spec import is_url
 from torchserve_py.settings.table import Settings
 from torchserve_py.workflows.archive import WorkflowFiles, obtain
 from torchserve_py.workflows.errors import DownloadsDisabled, RegistrationFailed, WorkflowConflict, WorkflowNotFound
-from torchserve_py.workflows.execution import RunnableNode, execute
-from torchserve_py.workflows.run import WorkflowParts, WorkflowRun
+from torchserve_py.workflows.execution import RunnableNode, WorkflowParts, WorkflowRun, execute
 from torchserve_py.workflows.spec import Node
 
 logger = logging.getLogger(__name__)
@@ -97,10 +96,8 @@ class WorkflowRegistry:
     async def register(self, request: WorkflowRequest) -> Workflow:
         """Register a workflow and start the workers of all its nodes; continue even if the caller is cancelled.
 
-        Raises:
-            WorkflowError: The workflow cannot be served; all that was done for it is undone.
-            ArchiveError: The archive could not be downloaded.
-            ShuttingDown: The server takes no new work.
+        Raises WorkflowError: the workflow cannot be served, and all that was done for it is undone; ArchiveError: the
+        archive could not be downloaded; ShuttingDown: the server takes no new work.
         """
         if self._draining:
             raise ShuttingDown
@@ -109,9 +106,8 @@ class WorkflowRegistry:
     async def unregister(self, name: str) -> None:
         """Stop serving a workflow: unregister its models, which answer their accepted requests, and remove its files.
 
-        Raises:
-            WorkflowNotFound: No such name.
-            ModelError: A model of the workflow could not be unregistered; the workflow is unregistered all the same.
+        Raises WorkflowNotFound: no such name; ModelError: a model of the workflow could not be unregistered, although
+        the workflow is unregistered all the same.
         """
         workflow = self.get(name)
         del self._workflows[name]

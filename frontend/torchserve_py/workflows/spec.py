@@ -25,15 +25,6 @@ from torchserve_py.workflows.errors import InvalidDag, InvalidSpec, InvalidWorkf
 
 #: Each node is a model with workers of its own.
 MAX_NODES = 100
-#: What holds where neither the node nor ``models`` gives a value, as in TorchServe.
-_DEFAULTS = {
-    "min_workers": 1,
-    "max_workers": 1,
-    "batch_size": 1,
-    "max_batch_delay_ms": 50,
-    "attempts": 1,
-    "timeout_ms": 10000,
-}
 AtLeastOne = Annotated[int | None, Integer(1)]
 
 
@@ -88,14 +79,14 @@ class SpecFile(ClosedSchema):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings:
-    """The settings of a node, as in `CommonKeys`. As in TorchServe, ``max_workers`` workers are started."""
+    """The settings of a node, as in `CommonKeys`, with TorchServe's defaults; ``max_workers`` workers are started."""
 
-    min_workers: int
-    max_workers: int
-    batch_size: int
-    max_batch_delay_ms: int
-    attempts: int
-    timeout_ms: int
+    min_workers: int = 1
+    max_workers: int = 1
+    batch_size: int = 1
+    max_batch_delay_ms: int = 50
+    attempts: int = 1
+    timeout_ms: int = 10000
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +115,8 @@ class WorkflowSpec:
 def read_spec(path: Path) -> WorkflowSpec:
     """Read a specification.
 
-    Raises:
-        InvalidWorkflow: The file is missing or is no YAML mapping.
-        InvalidSpec: Keys are unknown or values are wrong; the message has all of them.
-        InvalidDag: The graph has not one start node, or has a cycle.
+    Raises InvalidWorkflow: the file is missing or is no YAML mapping; InvalidSpec: keys are unknown or values are
+    wrong, and the message has all of them; InvalidDag: the graph has not one start node, or has a cycle.
     """
     try:
         mapping = read_yaml_mapping(path)
@@ -138,10 +127,10 @@ def read_spec(path: Path) -> WorkflowSpec:
     problems = list(wrong.values())
     if problems and all(name.startswith("dag") for name in wrong):
         raise InvalidDag("Not a valid DAG", "; ".join(problems))
-    defaults = _inheriting(file.models, _DEFAULTS, "models", problems)
+    defaults = _inheriting(file.models, NodeSettings(), "models", problems)
     models: dict[str, ModelKeys] = file.models.__pydantic_extra__
     nodes = {
-        name: Node(name, model.url, _inheriting(model, vars(defaults), f"models.{name}", problems))
+        name: Node(name, model.url, _inheriting(model, defaults, f"models.{name}", problems))
         for name, model in models.items()
     }
     if problems:
@@ -155,9 +144,9 @@ def read_spec(path: Path) -> WorkflowSpec:
     return WorkflowSpec(dag, {name: nodes.get(name) or _function(name, defaults) for name in dag.parents}, defaults)
 
 
-def _inheriting(given: CommonKeys, inherited: Mapping[str, int], place: str, problems: list[str]) -> NodeSettings:
+def _inheriting(given: CommonKeys, inherited: NodeSettings, place: str, problems: list[str]) -> NodeSettings:
     """Return the settings of a model, with inherited values for the keys that are not given."""
-    settings = {name: value if (value := getattr(given, name)) is not None else inherited[name] for name in _DEFAULTS}
+    settings: dict[str, int] = vars(inherited) | given.model_dump(include=set(vars(inherited)), exclude_none=True)
     low, high = settings["min_workers"], settings["max_workers"]
     if low > high:
         if given.max_workers is not None:
@@ -169,18 +158,8 @@ def _inheriting(given: CommonKeys, inherited: Mapping[str, int], place: str, pro
 def _function(name: str, defaults: NodeSettings) -> Node:
     if not name.isidentifier():
         raise InvalidDag("Not a valid DAG", f"{name!r} is neither in models nor a possible name of a Python function")
-    return Node(
-        name,
-        None,
-        NodeSettings(
-            min_workers=1,
-            max_workers=1,
-            batch_size=1,
-            max_batch_delay_ms=0,
-            attempts=defaults.attempts,
-            timeout_ms=defaults.timeout_ms,
-        ),
-    )
+    own = NodeSettings(max_batch_delay_ms=0, attempts=defaults.attempts, timeout_ms=defaults.timeout_ms)
+    return Node(name, None, own)
 
 
 def _invalid(problem: str) -> InvalidSpec:

@@ -4,7 +4,6 @@ The archive (`.war`) is a ZIP of the specification, the handler file and what el
 """
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +13,11 @@ from pathlib import Path
 from torchserve_py import shell_completion
 from torchserve_py.archive.artifacts import Artifacts
 from torchserve_py.archive.errors import PackError
-from torchserve_py.archive.pack import check_target, make_export_folder, write_zip
+from torchserve_py.archive.pack import check_name, make_room, write_zip
 from torchserve_py.archive.torch_model_archiver import run
 from torchserve_py.workflows.errors import WorkflowError
 from torchserve_py.workflows.manifest import MANIFEST_PATH, WorkflowManifest
 from torchserve_py.workflows.spec import read_spec
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +43,14 @@ def pack(options: PackOptions) -> Path:
     After an error there is no half-written archive, and an earlier archive is unchanged. Raises PackError: an option or
     the specification is wrong, or the archive exists; OSError: a file cannot be read or written.
     """
-    if not _NAME.fullmatch(options.workflow_name):
-        raise PackError(
-            "Workflow name contains special characters.\n"
-            "The allowed regular expression filter for workflow name is: ^[A-Za-z0-9][A-Za-z0-9_\\-.]*$"
-        )
+    check_name(options.workflow_name, "workflow")
     target = Path(options.export_path) / f"{options.workflow_name}.war"
     artifacts = Artifacts(leave_out=target)
-    for path in (options.spec_file, options.handler):
-        if path:
-            artifacts.add_file(Path(path))
+    artifacts.add_files(options.spec_file, options.handler)
     _check_spec(options)
     if options.extra_files:
         artifacts.add_extra_files(options.extra_files)
-    check_target(target, force=options.force)
-    make_export_folder(target.parent)
+    make_room(target, force=options.force)
     handler = Path(options.handler).name if options.handler else None
     manifest = WorkflowManifest(name=options.workflow_name, spec_file=Path(options.spec_file).name, handler=handler)
     write_zip(target, artifacts.sorted_files(), MANIFEST_PATH, manifest.to_json(datetime.now()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,18 +15,6 @@ def spec_of(folder: Path, text: str) -> WorkflowSpec:
     path = folder / "spec.yaml"
     path.write_text(text)
     return read_spec(path)
-
-
-def settings(**changes: Any) -> NodeSettings:
-    defaults = {
-        "min_workers": 1,
-        "max_workers": 1,
-        "batch_size": 1,
-        "max_batch_delay_ms": 50,
-        "attempts": 1,
-        "timeout_ms": 10000,
-    }
-    return NodeSettings(**{**defaults, **changes})
 
 
 def test_a_specification_as_torchserves_documentation_writes_it(tmp_path: Path) -> None:
@@ -54,14 +41,14 @@ def test_a_specification_as_torchserves_documentation_writes_it(tmp_path: Path) 
             m2 : [postprocessing]
         """,
     )
-    common = settings(max_workers=2, batch_size=3, max_batch_delay_ms=5000, attempts=3, timeout_ms=5000)
-    function = settings(max_batch_delay_ms=0, attempts=3, timeout_ms=5000)
+    common = NodeSettings(max_workers=2, batch_size=3, max_batch_delay_ms=5000, attempts=3, timeout_ms=5000)
+    function = NodeSettings(max_batch_delay_ms=0, attempts=3, timeout_ms=5000)
     assert spec.defaults == common
     assert {name: (node.url, node.settings) for name, node in spec.nodes.items()} == {
         "pre_processing": (None, function),
         "m1": (
             "model1.mar",
-            settings(max_workers=4, batch_size=5, max_batch_delay_ms=5000, attempts=3, timeout_ms=5000),
+            NodeSettings(max_workers=4, batch_size=5, max_batch_delay_ms=5000, attempts=3, timeout_ms=5000),
         ),
         "m2": ("model2.mar", common),
         "postprocessing": (None, function),
@@ -72,8 +59,8 @@ def test_a_specification_as_torchserves_documentation_writes_it(tmp_path: Path) 
 
 def test_torchserves_defaults(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "models: {m: {url: m.mar}}\ndag: {m: [f]}\n")
-    assert spec.nodes["m"].settings == settings()
-    assert spec.nodes["f"].settings == settings(max_batch_delay_ms=0)
+    assert spec.nodes["m"].settings == NodeSettings()
+    assert spec.nodes["f"].settings == NodeSettings(max_batch_delay_ms=0)
 
 
 def test_defaults_count_wherever_they_stand(tmp_path: Path) -> None:
