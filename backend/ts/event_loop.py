@@ -18,20 +18,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ts.frontend_connection import Connection, FrontendGone
+from ts.protocol import messages
 from ts.protocol.log_records import running
-from ts.protocol.messages import (
-    END_SEQUENCE,
-    EXPOSE,
-    EXPOSED,
-    HEALTH,
-    HEALTHY,
-    INFER,
-    INPUT,
-    STATUS_CANCELLED,
-    STOP,
-    EndedSequence,
-    InferRow,
-)
+from ts.protocol.messages import EndedSequence, InferRow
 from ts.runtimes.result_bodies import error_row
 
 if TYPE_CHECKING:
@@ -123,19 +112,19 @@ class _Jobs:
     def _take_in(self) -> None:
         try:
             while (message := self._connection.receive(wait=False)) is not None:
-                if message[0] == INFER:
+                if message[0] == messages.INFER:
                     for wire_row in message[1]:
                         self._start(wire_row)
-                elif message[0] == INPUT:
+                elif message[0] == messages.INPUT:
                     if message[1] in self._tasks:  # the job may have ended while its input was on the way
                         self._runtime.take_input(message[1], message[3], more=message[2])
-                elif message[0] == HEALTH:
+                elif message[0] == messages.HEALTH:
                     self._probe(self._answer_probe(message[1]))
-                elif message[0] == EXPOSE:
+                elif message[0] == messages.EXPOSE:
                     self._probe(self._expose(message[1]))
-                elif message[0] == END_SEQUENCE:
+                elif message[0] == messages.END_SEQUENCE:
                     self._runtime.end_sequences(message[1])
-                elif message[0] == STOP:
+                elif message[0] == messages.STOP:
                     self._stopping = True
                 else:
                     raise ValueError(f"the frontend sent a message of unknown kind {message[0]!r}")
@@ -170,7 +159,7 @@ class _Jobs:
         del self._tasks[job_id]
         if task.cancelled():
             if job_id in self._cancelling:
-                self._connection.send_results([error_row(job_id, STATUS_CANCELLED, "cancelled")], 0.0)
+                self._connection.send_results([error_row(job_id, messages.STATUS_CANCELLED, "cancelled")], 0.0)
             elif not self._stopped.done():
                 self._end(RuntimeError(f"the task of job {job_id} was cancelled, but not by the frontend"))
         elif (error := task.exception()) is not None and isinstance(error, Exception):
@@ -190,7 +179,7 @@ class _Jobs:
         except Exception:
             logger.exception("The model's health check failed")
             healthy = False
-        self._connection.send([HEALTHY, number, healthy])
+        self._connection.send([messages.HEALTHY, number, healthy])
 
     async def _expose(self, number: int) -> None:
         text = None
@@ -198,7 +187,7 @@ class _Jobs:
             text = await self._runtime.expose_metrics()
         except Exception:  # the model's own code may raise anything
             logger.exception("The model's metrics cannot be collected")
-        self._connection.send([EXPOSED, number, text])
+        self._connection.send([messages.EXPOSED, number, text])
 
     def _end_if_stopping(self) -> None:
         if self._stopping and not self._tasks:

@@ -27,19 +27,9 @@ from ts.frontend_connection import Connection, FollowerConnection
 from ts.heartbeat import start_heartbeat
 from ts.no_new_privileges import gain_no_privileges
 from ts.parent_death import die_with_parent
+from ts.protocol import messages
 from ts.protocol.log_records import write_records
-from ts.protocol.messages import (
-    CLAIMS_VARIABLE,
-    END_SEQUENCE,
-    INFER,
-    JOBS_CHANNEL,
-    LOAD,
-    LOADED,
-    STOP,
-    TOKEN_VARIABLE,
-    Load,
-    Loaded,
-)
+from ts.protocol.messages import Load, Loaded
 from ts.runtimes.errors import LoadError, users_traceback, wire_text
 from ts.runtimes.loader import TRACES_VARIABLE, load_service
 from ts.runtimes.torchserve_handler import TorchServeHandler
@@ -82,8 +72,8 @@ def main(arguments: list[str]) -> int:
     # Ctrl-C in a terminal signals every process of the group; the frontend handles it and stops its workers in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_output()
-    token = os.environ.pop(TOKEN_VARIABLE, "")
-    connection = (Connection if rank == 0 else FollowerConnection)(address, JOBS_CHANNEL, token, rank)
+    token = os.environ.pop(messages.TOKEN_VARIABLE, "")
+    connection = (Connection if rank == 0 else FollowerConnection)(address, messages.JOBS_CHANNEL, token, rank)
     start_heartbeat(address, token, rank)
     serve_model = load(connection)
     if serve_model is None:
@@ -110,8 +100,8 @@ def load(connection: Connection) -> Callable[[], None] | None:
         A function that serves the model until the frontend sends a stop message; None if loading failed.
     """
     message = connection.receive(wait=True)
-    if message is None or message[0] != LOAD:
-        raise ValueError(f"expected the message {LOAD!r} first, got {message!r}")
+    if message is None or message[0] != messages.LOAD:
+        raise ValueError(f"expected the message {messages.LOAD!r} first, got {message!r}")
     loading: Load = message[1]
     loading["model_dir"] = loading["model_dir"] or os.getcwd()  # noqa: PTH109 - a text
     try:
@@ -122,9 +112,9 @@ def load(connection: Connection) -> Callable[[], None] | None:
         status, text = load_failure(error)
         details = "".join(traceback.format_exception(type(error), error, place))
         failed = Loaded(ok=False, status=status, message=wire_text(text), traceback=wire_text(details), declares={})
-        connection.send([LOADED, failed])
+        connection.send([messages.LOADED, failed])
         return None
-    connection.send([LOADED, Loaded(ok=True, status=200, message="", traceback="", declares=dict(declares))])
+    connection.send([messages.LOADED, Loaded(ok=True, status=200, message="", traceback="", declares=dict(declares))])
     return serve_model
 
 
@@ -154,7 +144,7 @@ def load_model(load: Load, connection: Connection) -> tuple[Callable[[], None], 
         connection,
         decode_input=load["decode_input_request"],
         max_response_size=load["max_response_size"],
-        claims=claims_of(os.environ.pop(CLAIMS_VARIABLE, None)),
+        claims=claims_of(os.environ.pop(messages.CLAIMS_VARIABLE, None)),
     )
     if load["warmup"]:
         from ts.runtimes.warm_up import warm_up
@@ -205,11 +195,11 @@ def serve(connection: Connection, runtime: TorchServeHandler) -> None:
         message = connection.receive(wait=not runtime.is_busy)
         if message is None:
             connection.run_step(runtime.step)
-        elif message[0] == INFER:
+        elif message[0] == messages.INFER:
             runtime.admit(*message[1:])
-        elif message[0] == END_SEQUENCE:
+        elif message[0] == messages.END_SEQUENCE:
             runtime.end_sequences(message[1])
-        elif message[0] == STOP:
+        elif message[0] == messages.STOP:
             stopping = True
         else:
             raise ValueError(f"the frontend sent a message of unknown kind {message[0]!r}")

@@ -51,33 +51,26 @@ class Row:
         self.encode: Callable[[Row, Any, bool], Buffer] | None = None
 
 
-class RowReader:
-    """Decodes wire rows for the handler.
+def read_row(row: InferRow, *, decode: bool = True) -> Row:
+    """Return a row as the handler sees it.
 
     Args:
         decode: Whether JSON and text are decoded (``decode_input_request``).
+
+    Raises:
+        Failure: The body is a form that cannot be parsed.
     """
-
-    def __init__(self, *, decode: bool = True) -> None:
-        self._decode = decode
-
-    def read(self, row: InferRow) -> Row:
-        """Return the row as the handler sees it. Raises Failure: the body is a form that cannot be parsed."""
-        job_id, headers, content_type, body, _, _ = row
-        if type(body) is list:
-            return self._read_parameters(job_id, headers, [each for item in body for each in _parameters(*item)])
+    job_id, headers, content_type, body, _, _ = row
+    if type(body) is list:
+        parameters: Sequence[Parameter] = [each for item in body for each in _parameters(*item)]
+    else:
         decoder, value_types = _body_type(content_type)
-        if decoder is None:
-            return self._read_parameters(job_id, headers, _form(content_type, body))
-        if not self._decode:
-            decoder = _own
-        return Row(job_id, {"body": decoder(body)}, RequestProcessor(None, headers, value_types))
-
-    def _read_parameters(self, job_id: str, headers: Sequence[tuple[Any, Any]], parameters: Sequence[Parameter]) -> Row:
-        data: dict[str, Any] = {}
-        for name, type_, value in parameters:
-            data[name] = _decoder(type_)(value) if self._decode else _own(value)
-        return Row(job_id, data, RequestProcessor(None, headers, [(name, type_) for name, type_, _ in parameters]))
+        if decoder is not None:
+            value = decoder(body) if decode else _own(body)
+            return Row(job_id, {"body": value}, RequestProcessor(None, headers, value_types))
+        parameters = _form(content_type, body)
+    data = {name: _decoder(type_)(value) if decode else _own(value) for name, type_, value in parameters}
+    return Row(job_id, data, RequestProcessor(None, headers, [(name, type_) for name, type_, _ in parameters]))
 
 
 @functools.lru_cache(maxsize=256)

@@ -204,12 +204,10 @@ def _tensor(name: str, value: Any, datatype: str | None) -> Tensor:
 def _of_array(name: str, value: Any, datatype: str | None) -> Tensor:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        from ts.torch_handler.device_copies import to_host
+        from ts.torch_handler.device_copies import to_numpy
 
-        value = to_host(value)
-        if value.dtype == torch.bfloat16:
-            value, datatype = value.float(), datatype or "BF16"
-        value = value.numpy()
+        datatype = "BF16" if datatype is None and value.dtype == torch.bfloat16 else datatype
+        value = to_numpy(value)
     return tensor_of(name, value if value.ndim else value.reshape(1), datatype)
 
 

@@ -100,8 +100,9 @@ def _plain(value: Any) -> Any:
     """Return the map that stands for an array or a scalar. Raises TypeError: nothing stands for the value."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        from ts.torch_handler.device_copies import to_numpy
+
+        value = to_numpy(value)
     if not isinstance(value, np.ndarray | np.generic):
         raise TypeError(f"no form for a value of type {type(value).__name__}")
     if not _DTYPE.fullmatch(value.dtype.str):

@@ -26,7 +26,7 @@ from ts.protocol.messages import (
     ResultRow,
 )
 from ts.runtimes.batch import Batch
-from ts.runtimes.decoded_rows import Row, RowReader
+from ts.runtimes.decoded_rows import Row, read_row
 from ts.runtimes.errors import Failure
 from ts.runtimes.result_bodies import error_row
 from ts.service import Service
@@ -58,7 +58,7 @@ class TorchServeHandler:
     ) -> None:
         self._service = service
         self._connection = connection
-        self._reader = RowReader(decode=decode_input)
+        self._decode_input = decode_input
         self._max_response_size = max_response_size
         self._open_inference_rows: OpenInferenceRows | None = None
         self._claims = claims
@@ -167,7 +167,7 @@ class TorchServeHandler:
     def read_row(self, wire_row: InferRow) -> Row:
         """Return a row decoded for the handler. Raises Failure: the row cannot be parsed."""
         if wire_row[4] is None:
-            return self._reader.read(wire_row)
+            return read_row(wire_row, decode=self._decode_input)
         if wire_row[4] == OPENPI:
             from ts.runtimes.openpi_rows import read_openpi_row
 

@@ -49,6 +49,12 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     return pinned
 
 
+def to_numpy(tensor: torch.Tensor) -> Any:
+    """Return a tensor as an array of numpy, which has no BF16: these values are float32."""
+    tensor = to_host(tensor)
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
 def own_stream(device: torch.device) -> Any:
     """Return a new stream of a CUDA device, which waits for no work of other streams; None on other devices."""
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call,unused-ignore]

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tests.unit.ts.frontend_stub import BACKEND, row
 
 from ts.runtimes.asgi_scope import as_bytes
-from ts.runtimes.decoded_rows import RowReader
+from ts.runtimes.decoded_rows import read_row
 from ts.runtimes.errors import Failure
 
 
 def read(body: Any, content_type: str | None = None, *, decode: bool = True) -> dict[str, Any]:
-    return RowReader(decode=decode).read(row("id", body, content_type)).data  # type: ignore[arg-type]
+    return read_row(row("id", body, content_type), decode=decode).data  # type: ignore[arg-type]
 
 
 def multipart(*parts: tuple[str, bytes], boundary: str = "frontier") -> tuple[bytes, str]:
@@ -57,9 +57,9 @@ def test_nothing_is_decoded_where_the_server_is_told_so(content_type: str | None
 
 
 def test_the_pseudo_header_has_the_media_type_without_parameters() -> None:
-    read_row = RowReader().read(row("id", b"[1]", "application/json; charset=utf-8"))  # type: ignore[arg-type]
+    found = read_row(row("id", b"[1]", "application/json; charset=utf-8"))  # type: ignore[arg-type]
 
-    assert read_row.processor.get_request_properties() == {"body": {"content-type": "application/json"}}
+    assert found.processor.get_request_properties() == {"body": {"content-type": "application/json"}}
 
 
 def test_a_urlencoded_form_has_one_value_per_field() -> None:
@@ -93,16 +93,16 @@ def test_a_multipart_form_decodes_files_by_type_and_leaves_fields_alone() -> Non
         ('Content-Disposition: form-data; name="na\xefve"', b""),
     )
 
-    read_row = RowReader().read(row("id", body, content_type))  # type: ignore[arg-type]
+    found = read_row(row("id", body, content_type))  # type: ignore[arg-type]
 
-    assert read_row.data == {
+    assert found.data == {
         "data": {"a": 1},
         "text": "hi",
         "raw": bytearray(b"\x00\r\n\xff"),
         "field": bytearray(b'{"a":1}'),
         "na\xefve": bytearray(),
     }
-    assert read_row.processor.get_request_properties() == {
+    assert found.processor.get_request_properties() == {
         "data": {"content-type": "application/json"},
         "text": {"content-type": "text/plain"},
         "raw": {"content-type": "application/octet-stream"},
@@ -173,7 +173,7 @@ def test_a_large_body_reads_like_a_small_one(content_type: str | None, named: bo
 
     def value(raw: bytes | bytearray) -> Any:
         body: Any = [("body", content_type, raw)] if named else raw
-        return RowReader().read(tuple(row("job", body, content_type))).data["body"]  # type: ignore[arg-type]
+        return read_row(tuple(row("job", body, content_type))).data["body"]  # type: ignore[arg-type]
 
     received = bytearray(sent)
     found = value(received)
@@ -185,7 +185,7 @@ def test_a_large_body_reads_like_a_small_one(content_type: str | None, named: bo
 def test_a_large_form_reads_like_a_small_one() -> None:
     form = urlencode({"a": "1", "b": "x y"}).encode()
     wire_row: Any = tuple(row("job", bytearray(form), "application/x-www-form-urlencoded"))
-    assert RowReader().read(wire_row).data == {"a": bytearray(b"1"), "b": bytearray(b"x y")}
+    assert read_row(wire_row).data == {"a": bytearray(b"1"), "b": bytearray(b"x y")}
 
 
 def test_code_that_is_to_get_bytes_gets_bytes() -> None:

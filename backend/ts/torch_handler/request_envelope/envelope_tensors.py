@@ -53,10 +53,9 @@ def write_tensor(name: str, result: Any) -> dict[str, Any]:
     """
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(result, torch.Tensor):
-        from ts.torch_handler.device_copies import to_host
+        from ts.torch_handler.device_copies import to_numpy
 
-        tensor = to_host(result)
-        result = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        result = to_numpy(result)
     # torch's `numpy()` imports numpy.
     numpy = numpy or sys.modules.get("numpy")
     if numpy is not None and isinstance(result, numpy.ndarray | numpy.generic):
