@@ -70,19 +70,20 @@ class WorkerHost:
 
     async def start(
         self,
+        files: tuple[str, Sequence[Any]],
         certificate: bytes,
         authority: bytes,
         address: tuple[str, int],
-        files: tuple[str, Sequence[Any]],
         environment: Mapping[str, str],
         launcher: Sequence[str],
     ) -> str:
         """Start the worker process in a folder with the model's files; return why that failed, "" if it did not.
 
         Args:
-            certificate: The worker's, with the authority's own (PEM).
-            address: Host and port of the frontend.
             files: The SHA-256 digest of an archive (tar) of the model's files, and references to its parts.
+            certificate: The worker's (PEM).
+            authority: The certificate of who has signed the worker's and the frontend's (PEM).
+            address: Host and port of the frontend.
             environment: Variables on top of those that Ray has set.
             launcher: What comes before the arguments of the worker's own command line, such as torchrun's.
         """

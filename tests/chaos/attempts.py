@@ -102,6 +102,8 @@ class Tally:
     slowest: float = 0.0  # seconds from the first attempt of a step to its outcome
     asked: int = 0  # unknown outcomes that were settled by asking
     outcomes: Counter[str] = field(default_factory=Counter)
+    #: Why open sequences may truly have expired that are said to; see `Timeline.why_expired`.
+    expired: Counter[str] = field(default_factory=Counter)
     contradictions: list[str] = field(default_factory=list)
 
 

@@ -66,22 +66,24 @@ class Report:
         tally = self.tally
         events = ", ".join(f"{count} × {name}" for name, count in sorted(self.events.items()))
         outcomes = ", ".join(f"{count} × {name}" for name, count in tally.outcomes.most_common())
+        expired = ", ".join(f"{count} × {why}" for why, count in tally.expired.most_common())
         return (
             f"{self.store}: {self.seconds:.0f} s, {self.clients} clients, {self.servers} servers. Survived: {events}.\n"
             f"  sequences {tally.incarnations}, requests {tally.requests}, steps acknowledged {tally.acknowledged}, "
             f"unknown outcomes settled by asking {tally.asked}, slowest step {tally.slowest:.1f} s\n"
             f"  requests: {outcomes}\n"
+            f"  open sequences that expired: {expired or 0}\n"
             f"  contradictions {len(self.contradictions)}"
         )
 
 
-async def endure(disasters: Disasters, tally: Tally, seconds: float, kind: type[Client] = Client) -> None:
+async def endure(disasters: Disasters, tally: Tally, seconds: float) -> None:
     """Let clients step their sequences while things happen."""
     stopping = asyncio.Event()
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), connector=connector) as session:
         sender = Sender([server.inference for server in disasters.servers], session, tally)
-        clients = [kind(f"c{number}", sender, tally, disasters.timeline) for number in range(CLIENTS)]
+        clients = [Client(f"c{number}", sender, tally, disasters.timeline) for number in range(CLIENTS)]
         watching = asyncio.create_task(disasters.timeline.watch())
         running = [asyncio.create_task(client.run(stopping)) for client in clients]
         try:

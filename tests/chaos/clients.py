@@ -299,8 +299,11 @@ class Client:
             raise Contradiction("410 in spite of the start marker")
         if ledger.status in {Status.NONE, Status.ENDED}:
             raise Contradiction(f"410, but the sequence is {ledger.status}")
-        if ledger.status is Status.OPEN and not self._timeline.may_have_expired(ledger):
-            raise Contradiction(f"410 after {ledger.longest_gap:.2f} s at most without a request")
+        if ledger.status is Status.OPEN:
+            why = self._timeline.why_expired(ledger)
+            if not why:
+                raise Contradiction(f"410 after {ledger.longest_gap:.2f} s at most without a request")
+            self._tally.expired[why] += 1
         ledger.refute(step.token)
         ledger.gone()
         return "gone"

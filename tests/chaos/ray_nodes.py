@@ -3,7 +3,6 @@
     python -m tests.chaos.ray_nodes --seconds 120
 
 The clients are those of ``tests.chaos.chaos``: whatever they see that is not what they were told is a contradiction.
-They leave no sequence alone for long, because they pause themselves while a node starts.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from typing import Any
 import psutil
 from tests.chaos import chaos
 from tests.chaos.disasters import PERIOD, Disasters, Event
-from tests.chaos.fleet import IDLE_LIMIT, BusyClient
 from tests.chaos.outcome import tell
 from tests.chaos.timeline import Timeline
 from tests.ray_cluster import RayNodes
@@ -49,7 +47,7 @@ class RayDisasters(Disasters):
         """Kill a node with all that runs there; another one comes after a while."""
         await asyncio.to_thread(self.nodes.remove, random.choice(self.nodes.present))
         await asyncio.sleep(PERIOD * random.random())
-        self.fill()  # in this thread: Ray insists on handling signals
+        await asyncio.to_thread(self.fill)
 
     async def kill_actor(self) -> None:
         """SIGKILL of the process through which Ray knows a worker."""
@@ -88,14 +86,13 @@ def run(seconds: float) -> chaos.Report:
         with RayNodes() as nodes:
             limits: dict[str, Any] = {"worker_launcher": "ray", "ray_address": nodes.address}
             limits |= {"worker_heartbeat_timeout": 2, "drain_timeout": 1}
-            timeline = Timeline(IDLE_LIMIT)
-            config = chaos.CONFIG.replace("sequenceMaxIdleMSec: 2000", f"sequenceMaxIdleMSec: {IDLE_LIMIT * 1000:.0f}")
+            timeline = Timeline(chaos.IDLE_LIMIT)
             models = {"chaos": chaos.MODEL}
-            disasters = RayDisasters("redis", Path(directory), models, config, timeline, limits)
+            disasters = RayDisasters("redis", Path(directory), models, chaos.CONFIG, timeline, limits)
             disasters.nodes = nodes
             disasters.fill()
             with disasters.running():
-                asyncio.run(chaos.endure(disasters, report.tally, seconds, BusyClient))
+                asyncio.run(chaos.endure(disasters, report.tally, seconds))
                 disasters.count_deaths()
     report.events = disasters.happened
     report.seconds = time.monotonic() - began

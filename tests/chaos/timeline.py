@@ -53,14 +53,16 @@ class Timeline:
             if late > LOOK_INTERVAL:
                 self._late.append((due, late))
 
-    def may_have_expired(self, ledger: Ledger) -> bool:
-        """Return whether a server may truly say that a sequence was idle for too long.
+    def why_expired(self, ledger: Ledger) -> str:
+        """Say why a server may truly say that a sequence was idle for too long; "" if it may not.
 
         ``ledger.longest_gap`` is how long nothing of it was under way. Attempts that a server refused to admit count as
         gaps, since the server that holds the sequence does not know of them.
         """
         since = ledger.acknowledged_at
+        if ledger.longest_gap + TOLERANCE >= self.idle_limit:
+            return "idle for as long"
         if any(when > since - DRAINED for when in self._stops):
-            return True
+            return "let go of by a server that stopped"
         late = sum(by for when, by in self._late if when > since)
-        return ledger.longest_gap + late + TOLERANCE >= self.idle_limit
+        return "while the clients were late" if ledger.longest_gap + late + TOLERANCE >= self.idle_limit else ""

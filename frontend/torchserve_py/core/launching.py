@@ -104,8 +104,8 @@ def _remote(
     """Return how Ray starts a worker. A parallel worker is on one node, with the GPUs of all its processes."""
     if cluster is None:
         return None
-    from torchserve_py.workers.ray_actors import NodeDemand  # most servers do without
-    from torchserve_py.workers.ray_cluster import RemoteLaunch
+    from torchserve_py.workers.ray_cluster import RemoteLaunch  # most servers do without
+    from torchserve_py.workers.ray_demand import NodeDemand
 
     config, asked = plan.config, plan.config.ray
     demand = NodeDemand(

@@ -1,39 +1,41 @@
 """A server's part in a Ray cluster: workers are placed on its nodes, and connect back to this server.
 
 Ray chooses the node, counts its processors and GPUs, and tells of its end; `ts.ray_host` runs there. Nothing secret
-passes through Ray: a worker's key is made on its node, and the server signs its certificate.
+passes through Ray: a worker's key is made on its node, and the server signs its certificate. When the cluster is lost,
+the server looks for it until it is there again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
-import signal
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from torchserve_py.version import __version__
 from torchserve_py.workers.launch import Torchrun
 from torchserve_py.workers.listener import WorkerListener
-from torchserve_py.workers.model_archives import ModelArchives
-from torchserve_py.workers.ray_actors import NodeDemand, end_actor, first_line, in_thread, new_actor
+from torchserve_py.workers.ray_calls import RayCalls, RayError
+from torchserve_py.workers.ray_demand import NodeDemand
 from torchserve_py.workers.startup import WorkerFailed
 
 logger = logging.getLogger(__name__)
 
 #: How long the address of the cluster may take to answer (seconds).
 _REACH_LIMIT: Final = 10.0
-#: How long an attempt to place a worker takes (seconds). Its demand stays with Ray until the next one.
-_PLACE_LIMIT: Final = 10.0
+#: How long Ray may take to join the cluster (seconds).
+_JOIN_LIMIT: Final = 60.0
+#: How long an attempt to place a worker may take (seconds); `ray_driver` has shorter limits of its own.
+_PLACE_LIMIT: Final = 30.0
 #: How long the files may take to get to a node and the process to start there (seconds).
 _START_LIMIT: Final = 600.0
-#: How long Ray may take to end what is left (seconds).
-_LEAVE_LIMIT: Final = 10.0
+#: How often the cluster is looked after, and looked for when it is lost (seconds).
+_LOOK_INTERVAL: Final = 2.0
+#: How long the answer to that may take (seconds); a process that takes longer is replaced.
+_LOOK_LIMIT: Final = 60.0
 
 
 class RayCluster:
@@ -50,109 +52,167 @@ class RayCluster:
         self._address = address
         self._host = host
         self._port = 0
-        self._archives = ModelArchives()
-        #: Actors without a node, by the place of the worker that they are for.
-        self._unplaced: dict[str, Any] = {}
+        self._watching: asyncio.Task[None] | None = None
 
     async def join(self) -> None:
         """Connect to the cluster, and listen for its workers.
 
         Raises OSError: the packages are missing, there is no such cluster, or the address is not this machine's.
         """
-        try:
-            import ray
+        host = await self._connect()
+        from torchserve_py.workers.authority import Authority  # as Ray, of the extra `ray`
 
-            from torchserve_py.workers.authority import Authority
-        except ModuleNotFoundError as error:
-            raise OSError(f"worker_launcher=ray needs {error.name}: pip install torchserve-py[ray]") from error
-        await _reach(self._address)
         try:
-            # In a thread: Ray blocks, and would handle this process's signals itself.
-            await asyncio.to_thread(ray.init, self._address, log_to_driver=False, configure_logging=False)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise OSError(f"ray_address = {self._address}: there is no such cluster: {error}") from error
-        # Ray has put its crash handler there, which would abort the server three seconds into its drain.
-        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
-        self._host = self._host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        self._authority = await asyncio.to_thread(Authority)
-        context = await asyncio.to_thread(self._authority.server_context)
-        self._port = await self._listener.listen(self._host, context)
+            self._host = self._host or host
+            self._authority = await asyncio.to_thread(Authority)
+            context = await asyncio.to_thread(self._authority.server_context)
+            self._port = await self._listener.listen(self._host, context)
+        except BaseException:
+            await self._ray.close()
+            raise
         logger.info("Workers are placed by Ray at %s, and connect to %s:%d", self._address, self._host, self._port)
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _connect(self) -> str:
+        """Join the cluster; return the address by which Ray knows this machine.
+
+        Raises OSError: there is no such cluster.
+        """
+        await _reach(self._address)
+        ray = await RayCalls.start()
+        try:
+            host = str(await ray.call("join", self._address, limit=_JOIN_LIMIT))
+        except BaseException as error:
+            await ray.close()
+            if isinstance(error, RayError | TimeoutError):
+                reason = error if isinstance(error, RayError) else f"Ray has not joined it within {_JOIN_LIMIT:g} s"
+                raise OSError(f"ray_address = {self._address}: {reason}") from error
+            raise
+        self._ray = ray
+        return host
+
+    async def _watch(self) -> None:
+        """Log whether the head of the cluster answers, and join the cluster again whenever it is lost."""
+        while True:
+            await self._look_after()
+            logger.error(
+                "The Ray cluster at %s is lost, with all workers on its nodes: %s. The server joins it again as soon as"
+                " it is there",
+                self._address,
+                self._ray.ended.result(),
+            )
+            while self._ray.ended.done():
+                await asyncio.sleep(_LOOK_INTERVAL)
+                try:
+                    await self._connect()
+                except OSError as error:
+                    logger.debug("%s", error)
+            logger.info("The server has joined the Ray cluster at %s again", self._address)
+
+    async def _look_after(self) -> None:
+        """Log whether the head of the cluster answers, until the cluster is lost."""
+        ray, answered = self._ray, True
+        while not ray.ended.done():
+            await asyncio.wait([ray.ended], timeout=_LOOK_INTERVAL)
+            try:
+                answers = await ray.call("look", limit=_LOOK_LIMIT)
+            except RayError as error:
+                logger.debug("Ray does not describe its nodes: %s", error)
+                continue
+            except TimeoutError:
+                await ray.close()
+                continue
+            if answered and not answers:
+                logger.error(
+                    "The head of the Ray cluster at %s does not answer. Workers go on as long as their nodes do; what"
+                    " is to be placed waits",
+                    self._address,
+                )
+            elif answers and not answered:
+                logger.info("The head of the Ray cluster at %s answers again", self._address)
+            answered = answers
 
     async def leave(self) -> None:
-        """End all actors of this server, and disconnect."""
-        import ray
-
-        left = in_thread(ray.shutdown)
-        await asyncio.wait([left], timeout=_LEAVE_LIMIT)
-        if not left.done():
-            logger.error("The Ray cluster does not answer: the server ends without having left it")
-            left.cancel()
-            atexit.unregister(ray.shutdown)
+        """Leave the cluster, which ends all actors of this server."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await self._ray.close()
 
     def forget(self, worker_id: str) -> None:
         """Withdraw the demand of a place that is no more."""
-        if (actor := self._unplaced.pop(worker_id, None)) is not None:
-            end_actor(actor)
-
-    async def host(self, worker_id: str, demand: NodeDemand, token: str) -> tuple[Any, bytes]:
-        """Return an actor on a node with room for a worker, and the worker's certificate.
-
-        Raises WorkerFailed: no node has room at present, or the node cannot run the worker.
-        """
-        actor = self._unplaced.pop(worker_id, None)
-        try:
-            async with asyncio.timeout(_PLACE_LIMIT):
-                actor = actor or await in_thread(partial(new_actor, demand))
-                version, request = await actor.certificate_request.remote()
-        except TimeoutError:
-            if actor is None:
-                raise WorkerFailed(503, "the Ray cluster does not answer", unplaced=True) from None
-            self._unplaced[worker_id] = actor
-            text = f"no node of the Ray cluster has room for it yet; it needs {demand}"
-            raise WorkerFailed(503, text, unplaced=True) from None
-        except BaseException as error:  # Ray has many errors
-            end_actor(actor)
-            if not isinstance(error, Exception):
-                raise
-            raise WorkerFailed(500, f"Ray cannot run it: {first_line(error)}") from error
-        if version != __version__:
-            end_actor(actor)
-            raise WorkerFailed(500, f"its node has version {version} of torchserve-py, this server has {__version__}")
-        return actor, self._authority.sign(request, token)
-
-    async def start(self, actor: Any, certificate: bytes, remote: RemoteLaunch) -> None:
-        """Start the worker at its node.
-
-        Raises WorkerFailed: it could not be started.
-        """
-        address = (self._host, self._port)
-        try:
-            files = await self._archives.of(remote.model_dir)
-            async with asyncio.timeout(_START_LIMIT):
-                problem = await actor.start.remote(
-                    certificate,
-                    self._authority.certificate,
-                    address,
-                    files,
-                    dict(remote.environment),
-                    remote.launcher(),
-                )
-        except TimeoutError:
-            end_actor(actor)
-            raise WorkerFailed(500, f"it could not be started within {_START_LIMIT:g} s") from None
-        except BaseException as error:  # Ray has many errors
-            end_actor(actor)
-            if not isinstance(error, Exception):
-                raise
-            raise WorkerFailed(500, f"it could not be started: {first_line(error)}") from error
-        if problem:
-            end_actor(actor)
-            raise WorkerFailed(500, f"it could not be started: {problem}")
+        self._ray.tell("withdraw", worker_id)
 
     def forget_files(self, model_dir: Path) -> None:
         """Let Ray drop a model's files: no further worker needs them."""
-        self._archives.forget(model_dir)
+        self._ray.tell("forget_files", str(model_dir))
+
+    async def start(self, worker_id: str, remote: RemoteLaunch, token: str) -> Actor:
+        """Have Ray find a node for a worker, and start it there.
+
+        Raises WorkerFailed: no node has room at present, or the worker could not be started.
+        """
+        ray = self._ray
+        try:
+            placed = await ray.call("place", worker_id, remote.demand.options(), limit=_PLACE_LIMIT)
+        except RayError as error:
+            if ray.ended.done():
+                raise WorkerFailed(503, f"the Ray cluster at {self._address} is lost", unplaced=True) from error
+            raise WorkerFailed(500, f"Ray cannot run it: {error}") from error
+        except TimeoutError:
+            placed = None
+        if placed is None or isinstance(placed, str):
+            problem = placed or f"the head of the Ray cluster at {self._address} does not answer"
+            raise WorkerFailed(503, problem, unplaced=True)
+        number, version, request = placed
+        actor = Actor(ray, number)
+        try:
+            if version != __version__:
+                raise RayError(f"its node has version {version} of torchserve-py, this server has {__version__}")
+            problem = await ray.call(
+                "start",
+                number,
+                str(remote.model_dir),
+                self._authority.sign(request, token),
+                self._authority.certificate,
+                (self._host, self._port),
+                dict(remote.environment),
+                remote.launcher(),
+                limit=_START_LIMIT,
+            )
+            if problem:
+                raise RayError(problem)
+        except BaseException as error:
+            actor.end()
+            if isinstance(error, RayError | TimeoutError):
+                reason = error if isinstance(error, RayError) else f"it took longer than {_START_LIMIT:g} s"
+                raise WorkerFailed(500, f"it could not be started: {reason}") from error
+            raise
+        return actor
+
+
+@dataclass(frozen=True)
+class Actor:
+    """One worker process on a node, as Ray knows it."""
+
+    ray: RayCalls
+    number: int
+
+    async def run(self) -> int:
+        """Wait for the end of the process; return its exit status. Raises RayError: it was lost."""
+        return int(await self.ray.call("run", self.number))
+
+    async def output(self) -> list[tuple[int, bytes]]:
+        """Wait for output of the process; return pieces, each with its stream. Raises RayError: it was lost."""
+        pieces: list[tuple[int, bytes]] = await self.ray.call("output", self.number)
+        return pieces
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self.ray.tell("kill", self.number)
+
+    def end(self) -> None:
+        """End the actor, and what is left of the process."""
+        self.ray.tell("end", self.number)
 
 
 @dataclass(frozen=True)

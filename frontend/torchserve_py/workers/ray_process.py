@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from torchserve_py.workers.process import describe_exit, log_lines
-from torchserve_py.workers.ray_actors import end_actor, first_line
-from torchserve_py.workers.ray_cluster import RemoteLaunch
+from torchserve_py.workers.ray_calls import RayError
+from torchserve_py.workers.ray_cluster import Actor, RemoteLaunch
 from ts.ray_host import STDERR, STDOUT
 
 logger = logging.getLogger(__name__)
@@ -29,10 +29,10 @@ class RemoteProcess:
 
     pid = -1
 
-    def __init__(self, actor: Any, label: str, worker_id: str) -> None:
+    def __init__(self, actor: Actor, label: str, worker_id: str) -> None:
         self._actor = actor
         self._killed = asyncio.Event()
-        self._ended: asyncio.Future[int] = asyncio.ensure_future(_result(actor.run.remote()))
+        self._ended = asyncio.create_task(actor.run())
         streams = {STDOUT: OutputStream(), STDERR: OutputStream()}
         self._output = asyncio.gather(
             self._read(streams),
@@ -46,9 +46,7 @@ class RemoteProcess:
 
         Raises WorkerFailed: no node has room, or it could not be started.
         """
-        actor, certificate = await remote.cluster.host(worker_id, remote.demand, token)
-        await remote.cluster.start(actor, certificate, remote)
-        return cls(actor, label, worker_id)
+        return cls(await remote.cluster.start(worker_id, remote, token), label, worker_id)
 
     def adopt(self, pid: int) -> None:
         """Do nothing: the processes of a worker end with its actor."""
@@ -66,29 +64,29 @@ class RemoteProcess:
         await asyncio.wait([self._ended], timeout=_KILL_LIMIT)
         await asyncio.wait([self._output], timeout=1.0)
         self._output.cancel()
-        end_actor(self._actor)
+        self._actor.end()
         if not self._ended.done():
             self._ended.cancel()
             return "was given up with its node, which does not answer"
         if (error := self._ended.exception()) is not None:
-            return f"was lost with its node or the actor there: {first_line(error)}"
+            return f"was lost with its node or the actor there: {error}"
         return describe_exit(self._ended.result())
 
     def kill(self) -> None:
         """Have the actor end the process; `wait` ends an actor that does not answer."""
         if self.running:
             self._killed.set()
-            self._actor.kill.remote()
+            self._actor.kill()
 
     async def _read(self, streams: Mapping[int, OutputStream]) -> None:
         try:
             while True:
-                for number, data in await self._actor.output.remote():
+                for number, data in await self._actor.output():
                     if number not in streams:
                         return
                     await streams[number].pieces.put(data)
-        except Exception as error:  # the actor is gone: `wait` says why
-            logger.debug("The output of a worker has ended: %s", first_line(error))
+        except RayError as error:  # `wait` says why
+            logger.debug("The output of a worker has ended: %s", error)
         finally:
             for stream in streams.values():
                 await stream.pieces.put(b"")
@@ -103,7 +101,3 @@ class OutputStream:
     async def read(self, _: int = -1, /) -> bytes:
         """Wait for further output; b'' at its end."""
         return await self.pieces.get()
-
-
-async def _result(reference: Any) -> Any:
-    return await reference

@@ -1,0 +1,55 @@
+"""What a worker needs of its node of a Ray cluster, and whether any node is large enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class NodeDemand:
+    """What a worker needs of its node: the options of Ray's actors with the same names."""
+
+    num_cpus: float = 1
+    num_gpus: float = 0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    label_selector: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        labels = [f"label {name}={value}" for name, value in self.label_selector.items()]
+        return ", ".join([*_texts(self._amounts), *labels]) or "nothing in particular"
+
+    @property
+    def _amounts(self) -> dict[str, float]:
+        amounts = {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources}
+        return {name: amount for name, amount in amounts.items() if amount}
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of an actor."""
+        options: dict[str, Any] = {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus}
+        if self.resources:
+            options["resources"] = dict(self.resources)
+        if self.label_selector:
+            options["label_selector"] = dict(self.label_selector)
+        return options
+
+    def why_unplaced(self, nodes: Iterable[Mapping[str, Any]]) -> str:
+        """Say why the worker has no node.
+
+        Args:
+            nodes: The nodes of the cluster, as `ray.nodes` describes them.
+        """
+        totals = [node["Resources"] for node in nodes if node["Alive"]]
+        wanted = self._amounts
+        if any(all(total.get(name, 0) >= amount for name, amount in wanted.items()) for total in totals):
+            return f"no node of the Ray cluster has room for it yet; it needs {self}"
+        most = {name: max((total.get(name, 0) for total in totals), default=0) for name in wanted}
+        return (
+            f"no node of the Ray cluster is large enough for it; it needs {self},"
+            f" and the most that a node has is {', '.join(_texts(most))}"
+        )
+
+
+def _texts(amounts: Mapping[str, float]) -> list[str]:
+    return [f"{amount:g} {name}" for name, amount in amounts.items()]
