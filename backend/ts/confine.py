@@ -17,10 +17,7 @@ _NO = "-"
 
 
 def main(arguments: list[str]) -> None:
-    """Change the user, limit the memory and run the program; do not return.
-
-    Raises SystemExit: one of the steps failed.
-    """
+    """Change the user, limit the memory and become the program. Raises SystemExit: one of these steps failed."""
     if len(arguments) < 3:
         sys.exit("usage: python -I confine.py USER|- BYTES|- COMMAND…")
     user, memory, *command = arguments

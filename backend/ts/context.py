@@ -75,11 +75,7 @@ class RequestProcessor:
         self.open_inference: InferenceRequest | None = None
 
     def get_request_property(self, key: str) -> Any:
-        """Return the request header ``key``, or None.
-
-        A header with exactly this name takes precedence; otherwise the name is compared without regard to case, because
-        HTTP header names are case-insensitive.
-        """
+        """Return the request header ``key``, or None; a name that differs only in case counts where none is exact."""
         # Decoding only the requested value costs much less than decoding all headers.
         headers = self.get_headers_by_name()
         value = headers.get(key)
@@ -134,10 +130,7 @@ class RequestProcessor:
         return None if self._response_header is None else self._response_header.get(key)
 
     def response_head(self) -> ResponseHead:
-        """Return status, reason phrase and headers of the response, checked.
-
-        Raises ValueError: the handler set a status, reason phrase or header that HTTP cannot carry.
-        """
+        """Return status, reason and headers of the response. Raises ValueError: HTTP cannot carry one of them."""
         headers = self._response_header
         if headers is None and self._reason_phrase is None and self._status_code == 200:
             return _UNTOUCHED

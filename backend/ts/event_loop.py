@@ -46,11 +46,7 @@ class AsyncRuntime(ABC):
         """
 
     def cancel_job(self, job_id: str, task: asyncio.Task[None]) -> None:
-        """Cancel the task of a job that the frontend has cancelled.
-
-        A runtime that overrides this method may notify the model in another way; a task that it does not cancel has to
-        answer the job as usual.
-        """
+        """Cancel the task of a job. A runtime that tells the model in another way has the task answer the job."""
         task.cancel()
 
     def take_input(self, job_id: str, body: bytes, *, more: bool) -> None:

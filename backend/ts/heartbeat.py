@@ -16,10 +16,7 @@ _GRACE_SECONDS = 10.0
 
 
 def start_heartbeat(address: str, token: str, rank: int = 0) -> None:
-    """Connect to the frontend and answer its pings from now on.
-
-    Raises OSError: the frontend does not listen at ``address``.
-    """
+    """Connect to the frontend and answer its pings. Raises OSError: the frontend does not listen at ``address``."""
     connection = Connection(address, HEARTBEAT_CHANNEL, token, rank)
     threading.Thread(target=_answer_pings, args=(connection,), name="heartbeat", daemon=True).start()
 

@@ -46,17 +46,15 @@ def start(
     models: str | Sequence[str] | None = None,
     enable_model_api: bool = False,
 ) -> queue.Queue[str]:
-    """Stop the server that runs, if one does, start another, and return when it has started.
-
-    Raises RuntimeError: the server did not start; the message is its output.
+    """Stop the server that runs, if one does, start another, and return the queue of the lines that it prints then.
 
     Args:
         snapshot_file: A snapshot or another config.properties.
         plugin_folder: Accepted, without effect.
         models: What ``--models`` takes; several of them as a list, or in one text with blanks between them.
 
-    Returns:
-        The lines that the server goes on printing.
+    Raises:
+        RuntimeError: The server did not start; the message is its output.
     """
     stop()
     command = [*COMMAND, "--start"]

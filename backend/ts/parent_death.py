@@ -26,10 +26,7 @@ def die_with_parent() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the module that the first argument names.
-
-    Raises SystemExit: the module's package does not exist, or the module ends with this exception.
-    """
+    """Run the module that the first argument names. Raises SystemExit: its package does not exist, or it exits."""
     import importlib.util
     import runpy
 

@@ -28,12 +28,13 @@ logger = logging.getLogger(__name__)
 class Service:
     """A handler's entry point, hooks and context.
 
-    Raises OSError, ValueError: the model's configuration file is missing or no YAML mapping.
-
     Args:
         model_name: The name that the model is registered under.
         manifest: The archive's MANIFEST.json, or None; its ``configFile`` becomes ``context.model_yaml_config``.
         limit_max_image_pixels: Whether image handlers keep Pillow's limit on pixels.
+
+    Raises:
+        OSError, ValueError: The model's configuration file is missing or no YAML mapping.
     """
 
     def __init__(

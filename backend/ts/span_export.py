@@ -21,11 +21,7 @@ HEADERS: Final = ("traceparent", "tracestate")
 
 
 def provider_of(destination: str, service: str) -> TracerProvider:
-    """Return the tracer provider whose spans go to a destination; it sends the last spans when the process exits.
-
-    Raises ModuleNotFoundError: OpenTelemetry's packages are not installed; the message names the extra to install;
-    OSError: the file cannot be written.
-    """
+    """Return the tracer provider of a destination. Raises ModuleNotFoundError, OSError: it cannot be used."""
     try:
         return provider_with([to_collector() if destination == OTLP else to_file(destination)], service)
     except ModuleNotFoundError as error:

@@ -64,12 +64,7 @@ class _Ends(NamedTuple):
 
 
 class WarmParent:
-    """Takes orders and forks workers.
-
-    Args:
-        orders: The server's socket.
-        arguments: The arguments of the workers.
-    """
+    """Takes orders from the server's socket and forks workers with these arguments."""
 
     def __init__(self, orders: socket.socket, arguments: list[str]) -> None:
         self._orders = orders
@@ -167,10 +162,7 @@ def _import(modules: list[str]) -> str:
 
 
 def _shadowed(folder: str) -> str:
-    """Return which module of the model's has the name of one that has been imported here from elsewhere, or ''.
-
-    The model's code may look for modules in any of its folders that is no package.
-    """
+    """Return which module in any of the model's folders has the name of one imported here from elsewhere, or ''."""
     imported = {name for name in sys.modules if "." not in name} - {"__main__"} | _IMPORTED_AT_START
     for count, (place, folders, files) in enumerate(os.walk(folder)):
         packages = {name for name in folders if Path(place, name, "__init__.py").exists()}

@@ -92,12 +92,10 @@ def configure_output() -> None:
 
 
 def load(connection: Connection) -> Callable[[], None] | None:
-    """Receive the load message, load the model and report the outcome to the frontend.
+    """Load the model that the first message describes, and report the outcome.
 
-    Raises ValueError: the first message is not a load message.
-
-    Returns:
-        A function that serves the model until the frontend sends a stop message; None if loading failed.
+    Returns a function that serves the model until the frontend sends a stop message; None if loading failed. Raises
+    ValueError: the first message is not a load message.
     """
     message = connection.receive(wait=True)
     if message is None or message[0] != messages.LOAD:
@@ -119,14 +117,9 @@ def load(connection: Connection) -> Callable[[], None] | None:
 
 
 def load_model(load: Load, connection: Connection) -> tuple[Callable[[], None], Mapping[str, Any]]:
-    """Load the model that ``load`` describes.
+    """Load a model; return a function that serves it until the frontend sends a stop message, and its declarations.
 
-    Raises LoadError: the contract is unknown, or the handler lacks what its contract requires; Exception: the model's
-    own code raised it.
-
-    Returns:
-        A function that serves the model until the frontend sends a stop message, and the model's declarations
-        (`ts.protocol.messages.Loaded`).
+    Raises LoadError: the contract is unknown, or the handler does not fit it; Exception: the model's code raised it.
     """
     if load["contract"] not in CONTRACTS:
         known = ", ".join(map(repr, CONTRACTS))

@@ -38,10 +38,7 @@ class TextIteratorStreamerBatch(BaseStreamer):  # type: ignore[misc,unused-ignor
         ]
 
     def put(self, value: Any) -> None:
-        """Take the next tokens: a tensor of shape [batch_size] or [batch_size, tokens].
-
-        Raises ValueError: its first dimension is not the batch size.
-        """
+        """Take tokens, [batch_size] or [batch_size, tokens]. Raises ValueError: the first dimension is another."""
         if value.shape[0] != self.batch_size:
             raise ValueError(f"the batch size is {self.batch_size} but the tokens have the shape {list(value.shape)}")
         for streamer, tokens in zip(self.streamers, value.split(1), strict=True):

@@ -19,12 +19,13 @@ class MicroBatching:
 
     A handler takes it in place of its own: ``self.handle = MicroBatching(self)`` in ``__init__``.
 
-    Raises ValueError: a size or number below 1, or an unknown step.
-
     Args:
         parent_handler: A `BaseHandler`; its steps must be able to run at the same time.
         micro_batch_size: The most rows of a micro batch.
         parallelism: Step to number of threads: "preprocess", "inference", "postprocess"; 1 unless given.
+
+    Raises:
+        ValueError: A size or number is below 1, or a step is unknown.
     """
 
     def __init__(
@@ -80,10 +81,7 @@ class MicroBatching:
         return output
 
     def handle(self, data: list[Any]) -> list[Any]:
-        """Return one result per row.
-
-        Raises Exception: What the first micro batch that failed raised; none of them runs any longer then.
-        """
+        """Return one result per row. Raises Exception: what the first micro batch that failed raised; all ended."""
         size = self.micro_batch_size
         # A step waits only for the one before it, which was submitted earlier: no thread waits for a later one.
         futures: list[Future[Any]] = []

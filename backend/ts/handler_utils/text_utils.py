@@ -21,12 +21,12 @@ def get_tokenizer(
 ) -> Callable[[str], list[str]]:
     """Return a function from a text to its tokens.
 
-    Raises ValueError: the tokenizer is unknown, or does not support the language.
-
     Args:
-        tokenizer: "basic_english": lower case, punctuation marks are tokens of their own; None: cut at white space; a
-            function: that function.
+        tokenizer: "basic_english" (lower case, punctuation marks are tokens); None: cut at white space; or a function.
         language: "en" for "basic_english".
+
+    Raises:
+        ValueError: The tokenizer is unknown, or does not support the language.
     """
     if tokenizer is None:
         return str.split

@@ -20,14 +20,15 @@ def send_intermediate_predict_response(
 ) -> None:
     """Send one part of every row's response to its client at once; the handler's return value is the last part.
 
-    Raises ts.runtimes.errors.JobsCancelled: no client of the batch waits any longer (let the exception pass, or clean
-    up and return); RuntimeError: no batch runs.
-
     Args:
         ret: One element per row of the batch, as ``handle`` returns it.
         req_id_map: The rows to send to: ``context.request_ids`` for all.
         message: The error message if ``code`` is not 200.
         code: 200; another status ends the rows with an error.
+
+    Raises:
+        ts.runtimes.errors.JobsCancelled: No client of the batch waits any longer; let it pass, or clean up and return.
+        RuntimeError: No batch runs.
     """
     if not _ANSWERS:
         return
@@ -38,10 +39,7 @@ def send_intermediate_predict_response(
 
 
 def import_class(class_name: str, module_prefix: str | None = None) -> type:
-    """Return the class that a dotted name says, ``module.Class``, below ``module_prefix`` if given.
-
-    Raises ImportError: the module does not exist, or has no such class.
-    """
+    """Return the class ``module.Class``, below ``module_prefix`` if given. Raises ImportError: there is none."""
     path = f"{module_prefix}.{class_name}" if module_prefix else class_name
     module_name, _, name = path.rpartition(".")
     if not module_name:

@@ -15,12 +15,7 @@ MetricRecord = list[Any]
 
 
 class CachingMetric:
-    """A metric by name, type, unit and names of dimensions.
-
-    Args:
-        unit: A unit of `ts.metrics.unit.UNITS` or any other text.
-        record: Takes every valid update; a metric made outside of a worker drops them.
-    """
+    """A metric by name, type, unit and names of dimensions; ``record`` takes every valid update."""
 
     def __init__(
         self,

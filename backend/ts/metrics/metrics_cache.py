@@ -116,10 +116,7 @@ class MetricsCache(MetricMethods):
         dimensions: Dimensions = None,
         metric_type: MetricTypes = MetricTypes.COUNTER,
     ) -> None:
-        """Report a value of any metric; the dimensions ``ModelName`` and ``Level`` are added unless given.
-
-        Raises MetricsCacheTypeError: a wrong type of argument.
-        """
+        """Report a value; ``ModelName`` and ``Level`` are added. Raises MetricsCacheTypeError: a wrong type."""
         named = list(_checked(dimensions))
         names = {dimension.name for dimension in named}
         if "ModelName" not in names:
@@ -142,10 +139,7 @@ class MetricsCache(MetricMethods):
         dimension_names: list[str] | None = None,
         metric_type: MetricTypes = MetricTypes.COUNTER,
     ) -> CachingMetric:
-        """Create a metric, or replace it, and return it without reporting a value.
-
-        Raises MetricsCacheTypeError: a wrong type of argument.
-        """
+        """Make or replace a metric, and return it. Raises MetricsCacheTypeError: an argument has a wrong type."""
         _check_type("metric_name", metric_name, str)
         _check_type("unit", unit, str)
         _check_type("metric_type", metric_type, MetricTypes)

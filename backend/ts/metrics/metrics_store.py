@@ -11,9 +11,7 @@ from ts.metrics.metrics_cache import Dimensions, MetricMethods
 class MetricsStore(MetricMethods):
     """Keeps the metrics that a handler reports in ``store``, one object per name, unit, request and dimensions.
 
-    Args:
-        request_ids: Row index to request id, or one id.
-        model_name: The value of the dimension ``ModelName``.
+    ``request_ids`` is a dict from row index to request id, or one id.
     """
 
     def __init__(self, request_ids: Any, model_name: str) -> None:

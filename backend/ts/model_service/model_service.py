@@ -8,10 +8,7 @@ from typing import Any
 
 
 class ModelService(ABC):  # noqa: B024 - the original could be instantiated too
-    """A handler for one row at a time: ``inference`` gets what the model's signature file describes.
-
-    The signature, named by the manifest as ``Model.Signature``, holds ``input_type`` and ``inputs[0].data_name``.
-    """
+    """A handler for one row; the manifest's ``Model.Signature`` has ``input_type`` and ``inputs[0].data_name``."""
 
     def __init__(self, model_name: str = "", model_dir: str = "", manifest: Any = None, gpu: int | None = None) -> None:
         self.ctx: Any = None

@@ -79,13 +79,7 @@ class GrpcRequest:
 
 
 def receive(headers: Sequence[tuple[Any, Any]], body: bytes, *, length_as_shape: bool = False) -> GrpcRequest:
-    """Decode a serialized ``ModelInferRequest``.
-
-    Raises Failure: the bytes are no such message, or a tensor's data do not fit its datatype and shape.
-
-    Args:
-        length_as_shape: Whether one text may have its length as shape, see `tensors.is_text_of_that_length`.
-    """
+    """Decode a ``ModelInferRequest``. Raises Failure: it is none, or data do not fit their datatype and shape."""
     message, raw = _parse(body)
     if raw and len(raw) != len(message.inputs):
         raise Failure(

@@ -35,10 +35,7 @@ def read_id(document: Mapping[str, Any]) -> str | None:
 
 
 def read_parameters(holder: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return the member ``parameters`` of a JSON object, without null values.
-
-    Raises Failure: the member is not an object.
-    """
+    """Return an object's ``parameters`` without null values. Raises Failure: the member is not an object."""
     parameters = holder.get("parameters")
     if not parameters and (parameters is None or type(parameters) is dict):
         return {}

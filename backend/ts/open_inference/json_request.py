@@ -35,12 +35,13 @@ def read_request(
 ) -> InferenceRequest:
     """Return the request that a JSON object describes.
 
-    Raises Failure: the object is not a valid request.
-
     Args:
         binary: The binary tensors behind the JSON; empty if there are none.
         job_id: The id of a request without one.
         length_as_shape: Whether one text may have its length as shape, see `tensors.is_text_of_that_length`.
+
+    Raises:
+        Failure: The object is not a valid request.
     """
     inputs = document.get("inputs")
     if type(inputs) is not list:

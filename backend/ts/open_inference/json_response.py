@@ -17,10 +17,7 @@ _BINARY_TYPE: Final = ("content-type", "application/octet-stream")
 
 
 def selected_outputs(request: InferenceRequest, response: InferenceResponse) -> list[Tensor]:
-    """Return the outputs that the client asked for, in the response's order.
-
-    Raises Failure: the response lacks one of them.
-    """
+    """Return the outputs that the client asked for. Raises Failure: the response lacks one of them."""
     if not request.outputs:
         return response.outputs
     wanted = {each.name for each in request.outputs}
@@ -39,11 +36,12 @@ def write_response(
 ) -> tuple[list[tuple[str, str]], Buffer]:
     """Return headers and body.
 
-    Raises Failure: the requested form cannot represent an output.
-
     Args:
         is_binary: Whether the client wants the output of a name in the raw form; None if it wants no such output.
         bare: Whether outputs go without parameters of their own, on which Triton's clients stumble.
+
+    Raises:
+        Failure: The requested form cannot represent an output.
     """
     outputs, raws = [], []
     for tensor in selected_outputs(request, response):
@@ -66,10 +64,7 @@ def write_response(
 
 
 def write_event(request: InferenceRequest, response: InferenceResponse) -> bytes:
-    """Return a response as the one line of JSON that an event of a stream holds.
-
-    Raises Failure: JSON cannot represent an output.
-    """
+    """Return a response as a line of JSON, for an event of a stream. Raises Failure: JSON cannot hold an output."""
     members, _ = _head(request, response)
     if not members["parameters"]:
         del members["parameters"]
@@ -86,10 +81,7 @@ def _described(tensor: Tensor, *, with_parameters: bool = True) -> dict[str, Any
 
 
 def json_elements(tensor: Tensor) -> Any:
-    """Return a tensor's elements as `to_json` takes them: a list, or a flat array of numbers.
-
-    Raises Failure: an element of BYTES is not UTF-8 text.
-    """
+    """Return a tensor's elements for `to_json`. Raises Failure: an element of BYTES is not UTF-8 text."""
     if tensor.datatype != "BYTES":
         return json_numbers(tensor)
     try:
@@ -103,10 +95,7 @@ def json_elements(tensor: Tensor) -> Any:
 
 
 def to_json(members: dict[str, Any]) -> bytes:
-    """Return an object as compact JSON; NaN and infinities become null.
-
-    Raises Failure: JSON cannot represent a value in it.
-    """
+    """Return compact JSON, NaN and infinities as null. Raises Failure: JSON cannot represent a value."""
     try:
         return orjson.dumps(members, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:

@@ -16,12 +16,14 @@ _NOTHING: Mapping[str, Any] = {}
 def receive(row: InferRow, declared: Mapping[str, Any] = _NOTHING, *, length_as_shape: bool = False) -> Received:
     """Decode a row of one of the Open Inference protocols.
 
-    Raises Failure: the row is not a valid request; ValueError: the row is of another protocol.
-
     Args:
-        declared: The model's declarations: under ``inputs`` and ``outputs`` a list of mappings with ``name``,
-            ``datatype`` and ``shape``. The text form of ``generate`` and a raw body without JSON need it.
+        declared: The model's ``inputs`` and ``outputs``, mappings with ``name``, ``datatype`` and ``shape``; the text
+            form of ``generate`` and a raw body without JSON need them.
         length_as_shape: Whether one text may have its length as shape, see `tensors.is_text_of_that_length`.
+
+    Raises:
+        Failure: The row is not a valid request.
+        ValueError: The row is of another protocol.
     """
     protocol = row[4]
     if protocol == OPEN_INFERENCE_REST:
@@ -36,10 +38,7 @@ def receive(row: InferRow, declared: Mapping[str, Any] = _NOTHING, *, length_as_
 
 
 def receive_input(first: Received, body: bytes, *, length_as_shape: bool = False) -> Received:
-    """Decode a further input of the job that ``first`` opened (gRPC only: over REST there is one input).
-
-    Raises Failure: the body is not a valid request; ValueError: the protocol knows no further inputs.
-    """
+    """Decode a further input of a gRPC job. Raises Failure: it is invalid; ValueError: the job came over REST."""
     from ts.open_inference import grpc
 
     if not isinstance(first, grpc.GrpcRequest):

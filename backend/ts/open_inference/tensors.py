@@ -44,10 +44,7 @@ def element_count(shape: Sequence[int]) -> int:
 
 
 def is_text_of_that_length(datatype: str, shape: Sequence[int], elements: Sequence[Any]) -> bool:
-    """Whether a tensor is one text, in a shape of as many elements as the text has characters or bytes.
-
-    MLServer's documentation has such texts, and MLServer accepts them: it ignores the shape of a text.
-    """
+    """Whether a tensor is one text with its length as the shape, as MLServer's documentation has it."""
     if datatype != "BYTES" or len(elements) != 1:
         return False
     (text,) = elements
@@ -109,10 +106,7 @@ def json_numbers(tensor: Tensor) -> list[Any] | np.ndarray[Any, Any]:
 
 
 def raw_bytes(tensor: Tensor) -> bytes | bytearray | memoryview:
-    """Return the data in the raw form, without a copy if they are in it.
-
-    Raises Failure: an element does not fit the tensor's datatype.
-    """
+    """Return the data in the raw form, copied if need be. Raises Failure: an element does not fit the datatype."""
     data = tensor.data
     if isinstance(data, bytes | bytearray | memoryview):
         return data
@@ -164,13 +158,9 @@ def numpy_of(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 
 def tensor_of(name: str, array: np.ndarray[Any, Any], datatype: str | None = None) -> Tensor:
-    """Return an array as a tensor.
+    """Return an array (numbers, truth values, text, ``bytes``) as a tensor, converted to ``datatype`` if given.
 
     Raises Failure: the protocol has no datatype for the array, or does not know the datatype, or an integer exceeds it.
-
-    Args:
-        array: Numbers, truth values, or text or ``bytes`` (types ``S``, ``U`` and objects).
-        datatype: The datatype, if it is another than the array's own: the values are converted.
     """
     import numpy as np
 
@@ -195,10 +185,7 @@ def tensor_of(name: str, array: np.ndarray[Any, Any], datatype: str | None = Non
 
 
 def check(tensor: Tensor) -> None:
-    """Check that the number of elements fits the shape.
-
-    Raises Failure: the number is wrong, or the datatype is unknown.
-    """
+    """Check the number of elements. Raises Failure: it does not fit the shape, or the datatype is unknown."""
     size, expected = _datatype(tensor).size, element_count(tensor.shape)
     data = tensor.data
     if not isinstance(data, bytes | bytearray | memoryview):

@@ -23,13 +23,7 @@ _OWN_MEMBERS: Final = frozenset(("id", TEXT_INPUT, "parameters"))
 def read_text_request(
     document: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]], job_id: str
 ) -> InferenceRequest:
-    """Return the request that ``text_input`` and the members beside it make.
-
-    Raises Failure: an input cannot take its value, or no input can take the text.
-
-    Args:
-        job_id: The id of a request without one.
-    """
+    """Return the request of ``text_input`` and its neighbours. Raises Failure: an input cannot take its value."""
     text = document.get(TEXT_INPUT)
     if type(text) is not str and not (type(text) is list and text and all(type(each) is str for each in text)):
         raise Failure(422, f'"{TEXT_INPUT}" must be a text.')

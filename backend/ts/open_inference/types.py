@@ -60,7 +60,6 @@ class InferenceRequest:
         model_name: The model, as the client named it.
         model_version: The version, or "" if the client named none.
         id: The client's id of the request, or None; over REST a request without one gets a new UUID.
-        parameters: What belongs to the request as a whole.
         outputs: The outputs that the client asks for; None for all.
     """
 
@@ -74,14 +73,7 @@ class InferenceRequest:
 
 @dataclass(slots=True)
 class InferenceResponse:
-    """One response, or one of several to the same request.
-
-    Attributes:
-        model_name: The model that answers.
-        model_version: Its version; "" or None leaves it out.
-        id: The request's id; None to use that of the request.
-        parameters: What belongs to the response as a whole.
-    """
+    """One response, or one of several to the same request; an ``id`` of None stands for the request's."""
 
     model_name: str
     model_version: str | None = None

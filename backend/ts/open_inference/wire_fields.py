@@ -23,10 +23,7 @@ class Field(NamedTuple):
 
 
 def fields_of(message: bytes | memoryview, most: int | None = None) -> list[Field]:
-    """Return the fields of a serialized message, in their order.
-
-    Raises ValueError: the bytes are no such message, or it has more than ``most`` fields.
-    """
+    """Return a message's fields in order. Raises ValueError: it is no message, or has more than ``most`` fields."""
     fields: list[Field] = []
     at, size = 0, len(message)
     while at < size:

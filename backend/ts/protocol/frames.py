@@ -37,13 +37,9 @@ class FrameError(Exception):
 
 
 def encode(message: list[Any] | tuple[Any, ...], *, large: bool = False) -> list[Buffer]:
-    """Encode ``message`` as the buffers of one frame, to be written in order.
+    """Encode ``message`` as the buffers of one frame. Raises ValueError: it is longer than any frame may be.
 
-    Raises ValueError: it would be longer than any frame may be.
-
-    Args:
-        message: The array ``[kind, …]``.
-        large: Whether it may hold bodies of `LARGE_BODY` bytes or more; they then become buffers of their own.
+    With ``large``, bodies of `LARGE_BODY` bytes or more become buffers of their own.
     """
     if not large:
         payload = _pack(message)
@@ -128,10 +124,7 @@ class FrameBuffer:
             self._missing.appendleft(view[count:])
 
     def messages(self) -> Iterator[list[Any]]:
-        """Yield every complete message, in order.
-
-        Raises FrameError: a length over the limit, or content that is not one msgpack array with a kind in front.
-        """
+        """Yield every complete message, in order. Raises FrameError: the bytes are no frame, or a frame is too long."""
         while self._message is not None or self._read_array():
             if self._missing:
                 self._move_bodies()

@@ -170,10 +170,7 @@ class Load(TypedDict):
 
 
 class Loaded(TypedDict):
-    """The outcome of loading: on failure ``status`` is 500, or 507 when memory ran out.
-
-    ``declares`` describes the model for the doors: its inputs and outputs, endpoints and routes.
-    """
+    """The outcome of loading: a failure has status 500, or 507 when memory ran out; ``declares`` is for the doors."""
 
     ok: bool
     status: int

@@ -12,13 +12,11 @@ Message = MutableMapping[str, Any]
 
 
 def scope_of(type_: str, headers: Pairs, content_type: str | None = None, default_path: str = "/") -> dict[str, Any]:
-    """Return the ASGI scope of a request.
+    """Return the ASGI scope of a request; ``type_`` is ``http`` or ``websocket``.
 
     Args:
-        type_: ``http`` or ``websocket``.
         headers: The row's headers; pseudo headers (``:path``, ``:method`` …) describe the request itself.
         content_type: The media type of the body, used if it is not among the headers.
-        default_path: The path if there is no pseudo header for it.
     """
     pseudo: dict[str, str] = {}
     sent: list[tuple[bytes, bytes]] = []

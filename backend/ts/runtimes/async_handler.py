@@ -58,16 +58,13 @@ class AsyncHandler(AsyncRuntime):
 
     @property
     def declares(self) -> Mapping[str, Any]:
-        """The inputs and outputs that the model's configuration file declares."""
         return self._handler.declares
 
     async def run_job(self, wire_row: InferRow) -> None:
-        """Call the handler for one request and answer it."""
         for row in self._handler.read_rows([wire_row]):
             await Call(self._service, row, self._connection, self._max_response_size).run_to_end()
 
     def end_sequences(self, ended: Iterable[EndedSequence]) -> None:
-        """Tell the handler that sequences are over."""
         self._handler.end_sequences(ended)
 
 
@@ -84,10 +81,7 @@ class Call(Batch):
         self._look = _leave_it_to_the_loop
 
     async def run_to_end(self) -> None:
-        """Call the handler and answer the row.
-
-        Raises asyncio.CancelledError: this task was cancelled before the row was answered.
-        """
+        """Call the handler and answer the row. Raises asyncio.CancelledError: the task was cancelled before that."""
         started = time.perf_counter()
         (row,) = self.rows
         try:

@@ -56,13 +56,7 @@ class Outbox:
 
 
 class FurtherInputs:
-    """The inputs of a job that have arrived after its first, and that the model has not taken.
-
-    They may arrive before the job's task runs for the first time.
-
-    Args:
-        more: Whether further inputs follow.
-    """
+    """A job's inputs after its first that the model has not taken; some may arrive before the job's task runs."""
 
     def __init__(self, *, more: bool = True) -> None:
         self._more = more

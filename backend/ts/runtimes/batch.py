@@ -33,9 +33,7 @@ STREAM_NEXT = "ts_stream_next"
 
 
 class Batch:
-    """The rows of one handler call.
-
-    The constructor makes this batch the current one of the service's context.
+    """The rows of one handler call, which become the current ones of the service's context.
 
     Args:
         max_response_size: The largest body in bytes that one row may have.
@@ -71,10 +69,7 @@ class Batch:
             self._service.context.send_part = None
 
     def checked(self, results: Any) -> list[Any]:
-        """Return the handler's results after checking that there is one result per row.
-
-        Raises Failure: the results are no list, or a list of another length.
-        """
+        """Return the handler's results. Raises Failure: they are no list, or a list of another length than the rows."""
         name = self._service.context.model_name
         if not isinstance(results, list):
             logger.warning("model: %s, Invalid return type: %s.", name, type(results))
@@ -92,9 +87,7 @@ class Batch:
     def answer(self, row: Row, value: Any, stream_next: str | None) -> None:
         """Answer ``row`` with a result, or with `STATUS_CANCELLED` if it was cancelled; a row that is done is ignored.
 
-        Args:
-            stream_next: "true" if further parts follow, "false" for the last of several parts, None for a response of
-                one part.
+        ``stream_next`` is "true" if parts follow, "false" for the last of several, None for a response of one part.
         """
         if row.done:
             return
@@ -153,10 +146,7 @@ class Batch:
             self.fail(row, failure)
 
     def flush(self) -> None:
-        """Send the collected answers, with the handler's time and metrics.
-
-        If the model has a sequence store, the steps are committed to the store before their answers leave.
-        """
+        """Send the collected answers, time and metrics; the steps of sequences are committed to their store before."""
         answers, self._answers = self._answers, []
         device_loss.announce(self._connection)
         steps = self._service.steps
@@ -199,10 +189,7 @@ class Batch:
 
 
 def failure_of(error: Exception) -> Failure:
-    """Return the failure with which to answer the rows of a call that raised ``error``, and log the error.
-
-    The log records show the model's code, without the worker's own before it.
-    """
+    """Log what a call raised, without the worker's frames; return the failure with which to answer its rows."""
     if isinstance(error, Failure):
         return error
     if isinstance(error, JobsCancelled):

@@ -46,13 +46,13 @@ class InvalidValue(Exception):
 
 
 class CallValues:
-    """What one function takes and gives.
-
-    Raises LoadError: the function's parameters cannot be filled from a request.
+    """What one function, or bound method, takes and gives.
 
     Args:
-        function: The function, or a bound method.
         batched: Whether each parameter, and the result, is a list with a value for each request.
+
+    Raises:
+        LoadError: The function's parameters cannot be filled from a request.
     """
 
     def __init__(self, function: Callable[..., Any], *, batched: bool) -> None:
@@ -133,10 +133,7 @@ class CallValues:
     # Responses
 
     def written(self, value: Any) -> tuple[Any, str]:
-        """Return a result as what a handler may return, and its media type.
-
-        Raises ValueError: the result cannot be written as JSON.
-        """
+        """Return a result as handlers do, and its media type. Raises ValueError: JSON cannot represent the result."""
         if isinstance(value, str):
             return value, _TEXT
         if isinstance(value, bytes | bytearray):

@@ -37,13 +37,11 @@ class ContinuousHandler(TorchServeHandler):
 
     @property
     def is_busy(self) -> bool:
-        """Whether rows are live, or the sequence store has to be updated."""
         return bool(self._live or self._describe) or self.store_update_due
 
     def admit(
         self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES, ahead: Ahead | None = None
     ) -> None:
-        """Add rows to the next step."""
         # Drop cancelled rows, and roll back their sequences, before another request of the same sequence joins: the new
         # request must not use the state that the cancelled one left.
         self._live = self.drop_cancelled(self._live)

@@ -27,10 +27,7 @@ class Failure(Exception):
 
 
 class HandlerFailed(Failure):
-    """The handler raised an exception that is not meant for the client, or returned an invalid result.
-
-    TorchServe answers 503; other protocols answer 500.
-    """
+    """The handler failed, with no words for the client: TorchServe answers 503; other protocols answer 500."""
 
     def __init__(self, message: str) -> None:
         super().__init__(503, message)

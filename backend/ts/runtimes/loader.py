@@ -29,11 +29,12 @@ _COROUTINE_FLAG = 0x80
 def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = None) -> Service:
     """Import and initialize the model that ``load`` describes.
 
-    Raises LoadError: the handler does not exist, or lacks the methods of a handler; Exception: the handler's own code
-    raised it.
-
     Args:
         wait_for: Runs a coroutine to its end; required for an asynchronous handler, None for a synchronous one.
+
+    Raises:
+        LoadError: The handler does not exist, or lacks the methods of a handler.
+        Exception: The handler's own code raised it.
     """
     module, function_name = _import_handler(load["handler"], load["model_dir"])
     entry_point, initialize, instance = _entry_point(module, function_name)

@@ -14,12 +14,7 @@ from ts.serve_decorator import METHOD, STATE, Options
 
 
 class ServedFunction:
-    """The handler around one decorated function or class.
-
-    Args:
-        target: The function or class.
-        options: The arguments of its decorator.
-    """
+    """The handler around one decorated function or class; ``options`` are the arguments of its decorator."""
 
     def __init__(self, target: Callable[..., Any], options: Options) -> None:
         self._instance = target() if isinstance(target, type) else None

@@ -137,11 +137,7 @@ class TorchServeHandler:
         return self._service.context
 
     def read_rows(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> list[Row]:
-        """Return the rows to run, decoded for the handler; answer the other rows immediately.
-
-        The others are rows that were cancelled, rows that cannot be parsed, and steps of sequences that were applied
-        before or are refused.
-        """
+        """Return the rows to run; answer those that were cancelled, cannot be parsed, or were applied before."""
         rows: list[Row] = []
         refused: list[ResultRow] = []
         cancelled = self._connection.cancelled

@@ -35,10 +35,11 @@ def warm_up(
 ) -> None:
     """Run the warm-up requests of ``load``, and log how long they took.
 
-    Raises LoadError: a request failed; memory that ran out is its cause.
-
     Args:
         wait_for: Runs a coroutine to its end; required for an asynchronous handler.
+
+    Raises:
+        LoadError: A request failed; memory that ran out is its cause.
     """
     for number, request in enumerate(load["warmup"]):
         what = request["file"] or ", ".join(name for name, _, _ in request["inputs"])

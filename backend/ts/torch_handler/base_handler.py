@@ -68,11 +68,7 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         self.profiler_args: dict[str, Any] = {}
 
     def initialize(self, context: Any) -> None:
-        """Load the model.
-
-        Raises RuntimeError: there is nothing to load, or it cannot be loaded; ValueError: the model file defines no
-        class, or several.
-        """
+        """Load the model. Raises RuntimeError, ValueError: it cannot be loaded, or its file defines not one class."""
         self.context = context
         self.model_yaml_config = getattr(context, "model_yaml_config", None) or {}
         self.manifest = context.manifest
@@ -277,10 +273,7 @@ def _class_index(target: Any) -> int:
 
 
 def captum_attr() -> Any:
-    """Return the module ``captum.attr``. It is imported for the first explanation: that takes seconds.
-
-    Raises PredictionException: Captum is not installed; the client gets status 501.
-    """
+    """Return ``captum.attr``, whose import takes seconds. Raises PredictionException: it is not installed (501)."""
     try:
         import captum.attr
     except ModuleNotFoundError as error:

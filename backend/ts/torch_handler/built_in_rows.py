@@ -8,13 +8,7 @@ from ts.utils.util import PredictionException
 
 
 class BadRowError(PredictionException):
-    """One row of a batch cannot be answered.
-
-    Args:
-        row: The row's index in the batch.
-        message: The message for that client.
-        status: The HTTP status that it gets.
-    """
+    """Row number ``row`` of a batch cannot be answered; its client gets ``message`` with the HTTP ``status``."""
 
     def __init__(self, row: int, message: str, status: int = 400) -> None:
         super().__init__(message, status)
@@ -30,10 +24,7 @@ def row_value(row: Any) -> Any:
 
 
 def check_shape(row: int, tensor: Any, first: Any) -> None:
-    """Refuse a row whose tensor has another shape than the first of the batch.
-
-    The status is 503, because the row could have been answered alone, or in another batch.
-    """
+    """Refuse a row of another shape than the batch's first: with 503, for in another batch it could be answered."""
     if tensor.shape != first.shape:
         shapes = f"{list(tensor.shape)} is not that of the batch, {list(first.shape)}"
         raise BadRowError(row, f"The shape {shapes}.", 503)
@@ -58,10 +49,7 @@ def only_rows(context: Any, rows: Sequence[int]) -> Iterator[None]:
 
 
 def answer_good_rows(handle: Callable[[Any, Any], Any], data: list[Any], context: Any) -> list[Any]:
-    """Return the results of ``handle``; refuse rows for which it raises `BadRowError`, and run the others without them.
-
-    Raises BadRowError: the only row of the batch is bad.
-    """
+    """Return the results of ``handle`` for rows without `BadRowError`. Raises BadRowError: the only row is bad."""
     try:
         answers: list[Any] = handle(data, context)
     except BadRowError as error:
@@ -94,10 +82,7 @@ def _answer_the_others(
 
 
 def answer_explanations_apart(answer: Callable[[Any], list[Any]], data: Any, context: Any) -> list[Any]:
-    """Return the results of ``answer`` for a batch; call it separately for predictions and explanations.
-
-    In one call, all rows would be answered as the first row asks.
-    """
+    """Return the results of ``answer``, which answers all rows as the first asks: separately for explanations."""
     processors = getattr(context, "request_processor", None)
     if processors is None or len(processors) != len(data):
         return answer(data)

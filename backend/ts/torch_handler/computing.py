@@ -38,10 +38,7 @@ class Computing:
         return cls(device, _TYPES[name], config.get("channelsLast") is True)
 
     def prepared(self, model: Any) -> Any:
-        """Return the model with its weights laid out.
-
-        Raises RuntimeError: the model is not one of torch's modules, so it computes as it was compiled or exported.
-        """
+        """Return the model with its weights laid out. Raises RuntimeError: it is not one of torch's modules."""
         if self.autocast is None and not self.channels_last:
             return model
         if not isinstance(model, torch.nn.Module):
@@ -73,10 +70,7 @@ class Computing:
 
 
 def _as_float32(output: Any) -> Any:
-    """Return a model's output with tensors of full precision, so that answers have the same types in any case.
-
-    Objects of a library's own types stay as they are.
-    """
+    """Return an output with tensors of full precision, so that answers have the same types in any case."""
     if isinstance(output, torch.Tensor):
         return output.float() if output.dtype in _REDUCED else output
     if type(output) is dict:

@@ -33,10 +33,7 @@ class DenseNetHandler(BaseHandler):
 
     @timed
     def preprocess(self, data: Any) -> Any:
-        """Return the rows' tensors as one batch.
-
-        Raises BadRowError: a row holds no tensor, or one of another shape than those before it.
-        """
+        """Return the rows' tensors as one batch. Raises BadRowError: a row holds no tensor, or one of another shape."""
         tensors: list[torch.Tensor] = []
         values = [row_value(row) for row in data]
         for index, value in enumerate(values):

@@ -30,10 +30,7 @@ class UnreadableImageError(ValueError):
 
 
 def read_image(value: Any) -> Image.Image:
-    """Return the image that a request's value holds: the bytes of an image file, or their base64 text.
-
-    Raises UnreadableImageError: the value is not an image, or has more pixels than Pillow's limit.
-    """
+    """Return the image in a file's bytes or base64 text. Raises UnreadableImageError: it is none, or too large."""
     try:
         content = base64.b64decode(value) if isinstance(value, str) else bytes(value)
         image = Image.open(io.BytesIO(content))

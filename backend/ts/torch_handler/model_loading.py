@@ -17,14 +17,15 @@ def load_eager_model(
 ) -> torch.nn.Module:
     """Make an instance of the one class that ``model_file`` defines, and load its weights if there are any.
 
-    Raises RuntimeError: ``model_file`` is missing, or the weights cannot be loaded; ValueError: ``model_file`` defines
-    no class, or several.
-
     Args:
-        model_file: A Python file in it.
+        model_file: A Python file in ``model_dir``.
         weights_path: A state dict, as ``torch.save`` or safetensors wrote it, or None.
         device: Where the weights are loaded to; None leaves it to the file.
         weights_only: Refuse to unpickle anything but tensors and plain containers.
+
+    Raises:
+        RuntimeError: The file is missing, or the weights cannot be loaded.
+        ValueError: The file defines no class, or several.
     """
     if not os.path.isfile(os.path.join(model_dir, model_file)):  # noqa: PTH113, PTH118
         raise RuntimeError("Missing the model.py file")
@@ -39,10 +40,7 @@ def load_eager_model(
 
 
 def load_whole_model(path: str, device: torch.device | None, *, weights_only: bool) -> torch.nn.Module:
-    """Return the model that ``torch.save(model, path)`` wrote: its code is imported by the names in the file.
-
-    Raises RuntimeError: the file holds weights and no model, or ``weights_only`` forbids to unpickle it.
-    """
+    """Return what ``torch.save(model, path)`` wrote. Raises RuntimeError: it is no model, or may not be unpickled."""
     name = os.path.basename(path)  # noqa: PTH119
     if path.endswith(".safetensors"):
         raise RuntimeError(_no_model(name))
@@ -53,10 +51,7 @@ def load_whole_model(path: str, device: torch.device | None, *, weights_only: bo
 
 
 def load_pickle(path: str, device: torch.device | None, *, weights_only: bool) -> Any:
-    """Return what ``torch.save`` wrote.
-
-    Raises RuntimeError: the file holds more than tensors and plain containers, and ``weights_only`` is true.
-    """
+    """Return what ``torch.save`` wrote. Raises RuntimeError: it is more than weights, and ``weights_only`` is true."""
     try:
         return torch.load(path, map_location=device, weights_only=weights_only)
     except pickle.UnpicklingError as error:
@@ -90,10 +85,7 @@ def load_exported_program(path: str, device: torch.device | None) -> Any:
 
 
 def load_onnx_session(path: str, map_location: str | None, threads: int) -> Any:
-    """Return an ONNX Runtime session for ``path``, on the GPU if ``map_location`` is "cuda".
-
-    ``threads`` is how many it computes with on the CPU. Raises ModuleNotFoundError: onnxruntime is not installed.
-    """
+    """Return an ONNX Runtime session. Raises ModuleNotFoundError: onnxruntime is not installed."""
     try:
         import onnxruntime
     except ModuleNotFoundError as error:

@@ -40,10 +40,7 @@ class TextClassifier(TextHandler):
 
     @timed
     def preprocess(self, data: Any) -> tuple[torch.Tensor, list[str]]:
-        """Return the text of row 0, cleaned, as indexes in the vocabulary and as tokens.
-
-        Raises BadRowError: the row holds no text, or no token of it is in the vocabulary.
-        """
+        """Return the text of row 0 as indexes and tokens. Raises BadRowError: no text, or none in the vocabulary."""
         self.input_text = _read_text(row_value(data[0]))
         text = self._remove_html_tags(self.input_text).lower()
         text = self._remove_accented_characters(self._expand_contractions(text))

@@ -52,10 +52,7 @@ class TextHandler(BaseHandler, ABC):
         self.initialized = True
 
     def get_source_vocab_path(self, ctx: Any) -> str:
-        """Return the path of the vocabulary: the manifest's ``sourceVocab``, or ``source_vocab.pt``.
-
-        Raises RuntimeError: the model's folder has none.
-        """
+        """Return the path of the vocabulary. Raises RuntimeError: the model's folder has none."""
         name = ((self.manifest or {}).get("model") or {}).get("sourceVocab") or "source_vocab.pt"
         path = os.path.join(ctx.system_properties["model_dir"], name)  # noqa: PTH118
         if not os.path.isfile(path):  # noqa: PTH113

@@ -39,10 +39,7 @@ class VisionHandler(BaseHandler, ABC):
 
     @timed
     def preprocess(self, data: Any) -> Any:
-        """Return the batch's images as one tensor on ``device``.
-
-        Raises BadRowError: a row holds no image, or one of another size than those before it.
-        """
+        """Return the images as one tensor on ``device``. Raises BadRowError: a row holds none, or of another size."""
         images = self.read_images(data)
         for row, image in enumerate(images):
             check_shape(row, image, images[0])

@@ -65,10 +65,7 @@ class VLLMHandler(BaseHandler):
         return [row_value(requests[0])]
 
     async def inference(self, input_batch: Sequence[Any], context: Any) -> Sequence[Any]:
-        """Have vLLM's application answer; all parts of a stream but the last are sent here.
-
-        Raises PredictionException: the path does not belong to OpenAI's API (404).
-        """
+        """Have vLLM's application answer. Raises PredictionException: the path is not one of OpenAI's API (404)."""
         assert self.application is not None, "the model is loaded"
         path = context.get_request_header(0, "url_path") or ""
         if not path.startswith(_API):

@@ -50,10 +50,7 @@ async def open_application(handler_config: Mapping[str, Any], model_dir: Path) -
 
 
 def server_arguments(handler_config: Mapping[str, Any], model_dir: Path) -> Any:
-    """Return the arguments of vLLM's server: its defaults, and what the ``handler`` map says.
-
-    Raises ValueError: the map names no model, or an adapter without a path.
-    """
+    """Return the arguments of vLLM's server. Raises ValueError: no model is named, or an adapter has no path."""
     engine_config = dict(handler_config.get("vllm_engine_config") or {})
     name = engine_config.pop("model", None)
     model = name or _file_or_name(handler_config.get("model_path") or "", model_dir)

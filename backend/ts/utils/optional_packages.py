@@ -5,7 +5,6 @@ def missing_package(error: ModuleNotFoundError, what: str, extra: str) -> Module
     """Return the error to raise instead of ``error``: who needs the package, and how to install it.
 
     Args:
-        error: What importing the package raised.
         what: Who needs it, in the plural: "Image handlers".
         extra: The extra of this project that installs it.
     """

@@ -79,15 +79,10 @@ def list_classes_from_module(module: ModuleType, parent_class: type | None = Non
 
 
 def load_label_mapping(mapping_file_path: str) -> dict[str, str] | None:
-    """Read a JSON file that maps class indexes to class names.
+    """Read a JSON file that maps class indexes to class names; log a warning and return None without that file.
 
     Accepted are ``{"0": "cat"}``, ``{"0": ["n02123045", "cat"]}`` (the last element counts) and
-    ``{"object_type_names": ["cat", …]}``.
-
-    Raises ValueError: the file holds something else.
-
-    Returns:
-        The mapping, or None (and a warning in the log) when the file does not exist.
+    ``{"object_type_names": ["cat", …]}``. Raises ValueError: the file holds something else.
     """
     if not os.path.isfile(mapping_file_path):  # noqa: PTH113 - pathlib would cost every worker its import
         logger.warning("%r is missing. Inference output will not include class name.", mapping_file_path)
@@ -111,12 +106,13 @@ def map_class_to_label(
 ) -> list[dict[str, Any]]:
     """Return for every row of ``probs`` a dict from class name to probability.
 
-    Raises TypeError: ``probs`` is not a list, or ``mapping`` not a dict.
-
     Args:
         probs: Rows of probabilities.
         mapping: Class index, as a string, to class name; without it the index is the name.
         lbl_classes: For every row the class indexes of its probabilities; 0, 1, 2, … without it.
+
+    Raises:
+        TypeError: ``probs`` is not a list, or ``mapping`` not a dict.
     """
     if not isinstance(probs, list):
         raise TypeError(f"convert the probabilities to a list before mapping them, got {type(probs).__name__}")
@@ -134,10 +130,7 @@ def map_class_to_label(
 
 
 def get_yaml_config(yaml_file_path: str) -> dict[str, Any]:
-    """Return what a YAML file holds; ``{}`` for an empty one.
-
-    Raises ValueError: the file is not YAML, or not a mapping.
-    """
+    """Return what a YAML file holds; ``{}`` for an empty one. Raises ValueError: the file is not a YAML mapping."""
     import yaml
 
     with open(yaml_file_path, encoding="utf-8") as file:

@@ -23,10 +23,7 @@ _LONG: Final = 1000
 
 
 def model_request(request: InferenceRequest, headers: Mapping[str, str]) -> types.InferenceRequest:
-    """Return a request as a model gets it, with the HTTP headers or gRPC metadata among its parameters.
-
-    Raises Failure: a parameter has a type that it cannot have.
-    """
+    """Return a request as models get it, with its HTTP headers or gRPC metadata. Raises Failure: a value is invalid."""
     members: dict[str, Any] = {
         "id": request.id or "",
         "parameters": {**request.parameters, "headers": headers},
@@ -190,7 +187,6 @@ class RequestStream(AsyncIterator[types.InferenceRequest]):
         self._decode = decode
 
     async def __anext__(self) -> types.InferenceRequest:
-        """Return the next request as soon as it arrives."""
         if self._first is not None:
             first, self._first = self._first, None
             return first

@@ -73,10 +73,7 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> MLServer
 
 
 def model_settings(folder: Path, model_name: str) -> ModelSettings:
-    """Read a model's settings; its name is the registered one, and its ``uri`` is its folder by default.
-
-    Raises LoadError: the file is missing or not JSON, or a value in it is invalid.
-    """
+    """Read a model's settings; its name is the registered one. Raises LoadError: the file cannot be used."""
     path = folder / MODEL_SETTINGS_FILE
     settings: ModelSettings = _read(path, lambda: ModelSettings.parse_file(str(path)))
     settings.name = model_name
@@ -88,10 +85,7 @@ def model_settings(folder: Path, model_name: str) -> ModelSettings:
 
 
 def read_settings(folder: Path) -> Settings:
-    """Read the server's settings beside the model's; without a file they are the defaults and the environment's.
-
-    Raises LoadError: the file is not a JSON object, or a value in it is invalid.
-    """
+    """Read the server's settings beside the model's, if there are any. Raises LoadError: the file cannot be used."""
     path = folder / SETTINGS_FILE
     if not path.is_file():
         return Settings()

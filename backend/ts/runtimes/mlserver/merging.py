@@ -71,10 +71,7 @@ def merge(requests: Sequence[types.InferenceRequest]) -> types.InferenceRequest:
 
 
 def split(response: Any, requests: Sequence[types.InferenceRequest]) -> list[types.InferenceResponse]:
-    """Return the responses to each of ``requests``, which were joined.
-
-    Raises Failure: the response has not as many rows as the requests.
-    """
+    """Return the responses to the requests that were joined. Raises Failure: the number of rows differs."""
     if not isinstance(response, types.InferenceResponse):
         raise Failure(500, f"The model returned a {type(response).__name__}; it must be an InferenceResponse.")
     counts = [row_count(request) for request in requests]

@@ -81,11 +81,9 @@ class MLServerRuntime(AsyncRuntime):
 
     @property
     def declares(self) -> Mapping[str, Any]:
-        """The declarations of the loaded model."""
         return self._declares
 
     def run_job(self, wire_row: InferRow) -> Coroutine[Any, Any, None]:
-        """Answer one request."""
         # Further inputs may arrive before the task runs for the first time.
         further = self._inputs[wire_row[0]] = FurtherInputs(more=wire_row[5])
         return self._run(wire_row, further)
@@ -130,7 +128,6 @@ class MLServerRuntime(AsyncRuntime):
             inputs.put(body, more=more)
 
     async def is_healthy(self) -> bool:
-        """Return whether the model is ready."""
         return bool(self._model.ready)
 
     async def close(self) -> None:

@@ -23,7 +23,6 @@ class ReportedHistogram(Histogram):
         super().__init__(name, documentation, *args, **options)
 
     def labels(self, *values: Any, **named: Any) -> Any:
-        """Return the histogram with these values of the labels, as `prometheus_client` does."""
         child = super().labels(*values, **named)
         names = (context.SELDON_MODEL_NAME_LABEL, context.SELDON_MODEL_VERSION_LABEL)
         labels = dict(zip(names, values, strict=True)) if values else named
@@ -31,7 +30,6 @@ class ReportedHistogram(Histogram):
         return child
 
     def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
-        """Observe a value, and record it for the server."""
         super().observe(amount, exemplar)
         _records.append([self.metric_name, "Count", "histogram", float(amount), self.dimensions, ""])
 

@@ -29,10 +29,7 @@ def add_to_path(model_dir: Path, package_dirs: Iterable[Path]) -> None:
 
 
 def import_class(model_dir: Path, class_file: Path, class_name: str) -> type:
-    """Import the class file, relative to the Truss's folder, and return the class.
-
-    Raises LoadError: the file does not exist, or has no such class; BaseException: the file raised it.
-    """
+    """Return the model class. Raises LoadError: there is no such file or class; BaseException: the file raised it."""
     path = model_dir / class_file
     if not path.is_file():
         raise LoadError(

@@ -17,10 +17,8 @@ Apply = Callable[[dict[str, Any] | None], Awaitable[None]]
 class Environment:
     """The deployment's environment (``{"name": "staging"}``), in a file that may change while the model serves.
 
-    The model gets it when it is constructed, and again through ``setup_environment`` whenever it changes.
-
-    Attributes:
-        period: Seconds between two looks at the file.
+    The model gets it when it is constructed, and again through ``setup_environment`` whenever it changes; ``period`` is
+    the time between two looks at the file (seconds).
     """
 
     def __init__(self) -> None:
@@ -30,10 +28,7 @@ class Environment:
         self._applied: Any = None
 
     def read(self) -> dict[str, Any] | None:
-        """Return the file's content; None if the file is missing or empty, or says ``null``.
-
-        Raises ValueError: the file is not JSON; OSError: the file cannot be read.
-        """
+        """Return the file's content, or None. Raises ValueError: it is not JSON; OSError: it cannot be read."""
         try:
             self._seen = self.path.stat().st_mtime_ns
             text = self.path.read_text(encoding="utf-8")
@@ -50,10 +45,7 @@ class Environment:
             await self.look(apply)
 
     async def look(self, apply: Apply) -> None:
-        """Read the file if it was written since the last look, and ``apply`` the environment if it has changed.
-
-        A failure is logged; the next attempt follows when the file changes again.
-        """
+        """``apply`` the environment if the file has changed since the last look; log a failure."""
         try:
             changed = self.path.stat().st_mtime_ns
         except OSError:
@@ -81,10 +73,7 @@ class Secrets(Mapping[str, str]):
     """The declared secrets that have a value, looked up when the model asks for them.
 
     A secret's value is the content of its file in the secrets folder, or else the environment variable
-    ``TRUSS_SECRET_<name>``, or else the default in ``config.yaml``.
-
-    Args:
-        declared: The default of each secret by name; None without a default.
+    ``TRUSS_SECRET_<name>``, or else its default in ``config.yaml``, which ``declared`` has.
     """
 
     def __init__(self, declared: Mapping[str, str | None]) -> None:

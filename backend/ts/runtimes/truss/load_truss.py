@@ -45,10 +45,7 @@ class LazyDataResolver:
 
 
 def load(load: Load, connection: Connection, runner: asyncio.Runner) -> TrussRuntime:
-    """Load the Truss that ``load`` describes.
-
-    Raises LoadError: the Truss is invalid, or its code ended the process; Exception: the Truss's code raised it.
-    """
+    """Load a Truss. Raises LoadError: it is invalid, or its code ended the process; Exception: its code raised it."""
     model_dir = Path(load["model_dir"])
     config, options = read_config(model_dir), read_options(model_dir)
     log_request_ids()

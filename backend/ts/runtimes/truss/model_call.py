@@ -127,10 +127,7 @@ class Call:
     # Steps.
 
     async def _step(self, method: Method, inputs: Any, threads: Threads) -> Any:
-        """Call one method of the model.
-
-        Raises Problem: the method failed; ClientLeft: the method was cancelled because its client left.
-        """
+        """Call one method of the model. Raises Problem: it failed; ClientLeft: its client left, which cancelled it."""
         return await self._traced(method, self._call(method, self._arguments(method, inputs), threads))
 
     async def _traced(self, method: Method, step: Coroutine[Any, Any, Any]) -> Any:

@@ -27,12 +27,9 @@ WEBSOCKET: Final = "websocket"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The methods that one kind of call runs.
+    """The methods that one kind of call runs: ``main``, and around it, for predict, ``preprocess`` and ``postprocess``.
 
-    Attributes:
-        preprocess: The method that runs before ``main``; only predict has one.
-        postprocess: The method that runs after ``main``; only predict has one.
-        input_type: The type to which the inputs are parsed; None leaves them as decoded.
+    The inputs are parsed to ``input_type``; None leaves them as decoded.
     """
 
     main: Method
@@ -59,12 +56,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The methods of a model that are called while it serves.
-
-    Attributes:
-        endpoints: By name; ``websocket`` is not among them.
-        setup_environment: The method to call when the environment changes.
-    """
+    """The methods of a model that are called while it serves; ``websocket`` is not among ``endpoints``."""
 
     endpoints: Mapping[str, Endpoint]
     websocket: Method | None
@@ -86,10 +78,7 @@ class Description:
 
 
 def describe(model: Any) -> Description:
-    """Inspect a model.
-
-    Raises ModelDefinitionError: a method breaks a rule for its form, or methods exclude each other.
-    """
+    """Inspect a model. Raises ModelDefinitionError: a method has a wrong form, or methods exclude each other."""
     setup_environment = method_of(model, "setup_environment")
     endpoints = {name: _alias(method) for name in ALIASES if (method := method_of(model, name)) is not None}
     is_healthy = method_of(model, "is_healthy")

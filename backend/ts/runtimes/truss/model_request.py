@@ -69,10 +69,7 @@ class Client:
 
 
 class ModelRequest(Request):
-    """The request of one call, the same object for all its steps.
-
-    ``state.watch_disconnect()`` is a context manager with a `threading.Event` that is set when the client leaves.
-    """
+    """The request of one call, for all its steps; ``state.watch_disconnect()`` yields an event: the client has left."""
 
     def __init__(self, row: InferRow, model_name: str, client: Client) -> None:
         _, headers, content_type, body, *_ = row

@@ -22,10 +22,7 @@ _REDIRECTION = 300
 
 
 async def pass_on(response: Response, request: ModelRequest, client: Client, reply: Reply, slot: Slot) -> None:
-    """Send a response; release ``slot`` when the body has ended or the client has left.
-
-    Raises Exception: the response's body raised it.
-    """
+    """Send a response; release ``slot`` at its end. Raises Exception: the response's body raised it."""
     answer = _PassedOn(client, reply, slot)
     # Starlette reads plain iterators in anyio's threads, whose default limit is 40.
     anyio.to_thread.current_default_thread_limiter().total_tokens = MOST_THREADS
@@ -66,11 +63,9 @@ class _PassedOn:
         self._headers: Headers = ()
 
     async def receive(self) -> Message:
-        """Wait until the client leaves."""
         return await self._client.disconnected()
 
     async def send(self, message: Message) -> None:
-        """Take the head, or a piece of the body."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
             self._headers = _headers(message)

@@ -50,10 +50,7 @@ class Problem(Exception):
         self.headers = headers or {}
 
     def answer(self) -> Answer:
-        """Return the response in Truss's format.
-
-        Raises TypeError: the detail of an ``HTTPException`` cannot be encoded as JSON.
-        """
+        """Return the response in Truss's format. Raises TypeError: the detail has no form in JSON."""
         further = [(name.lower(), value) for name, value in self.headers.items()]
         headers = (*JSON_HEADERS, *error_headers(self.code), *further)
         return Answer(self.status, headers, to_json({"error": self.error}))
@@ -74,12 +71,7 @@ ProblemRow = Callable[[str, Problem], ResultRow]
 
 
 class Reply:
-    """The answer of one job.
-
-    Attributes:
-        begun: Whether the head of the response was sent.
-        done: Whether the last row was sent.
-    """
+    """The answer of one job; ``begun`` when the head of the response was sent, ``done`` when the last row was."""
 
     __slots__ = ("_job_id", "_outbox", "_problem_row", "_started", "begun", "done")
 
@@ -101,10 +93,7 @@ class Reply:
             self._send((self._job_id, False, answer.status, "", answer.headers, answer.body, None))
 
     def part(self, status: int, headers: Headers, body: Buffer) -> None:
-        """Send a part of the response; the first part uses ``status`` and ``headers``, later empty parts are ignored.
-
-        Raises Problem: the body is larger than a row may be.
-        """
+        """Send a part; the first has the head, later empty ones are ignored. Raises Problem: the body is too large."""
         if self.begun and not len(body):
             return
         self._check_size(body)

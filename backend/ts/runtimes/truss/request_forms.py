@@ -147,10 +147,7 @@ def is_binary(content_type: str | bytes | None) -> bool:
 
 
 def decode(body: bytes, input_type: type[BaseModel] | None, *, binary: bool) -> Any:
-    """Return the inputs in a body, parsed to ``input_type`` if there is one.
-
-    Raises Problem: the body cannot be decoded, or does not match ``input_type``.
-    """
+    """Return the inputs in a body. Raises Problem: it cannot be decoded, or does not match ``input_type``."""
     try:
         inputs = from_msgpack(body) if binary else json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -161,10 +158,7 @@ def decode(body: bytes, input_type: type[BaseModel] | None, *, binary: bool) -> 
 
 
 def validate(inputs: Any, input_type: type[BaseModel]) -> BaseModel:
-    """Return decoded inputs as an instance of the type in the model's annotation.
-
-    Raises Problem: the inputs do not match the type.
-    """
+    """Return inputs as the type of the model's annotation. Raises Problem: they do not match the type."""
     try:
         return input_type.model_validate(inputs)
     except ValidationError as error:
@@ -172,10 +166,7 @@ def validate(inputs: Any, input_type: type[BaseModel]) -> BaseModel:
 
 
 def encode(result: Any, *, binary: bool) -> Answer:
-    """Return the answer for a model's result.
-
-    Raises Problem: the form cannot represent the result; the log gives the reason.
-    """
+    """Return the answer for a result. Raises Problem: the form cannot represent it; the log gives the reason."""
     try:
         if binary:
             if isinstance(result, BaseModel):

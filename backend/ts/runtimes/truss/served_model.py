@@ -77,13 +77,10 @@ class ServedModel:
 
 
 class HotReload:
-    """Reloads a model's code while it serves: for development, if the Truss's owner has allowed it.
+    """Reloads a model's code from the Truss's folder while it serves: for development, if the Truss's owner allows it.
 
     The living model gets the class that the files define now, and keeps its state; its `load` does not run again. Calls
     that run end with the code that they began with. Code that cannot be loaded changes nothing.
-
-    Args:
-        model_dir: The Truss's folder; modules of files in it are imported again.
     """
 
     def __init__(self, model: Any, model_dir: Path, config: TrussConfig) -> None:

@@ -66,10 +66,7 @@ class Method:
 
 
 def method_of(model: Any, name: str) -> Method | None:
-    """Describe the method ``name`` of a model; return None without such a method.
-
-    Raises ModelDefinitionError: its arguments break Truss's rules.
-    """
+    """Describe a method, or return None without it. Raises ModelDefinitionError: its arguments break Truss's rules."""
     function = getattr(model, name, None)
     if function is None:
         return None

@@ -59,13 +59,9 @@ class Slots:
         return len(self._waiting)
 
     async def acquire(self, client: Client, work: SlotWork | None = None) -> bool:
-        """Wait for a slot, until the client leaves.
+        """Wait for a slot; return whether the call holds one, or its client left first.
 
-        Args:
-            work: The work for the slot, if the call is a plain function; it may have begun when this returns.
-
-        Returns:
-            True if the call holds a slot, which it must release; False if the client left first.
+        The call of a plain function gives its ``work``, which may have begun when this returns.
         """
         if client.left:
             return False
@@ -143,12 +139,7 @@ class Slots:
 
 
 class Slot:
-    """One held slot; `release` may be called several times and takes effect once.
-
-    Args:
-        slots: The slots to which it belongs; None if their number is unlimited.
-        work: The work in the slot, if the call is a plain function.
-    """
+    """A held slot, of unlimited ones if ``slots`` is None; only the first `release` of several takes effect."""
 
     __slots__ = ("_slots", "_work")
 

@@ -84,15 +84,15 @@ def chunks_of(generator: Any, threads: Threads) -> Chunks:
 async def pull(
     chunks: Chunks, take: Callable[[Any], None], client: Client, *, gap: float | None, may_ask: bool
 ) -> None:
-    """Pass each chunk to ``take`` until the stream ends or the client leaves.
-
-    Raises GapTooLong: the model exceeded ``gap``; BaseException: the model raised it.
+    """Pass each chunk to ``take`` until the stream ends or the client leaves; the caller closes the stream afterwards.
 
     Args:
-        chunks: The stream; the caller must close it afterwards, also after an exception.
-        take: Called immediately with each chunk.
         gap: The time limit in seconds for each chunk; None for no limit.
         may_ask: Whether the model's code may check for its client and so gets time to end by itself.
+
+    Raises:
+        GapTooLong: The model exceeded ``gap``.
+        BaseException: The model raised it.
     """
     loop = asyncio.get_running_loop()
     limit = asyncio.timeout(gap)

@@ -128,10 +128,7 @@ def read_config(model_dir: Path) -> TrussConfig:
 
 
 def read_options(model_dir: Path) -> Options:
-    """Read the map ``truss`` of the model's ``model-config.yaml``; the file may be missing.
-
-    Raises LoadError: the file cannot be read.
-    """
+    """Read the map ``truss`` of ``model-config.yaml``, if there is one. Raises LoadError: the file cannot be read."""
     path = model_dir / _MODEL_CONFIG_FILE
     chosen = (_read_mapping(path).get("truss") if path.is_file() else None) or {}
     return Options(

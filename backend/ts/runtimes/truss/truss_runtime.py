@@ -42,7 +42,6 @@ class TrussRuntime(AsyncRuntime):
 
     @property
     def declares(self) -> Mapping[str, Any]:
-        """The description of the model for the frontend."""
         description = self._model.description
         predict = description.endpoints.get(PREDICT)
         transport = self._model.config.runtime["transport"]
@@ -57,7 +56,6 @@ class TrussRuntime(AsyncRuntime):
         }
 
     async def run_job(self, wire_row: InferRow) -> None:
-        """Run one call or WebSocket session and answer it."""
         job_id = wire_row[0]
         client = self._clients[job_id] = Client()
         if job_id in self._connection.cancelled:  # the client left before the job began
@@ -104,17 +102,13 @@ class TrussRuntime(AsyncRuntime):
             client.leave()
 
     def take_input(self, job_id: str, body: bytes, *, more: bool) -> None:
-        """Pass a frame from the client to its WebSocket session."""
         self._inputs_of(job_id).put(body, more=more)
 
     def _inputs_of(self, job_id: str) -> FurtherInputs:
         return self._inputs.setdefault(job_id, FurtherInputs())
 
     async def is_healthy(self) -> bool:
-        """Return the result of the model's ``is_healthy``, where ``None`` means healthy.
-
-        A plain function runs in a separate thread.
-        """
+        """Return what the model's ``is_healthy`` says, where None means healthy; a plain function runs in a thread."""
         method = self._model.description.is_healthy
         if method is None:
             return True
@@ -134,17 +128,13 @@ class TrussRuntime(AsyncRuntime):
         return False
 
     async def expose_metrics(self) -> bytes:
-        """Collect the metrics in a thread, because collectors are the model's code; concurrent requests share a run.
-
-        Raises TimeoutError: the collectors did not finish within the time limit; Exception: a collector has failed.
-        """
+        """Collect the metrics in a thread, once for all that ask meanwhile. Raises Exception: a collector failed."""
         if self._collecting is None or self._collecting.done():
             self._collecting = asyncio.create_task(self._model.metrics_thread.run(own_metrics))
         async with asyncio.timeout(_COLLECTING_LIMIT):
             return await asyncio.shield(self._collecting)
 
     async def close(self) -> None:
-        """Close the model; every job is answered."""
         self._model.close()
 
 
@@ -163,10 +153,7 @@ _READY_MADE: Final = ("PROCESS_COLLECTOR", "PLATFORM_COLLECTOR", "GC_COLLECTOR")
 
 
 def own_metrics() -> bytes:
-    """Return the metrics of the model's own: nothing of the process, the platform and the garbage collector.
-
-    Raises Exception: a collector of the model has failed.
-    """
+    """Return the model's own metrics, without those of the process. Raises Exception: a collector has failed."""
     # The model has metrics only if it has imported the package.
     prometheus: Any = sys.modules.get("prometheus_client")
     text: bytes = b"" if prometheus is None else prometheus.generate_latest(_OwnMetrics(prometheus))
@@ -180,7 +167,6 @@ class _OwnMetrics:
         self._prometheus = prometheus
 
     def collect(self) -> Iterator[Any]:
-        """Yield the families that are the model's."""
         ready_made = [getattr(self._prometheus, name) for name in _READY_MADE]
         names = {family.name for collector in ready_made for family in collector.collect()}
         for family in self._prometheus.REGISTRY.collect():

@@ -62,10 +62,7 @@ class RequestEnvelope(BaseEnvelope):
 
     @abstractmethod
     def read_request(self, body: Any, index: int) -> Sequence[Any]:
-        """Return the handler's rows that request number ``index`` holds.
-
-        Raises ValueError: the request is invalid; the client gets the message.
-        """
+        """Return the handler's rows in a request. Raises ValueError: it is invalid; its client gets the message."""
 
     @abstractmethod
     def write_response(self, results: list[Any], index: int) -> Any:
@@ -95,10 +92,7 @@ class RequestEnvelope(BaseEnvelope):
         return rows
 
     def format_output(self, data: list[Any]) -> list[Any]:
-        """Give each request the results of its rows.
-
-        Raises PredictionException: there is not one result for each row; a request alone gets all there are.
-        """
+        """Give each request the results of its rows. Raises PredictionException: there is not one for each row."""
         counts = [share for share in self._shares if isinstance(share, int)]
         if len(counts) == 1:
             counts = [len(data)]

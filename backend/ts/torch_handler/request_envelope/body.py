@@ -11,9 +11,7 @@ class BodyEnvelope(BaseEnvelope):
     needs_whole_batches = False
 
     def parse_input(self, data: list[dict[str, Any]]) -> list[Any]:
-        """Return the value of each row."""
         return [body_of(row) for row in data]
 
     def format_output(self, data: list[Any]) -> list[Any]:
-        """Return the results as they are."""
         return data

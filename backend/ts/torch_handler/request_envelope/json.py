@@ -17,14 +17,10 @@ class JSONEnvelope(RequestEnvelope):
     """Each instance of each request becomes a row; each request gets the predictions for its own."""
 
     def read_request(self, body: Any, index: int) -> Sequence[Any]:
-        """Return the instances, base64 decoded."""
         return [_instance(instance) for instance in member(body, "instances")]
 
     def write_response(self, results: list[Any], index: int) -> str:
-        """Return the predictions as the text of a JSON object.
-
-        Raises PredictionException: JSON cannot represent a result.
-        """
+        """Return the predictions as JSON. Raises PredictionException: JSON cannot represent a result."""
         try:
             return json.dumps({"predictions": results})
         except (TypeError, ValueError) as error:

@@ -14,10 +14,8 @@ class KServeEnvelope(RequestEnvelope):
     """Each instance of each request becomes a row; each request gets the predictions for its own."""
 
     def read_request(self, body: Any, index: int) -> Sequence[Any]:
-        """Return the instances."""
         return member(body, "instances")
 
     def write_response(self, results: list[Any], index: int) -> dict[str, list[Any]]:
-        """Return the predictions, or explanations, of one request."""
         explains = self.context.get_request_header(index, "explain") == "True"
         return {"explanations" if explains else "predictions": results}

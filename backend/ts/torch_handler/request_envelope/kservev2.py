@@ -20,12 +20,10 @@ class KServev2Envelope(RequestEnvelope):
         self._requests: dict[int, tuple[str, list[str]]] = {}
 
     def parse_input(self, data: list[dict[str, Any]]) -> list[Any]:
-        """Return the tensors of all requests, one after another."""
         self._requests = {}
         return super().parse_input(data)
 
     def read_request(self, body: Any, index: int) -> Sequence[Any]:
-        """Return the tensors of one request."""
         inputs = member(body, "inputs")
         if not inputs:
             raise ValueError('The list "inputs" is empty; it must hold at least one tensor.')
@@ -35,7 +33,6 @@ class KServev2Envelope(RequestEnvelope):
         return tensors
 
     def write_response(self, results: list[Any], index: int) -> dict[str, Any]:
-        """Return the answer to one request."""
         request_id, names = self._requests[index]
         names += [f"output-{number}" for number in range(len(names), len(results))]
         return {
