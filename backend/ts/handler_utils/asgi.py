@@ -4,12 +4,13 @@ The application's status and content type are the response's, the parts of a str
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ts.context import Context
 from ts.handler_utils.utils import send_intermediate_predict_response
-from ts.runtimes.asgi_scope import Message, receive_once, scope_of
+from ts.protocol.frames import Buffer
+from ts.runtimes.asgi_scope import Message, receive_once, response_sender, scope_of
 
 #: As the ASGI specification has it: ``await application(scope, receive, send)``.
 Application = Callable[
@@ -23,10 +24,21 @@ async def answer(application: Application, path: str, body: Any, context: Contex
     Args:
         body: Bytes, text, or the value of a JSON body; None for a request without a body, which is a GET.
     """
-    content = _encode(body)
-    response = _Response(context)
-    await application(_scope(path, context.get_request_id(0), content), receive_once(content), response.send)
-    return bytes(response.last)
+    content, last = _encode(body), b""
+    ids = context.request_ids or {}
+
+    def take(more: bool, status: int, headers: list[tuple[str, str]], part: Buffer) -> None:
+        nonlocal last
+        context.set_response_status(status, "", 0)
+        context.set_response_content_type(0, dict(headers).get("content-type", "application/json"))
+        if not more:
+            last = bytes(part)
+        elif part:
+            send_intermediate_predict_response([bytes(part)], ids, "OK", 200, context)
+
+    scope = _scope(path, context.get_request_id(0), content)
+    await application(scope, receive_once(content), response_sender(take))
+    return last
 
 
 def _encode(body: Any) -> bytes:
@@ -45,27 +57,3 @@ def _scope(path: str, request_id: str | None, body: bytes) -> dict[str, Any]:
     if request_id:
         headers.append((b"x-request-id", request_id.encode()))
     return scope_of("http", [*headers, (":method", "POST" if body else "GET"), (":path", f"/{path}")])
-
-
-class _Response:
-    """Sends the parts of a stream as they come, and collects a body of known length."""
-
-    def __init__(self, context: Context) -> None:
-        self.last = bytearray()
-        self._context = context
-        self._ids = context.request_ids or {}
-        self._streaming = False
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._start(message["status"], dict(message.get("headers") or ()))
-        elif message["type"] == "http.response.body" and (body := message.get("body")):
-            if self._streaming:
-                send_intermediate_predict_response([bytes(body)], self._ids, "OK", 200, self._context)
-            else:
-                self.last += body
-
-    def _start(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        self._context.set_response_status(status, "", 0)
-        self._context.set_response_content_type(0, headers.get(b"content-type", b"application/json").decode())
-        self._streaming = b"content-length" not in headers

@@ -1,10 +1,11 @@
-"""A wire row as an ASGI scope, and the pseudo headers with which the server describes the request."""
+"""A wire row as a request to an ASGI application, and the application's response as parts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
+from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow
 
 Pairs = Iterable[tuple[Any, Any]]
@@ -44,6 +45,37 @@ def scope_of(type_: str, headers: Pairs, content_type: str | None = None, defaul
         "state": {},
         "subprotocols": [],
     }
+
+
+#: Takes a part of a response: whether more follow, status, headers and body.
+TakePart = Callable[[bool, int, list[tuple[str, str]], Buffer], None]
+
+#: Headers of a message's framing, which the server sets itself.
+_FRAMING: Final = frozenset((b"content-length", b"transfer-encoding", b"connection"))
+
+
+def response_sender(take: TakePart) -> Callable[[Message], Awaitable[None]]:
+    """Return what an application sends its response with; ``take`` gets each piece of the body with the head."""
+    status, headers = 200, list[tuple[str, str]]()
+
+    async def send(message: Message) -> None:
+        nonlocal status, headers
+        if message["type"] == "http.response.start":
+            status, headers = message["status"], texts_of(message.get("headers", ()))
+        elif message["type"] == "http.response.body":
+            take(message.get("more_body", False), status, headers, message.get("body", b""))
+            await asyncio.sleep(0)  # a body that never waits must not hold up the others
+
+    return send
+
+
+def texts_of(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    """Return the headers of a response as text, without those of its framing."""
+    return [
+        (name.decode("latin-1").lower(), value.decode("latin-1"))
+        for name, value in headers
+        if name.lower() not in _FRAMING
+    ]
 
 
 def receive_once(body: bytes) -> Callable[[], Awaitable[Message]]:

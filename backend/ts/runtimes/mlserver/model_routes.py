@@ -3,8 +3,7 @@
 FastAPI decides, as in MLServer, what a method's parameters mean: bodies, path and query parameters, requests.
 """
 
-import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -12,8 +11,9 @@ from fastapi.responses import JSONResponse
 from mlserver import MLModel
 from mlserver.handlers import get_custom_handlers
 
+from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow, ResultRow
-from ts.runtimes.asgi_scope import receive_once, scope_of
+from ts.runtimes.asgi_scope import receive_once, response_sender, scope_of
 from ts.runtimes.mlserver.conversion import failure_of
 
 
@@ -38,33 +38,21 @@ class CustomRoutes:
         Raises Failure: the response has begun, and the handler failed before its end.
         """
         body = b"" if isinstance(row[3], list) else bytes(row[3])
-        more = True
-        status, headers = 500, list[tuple[str, str]]()
+        is_answered = False
 
-        async def send(message: MutableMapping[str, Any]) -> None:
-            nonlocal more, status, headers
-            if message["type"] == "http.response.start":
-                status, headers = message["status"], _texts(message.get("headers", ()))
-            elif message["type"] == "http.response.body":
-                follows = bool(message.get("more_body"))
-                put((row[0], follows, status, "", headers, bytes(message.get("body", b"")), None))
-                more = follows
-                await asyncio.sleep(0)  # a body that never waits must not hold up the others
+        def take(more: bool, status: int, headers: list[tuple[str, str]], part: Buffer) -> None:
+            nonlocal is_answered
+            put((row[0], more, status, "", headers, part, None))
+            is_answered = not more
 
         try:
-            await self._app(scope_of("http", row[1]), receive_once(body), send)
+            await self._app(scope_of("http", row[1]), receive_once(body), response_sender(take))
         except Exception as error:  # the application raises what it has answered once more, for the server's log
             failure = failure_of(error)
-            if more:
+            if not is_answered:
                 raise failure from None
 
 
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:
     failure = failure_of(error)
     return JSONResponse({"error": failure.message}, failure.status)
-
-
-def _texts(headers: Any) -> list[tuple[str, str]]:
-    """Return the headers of a response; its length is the door's business."""
-    pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-    return [(name, value) for name, value in pairs if name.lower() != "content-length"]
