@@ -105,7 +105,7 @@ def _status(sequence: scheduled.Sequence, now: float) -> SequenceStatus:
     return SequenceStatus(
         id=sequence.id,
         state=sequence.state.value,
-        age=now - sequence.opened_at,
+        age=now - sequence.active_since,
         idle=now - sequence.idle_since if sequence.state is scheduled.IDLE else None,
         worker_id=sequence.lane.worker_id,
         waiting=len(sequence.waiting) + len(sequence.successors),

@@ -76,7 +76,7 @@ class SuspendedIds:
     def remember(self, sequence: Sequence, now: float) -> None:
         """Remember a sequence that leaves its worker, or had none; its next job opens it again."""
         idle_since = sequence.idle_since if sequence.state is IDLE else now
-        self._ids[sequence.id] = (sequence.active_since, idle_since + sequence.max_idle)
+        self._ids[sequence.id] = (sequence.active_since, idle_since + sequence.lane.max_idle)
         self._ids.move_to_end(sequence.id)
         if len(self._ids) > REMEMBERED_IDS:
             self._ids.popitem(last=False)

@@ -85,6 +85,7 @@ class Job:
     number        how many jobs were accepted before it
     worker_id     the worker that the job was sent to last; empty before that
     sends         how often the job was sent
+    ready_since   since when the job could be sent, if it is one of a sequence
     opens         whether the job is the first of its sequence for its worker
     active_since  for a job that opens: since when the sequence is known not to have been idle for too long
     only_ask      why the job ends, if it is sent only to ask whether a worker that was lost has applied it
@@ -106,6 +107,7 @@ class Job:
     submitted_at: float = field(default=0.0, init=False)
     sent_at: float = field(default=0.0, init=False)
     sends: int = field(default=0, init=False)
+    ready_since: float = field(default=0.0, init=False)
     opens: bool = field(default=False, init=False)
     active_since: float = field(default=0.0, init=False)
     only_ask: str = field(default="", init=False)

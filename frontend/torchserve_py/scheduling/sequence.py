@@ -72,8 +72,6 @@ class Sequence:
     lane          the lane of the worker that it is bound to, or that of the pending sequences
     waiting       jobs that were not sent yet
     ends_at       when the sequence reaches its time limit
-    opened_at     when its first job came
-    ready_since   since when the job that was sent last could be sent
     active_since  since when the sequence is known not to have been idle for too long
     successors    jobs for the next sequence of this id: they came when this one had reached its time limit and was busy
     ending        why the sequence closes as soon as none of its jobs is in flight, if it does
@@ -85,12 +83,9 @@ class Sequence:
     id: str
     lane: SequenceLane
     waiting: tuple[Job, ...]
-    max_idle: float
     ends_at: float
     idle_since: float
-    opened_at: float
     active_since: float
-    ready_since: float = 0.0
     state: SequenceState = PENDING
     successors: tuple[Job, ...] = ()
     in_flight: tuple[Job, ...] = ()
@@ -105,34 +100,36 @@ class Sequence:
     def due(self, now: float) -> float | None:
         """When the sequence closes if nothing happens; None once it has."""
         if self.state is IDLE:
-            return min(self.idle_since + self.max_idle, self.ends_at)
+            return min(self.idle_since + self.lane.max_idle, self.ends_at)
         if self.state is CLOSED:
             return None
-        idle_at_the_earliest = now + self.max_idle
+        idle_at_the_earliest = now + self.lane.max_idle
         return min(idle_at_the_earliest, self.ends_at) if self.ends_at > now else idle_at_the_earliest
 
     def over_at(self, now: float) -> float:
         """Since when the sequence is over, if it closes now."""
-        return min(now, self.idle_since + self.max_idle, self.ends_at) if self.state is IDLE else now
+        return min(now, self.idle_since + self.lane.max_idle, self.ends_at) if self.state is IDLE else now
 
     def expiry(self) -> EndReason:
         """Which of its two deadlines an idle sequence reaches first."""
-        return EndReason.timeout if self.ends_at <= self.idle_since + self.max_idle else EndReason.idle
+        return EndReason.timeout if self.ends_at <= self.idle_since + self.lane.max_idle else EndReason.idle
 
 
 class SequenceLane(Lane[Sequence]):
     """One worker's ready sequences. `bound` are all that are bound to the worker, in the order in which they came.
 
-    `running` of them, at most `most_running`, have a job in flight. Pending sequences are in a lane without a worker.
+    `running` of them, at most `most_running`, have a job in flight. One that rests for `max_idle` seconds is over. Pending
+    sequences are in a lane without a worker.
     """
 
-    __slots__ = ("bound", "most_running", "running", "worker_id")
+    __slots__ = ("bound", "max_idle", "most_running", "running", "worker_id")
 
-    def __init__(self, worker_id: str | None, most_running: int, delay: float) -> None:
+    def __init__(self, worker_id: str | None, most_running: int, delay: float, max_idle: float) -> None:
         super().__init__(delay)
         self.bound: dict[Sequence, None] = {}
         self.worker_id = worker_id
         self.most_running = most_running
+        self.max_idle = max_idle
         self.running = 0
 
     @property
@@ -154,10 +151,10 @@ class SequenceLane(Lane[Sequence]):
                 if self.running == self.most_running:
                     break
                 self.running += 1
-            sequence.ready_since = items.pop(sequence)
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, SEND]
             job, sequence.waiting = sequence.waiting[0], sequence.waiting[1:]
             sequence.in_flight += (job,)
+            job.ready_since = items.pop(sequence)
             job.opens, job.active_since = not sequence.has_state, sequence.active_since
             sequence.has_state, sequence.once = True, job.once
             jobs.append(job)

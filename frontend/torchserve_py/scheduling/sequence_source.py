@@ -53,7 +53,7 @@ class Sequences:
         self._emptiest = EmptiestLane()
         # Sequences, not jobs: one that joins its own stream counts once; a second batch may be sent ahead of the first.
         self._most_running = batch_size if joins else 2 * batch_size
-        self._pending = SequenceLane(None, self._most_running, delay)
+        self._pending = SequenceLane(None, self._most_running, delay, policy.max_idle)
         self._ranking = Ranking[Sequence]()  # of those pending, by the jobs that open them
         self._closed = ClosedIds()
         self._ended = ClosedIds(ENDS)
@@ -104,7 +104,7 @@ class Sequences:
             lane = sequence.lane
             self._settle(sequence, now)
             if sequence in lane.items:
-                lane.items[sequence] = sequence.ready_since
+                lane.items[sequence] = job.ready_since
                 lane.items.move_to_end(sequence, last=False)
 
     def streams(self, job: Job, now: float) -> None:
@@ -125,7 +125,8 @@ class Sequences:
 
     def worker_up(self, worker_id: str, now: float) -> WorkerLoad:
         """Return a new worker with a lane and slots of its own; pending sequences are bound to it."""
-        lane = self._lanes[worker_id] = SequenceLane(worker_id, self._most_running, self._delay)
+        max_idle = self._policy.max_idle
+        lane = self._lanes[worker_id] = SequenceLane(worker_id, self._most_running, self._delay, max_idle)
         self._emptiest.add(lane)
         self._bind_pending(now)
         return WorkerLoad(worker_id, lane)
@@ -218,10 +219,8 @@ class Sequences:
             job.sequence_id,
             lane=self._pending,
             waiting=(job,),
-            max_idle=self._policy.max_idle,
             ends_at=math.inf if self._policy.timeout is None else now + self._policy.timeout,
             idle_since=now,
-            opened_at=now,
             active_since=self._suspended.take(job.sequence_id, now),
         )
         self.open[sequence.id] = sequence
