@@ -118,8 +118,8 @@ class Sequence:
 class SequenceLane(Lane[Sequence]):
     """One worker's ready sequences. `bound` are all that are bound to the worker, in the order in which they came.
 
-    `running` of them, at most `most_running`, have a job in flight. One that rests for `max_idle` seconds is over. Pending
-    sequences are in a lane without a worker.
+    `running` of them, at most `most_running`, have a job in flight. One that rests for `max_idle` seconds is over.
+    Pending sequences are in a lane without a worker.
     """
 
     __slots__ = ("bound", "max_idle", "most_running", "running", "worker_id")
