@@ -218,7 +218,6 @@ class Answering:
         method = request.method if request.method in ANY_METHOD else _OTHER
         self._application.count(method, path, request.status)
         if self._application.is_logged and not sent.is_quiet:
-            seconds = asyncio.get_running_loop().time() - request.arrived
             protocol = "HTTP/1.1" if request.version == (1, 1) else "HTTP/1.0"
             access_log.note(
                 request.peer,
@@ -226,7 +225,7 @@ class Answering:
                 request.target,
                 protocol,
                 request.status,
-                seconds,
+                request.age,
                 request.log_fields,
                 path,
             )

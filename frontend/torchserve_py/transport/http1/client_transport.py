@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from torchserve_py.transport.http1.request import Buffer
 from torchserve_py.transport.http1.slow_clients import reset
@@ -13,13 +12,14 @@ class ClientTransport(asyncio.Protocol):
     """The transport of one client; without one, nothing is done."""
 
     _transport: asyncio.Transport | None = None
+    _is_reading = True
 
     @property
     def is_connected(self) -> bool:
         """Whether the client is still connected."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def write(self, pieces: Sequence[Buffer]) -> None:
+    def write(self, *pieces: Buffer) -> None:
         """Send bytes; do nothing once the client has disconnected."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
@@ -43,6 +43,7 @@ class ClientTransport(asyncio.Protocol):
     def set_reading(self, reading: bool) -> None:
         """Resume or pause reading from the client."""
         transport = self._transport
-        if transport is None or transport.is_closing() or transport.is_reading() is reading:
+        if reading is self._is_reading or transport is None or transport.is_closing():
             return
+        self._is_reading = reading
         (transport.resume_reading if reading else transport.pause_reading)()

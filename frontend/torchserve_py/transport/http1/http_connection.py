@@ -17,7 +17,7 @@ from torchserve_py.transport.http1.body_receiver import BodyReceiver
 from torchserve_py.transport.http1.client_transport import ClientTransport
 from torchserve_py.transport.http1.deadline import Deadline
 from torchserve_py.transport.http1.errors import BadMessage, BodyMalformed
-from torchserve_py.transport.http1.parser import Head, RequestParser
+from torchserve_py.transport.http1.parser import MAX_PIECE, Head, RequestParser
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.response import CONTINUE
 from torchserve_py.transport.http1.slow_clients import SlowReader, SlowSender
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 #: Bytes parsed at a time, one slice at least in a turn of the event loop. Small, because each byte can be expensive:
 #: chunks and pipelined requests may be tiny.
-_SLICE: Final = 4 * 1024
+_SLICE: Final = MAX_PIECE
 #: Bytes that may wait unparsed behind a request that is being answered; above it, reading from the client pauses.
 _MAX_HELD: Final = 64 * 1024
 #: The rest of a body that is at least as long is received straight into the memory of the body (bytes).
@@ -255,7 +255,7 @@ class HttpConnection(ClientTransport):
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer bytes that never became a request with an error, and close the connection."""
-        self.write((self._server.application.refusal(status, message, self.peer),))
+        self.write(self._server.application.refusal(status, message, self.peer))
         self._linger()
 
     # Bodies.
@@ -263,7 +263,7 @@ class HttpConnection(ClientTransport):
     def wait_for_body(self, *, ask: bool) -> None:
         """Limit the time for the rest of the current request's body; with ``ask``, send ``100 Continue`` first."""
         if ask:
-            self.write((CONTINUE,))
+            self.write(CONTINUE)
         if self._current is not None:
             self._sender.watch(self._current)
         self.set_reading(True)
@@ -353,7 +353,7 @@ class HttpConnection(ClientTransport):
 
     def upgrade(self, head: bytes, receiver: WebSocket) -> None:
         """Send the head that switches protocols; from then on ``receiver`` gets all input."""
-        self.write((head,))
+        self.write(head)
         self._upgraded = receiver
         self._timer.stop()
         held, self._held = bytes(self._held), bytearray()

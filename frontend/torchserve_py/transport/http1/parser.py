@@ -22,8 +22,11 @@ MAX_HEADER: Final = 8192
 MAX_HEADERS: Final = 128
 #: Bytes of a whole head.
 MAX_HEAD: Final = 64 * 1024
-#: Bytes that the parser may take without a callback: an incomplete header, line ends between two requests.
-_MAX_SILENT: Final = 2 * MAX_HEAD
+#: Bytes to be fed at a time, so that a head cannot exceed its limits by much before they are checked.
+MAX_PIECE: Final = 4 * 1024
+#: Bytes that may contain neither a complete head nor a part of a body, such as line ends between two requests.
+_MAX_FRUITLESS: Final = 2 * MAX_HEAD
+_TOO_MANY: Final = f"A request may have {MAX_HEADERS} headers of {MAX_HEAD} bytes together."
 #: Length of a request line without method and target: two spaces and ``HTTP/1.1``.
 _REST_OF_LINE: Final = 10
 _VERSIONS: Final = {"1.1": (1, 1), "1.0": (1, 0)}
@@ -136,8 +139,8 @@ class RequestParser:
         #: The header that frames the body of a request whose upgrade is ignored, and whether the parser replays it.
         self._ignored_upgrade: bytes | None = None
         self._is_replayed = False
-        self._silent = 0
-        self._size = 0
+        #: Bytes fed since the latest piece with the end of a head, or with a part or the end of a body.
+        self._fruitless = 0
         self._target = b""
         self._raw_headers: list[tuple[bytes, bytes]] = []
 
@@ -147,7 +150,7 @@ class RequestParser:
         Raises:
             BadMessage: The bytes are not valid HTTP. Earlier callbacks stay valid; the parser cannot be used any more.
         """
-        self._silent += len(data)
+        self._fruitless += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -164,8 +167,8 @@ class RequestParser:
                 text = "This is HTTPS traffic on an HTTP port" if is_tls else str(error)
                 self._problem = BadMessage(text)
             raise self._problem from None
-        if self._silent > _MAX_SILENT:
-            raise BadMessage(f"More than {_MAX_SILENT} bytes contain neither a complete header nor a part of a body.")
+        if self._fruitless > MAX_PIECE:
+            self._check_sizes()
 
     def _go_on(self, framing: bytes, rest: bytes) -> None:
         """Continue in HTTP/1.1: httptools stopped after a head that asks for a protocol other than WebSocket."""
@@ -183,34 +186,24 @@ class RequestParser:
         self.is_within_head = True
         self._target = b""
         self._raw_headers = []
-        self._size = 0
 
     def on_url(self, piece: bytes) -> None:
         """Handle a piece of the target."""
-        self._silent = 0
         self._target += piece
-        if len(self._target) > MAX_REQUEST_LINE:
-            self._fail(f"The request line may have {MAX_REQUEST_LINE} bytes.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Handle a header, or a trailer after a chunked body (trailers are ignored)."""
-        self._silent = 0
-        size = len(name) + len(value)
-        self._size += size
-        headers = self._raw_headers
-        headers.append((name, value.rstrip(b" \t")))
-        if size > MAX_HEADER:
-            self._fail(f"A header may have {MAX_HEADER} bytes.")
-        if len(headers) > MAX_HEADERS or self._size > MAX_HEAD:
-            self._fail(f"A request may have {MAX_HEADERS} headers of {MAX_HEAD} bytes together.")
+        self._raw_headers.append((name, value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         """Handle the empty line after the headers."""
-        self._silent = 0
         self.is_within_head = False
         if self._is_replayed:
             self._ignored_upgrade = None
             return
+        if self._fruitless > MAX_PIECE:
+            self._check_sizes()
+        self._fruitless = 0
         parser = self._parser
         version = _VERSIONS.get(parser.get_http_version())
         if version is None:
@@ -233,10 +226,13 @@ class RequestParser:
             if version == (1, 0) or coding.lower() != b"chunked":
                 self._fail("Transfer-Encoding must be chunked, and is not allowed in HTTP/1.0.")
             length = None
-        asked = (method, version, length) == ("GET", (1, 1), 0)
-        is_websocket = asked and values.get(b"upgrade", b"").lower() == b"websocket"
-        if parser.should_upgrade() and not is_websocket:
-            self._ignored_upgrade = b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
+        upgrades = parser.should_upgrade()
+        if upgrades:
+            asked = (method, version, length) == ("GET", (1, 1), 0)
+            upgrades = asked and values.get(b"upgrade", b"").lower() == b"websocket"
+            if not upgrades:
+                coded = b"Transfer-Encoding: chunked"
+                self._ignored_upgrade = coded if length is None else b"Content-Length: %d" % length
         head = Head(
             method,
             target.decode("utf-8", "surrogateescape"),
@@ -245,27 +241,29 @@ class RequestParser:
             tuple(self._raw_headers),
             parser.should_keep_alive(),
             length,
-            version == (1, 1) and values.get(b"expect", b"").lower() == b"100-continue",
-            is_websocket and parser.should_upgrade(),
+            b"expect" in values and version == (1, 1) and values[b"expect"].lower() == b"100-continue",
+            upgrades,
         )
-        self._raw_headers = []
         self._receiver.on_head(head)
 
     def on_body(self, data: bytes) -> None:
         """Handle a piece of the body."""
-        self._silent = 0
+        self._fruitless = 0
         self._receiver.on_body(data)
 
     def on_message_complete(self) -> None:
         """Handle the end of the request."""
-        self._silent = 0
+        self._fruitless = 0
         if self._ignored_upgrade is None:
             self._receiver.on_end()
 
     def _values(self, version: tuple[int, int]) -> dict[bytes, bytes]:
         """Return the first value of each header by its name in lower case."""
+        headers = self._raw_headers
+        if len(headers) > MAX_HEADERS:
+            self._fail(_TOO_MANY)
         values: dict[bytes, bytes] = {}
-        for name, value in self._raw_headers:
+        for name, value in headers:
             lower = name.lower()
             if lower not in values:
                 values[lower] = value
@@ -276,6 +274,18 @@ class RequestParser:
         if b"host" not in values and version == (1, 1):
             self._fail("Header Host is missing.")
         return values
+
+    def _check_sizes(self) -> None:
+        """Check what has arrived since the latest complete head, or the latest part of a body."""
+        sizes = [len(name) + len(value) for name, value in self._raw_headers]
+        if len(self._target) > MAX_REQUEST_LINE:
+            self._fail(f"The request line may have {MAX_REQUEST_LINE} bytes.")
+        if max(sizes, default=0) > MAX_HEADER:
+            self._fail(f"A header may have {MAX_HEADER} bytes.")
+        if len(sizes) > MAX_HEADERS or sum(sizes) > MAX_HEAD:
+            self._fail(_TOO_MANY)
+        if self._fruitless > _MAX_FRUITLESS:
+            self._fail(f"More than {_MAX_FRUITLESS} bytes contain neither a complete head nor a part of a body.")
 
     def _fail(self, message: str) -> NoReturn:
         self._problem = BadMessage(message)

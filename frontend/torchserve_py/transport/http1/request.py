@@ -31,7 +31,8 @@ class Request:
     """A request whose head has arrived.
 
     The application answers it with `respond`, or with `start_stream` and `send`, and calls `finish` when it is done,
-    whether it has answered or not; then the next request of the connection begins.
+    whether it has answered or not; then the next request of the connection begins. For ``method``, ``target``,
+    ``version``, ``headers``, ``raw_headers``, ``keep_alive`` and ``upgrades`` see `parser.Head`.
     """
 
     #: Called when the client disconnects before `finish` was called.
@@ -42,30 +43,32 @@ class Request:
     is_answered = False
     #: Fields of the access log that the request itself does not hold.
     log_fields: Mapping[str, str | None] = MappingProxyType({})
-    #: How many bytes of the body have arrived, and how many bytes count in the budget of the server.
-    _size = _held = 0
-    _is_complete = _is_chunked = False
+    #: Whether the whole body has arrived.
+    is_complete = False
+    #: How many bytes of the body have arrived.
+    body_size = 0
+    #: How many bytes count in the budget of the server.
+    _held = 0
+    _is_chunked = False
     _body_error: BodyError | None = None
     _limit: int | None = None
     _then: Callable[[bytes | BodyError], None] | None = None
     _unsent_head = b""
 
     def __init__(self, head: Head, connection: HttpConnection) -> None:
-        self.method = head.method
-        #: The target as it was sent: a path with its query, or an absolute URL.
-        self.target = head.target
-        self.version = head.version
-        self.headers = head.headers
-        self.raw_headers = head.raw_headers
-        #: Whether the client lets the connection stay open after the answer.
-        self.keep_alive = head.keep_alive
-        #: Whether the client asks for a WebSocket.
-        self.upgrades = head.upgrades
-        #: When the head was complete, on the event loop's clock.
-        self.arrived = connection.loop.time()
+        (
+            self.method,
+            self.target,
+            self.version,
+            self.headers,
+            self.raw_headers,
+            self.keep_alive,
+            self._length,
+            self._awaits_continue,
+            self.upgrades,
+        ) = head
         self._connection = connection
-        self._length = head.length
-        self._awaits_continue = head.expects_continue
+        self._arrived = connection.loop.time()
         #: What has arrived of the body, unless it is not wanted any more.
         self._body = Body()
 
@@ -96,12 +99,12 @@ class Request:
         """Whether the connection is encrypted."""
         return self._connection.is_secure
 
-    # The body.
-
     @property
-    def is_complete(self) -> bool:
-        """Whether the whole body has arrived."""
-        return self._is_complete
+    def age(self) -> float:
+        """The seconds since the head was complete."""
+        return self._connection.loop.time() - self._arrived
+
+    # The body.
 
     @property
     def is_body_malformed(self) -> bool:
@@ -115,20 +118,20 @@ class Request:
             limit: Bytes allowed.
             then: Called once, unless the client disconnects first.
         """
-        if max(self._size, self._length or 0) > limit and self._body_error is None:
+        if max(self.body_size, self._length or 0) > limit and self._body_error is None:
             self._body_error = BodyTooLarge(limit)
+        self._limit = limit
+        self._then = then
         if not self.is_body_settled:
             try:
                 self._connection.budget.check(self.missing_size)
             except NoRoomError as error:
                 self._body_error = BodyHasNoRoom(str(error))
-        self._limit = limit
-        self._then = then
-        if self.is_body_settled:
-            self.deliver_body()
-        else:
-            self._connection.wait_for_body(ask=self._awaits_continue and not self._size)
-            self._awaits_continue = False
+            else:
+                self._connection.wait_for_body(ask=self._awaits_continue and not self.body_size)
+                self._awaits_continue = False
+                return
+        self.deliver_body()
 
     async def read(self, limit: int) -> bytes:
         """Return the whole body.
@@ -215,9 +218,9 @@ class Request:
         self.status = status
         self.is_answered = True
         if len(body) > _JOIN_LIMIT:
-            self._connection.write((head, body))
+            self._connection.write(head, body)
         else:
-            self._connection.write((b"".join((head, body)),))
+            self._connection.write(head + body)
 
     def start_stream(self, status: int, lines: str, *, reason: str = "") -> None:
         """Send the head of a response whose body follows in pieces.
@@ -235,7 +238,7 @@ class Request:
         if has_body:
             self._unsent_head = head  # sent together with the first piece
         else:
-            self._connection.write((head,))
+            self._connection.write(head)
 
     def send(self, pieces: Iterable[Sequence[bytes | bytearray]], *, last: bool = False) -> None:
         """Send pieces of a streamed body, each as a chunk; send nothing where the response has no body.
@@ -262,7 +265,7 @@ class Request:
                 parts.append(LAST_CHUNK)
         data = b"".join(parts)
         if data:
-            self._connection.write((data,))
+            self._connection.write(data)
 
     def break_off(self) -> None:
         """End a streamed response so that the client sees that it is incomplete."""
@@ -295,7 +298,7 @@ class Request:
 
     def _stays_open(self, close: bool) -> bool:
         # A client that still waits for ``100 Continue`` may send its body or not: the next bytes would be ambiguous.
-        unsure = self._body_error is not None or (self._awaits_continue and not self._is_complete)
+        unsure = self._body_error is not None or (self._awaits_continue and not self.is_complete)
         self.keep_alive = self.keep_alive and not close and not unsure and not self._connection.is_closing
         return self.keep_alive
 
@@ -304,16 +307,16 @@ class Request:
     @property
     def missing_size(self) -> int:
         """How many bytes of the body have not arrived yet; 0 where that is unknown."""
-        return 0 if self._length is None else self._length - self._size
+        return 0 if self._length is None else self._length - self.body_size
 
     def take_body(self, data: bytes | memoryview) -> bool:
         """Take a piece of the body; return whether to read more before the application asks for the body."""
-        self._size += len(data)
-        if self._limit is not None and self._size > self._limit:
+        self.body_size += len(data)
+        if self._limit is not None and self.body_size > self._limit:
             self._body_error = BodyTooLarge(self._limit)
         if self._has_room(self._body.size + len(data)):
             self._body.add(data)
-        return self._limit is not None or self.is_answered or self._size <= UNASKED_BODY
+        return self._limit is not None or self.is_answered or self.body_size <= UNASKED_BODY
 
     def room(self) -> memoryview | None:
         """Return memory for the next bytes of the body, or None if no rest of known length is awaited.
@@ -327,7 +330,7 @@ class Request:
 
     def filled(self, count: int) -> None:
         """Note that ``count`` bytes of the body have been received into `room`."""
-        self._size += count
+        self.body_size += count
         self._body.filled(count)
 
     def _has_room(self, size: int) -> bool:
@@ -344,7 +347,7 @@ class Request:
 
     def complete_body(self) -> None:
         """Note that the whole body has arrived."""
-        self._is_complete = True
+        self.is_complete = True
         self._awaits_continue = False
 
     def lose(self) -> None:
@@ -367,19 +370,10 @@ class Request:
     @property
     def is_body_settled(self) -> bool:
         """Whether the whole body has arrived or has failed."""
-        return self._is_complete or self._body_error is not None
-
-    @property
-    def body_size(self) -> int:
-        """How many bytes of the body have arrived."""
-        return self._size
+        return self.is_complete or self._body_error is not None
 
     def deliver_body(self) -> None:
         """Give the body, or its error, to the application's callback."""
         then, self._then = self._then, None
-        if then is None:
-            return
-        if self._body_error is not None:
-            then(self._body_error)
-            return
-        then(self._body.take())
+        if then is not None:
+            then(self._body_error or self._body.take())

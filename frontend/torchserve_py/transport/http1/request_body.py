@@ -20,7 +20,7 @@ class Body:
     __slots__ = ("_buffer", "_only", "_view", "capacity", "size")
 
     def __init__(self) -> None:
-        #: How many bytes have arrived, and for how many there is memory.
+        #: How many bytes have arrived, and for how many `room` has made memory.
         self.size = self.capacity = 0
         self._only = b""
         self._buffer: BytesIO | None = None
@@ -35,7 +35,6 @@ class Body:
             buffer.seek(self.size)
             buffer.write(piece)
         self.size += len(piece)
-        self.capacity = max(self.capacity, self.size)
 
     def next_capacity(self, length: int) -> int:
         """Return for how many bytes there should be memory now, if the whole body has ``length``."""

@@ -270,7 +270,7 @@ class WebSocket:
             if data == SEND_EOF:
                 connection.close()
             else:
-                connection.write((data,))
+                connection.write(data)
 
     def _set_pace(self) -> None:
         """Read from the client, or pause reading while messages or bytes wait."""
