@@ -10,13 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchserve_py.archive.cancellation import Cancellation
+from torchserve_py.archive.cancellation import Cancellation, run_in_daemon_thread
 from torchserve_py.archive.contract import CONTRACTS
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.core.autoscaler import Autoscaler
 from torchserve_py.core.contracts import Configured, configuration_of
-from torchserve_py.core.daemon_thread import run_in_daemon_thread
 from torchserve_py.core.dependencies import install_dependencies
 from torchserve_py.core.dispatcher import Dispatcher
 from torchserve_py.core.effective import EffectiveConfig

@@ -17,10 +17,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
+from torchserve_py.archive.cancellation import run_in_daemon_thread
 from torchserve_py.archive.errors import ArchiveNotFound
 from torchserve_py.archive.fetch import file_name, split_checksum
 from torchserve_py.archive.locate import locate
-from torchserve_py.core.daemon_thread import run_in_daemon_thread
 from torchserve_py.settings.model_spec import ModelSpec, is_url
 from torchserve_py.settings.properties import properties_text, written
 from torchserve_py.settings.schemas.versions import SavedModel

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from torchserve_py.archive.cancellation import run_in_daemon_thread
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.core.changes import Changes
-from torchserve_py.core.daemon_thread import run_in_daemon_thread
 from torchserve_py.core.errors import (
     InvalidModel,
     ModelError,

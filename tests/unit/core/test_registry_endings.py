@@ -139,7 +139,7 @@ async def test_files_that_come_too_late_are_removed(
         return obtain(*arguments, **{**more, "cancellation": None})
 
     monkeypatch.setattr("torchserve_py.core.assembly.obtain", late)
-    monkeypatch.setattr("torchserve_py.core.daemon_thread._CLEAN_UP_LIMIT", 0.0)
+    monkeypatch.setattr("torchserve_py.archive.cancellation._CLEAN_UP_LIMIT", 0.0)
     registry = make_registry()
     registering = asyncio.create_task(registry.register(without_workers("m.tar.gz")))
     while not started.is_set():

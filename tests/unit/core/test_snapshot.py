@@ -82,7 +82,7 @@ async def test_a_disk_that_hangs_does_not_keep_the_server_from_ending(
     await writer.started()
     back = threading.Event()
     monkeypatch.setattr("torchserve_py.core.snapshot._LAST_LIMIT", 0.05)
-    monkeypatch.setattr("torchserve_py.core.daemon_thread._CLEAN_UP_LIMIT", 0.05)
+    monkeypatch.setattr("torchserve_py.archive.cancellation._CLEAN_UP_LIMIT", 0.05)
     monkeypatch.setattr("torchserve_py.core.snapshot._write_atomically", lambda path, text: back.wait())
     writer.changed()
     await writer.stopping()
