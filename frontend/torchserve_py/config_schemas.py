@@ -6,7 +6,6 @@ from typing import Final
 from torchserve_py.core.contracts.mlserver import ModelSettings, ServerSettings
 from torchserve_py.core.contracts.truss import OptionsKey, TrussConfig
 from torchserve_py.metrics.metrics_file import MetricsFile
-from torchserve_py.settings.schemas.document import json_schema
 from torchserve_py.settings.schemas.model_config import ModelConfigFile
 from torchserve_py.settings.schemas.schema import Schema
 from torchserve_py.settings.table import Settings
@@ -32,4 +31,5 @@ SCHEMAS: Final[dict[str, tuple[str, type[Schema]]]] = {
 def schema_text(name: str) -> str:
     """Return the JSON Schema called ``name``, one of `SCHEMAS`."""
     title, schema = SCHEMAS[name]
-    return json.dumps(json_schema(schema, title), indent=2)
+    draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return json.dumps({**draft, **schema.model_json_schema(), "title": title}, indent=2)

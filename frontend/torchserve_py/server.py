@@ -10,6 +10,7 @@ transport (bytes) ──▶ door (its API) ──▶ core.serving ──▶ core
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import importlib
 import logging
@@ -25,11 +26,9 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from torchserve_py import end_signals
 from torchserve_py.core.registry import ModelRegistry
 from torchserve_py.core.snapshot import SnapshotWriter
 from torchserve_py.doors.grpc_packages import GrpcPackagesError, check_grpc_packages
-from torchserve_py.freed_memory import give_back_now_and_then
 from torchserve_py.logs import access_log
 from torchserve_py.logs.line_logs import FLUSH_INTERVAL, wait_until_written
 from torchserve_py.logs.setup import configure_logging
@@ -39,6 +38,7 @@ from torchserve_py.metrics.system import SystemMetrics
 from torchserve_py.nvidia_smi import read_usage
 from torchserve_py.nvml import open_nvml
 from torchserve_py.pid_file import PidFile, default_path
+from torchserve_py.server_process import heeded_end_signals, release_end_signals
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.log_config import LogConfigError
 from torchserve_py.settings.resolution import SettingsError, resolve
@@ -66,6 +66,9 @@ _SHORTEST_COMMAND_LIMIT = 10
 
 _LAST_LINES_LIMIT = 5.0
 """Time limit for writing the last lines of the access and metric logs (seconds)."""
+
+_FREED_MEMORY_INTERVAL = 5.0
+"""How often freed memory is given back to the system (seconds)."""
 
 _MOST_DESCRIPTORS = 1 << 20
 """A higher limit has no use, and slows down code that loops over all possible descriptors."""
@@ -124,7 +127,7 @@ class Server:
         if not self._settings.disable_system_metrics:
             self._background.append(asyncio.create_task(self._collect_system_metrics()))
         self._background.append(asyncio.create_task(self._write_line_logs()))
-        self._background.append(asyncio.create_task(give_back_now_and_then()))
+        self._background.append(asyncio.create_task(_give_back_freed_memory()))
         await self._snapshots.started()
 
     @property
@@ -189,6 +192,18 @@ class Server:
         self._metrics.flush_logs()
 
 
+async def _give_back_freed_memory() -> None:
+    """Give freed memory back to the system from time to time; return at once where the C library cannot do that.
+
+    The allocator keeps freed buffers (see `server_process`): after a flood of large bodies, more than a hundred
+    megabytes. A server that is busy takes those it needs again, which costs it little.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    while trim is not None:
+        await asyncio.sleep(_FREED_MEMORY_INTERVAL)
+        await asyncio.to_thread(trim, 0)
+
+
 def _import_doors() -> tuple[ModuleType, ModuleType]:
     """Import and return the modules that open the HTTP and gRPC doors.
 
@@ -221,9 +236,9 @@ async def serve(settings: Settings, attend: Attendant = _say_started) -> None:
     """
     signals = asyncio.Queue[signal.Signals]()
     loop = asyncio.get_running_loop()
-    for number in end_signals.heeded():
+    for number in heeded_end_signals():
         loop.add_signal_handler(number, signals.put_nowait, number)
-    end_signals.release()
+    release_end_signals()
     server = Server(settings)
     # After nvidia-smi has run (it loads the driver with privileges of its own), and before any code of a model runs.
     gain_no_privileges()

@@ -17,9 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from torchserve_py import end_signals
 from torchserve_py.pid_file import PidFile, default_path
-from torchserve_py.server_process import become, command_of, environment
+from torchserve_py.server_process import become, command_of, environment, hold_end_signals
 from torchserve_py.settings.flags import Flags, parse_flags
 from torchserve_py.settings.resolution import Resolution, resolve
 from torchserve_py.version import __version__
@@ -75,7 +74,7 @@ class Launcher:
 
     def _start(self, flags: Flags) -> int:
         if flags.foreground:
-            end_signals.hold()
+            hold_end_signals()
         running = self._running()
         if running is not None:
             return _tell_of(running)

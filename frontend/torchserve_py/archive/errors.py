@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import ClassVar
 
 
-class ArchiveError(Exception):
-    """A model could not be found, fetched, unpacked or understood.
+class StatusError(Exception):
+    """An error that TorchServe's API tells with a status and a type.
 
     `message` is TorchServe's message alone; `detail` says what exactly was wrong and what would be right.
     `status` is the HTTP status and `error_type` the `type` of the error body that TorchServe answers.
@@ -22,6 +22,10 @@ class ArchiveError(Exception):
         super().__init__(f"{message}{separator}{detail}" if detail else message)
         self.message = message
         self.detail = detail
+
+
+class ArchiveError(StatusError):
+    """A model could not be found, fetched, unpacked or understood."""
 
 
 class ArchiveNotFound(ArchiveError):

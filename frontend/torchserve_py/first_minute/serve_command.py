@@ -16,8 +16,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
-from torchserve_py import end_signals
-from torchserve_py.server_process import become
+from torchserve_py.server_process import become, hold_end_signals
 
 #: How long Ctrl-C waits for open requests and sequences.
 _DRAIN_SECONDS: Final = 3
@@ -144,5 +143,5 @@ def _is_loopback(host: str) -> bool:
 
 
 if __name__ == "__main__":
-    end_signals.hold()
+    hold_end_signals()
     sys.exit(_serve(sys.argv[1:]))

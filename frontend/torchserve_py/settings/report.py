@@ -1,11 +1,13 @@
-"""Settings for people: what ``--print-config`` prints, and the rows of the tables in docs/configuration.md."""
+"""What users write, for people: what ``--print-config`` prints, and the rows of the tables in docs/."""
 
 from collections.abc import Iterator
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from torchserve_py.settings.properties import written
 from torchserve_py.settings.resolution import Resolution
-from torchserve_py.settings.schemas.document import default_text, row
+from torchserve_py.settings.schemas.schema import Schema, expected
 from torchserve_py.settings.table import SOURCES, Settings
 
 _WIDEST_COLUMN = 48
@@ -38,15 +40,35 @@ def _cells(name: str, resolution: Resolution) -> tuple[str, str]:
 def documented(name: str) -> str:
     """Return the row of a setting in the tables of docs/configuration.md."""
     field, source = Settings.model_fields[name], SOURCES[name]
-    default = default_text(field)
+    default = _default_text(field)
     if default == "none" and field.default is not None:
         default = f"`{written(field.default)}`"
     ways = ", ".join(f"`{way}`" for way in (source.env, source.flag) if way is not None)
-    return row(f"`{name}`", source.kind.words, default, ways or "–", field.description or "")
+    return _row(f"`{name}`", source.kind.words, default, ways or "–", field.description or "")
 
 
 def shown(name: str, value: Any) -> str:
     """Return the value of a setting for people: no secret, and a default that is no value in parentheses."""
     if SOURCES[name].secret:
         return "********"
-    return written(value) or f"({default_text(Settings.model_fields[name]) if value is None else 'none'})"
+    return written(value) or f"({_default_text(Settings.model_fields[name]) if value is None else 'none'})"
+
+
+def table(schema: type[Schema], *, defaults: bool = True) -> Iterator[str]:
+    """Yield a row for each key: its name, what it must be, its default (where ``defaults``) and its meaning."""
+    for name, field in schema.model_fields.items():
+        words = expected(field)
+        if words is not None:
+            shown = [_default_text(field)] if defaults else []
+            yield _row(f"`{field.alias or name}`", words, *shown, field.description or "")
+
+
+def _row(*cells: str) -> str:
+    """Return a row of a table."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _default_text(field: FieldInfo) -> str:
+    """Return the default of a key in words."""
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    return str(extra.get("x-default", "mandatory" if field.is_required() else "none"))

@@ -3,12 +3,14 @@
 import os
 import re
 import shlex
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from collections.abc import Callable
+from ipaddress import ip_network
 from pathlib import Path
+from typing import Any
 
 from torchserve_py.settings.addresses import Address, parse_address
 from torchserve_py.settings.log_config import is_log4j, read_log_config
-from torchserve_py.settings.model_spec import ModelSpec, parse_model_specs
+from torchserve_py.settings.model_spec import parse_model_specs
 from torchserve_py.settings.schemas.values import Parsed
 from torchserve_py.settings.snapshot_file import parse_snapshot
 
@@ -74,20 +76,9 @@ def _compile(pattern: str, flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
         raise ValueError(f"{pattern} is no regular expression: {error}") from None
 
 
-def _regexes(text: str, _: Path) -> tuple[re.Pattern[str], ...]:
-    return tuple(_compile(part.strip(), re.IGNORECASE) for part in text.split(",") if part.strip())
-
-
-def _words(text: str, _: Path) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _networks(text: str, _: Path) -> tuple[IPv4Network | IPv6Network, ...]:
-    return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
-
-
-def _models(text: str | list[str], _: Path) -> tuple[ModelSpec, ...]:
-    return tuple(parse_model_specs(text))
+def _listed(words: str, read: Callable[[str], Any]) -> Parsed:
+    """Return the kind of a list of values, each of which ``read`` reads."""
+    return Parsed(words, lambda text, _: tuple(read(part.strip()) for part in text.split(",") if part.strip()))
 
 
 def _route(text: str, _: Path) -> str:
@@ -102,11 +93,12 @@ ROUTE = Parsed("the path of a URL, such as /predict, without braces and query", 
 DIRECTORY = Parsed("an existing directory", _existing_directory)
 METRICS_CONFIG = Parsed("a file as docs/metrics.md describes it", _metrics_config)
 LOG_CONFIG = Parsed("a file as docs/logging.md describes it", _log_config)
-WORDS = Parsed("names with commas between them", _words)
+WORDS = _listed("names with commas between them", str)
 REGEX = Parsed("a regular expression", lambda text, _: _compile(text))
-REGEXES = Parsed("regular expressions with commas between them", _regexes)
-NETWORKS = Parsed("networks such as 10.0.0.0/8 with commas between them", _networks)
+REGEXES = _listed("regular expressions with commas between them", lambda text: _compile(text, re.IGNORECASE))
+NETWORKS = _listed("networks such as 10.0.0.0/8 with commas between them", ip_network)
 MODELS = Parsed(
-    "all, or [name=]location with commas between them, a location being an archive, a directory or a URL", _models
+    "all, or [name=]location with commas between them, a location being an archive, a directory or a URL",
+    lambda text, _: tuple(parse_model_specs(text)),
 )
 SNAPSHOT = Parsed("the JSON of a snapshot that a server has written", lambda text, _: parse_snapshot(text))

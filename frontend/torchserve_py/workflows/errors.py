@@ -1,21 +1,14 @@
-"""Errors of workflows, each with TorchServe's status, type and message.
+"""Errors of workflows, each with TorchServe's status, type and message, as those of `archive.errors`."""
 
-`str(error)` is TorchServe's message, followed by `: detail` where a detail adds to it.
-"""
-
-from typing import ClassVar
-
+from torchserve_py.archive.errors import StatusError
 from torchserve_py.scheduling.effects import Cause
 
 
-class WorkflowError(Exception):
-    """Base class. `status` is the HTTP status, `error_type` the `type` of the error body."""
+class WorkflowError(StatusError):
+    """Base class."""
 
-    status: ClassVar[int] = 500
-    error_type: ClassVar[str] = "WorkflowException"
-
-    def __init__(self, message: str, detail: str = "") -> None:
-        super().__init__(f"{message}: {detail}" if detail else message)
+    status = 500
+    error_type = "WorkflowException"
 
 
 class WorkflowNotFound(WorkflowError):

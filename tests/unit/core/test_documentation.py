@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from torchserve_py.core.contradictions import CODE_KEYS
+from torchserve_py.settings.report import table
 from torchserve_py.settings.schemas.cache import CacheConfig
-from torchserve_py.settings.schemas.document import table
 from torchserve_py.settings.schemas.model_config import ModelConfigFile, ScalingConfig, TorchrunConfig, WarmupRequest
 
 DOCS = Path(__file__).parents[3] / "docs" / "model-config.md"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.settings.schemas.document import table
+from torchserve_py.settings.report import table
 from torchserve_py.workflows.errors import InvalidDag, InvalidSpec, InvalidWorkflow, WorkflowError
 from torchserve_py.workflows.spec import ModelKeys, NodeSettings, WorkflowSpec, read_spec
 
