@@ -259,6 +259,38 @@ def test_requests_go_on_while_the_head_of_the_cluster_does_not_answer(cluster: R
             eventually(lambda: server.log().count("starts again") > noticed, "the loss is noticed")
             assert {post(server).status_code for _ in range(10)} == {200}
         eventually(lambda: ready_workers(server) == 2, "the place is filled again")
+        with cluster.frozen_head():
+            ends_in_order(server)
+
+
+def ends_in_order(server: RunningServer) -> None:
+    began = time.monotonic()
+    assert server.terminate() == 0
+    assert time.monotonic() - began < 30
+
+
+def test_a_server_joins_the_cluster_again_that_has_a_new_head(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, "m", DOUBLE)
+    (folder / "note.txt").write_text("noted")
+    with RayNodes() as cluster, serving(cluster, folder) as server:
+        cluster.add(num_cpus=1)
+        server.wait_ready()
+        first = post(server).text
+        cluster.kill_head()
+        eventually(lambda: "The head of the Ray cluster" in server.log(), "the log tells of the head")
+        assert post(server).text == first
+        cluster.remove_all()
+        eventually(lambda: ready_workers(server) == 0, "the worker is gone with its node")
+        text = f"the head of the Ray cluster at {cluster.address} does not answer"
+        eventually(lambda: server.describe("m")[0]["workers"][0].get("failure") == text, "the place tells why it waits")
+        cluster.start_head()
+        cluster.add(num_cpus=1)
+        eventually(lambda: ready_workers(server) == 1, "a worker is placed again")
+        assert post(server).text.split()[1:] == ["noted", "xx"]
+        assert "is lost, with all workers" in server.log()
+        assert f"The server has joined the Ray cluster at {cluster.address} again" in server.log()
+        cluster.kill_head()
+        ends_in_order(server)
 
 
 def test_a_model_without_a_place_is_unregistered_at_once(cluster: RayNodes, tmp_path: Path) -> None:

@@ -202,4 +202,6 @@ def _worker(worker: WorkerStatus) -> dict[str, Any]:
     }
     if worker.gpu_memory is not None:
         description["gpuMemoryUsage"] = worker.gpu_memory
+    if worker.failure:
+        description["failure"] = worker.failure
     return description

@@ -45,7 +45,12 @@ class Driver:
         self._numbers = itertools.count()
         self._actors: dict[int, Any] = {}
         self._placing: dict[str, asyncio.Task[tuple[int, str, bytes]]] = {}
+        #: The last actor that was found for a place.
+        self._placed: dict[str, int] = {}
         self._looking: asyncio.Future[list[dict[str, Any]]] | None = None
+        #: Whether the head of the cluster did not answer when it was asked last.
+        self._silent = False
+        #: The node that this process belongs to.
         self._node = ""
 
     async def join(self, address: str) -> str:
@@ -68,13 +73,12 @@ class Driver:
         """Return what the head tells of the nodes; None if it does not answer."""
         import ray
 
-        if self._looking is None:
+        if self._looking is None or self._looking.done():
             self._looking = in_thread(ray.nodes)
-        await asyncio.wait([self._looking], timeout=_LOOK_LIMIT)
-        if not self._looking.done():
-            return None
-        looked, self._looking = self._looking, None
-        return looked.result()
+        looking = self._looking
+        await asyncio.wait([looking], timeout=_LOOK_LIMIT)
+        self._silent = not looking.done()
+        return None if self._silent else looking.result()
 
     async def place(self, worker_id: str, demand: Mapping[str, Any]) -> tuple[int, str, bytes] | str | None:
         """Find a node for a worker.
@@ -82,14 +86,19 @@ class Driver:
         Return the number of an actor there, the version of the node's package and a certificate signing request; or why
         there is none yet; None: the head does not answer. Until `withdraw`, the demand stays with Ray.
         """
+        if self._silent:
+            return None
         wanted = NodeDemand(**demand)
         placing = self._placing.get(worker_id)
         if placing is None:
+            await self.withdraw(worker_id)
             placing = self._placing[worker_id] = asyncio.create_task(self._host(wanted))
         await asyncio.wait([placing], timeout=_PLACE_LIMIT)
         if placing.done():
             self._placing.pop(worker_id, None)
-            return placing.result()
+            number, *_ = placed = placing.result()
+            self._placed[worker_id] = number
+            return placed
         nodes = await self._nodes()
         return None if nodes is None else wanted.why_unplaced(nodes)
 
@@ -108,9 +117,11 @@ class Driver:
         return number, version, request
 
     async def withdraw(self, worker_id: str) -> None:
-        """Look no longer for a node for a worker."""
+        """Look no longer for a node for a worker; end the actor of the last one in its place."""
         if (placing := self._placing.pop(worker_id, None)) is not None:
             placing.cancel()
+        if (number := self._placed.pop(worker_id, None)) is not None:
+            await self.end(number)
 
     async def start(self, number: int, model_dir: str, *arguments: Any) -> str:
         """Have an actor start its worker; return why that failed, "" if it did not.
