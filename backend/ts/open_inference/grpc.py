@@ -33,6 +33,11 @@ _RAW_OUTPUT: Final = b"\x32"
 #: The number of ModelInferRequest.raw_input_contents.
 _RAW_INPUT_NUMBER: Final = 7
 _NAN: Final = float("nan")
+#: Parameters of inputs and outputs that only Triton supports, and what to do instead.
+_UNSUPPORTED: Final = {
+    "shared_memory_region": "only ModelInfer takes it, with shared_memory_keys set: send tensors in the message",
+    "classification": "ask for the output itself",
+}
 
 
 class GrpcRequest:
@@ -163,13 +168,7 @@ def _typed_data(sent: infer_pb2.ModelInferRequest.InferInputTensor) -> list[Any]
 
 
 def _refuse_unsupported(where: str, parameters: Parameters) -> None:
-    for name, instead in (
-        (
-            "shared_memory_region",
-            "only ModelInfer takes it, with the setting shared_memory_keys: send tensors in the message",
-        ),
-        ("classification", "ask for the output itself"),
-    ):
+    for name, instead in _UNSUPPORTED.items():
         if name in parameters:
             raise Failure(501, f"The parameter {name} of {where} is not supported here; {instead}.")
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ts.open_inference.datatypes import BOUNDS, DATATYPES, FLOATS
 from ts.open_inference.json_objects import kind_of, read_id, read_parameters
-from ts.open_inference.tensors import check, element_count, is_text_of_that_length
+from ts.open_inference.tensors import check, is_text_of_that_length
 from ts.open_inference.types import InferenceRequest, RequestedOutput, Tensor
 from ts.runtimes.errors import Failure
 
@@ -88,10 +88,10 @@ class _Inputs:
             return tensor
         is_array = type(data) not in _JSON_TYPES  # of `json_arrays`, which has checked its elements
         elements = data if is_array else _elements(name, datatype, data)
-        if len(elements) != element_count(shape) and not (
+        if len(elements) != math.prod(shape) and not (
             self._length_as_shape and is_text_of_that_length(datatype, shape, elements)
         ):
-            wanted = element_count(shape)
+            wanted = math.prod(shape)
             raise Failure(400, f"Input {name!r} has {len(elements)} elements; the shape {shape} needs {wanted}.")
         return Tensor(name, datatype, shape, elements, parameters)
 

@@ -6,6 +6,7 @@ endpoint of a request to another path than ``infer``.
 """
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, Final
 
 from ts.open_inference.datatypes import DATATYPES
@@ -13,7 +14,7 @@ from ts.open_inference.json_arrays import parse_with_arrays
 from ts.open_inference.json_objects import parse_object
 from ts.open_inference.json_request import read_request
 from ts.open_inference.json_response import LENGTH_HEADER, write_event, write_response
-from ts.open_inference.tensors import LARGE_TENSOR, check, element_count
+from ts.open_inference.tensors import LARGE_TENSOR, check
 from ts.open_inference.types import InferenceRequest, InferenceResponse, Tensor
 from ts.protocol.frames import Buffer
 from ts.runtimes.errors import Failure
@@ -157,7 +158,7 @@ def _raw_shape(shape: list[int], body: memoryview, size: int, declared: Mapping[
     if len(variable) > 1:
         raise Failure(400, f"A body without JSON does not say which shape it has: the model's input is {shape}.")
     if variable:
-        fixed = element_count([length for length in shape if length >= 0]) * size
+        fixed = prod([length for length in shape if length >= 0]) * size
         shape[variable[0]] = len(body) // fixed if fixed else 0
     return shape
 

@@ -38,17 +38,12 @@ def installed_numpy() -> ModuleType | None:
     return np
 
 
-def element_count(shape: Sequence[int]) -> int:
-    """Return how many elements a tensor of that shape has; 1 for []."""
-    return math.prod(shape)
-
-
 def is_text_of_that_length(datatype: str, shape: Sequence[int], elements: Sequence[Any]) -> bool:
     """Whether a tensor is one text with its length as the shape, as MLServer's documentation has it."""
     if datatype != "BYTES" or len(elements) != 1:
         return False
     (text,) = elements
-    return element_count(shape) in (len(text), len(text.encode()) if isinstance(text, str) else 0)
+    return math.prod(shape) in (len(text), len(text.encode()) if isinstance(text, str) else 0)
 
 
 def flat_list(tensor: Tensor) -> list[Any]:
@@ -172,7 +167,12 @@ def tensor_of(name: str, array: np.ndarray[Any, Any], datatype: str | None = Non
     if wanted not in DATATYPES:
         raise Failure(500, f"Output {name!r} has the datatype {wanted!r}; known are {', '.join(DATATYPES)}.")
     if wanted == "BYTES":
-        return Tensor(name, wanted, shape, [_element(each) for each in array.ravel().tolist()])
+        return Tensor(
+            name,
+            wanted,
+            shape,
+            [each if isinstance(each, str | bytes) else str(each) for each in array.ravel().tolist()],
+        )
     if wanted == "BF16":
         return Tensor(name, wanted, shape, _bfloat16(np.ascontiguousarray(array, dtype=np.float32)))
     with np.errstate(invalid="ignore"):
@@ -186,7 +186,7 @@ def tensor_of(name: str, array: np.ndarray[Any, Any], datatype: str | None = Non
 
 def check(tensor: Tensor) -> None:
     """Check the number of elements. Raises Failure: it does not fit the shape, or the datatype is unknown."""
-    size, expected = _datatype(tensor).size, element_count(tensor.shape)
+    size, expected = _datatype(tensor).size, math.prod(tensor.shape)
     data = tensor.data
     if not isinstance(data, bytes | bytearray | memoryview):
         found = len(data)
@@ -224,10 +224,6 @@ def _places_of_bytes(name: str, view: memoryview) -> Iterator[tuple[int, int]]:
             )
         yield first, end
         start = end
-
-
-def _element(value: Any) -> str | bytes:
-    return value if isinstance(value, str | bytes) else str(value)
 
 
 def _widened(bits: int) -> float:

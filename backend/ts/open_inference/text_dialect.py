@@ -5,12 +5,12 @@ model's inputs becomes that tensor, every other one a parameter of the request.
 """
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, Final
 
 from ts.open_inference.json_objects import read_id, read_parameters
 from ts.open_inference.json_request import read_request
 from ts.open_inference.json_response import json_elements, selected_outputs, to_json
-from ts.open_inference.tensors import element_count
 from ts.open_inference.types import InferenceRequest, InferenceResponse
 from ts.runtimes.errors import Failure
 
@@ -77,7 +77,7 @@ def _input(name: str, value: Any, declared: Mapping[str, Any] | None) -> dict[st
     if declared is None:
         return {"name": name, "datatype": "BYTES", "shape": [len(data)], "data": data}
     shape = [int(size) for size in declared["shape"]]
-    fixed = element_count([size for size in shape if size >= 0])
+    fixed = prod([size for size in shape if size >= 0])
     if fixed and len(data) % fixed:
         raise Failure(400, f"Input {name!r} has {len(data)} elements, which do not fill its shape {shape}.")
     rest = len(data) // fixed if fixed else 0

@@ -64,12 +64,9 @@ class OpenInferenceRows:
         status = row.processor.get_response_status_code()
         if status is not None and status >= 400:
             raise Failure(status, _message(value))
-        if (
-            isinstance(value, dict)
-            and isinstance(value.get("outputs"), list)
-            and all(map(_is_output, value["outputs"]))
-        ):
-            outputs = [_output(each) for each in value["outputs"]]
+        given = value.get("outputs") if isinstance(value, dict) else None
+        if isinstance(given, list) and all(map(_is_output, given)):
+            outputs = [_output(each) for each in given]
             parameters = dict(value.get("parameters") or {})
         else:
             outputs, parameters = outputs_of(value, received.request, self._declared.get("outputs") or ()), {}

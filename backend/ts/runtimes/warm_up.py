@@ -10,11 +10,11 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from math import prod
 from typing import Any
 
 from ts.open_inference.datatypes import DATATYPES
 from ts.open_inference.json_response import LENGTH_HEADER
-from ts.open_inference.tensors import element_count
 from ts.protocol.messages import OPEN_INFERENCE_REST, InferRow, Load, Warmup
 from ts.runtimes.errors import Failure, LoadError
 from ts.runtimes.result_bodies import encode_body
@@ -97,7 +97,7 @@ def _wire_row(request: Warmup, model_dir: str, job_id: str) -> InferRow:
     inputs: list[dict[str, Any]] = []
     total = 0
     for name, datatype, shape in request["inputs"]:
-        size = element_count(shape) * (DATATYPES[datatype].size or _SIZE_OF_EMPTY_TEXT)
+        size = prod(shape) * (DATATYPES[datatype].size or _SIZE_OF_EMPTY_TEXT)
         parameters = {"binary_data_size": size}
         inputs.append({"name": name, "datatype": datatype, "shape": shape, "parameters": parameters})
         total += size

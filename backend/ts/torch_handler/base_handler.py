@@ -12,8 +12,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from ts.handler_utils.timer import timed
 from ts.torch_handler.built_in_rows import answer_explanations_apart, row_value
-from ts.torch_handler.compilation import compile_model, compile_options, optimize_with_ipex
-from ts.torch_handler.computing import Computing
+from ts.torch_handler.computing import Computing, compile_model, compile_options, optimize_with_ipex
 from ts.torch_handler.device_copies import computing_on, own_stream, rows_on
 from ts.torch_handler.model_loading import (
     is_aot_inductor_package,

@@ -228,7 +228,7 @@ def test_describe_and_explain_take_their_own_ways(make_context: Callable[..., Co
     ],
 )
 def test_the_configuration_decides_on_compilation(pt2: Any, options: dict[str, Any] | None) -> None:
-    from ts.torch_handler.compilation import compile_options
+    from ts.torch_handler.computing import compile_options
 
     assert compile_options({} if pt2 is None else {"pt2": pt2}) == options
 

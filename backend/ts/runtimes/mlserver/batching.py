@@ -3,18 +3,32 @@
 A batch is run when it is full, or when its first request has waited as long as it may; several batches may run at once.
 A request that is cancelled leaves its batch: what has not begun runs without it, what runs goes on for the others, and
 is cancelled only when all its clients have left.
+
+The rules are MLServer's: inputs of the same name are joined along their first dimension. Request parameters, and those
+of requested outputs: the last request wins. Parameters of inputs become lists with the value of each request, but
+``content_type`` and ``headers``. Of a response the rows of each output are dealt out as they came; of a parameter that
+is a list every request gets its own element, as text. Only requests that fit together are joined (`fingerprint`);
+MLServer joins all there are and fails.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from math import prod
+from typing import Any, NamedTuple
 
 from mlserver import types
 
+from ts.open_inference.datatypes import DATATYPES
+from ts.open_inference.tensors import flat, numpy_of, raw_bytes
+from ts.open_inference.types import Tensor
 from ts.protocol.log_records import Ids, running
 from ts.runtimes.async_jobs import is_cancelled
-from ts.runtimes.mlserver.merging import fingerprint, merge, split
+from ts.runtimes.errors import Failure
+from ts.runtimes.mlserver.conversion import parameters_of, unread_tensor
+from ts.runtimes.mlserver.unread_data import UnreadData
+
+_OWN_FOR_EVERY_REQUEST = ("content_type", "headers")
 
 Predict = Callable[[types.InferenceRequest], Awaitable[types.InferenceResponse]]
 
@@ -110,3 +124,176 @@ class AdaptiveBatcher:
         for member, response in zip(wanted, responses, strict=True):
             if not member.answer.done():
                 member.answer.set_result(response)
+
+
+def fingerprint(request: types.InferenceRequest) -> Hashable | None:
+    """Return a value that is equal for requests that can be joined; None if the request has to run alone."""
+    if any(map(_has_length_as_shape, request.inputs)):
+        return None
+    sizes = {tuple(each.shape[:1]) for each in request.inputs}
+    if len(sizes) != 1 or () in sizes:
+        return None
+    outputs = None if request.outputs is None else tuple([output.name for output in request.outputs])
+    inputs = [(each.name, each.datatype, tuple(each.shape[1:]), _content_type(each)) for each in request.inputs]
+    return (tuple(sorted(inputs, key=str)), outputs, _content_type(request))
+
+
+def _has_length_as_shape(text: types.RequestInput) -> bool:
+    """Whether an input is a text whose shape says how long it is, and not how many rows there are."""
+    datatype: Any = text.datatype  # MLServer keeps the value of its enumeration
+    if datatype != "BYTES" or unread_tensor(text.data) is not None:
+        return False
+    elements = text.data.root
+    return isinstance(elements, list) and len(elements) == 1 and prod(text.shape) != 1
+
+
+def merge(requests: Sequence[types.InferenceRequest]) -> types.InferenceRequest:
+    """Join requests that have the same fingerprint."""
+    first = requests[0]
+    by_name = [{each.name: each for each in request.inputs} for request in requests]
+    outputs = None
+    if first.outputs is not None:
+        outputs = [
+            types.RequestOutput.model_construct(
+                name=output.name,
+                parameters=_last_wins(request.outputs[place] for request in requests if request.outputs),
+            )
+            for place, output in enumerate(first.outputs)
+        ]
+    return types.InferenceRequest.model_construct(
+        parameters=_last_wins(requests),
+        inputs=[_merge_inputs([inputs[each.name] for inputs in by_name]) for each in first.inputs],
+        outputs=outputs,
+    )
+
+
+def split(response: Any, requests: Sequence[types.InferenceRequest]) -> list[types.InferenceResponse]:
+    """Return the responses to the requests that were joined. Raises Failure: the number of rows differs."""
+    if not isinstance(response, types.InferenceResponse):
+        raise Failure(500, f"The model returned a {type(response).__name__}; it must be an InferenceResponse.")
+    counts = [int(request.inputs[0].shape[0]) for request in requests]
+    outputs = [_split_output(output, counts) for output in response.outputs]
+    return [
+        types.InferenceResponse.model_construct(
+            id=request.id,
+            model_name=response.model_name,
+            model_version=response.model_version,
+            parameters=None if response.parameters is None else response.parameters.model_copy(deep=True),
+            outputs=[pieces[place] for pieces in outputs],
+        )
+        for place, request in enumerate(requests)
+    ]
+
+
+def _content_type(parametrised: Any) -> str | None:
+    return parametrised.parameters.content_type if parametrised.parameters else None
+
+
+def _last_wins(parametrised: Iterable[Any]) -> types.Parameters | None:
+    merged: dict[str, Any] = {}
+    for each in parametrised:
+        merged |= parameters_of(each)
+    return types.Parameters.model_validate(merged) if merged else None
+
+
+def _merge_inputs(inputs: Sequence[types.RequestInput]) -> types.RequestInput:
+    first = inputs[0]
+    shape = [sum(each.shape[0] for each in inputs), *first.shape[1:]]
+    return types.RequestInput.model_construct(
+        name=first.name,
+        shape=shape,
+        datatype=first.datatype,
+        parameters=_merge_input_parameters([parameters_of(each) for each in inputs]),
+        data=_merge_data([each.data for each in inputs], shape),
+    )
+
+
+def _merge_input_parameters(all_parameters: Sequence[Mapping[str, Any]]) -> types.Parameters | None:
+    merged: dict[str, Any] = {}
+    for place, parameters in enumerate(all_parameters):
+        for name, value in parameters.items():
+            if name in _OWN_FOR_EVERY_REQUEST or not all(name in each for each in all_parameters):
+                merged[name] = value
+            elif place == 0:
+                merged[name] = [value] if len(all_parameters) > 1 else value
+            else:
+                merged[name].append(value)
+    return types.Parameters.model_validate(merged) if merged else None
+
+
+def _merge_data(all_data: Sequence[types.TensorData], shape: list[int]) -> types.TensorData:
+    unread = [tensor for data in all_data if (tensor := unread_tensor(data)) is not None]
+    if len(unread) < len(all_data) or len({tensor.datatype for tensor in unread}) > 1:
+        return types.TensorData.model_construct([element for data in all_data for element in data.root])
+    return UnreadData.of_tensor(Tensor("", unread[0].datatype, shape, _joined(unread)))
+
+
+def _joined(tensors: Sequence[Tensor]) -> Any:
+    if all(tensor.is_raw for tensor in tensors):
+        return b"".join(map(raw_bytes, tensors))
+    import numpy as np
+
+    # Arrays of JSON may exceed the datatype, in digits or in size. Converting them here would fail the other requests;
+    # the later conversion fails only the request that has sent them.
+    return np.concatenate([numpy_of(tensor).reshape(-1) if tensor.is_raw else tensor.data for tensor in tensors])
+
+
+def _split_output(output: types.ResponseOutput, counts: Sequence[int]) -> list[types.ResponseOutput]:
+    rows = output.shape[0] if output.shape else 1
+    if rows != sum(counts):
+        raise Failure(
+            500,
+            f"The model got a batch of {sum(counts)} rows but its output {output.name!r} has the shape "
+            f"{list(output.shape)}; with max_batch_size the first dimension must be that of the inputs.",
+        )
+    parameters = parameters_of(output)
+    pieces, row = [], 0
+    for place, (count, data) in enumerate(zip(counts, _split_data(output, counts), strict=True)):
+        pieces.append(
+            types.ResponseOutput.model_construct(
+                name=output.name,
+                shape=[count, *output.shape[1:]],
+                datatype=output.datatype,
+                parameters=_parameters_of_piece(parameters, place, row, counts) if output.parameters else None,
+                data=data,
+            )
+        )
+        row += count
+    return pieces
+
+
+def _split_data(output: types.ResponseOutput, counts: Sequence[int]) -> Iterator[types.TensorData]:
+    """Yield the data of so many rows each."""
+    size, row = prod(output.shape[1:]), 0
+    unread = unread_tensor(output.data)
+    item = 0 if unread is None else DATATYPES[unread.datatype].size
+    if unread is not None and item:
+        data: Any = memoryview(raw_bytes(unread)).cast("B") if unread.is_raw else unread.data
+        size_of_row = size * item if unread.is_raw else size
+        for count in counts:
+            piece = data[row * size_of_row : (row + count) * size_of_row]
+            yield UnreadData.of_tensor(Tensor("", unread.datatype, [count, *output.shape[1:]], piece))
+            row += count
+        return
+    data = flat(getattr(output.data, "root", output.data))
+    for count in counts:
+        yield types.TensorData.model_construct(data[row * size : (row + count) * size])
+        row += count
+
+
+def _parameters_of_piece(
+    parameters: Mapping[str, Any], place: int, row: int, counts: Sequence[int]
+) -> types.Parameters:
+    """Return the parameters of the request at ``place``, whose first row is ``row``.
+
+    A list has an element for every row, or one for every request.
+    """
+    own: dict[str, Any] = {}
+    for name, value in parameters.items():
+        if name in _OWN_FOR_EVERY_REQUEST or not isinstance(value, list | tuple):
+            own[name] = value
+            continue
+        index = place if len(value) == len(counts) else row
+        if index < len(value):
+            own[name] = str(value[index])
+    return types.Parameters.model_validate(own)

@@ -73,7 +73,7 @@ class MLServerRuntime(AsyncRuntime):
         if self._custom_routes.declared:
             self._declares["routes"] = self._custom_routes.declared
         self._inputs: dict[str, FurtherInputs] = {}
-        self._has_predict = overrides(model, "predict")
+        self._has_predict = type(model).predict is not MLModel.predict or "predict" in vars(model)
         self._batcher = None
         settings = model.settings
         if settings.max_batch_size > 1 and settings.max_batch_time > 0 and self._has_predict:
@@ -229,11 +229,6 @@ class MLServerRuntime(AsyncRuntime):
         if size > limit:
             raise Failure(500, too_large(size, limit))
         self._outbox.put(row, seconds)
-
-
-def overrides(model: MLModel, method: str) -> bool:
-    """Return whether the model has a ``predict`` or ``predict_stream`` of its own."""
-    return getattr(type(model), method, None) is not getattr(MLModel, method) or method in vars(model)
 
 
 def _open_inference_row(row: InferRow) -> InferRow:

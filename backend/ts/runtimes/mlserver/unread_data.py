@@ -7,6 +7,7 @@ makes an array of it without a list in between, and the list that the API promis
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from mlserver.codecs import numpy as codec
@@ -14,7 +15,7 @@ from mlserver.codecs.utils import inject_batch_dimension
 from mlserver.types import Parameters, RequestInput, ResponseOutput, TensorData
 
 from ts.open_inference.datatypes import FLOATS
-from ts.open_inference.tensors import element_count, flat_list, numpy_of, tensor_of
+from ts.open_inference.tensors import flat_list, numpy_of, tensor_of
 from ts.open_inference.types import Tensor
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class UnreadData(TensorData):
 
     def __len__(self) -> int:
         tensor = self.tensor
-        return len(self.root) if tensor is None else element_count(tensor.shape)
+        return len(self.root) if tensor is None else prod(tensor.shape)
 
     def __eq__(self, other: object) -> bool:
         return hasattr(other, "root") and bool(self.root == other.root)

@@ -142,10 +142,8 @@ class Call:
 
     async def _call(self, method: Method, arguments: tuple[Any, ...], threads: Threads) -> Any:
         if method.is_function:
-            result = await threads.run(method.function, *arguments)
-            return await self._waited_for(result) if inspect.iscoroutine(result) else result
-        result = method.function(*arguments)
-        return await self._waited_for(result) if method.is_coroutine else result
+            return await self._waited_for(await threads.run(method.function, *arguments))
+        return await self._waited_for(method.function(*arguments))
 
     def _work(self, method: Method, inputs: Any) -> SlotWork:
         """Return the call of a plain function as work for a thread, which checks first whether the client left."""
@@ -163,8 +161,7 @@ class Call:
             threads.start(work)
         elif not work.begun:
             slots.begin(work, threads)
-        result = await work.result()
-        return await self._waited_for(result) if inspect.iscoroutine(result) else result
+        return await self._waited_for(await work.result())
 
     def _arguments(self, method: Method, inputs: Any) -> tuple[Any, ...]:
         match method.arguments:
@@ -181,10 +178,12 @@ class Call:
             self._request = ModelRequest(self._row, self._model.name, self._client)
         return self._request
 
-    async def _waited_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Await a coroutine of the model; with ``cancel_on_disconnect``, cancel it when the client leaves."""
+    async def _waited_for(self, result: Any) -> Any:
+        """Await a result that is a coroutine; with ``cancel_on_disconnect``, cancel it when the client leaves."""
+        if not inspect.isawaitable(result):
+            return result
         if not self._model.options.cancel_on_disconnect:
-            return await coroutine
+            return await result
         task = asyncio.current_task()
         assert task is not None
         cancelled = False
@@ -195,7 +194,7 @@ class Call:
 
         with self._client.calling_when_left(cancel):
             try:
-                return await coroutine
+                return await result
             except asyncio.CancelledError:
                 if cancelled and task.cancelling() == 1:
                     raise ClientLeft from None

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from ts.runtimes.truss.signatures import Arguments, Method, ModelDefinitionError, method_of
+from ts.runtimes.truss.signatures import Arguments, Method, ModelDefinitionError, method_of, shown
 
 logger = logging.getLogger(__name__)
 
@@ -137,8 +137,7 @@ def _check_websocket(websocket: Method, others: list[Method | None]) -> None:
 
 
 def _shown(method: Method) -> str:
-    signature = inspect.signature(method.function)
-    return f"({', '.join(('self', *map(str, signature.parameters.values())))})"
+    return shown(inspect.signature(method.function))
 
 
 _STREAMS: Final = (

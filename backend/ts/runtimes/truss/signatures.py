@@ -123,11 +123,15 @@ def _arguments(name: str, signature: inspect.Signature, annotations: list[Any]) 
                 problem += f" (its annotation {annotations[1]!r} cannot be resolved: import it at run time)"
         case _:
             problem = f"it takes {len(annotations)} arguments, and two are the most"
-    seen = ", ".join(("self", *map(str, signature.parameters.values())))
     raise ModelDefinitionError(
-        f"{name}({seen}): {problem}. Right is {name}(self), {name}(self, inputs), {name}(self, request: "
+        f"{name}{shown(signature)}: {problem}. Right is {name}(self), {name}(self, inputs), {name}(self, request: "
         f"fastapi.Request) or {name}(self, inputs, request: fastapi.Request)."
     )
+
+
+def shown(signature: inspect.Signature) -> str:
+    """Return a method's signature as its author wrote it."""
+    return f"({', '.join(('self', *map(str, signature.parameters.values())))})"
 
 
 def _is_request(annotation: Any) -> bool:
