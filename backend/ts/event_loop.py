@@ -39,10 +39,9 @@ class AsyncRuntime(ABC):
 
     @abstractmethod
     async def run_job(self, wire_row: InferRow) -> None:
-        """Run the model for one job and send all of its answers before returning.
+        """Run the model for one job and send all of its answers, unless the frontend cancels the job, and so this.
 
-        The main loop cancels this coroutine when the frontend cancels the job; the coroutine then need not answer. Any
-        exception other than the cancellation is a defect of the runtime and ends the worker.
+        Any other exception is a defect of the runtime and ends the worker.
         """
 
     def cancel_job(self, job_id: str, task: asyncio.Task[None]) -> None:
@@ -50,10 +49,9 @@ class AsyncRuntime(ABC):
         task.cancel()
 
     def take_input(self, job_id: str, body: bytes, *, more: bool) -> None:
-        """Accept a further input of a running job; ``more`` states whether further inputs follow.
+        """Accept a further input of a running job, and send `TAKEN` once the model has consumed it.
 
-        The runtime sends a `TAKEN` message once the model has consumed the input. Only runtimes whose declarations
-        announce further inputs receive them. Raises ValueError: this runtime accepts no further inputs.
+        Only runtimes that declare it get further inputs. Raises ValueError: this runtime accepts none.
         """
         raise ValueError(f"this model takes no further inputs, got one of job {job_id}")
 
@@ -73,11 +71,9 @@ class AsyncRuntime(ABC):
 
 
 def run(connection: Connection, runtime: AsyncRuntime, runner: asyncio.Runner, spans: JobSpans | None = None) -> None:
-    """Run jobs in the event loop of ``runner``.
+    """Run jobs in the loop of ``runner``, each in a trace span of ``spans``, until the frontend stops the worker.
 
-    Return once the frontend has sent a stop message and all jobs are answered, or has closed the connection. If
-    ``spans`` is given, every job gets a trace span. Raises FrameError: the frontend sent bytes that are no frame;
-    ValueError: the frontend sent a message of an unknown kind.
+    Raises FrameError, ValueError: the frontend sent bytes that are no frame, or a message of an unknown kind.
     """
     with runner:
         runner.run(_Jobs(connection, runtime, runner.get_loop(), spans).serve())

@@ -84,11 +84,7 @@ def model_config(arguments: argparse.Namespace, gpus: int) -> dict[str, Any]:
 
 @contextmanager
 def model_folder(arguments: argparse.Namespace, gpus: int) -> Iterator[Path]:
-    """Write the model's folder into the model store; remove it at the end.
-
-    Raises FileExistsError: there is a folder of that name which this command did not make; OSError: the folder cannot
-    be written.
-    """
+    """Write the model's folder into the model store; remove it at the end. Raises OSError: it exists, or it fails."""
     folder = Path(arguments.model_store) / arguments.model_name
     manifest = {
         "runtime": "python",

@@ -38,9 +38,8 @@ logger = logging.getLogger(__name__)
 
 
 class AsyncRunner(NamedTuple):
-    """What runs the asynchronous code of a contract.
+    """What runs a contract's asynchronous code: ``module`` has ``load(load, connection, runner)``, which returns it.
 
-    ``module`` has a function ``load(load, connection, runner)`` that returns a `ts.event_loop.AsyncRuntime`.
     ``spans_jobs``: the event loop traces each job; otherwise the runtime traces the calls of the handler itself.
     """
 

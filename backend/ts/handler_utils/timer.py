@@ -10,10 +10,9 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def timed(function: _Method) -> _Method:
-    """Make a handler's method report the milliseconds it took as the metric ``ts_handler_<method>``.
+    """Make a method report its milliseconds, work on the GPU included, as the metric ``ts_handler_<method>``.
 
-    It does so only if model-config.yaml says ``handler: {profile: true}``. On a GPU the time includes the work that the
-    method left running there.
+    It does so only if model-config.yaml says ``handler: {profile: true}``.
     """
 
     @functools.wraps(function)

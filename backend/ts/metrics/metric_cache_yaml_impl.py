@@ -40,11 +40,7 @@ class MetricsCacheYamlImpl(MetricsCache):
             raise MetricsCachePyYamlError(f"{config_file_path} is no YAML: {error}") from error
 
     def initialize_cache(self) -> None:
-        """Make the metrics that the file declares.
-
-        Raises MetricsCacheKeyError: there is no section ``model_metrics``, a type is unknown, or a key is missing;
-        MetricsCacheValueError: the section is empty.
-        """
+        """Make the metrics that the file declares. Raises MetricsCacheKeyError, MetricsCacheValueError: it is wrong."""
         section = self._parsed_file.get("model_metrics") if isinstance(self._parsed_file, dict) else None
         if section is None:
             raise MetricsCacheKeyError("the metrics configuration has no section 'model_metrics'")

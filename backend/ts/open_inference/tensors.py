@@ -84,8 +84,7 @@ def flat(data: Any) -> list[Any]:
 
 
 def json_numbers(tensor: Tensor) -> list[Any] | np.ndarray[Any, Any]:
-    """Return the elements of a tensor of numbers or truth values as `flat_list` does, or if they are many as a flat
-    array of the same values, which `orjson` writes several times as fast.
+    """Return the elements of numbers as `flat_list` does, or many as a flat array, which `orjson` writes faster.
 
     Raises Failure: the raw data do not fit the datatype and shape.
     """
@@ -125,11 +124,10 @@ def join_bytes(elements: Any) -> bytes:
 
 
 def numpy_of(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """Return the tensor as an array of its shape.
+    """Return the tensor as an array of its shape, BYTES as ``bytes`` objects, BF16 as float32.
 
-    BYTES: an array of objects, each ``bytes``. BF16: float32, which holds every value of it. From the raw form the
-    array has no memory of its own, and is read-only where that is. Raises Failure: the data do not fit the datatype and
-    shape.
+    From the raw form the array has no memory of its own, and is read-only where that is. Raises Failure: the data do
+    not fit the datatype and shape.
     """
     import numpy as np
 

@@ -13,11 +13,7 @@ _SENTINEL_OPTIONS: Final = {"sentinel_username": "username", "sentinel_password"
 
 
 class SentinelUrl(NamedTuple):
-    """What the URL says.
-
-    ``sentinels``: host and port of each. ``login``: the user and the password for the Sentinels, if they need them.
-    ``redis_url``: the URL of a Redis server of the service, without its host.
-    """
+    """What the URL says; ``login`` is for the Sentinels, ``redis_url`` for the service's servers, without a host."""
 
     sentinels: tuple[tuple[str, int], ...]
     service: str

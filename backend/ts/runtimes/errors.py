@@ -59,10 +59,7 @@ class LoadError(Exception):
 
 
 def users_traceback(error: BaseException) -> TracebackType | None:
-    """Return an error's traceback from the first frame of the model's code on, without those of the worker before it.
-
-    Without such a frame return the whole traceback, or None for errors whose text says it all.
-    """
+    """Return an error's traceback from the first frame of the model's code on, or all; None if the text says it all."""
     frame = error.__traceback__
     while frame is not None and _is_worker_code(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next
@@ -79,6 +76,5 @@ def _is_worker_code(file: str) -> bool:
 class JobsCancelled(Exception):
     """All rows of the running batch have ended, because their clients left or their requests failed.
 
-    `ts.handler_utils.utils.send_intermediate_predict_response` raises it, so that a streaming handler stops working. A
-    handler may catch it to clean up; further results are discarded.
+    A streaming handler that sends a part gets it, to stop working; it may catch it to clean up.
     """

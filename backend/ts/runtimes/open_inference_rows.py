@@ -54,10 +54,9 @@ class OpenInferenceRows:
         return row
 
     def _encode(self, received: Received, row: Row, value: Any, more: bool) -> Buffer:
-        """Return the body for a handler's result; its headers are added to those of the response.
+        """Return the body for a result; headers are added to the response's. An empty last part only ends the stream.
 
-        An empty last part is only the end of the stream. Raises Failure: the handler chose the status of an error, or
-        the protocol cannot represent the result.
+        Raises Failure: the handler chose the status of an error, or the protocol cannot represent the result.
         """
         if row.streaming and not more and (value is None or (isinstance(value, str | bytes | list) and not value)):
             return b""
@@ -138,10 +137,7 @@ Declared = Sequence[Mapping[str, Any]]
 
 
 def outputs_of(value: Any, request: InferenceRequest, declared: Declared) -> list[Tensor]:
-    """Return the outputs for a result.
-
-    Raises Failure: a value does not fit its declared datatype, or cannot be sent.
-    """
+    """Return the outputs for a result. Raises Failure: a value does not fit its declared datatype, or any."""
     datatypes = {each["name"]: each["datatype"] for each in declared}
     if isinstance(value, Mapping) and _holds_outputs(value, request, datatypes):
         return [_tensor(str(name), each, datatypes.get(name)) for name, each in value.items()]

@@ -81,10 +81,7 @@ def _dtype(given: Mapping[Any, Any]) -> np.dtype[Any]:
 
 
 def _encode(row: Row, value: Any, more: bool) -> Buffer:
-    """Return the body for a handler's result.
-
-    Raises Failure: the handler chose the status of an error, or the result is no dict that msgpack can write.
-    """
+    """Return the body for a result. Raises Failure: the handler chose an error's status, or msgpack cannot write it."""
     status = row.processor.get_response_status_code()
     if status is not None and status >= 400:
         raise Failure(status, value if isinstance(value, str) else str(value))

@@ -62,10 +62,7 @@ def own_stream(device: torch.device) -> Any:
 
 @contextlib.contextmanager
 def computing_on(stream: Any) -> Iterator[None]:
-    """Queue the GPU work of the body on ``stream``, unless that is None.
-
-    The stream waits for what the caller has queued before, and what the caller queues afterwards waits for the stream.
-    """
+    """Queue the body's GPU work on ``stream``, if there is one, between what the caller has queued and will queue."""
     if stream is None:
         yield
         return

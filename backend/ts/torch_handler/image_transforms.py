@@ -51,10 +51,9 @@ def imagenet_input(image: Image.Image) -> torch.Tensor:
 
 
 def resize(image: Image.Image, size: int) -> Image.Image:
-    """Return ``image`` with its shorter side ``size`` pixels long, its proportions kept; bilinear, with antialiasing.
+    """Return ``image`` with its shorter side ``size`` pixels long; bilinear, with antialiasing.
 
-    Raises UnreadableImageError: it is so long and narrow that the result would have more pixels than Pillow allows an
-    image to have.
+    Raises UnreadableImageError: it is so long and narrow that the result would have more pixels than Pillow allows.
     """
     width, height = image.size
     longer = size * max(width, height) // min(width, height)

@@ -11,10 +11,9 @@ from ts.context import Context
 def get_ds_engine(model: Any, ctx: Context) -> Any:
     """Return DeepSpeed's inference engine for a model.
 
-    ``deepspeed.config`` names DeepSpeed's own configuration among the model's files. Where ``deepspeed.checkpoint``
-    names a file, it is written with a list of the checkpoints below ``handler.model_path``. Raises ModuleNotFoundError:
-    DeepSpeed is not installed; ValueError: the configuration has no ``deepspeed`` map, or names a file that is not
-    there.
+    ``deepspeed.config`` names DeepSpeed's own configuration among the model's files; the file ``deepspeed.checkpoint``
+    gets the list of the checkpoints below ``handler.model_path``. Raises ModuleNotFoundError: DeepSpeed is missing;
+    ValueError: the configuration has no ``deepspeed`` map, or names a file that is not there.
     """
     options = ctx.model_yaml_config.get("deepspeed")
     if options is None:

@@ -284,10 +284,7 @@ def _split_data(output: types.ResponseOutput, counts: Sequence[int]) -> Iterator
 def _parameters_of_piece(
     parameters: Mapping[str, Any], place: int, row: int, counts: Sequence[int]
 ) -> types.Parameters:
-    """Return the parameters of the request at ``place``, whose first row is ``row``.
-
-    A list has an element for every row, or one for every request.
-    """
+    """Return the parameters of one request; a list has an element for every row, or one for every request."""
     own: dict[str, Any] = {}
     for name, value in parameters.items():
         if name in _OWN_FOR_EVERY_REQUEST or not isinstance(value, list | tuple):

@@ -112,10 +112,7 @@ def _name(raw: bytes | str) -> str:
 
 
 def failure_of(error: Exception) -> Failure:
-    """Return status and message for what a model has raised; to be called where it was caught.
-
-    MLServer's own errors have a status. Any other error is 500, with its class and text, as MLServer answers.
-    """
+    """Return status and message for what a model has raised: MLServer's own errors have a status, others are 500."""
     if isinstance(error, Failure):
         return error
     if isinstance(error, MLServerError):

@@ -35,11 +35,7 @@ SETTINGS_FILE: Final = "settings.json"
 
 
 def load(load: Load, connection: Connection, runner: asyncio.Runner) -> MLServerRuntime:
-    """Load the model; its ``load()`` is awaited in the loop that serves it.
-
-    Raises LoadError: a settings file is invalid, or the implementation is not a model class; Exception: the model's own
-    code raised it.
-    """
+    """Load the model in the loop that serves it. Raises LoadError: its settings or its class are invalid."""
     # Before the model's code is imported.
     reported_metrics.forward()
     unread_data.let_numpy_codec_take_memory()

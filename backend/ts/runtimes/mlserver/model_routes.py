@@ -33,10 +33,7 @@ class CustomRoutes:
             self.declared.append([handler.rest_path, [handler.rest_method.upper()], method.__name__])
 
     async def answer(self, row: InferRow, put: Callable[[ResultRow], None]) -> None:
-        """Run the handler that a row is for; ``put`` takes its response in as many parts as it gives.
-
-        Raises Failure: the response has begun, and the handler failed before its end.
-        """
+        """Run a row's handler; ``put`` takes the response in parts. Raises Failure: it failed before the last one."""
         body = b"" if isinstance(row[3], list) else bytes(row[3])
         is_answered = False
 

@@ -106,10 +106,7 @@ def _list_of(tensor: Tensor, nan_is_null: bool) -> list[Any]:
 
 
 def let_numpy_codec_take_memory() -> None:
-    """Let `mlserver.codecs.NumpyCodec` decode `UnreadData`, and encode arrays of numbers as such.
-
-    What the codec decodes and encodes is the same; a megabyte takes some microseconds instead of 45 ms.
-    """
+    """Let `mlserver.codecs.NumpyCodec` decode `UnreadData`, and encode arrays of numbers as such, in no time."""
     numpy_codec: Any = codec.NumpyCodec
     decode, encode = numpy_codec.decode_input, numpy_codec.encode_output
     if getattr(decode, "takes_memory", False):

@@ -65,10 +65,7 @@ _encode_json = json.JSONEncoder(allow_nan=False, default=_json_value).encode
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` as dicts, lists, text and numbers: with null for each number that JSON does not know.
-
-    Raises TypeError: a value in it has no form in JSON; RecursionError: it is nested too deeply.
-    """
+    """Return ``value`` as dicts, lists, text, numbers and null (for NaN). Raises TypeError: JSON has no form for it."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
@@ -101,10 +98,9 @@ def to_msgpack(value: Any) -> bytes:
 
 
 def from_msgpack(body: bytes) -> Any:
-    """Return the value of a binary payload. Arrays are read-only views of it.
+    """Return the value of a payload, arrays as read-only views.
 
-    Raises ValueError: it cannot be decoded, or holds an array of Python objects; ModuleNotFoundError: it holds numpy's
-    values, and numpy is not installed.
+    Raises ValueError: it cannot be decoded; ModuleNotFoundError: it needs numpy, which is not installed.
     """
     try:
         return msgpack.unpackb(body, object_hook=_untagged)

@@ -209,10 +209,7 @@ class Call:
             raise ClientLeft
 
     def _problem_of(self, error: BaseException) -> Problem:
-        """Log an exception from the model's code and return the problem with which to answer the client.
-
-        Raises BaseException: ``error`` itself, if it is the cancellation of this task or GeneratorExit.
-        """
+        """Log an error of the model's code; return the problem for the client, or raise this task's cancellation."""
         if isinstance(error, Problem):
             return error
         if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and is_cancelled()):

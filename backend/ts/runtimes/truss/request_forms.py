@@ -105,10 +105,7 @@ class TrussForm(Form):
 
 
 class PredictionsForm(TrussForm):
-    """TorchServe's: the body is that of a predict, and errors have TorchServe's shape.
-
-    Parameters beside the body (query parameters) become a dict with the inputs, if these are one or missing.
-    """
+    """TorchServe's: a predict's body, and errors of TorchServe's shape; query parameters join the inputs of a dict."""
 
     def __init__(self, row: InferRow) -> None:
         super().__init__(row)

@@ -47,10 +47,7 @@ NO_TRACE: Final = Trace()
 
 
 def tracing_of(config: TrussConfig, secrets: Mapping[str, str]) -> Tracing | None:
-    """Return the tracing of a model's requests; None if the configuration does not ask for it, or names no exporter.
-
-    Raises ModuleNotFoundError: OpenTelemetry's packages are not installed.
-    """
+    """Return the tracing of a model's requests, or None. Raises ModuleNotFoundError: OpenTelemetry is not installed."""
     if not config.runtime["enable_tracing_data"]:
         return None
     try:

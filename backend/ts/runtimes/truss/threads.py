@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Work(Generic[T]):
-    """One call of a plain function that may block, with a copy of the context variables of this object's creator.
+    """One call of a plain function that may block, with a copy of its creator's context variables.
 
     A thread runs the call and then notifies the event loop; until then only that thread knows the outcome.
     """

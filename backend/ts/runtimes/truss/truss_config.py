@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
-from ts.runtimes.errors import LoadError
+from ts.utils.util import get_yaml_config
 
 _CONFIG_FILE: Final = "config.yaml"
 #: The server's own configuration of a model; its map ``truss`` is `Options`.
@@ -123,34 +121,20 @@ class TrussConfig:
 
 
 def read_config(model_dir: Path) -> TrussConfig:
-    """Read the configuration of the Truss in ``model_dir``. Raises LoadError: the file cannot be read."""
-    return TrussConfig(_with_defaults(_DEFAULTS, _read_mapping(model_dir / _CONFIG_FILE)))
+    """Read the configuration of the Truss in ``model_dir``. Raises OSError, ValueError: it cannot be read."""
+    return TrussConfig(_with_defaults(_DEFAULTS, get_yaml_config(str(model_dir / _CONFIG_FILE))))
 
 
 def read_options(model_dir: Path) -> Options:
-    """Read the map ``truss`` of ``model-config.yaml``, if there is one. Raises LoadError: the file cannot be read."""
+    """Read the map ``truss`` of ``model-config.yaml``, if it is there. Raises OSError, ValueError: it is unreadable."""
     path = model_dir / _MODEL_CONFIG_FILE
-    chosen = (_read_mapping(path).get("truss") if path.is_file() else None) or {}
+    chosen = (get_yaml_config(str(path)).get("truss") if path.is_file() else None) or {}
     return Options(
         cancel_on_disconnect=chosen.get("cancelOnDisconnect") or False,
         ends_failed_streams=chosen.get("streamErrors") == "end",
         hot_reload=chosen.get("hotReload") or False,
         alias_concurrency=chosen.get("aliasConcurrency"),
     )
-
-
-def _read_mapping(path: Path) -> dict[Any, Any]:
-    try:
-        values = yaml.safe_load(path.read_bytes())
-    except (OSError, UnicodeError) as error:
-        raise LoadError(f"{path.name} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise LoadError(f"{path.name} is no YAML: {' '.join(str(error).split())}") from error
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise LoadError(f"{path.name} holds a {type(values).__name__}; it must be a map.")
-    return values
 
 
 def _with_defaults(defaults: Mapping[str, Any], given: Mapping[Any, Any]) -> dict[str, Any]:

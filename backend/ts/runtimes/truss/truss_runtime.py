@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ts.event_loop import AsyncRuntime
 from ts.frontend_connection import Connection
-from ts.protocol.messages import CUSTOM, DECLARES, TRUSS, InferRow
+from ts.protocol.messages import DECLARES, TRUSS, InferRow
 from ts.runtimes.asgi_scope import pseudo_header
 from ts.runtimes.async_jobs import FurtherInputs, Outbox
 from ts.runtimes.truss.model_call import Call
@@ -75,8 +75,6 @@ class TrussRuntime(AsyncRuntime):
             self._inputs.pop(job_id, None)
 
     async def _call(self, row: InferRow, client: Client, endpoint: str) -> None:
-        if row[4] == CUSTOM:
-            raise ValueError(f"a Truss declares no custom routes, got a request for {endpoint!r}")
         form = _form_of(row, self._model)
         await Call(self._model, row, client, form, self._outbox).run(endpoint)
 

@@ -172,12 +172,12 @@ def test_another_folder_file_and_class(load: Load, tmp_path: Path) -> None:
         ("class Model: ...", "", "needs a predict or websocket method"),
         ("raise SystemExit(3)", "", "The model ended with SystemExit while it was loaded: 3"),
         ("class Model:\n def load(self): raise KeyboardInterrupt\n def predict(self): ...", "", "KeyboardInterrupt"),
-        ("", "[1]", "config.yaml holds a list; it must be a map"),
-        ("", "{a: [}", "config.yaml is no YAML"),
+        ("", "[1]", "config.yaml: expected a mapping of keys to values, got list"),
+        ("", "{a: [}", "config.yaml is not valid YAML"),
     ],
 )
 def test_what_cannot_be_loaded(load: Load, model: str, config: str, told: str) -> None:
-    with pytest.raises((LoadError, TypeError)) as error:
+    with pytest.raises((LoadError, TypeError, ValueError)) as error:
         load(model, config)
     assert told in str(error.value)
 
